@@ -89,12 +89,14 @@ impl WritableDisk {
                     window.place = Some(filled as u64 / SECTOR_SIZE);
                 }
                 Ok(()) => buffer.truncate(filled),
-                Err(error) if error.kind() == ErrorKind::Absent => {
+                // What cannot be read stays in pieces.
+                Err(error) => {
                     buffer.truncate(filled);
-                    collector.pass.absent = Some(range);
+                    if error.kind() == ErrorKind::Absent {
+                        collector.pass.absent = Some(range);
+                    }
                     continue;
                 }
-                Err(error) => return Err(error),
             }
             windows.push(window);
         }

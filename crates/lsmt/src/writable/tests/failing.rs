@@ -1,8 +1,10 @@
 //! What fails below the collector: holes that cannot be punched, a base that cannot be read.
 
+use super::super::alone::Unknown;
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::Machine;
 use headstart_block::BlockDevice;
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// A dead range that is punched at once.
@@ -99,4 +101,29 @@ fn holes_that_fail_are_no_error_of_who_waits_for_them() {
         disk.write_at(&vec![byte; PART as usize], part * PART).unwrap();
     }
     check(&disk);
+}
+
+/// Pieces that cannot be merged stay, and nothing else of a collection waits for them.
+#[test]
+fn a_base_that_cannot_be_read_stops_nothing() {
+    const SIZE: u64 = 1 << 20;
+    const RUNS: u64 = 64;
+    let machine = Machine::default();
+    let disk =
+        WritableDisk::create_in(machine.directory(), Some(Arc::new(Unknown(SIZE))), &new_disk(SIZE)).unwrap();
+    disk.view_mut().limits = Limits { runs: Some(RUNS), slack: 256 << 10, ..Limits::default() };
+    // One piece more than should be, each in the middle of what only the base has.
+    for piece in 0..=RUNS {
+        for byte in 1..=2 {
+            disk.write_at(&[byte; 4096], piece * (SIZE / (RUNS + 1) / 4096 * 4096)).unwrap();
+        }
+    }
+    let mut steps = 0;
+    while disk.collect(Load::Offline).unwrap() {
+        steps += 1;
+        assert!(steps < 1000, "{:?}", disk.space());
+    }
+    let space = disk.space();
+    assert_eq!((space.runs, space.live_bytes), (RUNS + 1, (RUNS + 1) * 4096));
+    assert!(machine.taken() <= space.live_bytes + 5 * 4096, "{}", machine.taken());
 }
