@@ -341,8 +341,11 @@ impl WritableDisk {
         };
         let ready = space::sectors(&lock(&self.ready));
         let no_commit = lock(&self.commits).count == 0;
-        let may_absorb =
-            frozen && !set_aside && no_commit && self.maintain().is_ok_and(|it| it.awaiting.is_none());
+        let may_absorb = frozen && !set_aside && no_commit && {
+            // Told first: whoever else wants it waits for this look instead of giving up.
+            let _brief = self.brief();
+            self.try_maintain().is_some_and(|it| it.awaiting.is_none())
+        };
         let mut ripe = [0; CLASSES];
         for sectors in collector.dead.values().map(DeadMap::ripe_sectors) {
             ripe.iter_mut().zip(sectors).for_each(|(sum, sectors)| *sum += sectors * SECTOR_SIZE);
