@@ -155,7 +155,9 @@ impl Collector {
 }
 
 impl WritableDisk {
-    /// Does a step of garbage collection: at most some hundred holes, a mebibyte of copies, one flush or one new log.
+    /// Does a step of garbage collection: some hundred holes, little more than a mebibyte of copies, one flush or one
+    /// new log. Two kinds of steps take longer: one that moves data of frozen pairs passes over all of their runs that
+    /// others hide until it has found a mebibyte, and where there are no holes all live data is copied at once.
     /// Returns `false` where there is nothing to do for this `load` at present.
     ///
     /// # Errors

@@ -45,7 +45,7 @@
 //!   written again without records that others cover, and runs are merged where there are too many. Each of these is a
 //!   small step of the collector (`collector.rs` says why no crash, reader or commit meets a hole), and when each is
 //!   due is decided apart (`policy.rs`). Writes that would go beyond the bounds wait, or do such steps themselves
-//!   (`gate.rs`). No step needs room for more than a mebibyte of data, or for a log.
+//!   (`gate.rs`). Such a step needs room for little more than a mebibyte of data, or for a log.
 //! * *Copy*: where the file system has no holes, freeze, then copy what is still seen of all frozen pairs into one new
 //!   pair, in the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
 //!   so that giving up half-way (a full disk) gives all its space back. The flush comes before
@@ -60,8 +60,12 @@
 //!
 //! In the order in which they are taken: `collector` (one step at a time), `maintenance` (one of copy, stack and
 //! commit at a time), `snapshots` (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the
-//! pairs), a pair's log, `view`. Only the last is taken by readers and writers, and nobody waits for a file or walks
-//! all runs while he holds it.
+//! pairs), a pair's log, `commits` (who still reads what dies), `view`, `ready` (what died for good), the numbers of
+//! the generations that somebody has (`Alive`), the lock of the gate.
+//!
+//! A reader takes `view` and the numbers only. A writer takes these and `ready`; one that finds too many records
+//! pending flushes first, and one that waits at the gate does steps of the collector, with all that these take. Nobody
+//! waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers or the gate's lock.
 
 mod alone;
 mod batch;
