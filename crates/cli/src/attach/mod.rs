@@ -107,8 +107,8 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        // It ends with the process, which is soon. Fetches and look-ups of names that hang are not waited for, and what a
-        // stopped copy still does must not find its timers gone.
+        // It ends with the process, which is soon. Fetches and look-ups of names that hang are not waited for, and a
+        // stopped copy keeps its timers.
         let runtime: &Runtime = Box::leak(Box::new(runtime));
         Ok(Box::new(self.run_on(runtime, held, terminal, quiet, json)?))
     }
