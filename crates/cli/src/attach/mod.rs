@@ -107,10 +107,15 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        // It ends with the process, which is soon. Fetches and look-ups of names that hang are not waited for, and a
-        // stopped copy keeps its timers.
-        let runtime: &Runtime = Box::leak(Box::new(runtime));
-        Ok(Box::new(self.run_on(runtime, held, terminal, quiet, json)?))
+        let result = self.run_on(&runtime, held, terminal, quiet, json);
+        if self.keep_base && result.is_err() {
+            // What a stopped copy still does must not find its timers gone. The process ends soon.
+            std::mem::forget(runtime);
+        } else {
+            // Fetches and look-ups of names that hang are not waited for.
+            runtime.shutdown_timeout(Duration::from_secs(1));
+        }
+        Ok(Box::new(result?))
     }
 
     fn run_on(
