@@ -329,7 +329,7 @@ mod tests {
         std::fs::write(&file, &put).unwrap();
         assert_eq!(b.renew(&der, now).unwrap_err().kind(), ErrorKind::Conflict);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), put);
-        // Where it cannot be kept it is used all the same.
+        // A certificate that cannot be kept is used anyway.
         std::fs::remove_dir_all(cluster.join("hosts/b")).unwrap();
         b.renew(&der, now).unwrap();
         assert_eq!(b.says().validity, validity);

@@ -119,7 +119,7 @@ pub struct MadeRequest {
     pub name: String,
     /// The file that goes to where the authority is.
     pub request: PathBuf,
-    /// What became of the host's key.
+    /// The fate of the host's key.
     pub key: Made,
 }
 

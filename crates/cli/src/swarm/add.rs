@@ -94,7 +94,7 @@ pub(super) struct Requested {
     name: String,
     /// The file that goes to where the authority is.
     request: PathBuf,
-    /// What became of the host's key.
+    /// The fate of the host's key.
     key: Made,
     directory: PathBuf,
 }

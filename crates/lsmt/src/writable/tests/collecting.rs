@@ -137,7 +137,7 @@ fn new_disk(size: u64) -> NewDisk {
 }
 
 /// Bytes that the files of a directory take.
-fn taken(path: &Path) -> u64 {
+pub(super) fn taken(path: &Path) -> u64 {
     std::fs::read_dir(path)
         .unwrap()
         .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.blocks() * 512))
@@ -363,16 +363,19 @@ fn readers_never_see_holes() {
     assert!(disk.space().collected_bytes > 0);
 }
 
+/// A base of `len` bytes without a hole.
+pub(super) fn full_base(len: u64) -> Arc<dyn BlockDevice> {
+    let meta = LayerMeta { virtual_size: len, ..LayerMeta::default() };
+    let mut writer = crate::LayerWriter::new(Vec::new(), meta).unwrap();
+    writer.data(0, &vec![0xba; len as usize]).unwrap();
+    Arc::new(Stack::new(vec![Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()]).unwrap())
+}
+
 /// Single sectors all over a disk, over a base and over none: the map stays within its bound, the disk what it was.
 #[test]
 fn scattered_sectors_do_not_fill_the_memory() {
     const RUNS: u64 = 512;
-    let base: Arc<dyn BlockDevice> = {
-        let meta = LayerMeta { virtual_size: SIZE / 2, ..LayerMeta::default() };
-        let mut writer = crate::LayerWriter::new(Vec::new(), meta).unwrap();
-        writer.data(0, &vec![0xba; SIZE as usize / 2]).unwrap();
-        Arc::new(Stack::new(vec![Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()]).unwrap())
-    };
+    let base = full_base(SIZE / 2);
     let dir = tempfile::tempdir().unwrap();
     let disk = WritableDisk::create(dir.path(), Some(base.clone()), &new_disk(SIZE)).unwrap();
     disk.view_mut().limits = Limits { runs: Some(RUNS), ..Limits::default() };

@@ -1,34 +1,19 @@
 //! `--writable-max` holds whatever is done to keep other bounds.
 
 use super::super::{Limits, Load, NewDisk, WritableDisk};
-use crate::{Layer, LayerMeta, LayerWriter, Stack};
+use super::collecting::{full_base, taken};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
 use uuid::Uuid;
 
 const SIZE: u64 = 64 << 20;
 const MAX: u64 = 16 << 20;
-
-/// Bytes that the file system gives a directory.
-fn taken(dir: &Path) -> u64 {
-    std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum()
-}
-
-fn full_base() -> Arc<dyn BlockDevice> {
-    let meta = LayerMeta { virtual_size: SIZE, ..LayerMeta::default() };
-    let mut writer = LayerWriter::new(Vec::new(), meta).unwrap();
-    writer.data(0, &vec![0xba; SIZE as usize]).unwrap();
-    Arc::new(Stack::new(vec![Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()]).unwrap())
-}
 
 /// Merging runs copies from the base what lies between them, and has room for that only below the limit.
 #[test]
 fn merging_runs_takes_no_more_than_the_limit() {
     let dir = tempfile::tempdir().unwrap();
     let new = NewDisk { size: SIZE, parent: String::new(), uuid: Uuid::from_u128(7) };
-    let disk = WritableDisk::create(dir.path(), Some(full_base()), &new).unwrap();
+    let disk = WritableDisk::create(dir.path(), Some(full_base(SIZE)), &new).unwrap();
     disk.view_mut().limits = Limits { max: Some(MAX), runs: Some(256), ..Limits::default() };
     let (mut refused, step) = (0, 16 << 10);
     for place in (0..SIZE).step_by(step) {
