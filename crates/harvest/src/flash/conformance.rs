@@ -5,8 +5,9 @@ use super::*;
 use proptest::prelude::*;
 use rustix::fs::{Advice, fadvise};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::RwLock;
@@ -14,15 +15,20 @@ use tempfile::TempDir;
 
 const SMALL: Geometry = Geometry { channels: 2, dies: 2, planes: 1, blocks: 2, pages: 8, page_size: 1024 };
 
-/// Held to start programs, and shared to open flash: between the fork and the exec of another test's program, the child
-/// holds the locks of all files that were open.
+/// Held to start programs, and shared to open flash: until a program that another test starts runs its own code, it may
+/// hold the locks of all files that were open here.
 static FORKS: RwLock<()> = RwLock::new(());
 
-/// Starts a program and waits for its end, without a moment in which it holds the locks of open files.
-pub(crate) fn output_of(command: &mut Command) -> std::io::Result<Output> {
+/// Starts a program and waits for its end, without a moment in which it holds the locks of open files. `spawn` alone
+/// returns before the kernel has closed them: a shell says when it runs, and only then becomes the program.
+pub(crate) fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     let child = {
         let _alone = FORKS.write().unwrap();
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo && exec \"$@\"", "sh", program]).args(args);
+        let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        child.stdout.as_mut().unwrap().read_exact(&mut [0])?;
+        child
     };
     child.wait_with_output()
 }
@@ -115,7 +121,7 @@ impl InDevice {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("device");
         std::fs::write(&path, vec![0xff; usize::try_from(SMALL.size()).unwrap()]).unwrap();
-        let output = output_of(Command::new("losetup").args(["--find", "--show"]).arg(&path));
+        let output = output_of("losetup", &["--find".as_ref(), "--show".as_ref(), path.as_os_str()]);
         let Some(output) = output.ok().filter(|output| output.status.success()) else {
             writeln!(std::io::stderr(), "SKIPPED: flash on a device: no loop device to be had")
                 .unwrap_or_default();
@@ -133,7 +139,7 @@ impl InDevice {
 impl Drop for InDevice {
     fn drop(&mut self) {
         self.flash = None;
-        let _ = output_of(Command::new("losetup").args(["--detach", &self.device]));
+        let _ = output_of("losetup", &["--detach".as_ref(), self.device.as_ref()]);
     }
 }
 

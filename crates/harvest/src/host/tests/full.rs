@@ -12,9 +12,10 @@ use crate::flash::lock;
 use crate::journal::room::limit;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -318,15 +319,19 @@ fn on_a_file_system_that_gets_full() {
         return journal_alone(&second);
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut alone = Command::new("unshare");
-    let mount = "mount -t tmpfs -o size=64m none \"$0\" && echo mounted && exec \"$@\"";
-    alone.args(["--map-root-user", "--mount", "sh", "-c", mount]).arg(dir.path());
-    alone.arg(std::env::current_exe().unwrap()).args(["--nocapture", "--exact"]);
-    alone.arg("host::tests::full::on_a_file_system_that_gets_full").env(SMALL_DISK, dir.path());
+    let mount = format!(
+        "mount -t tmpfs -o size=64m none \"$0\" && echo mounted && exec env {SMALL_DISK}=\"$0\" \"$@\""
+    );
+    let test = std::env::current_exe().unwrap();
+    let mut args: Vec<&OsStr> = ["--map-root-user", "--mount", "sh", "-c", &mount].map(OsStr::new).to_vec();
+    args.extend([dir.path().as_os_str(), test.as_os_str()]);
+    args.extend(
+        ["--nocapture", "--exact", "host::tests::full::on_a_file_system_that_gets_full"].map(OsStr::new),
+    );
     let said = |output: &Output| {
         [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned()).concat()
     };
-    match output_of(&mut alone) {
+    match output_of("unshare", &args) {
         Ok(output) if said(&output).contains("mounted") => {
             assert!(output.status.success(), "{}", said(&output));
         }
