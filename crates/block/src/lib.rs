@@ -16,12 +16,14 @@
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
+//! | [`guarded`] | files in directories that other users may write to |
 
 #![forbid(unsafe_code)]
 
 pub mod device;
 pub mod digest;
 pub mod error;
+pub mod guarded;
 pub mod plan;
 pub mod private;
 pub mod random;

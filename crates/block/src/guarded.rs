@@ -1,0 +1,462 @@
+//! [`GuardedDir`]: a directory that other users may write to, used without following what they put there.
+//!
+//! A store, and sometimes a writable directory, belongs to another user than the process that uses it, which often is
+//! root. That user can put a symbolic link, a pipe or a device under any name, at any moment. Therefore:
+//!
+//! * Names are looked up relative to the open directory, and are names of single entries: what becomes of the path
+//!   behind our back does not matter. The path that the user gave is followed once.
+//! * No symbolic link is followed below that, and opening never waits for the other end of a pipe.
+//! * What is opened has to be a regular file or a directory; anything else is an error that says what it is.
+//! * A file is made only where nothing has its name.
+
+use crate::{Error, ErrorKind, Result};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The flags of every open: no symbolic link, no waiting, no terminal.
+const CAREFULLY: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
+
+/// The number of tries to open a file that others make and remove meanwhile.
+const RACES: usize = 16;
+
+/// The use that is made of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+/// The owner and the mode of a new file or directory, whatever the umask is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Like {
+    /// The permissions.
+    pub mode: u32,
+    /// The user and the group that get it, as far as this process may give it away; none where it keeps it.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Like {
+    /// A thing of this user's with these permissions.
+    #[must_use]
+    pub fn own(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
+
+    /// Gives an open file these permissions and this owner, as far as that is needed and possible.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn apply(self, file: &File) -> io::Result<()> {
+        let found = file.metadata()?;
+        if let Some((user, group)) = self.owner {
+            // Best effort: only root gives things away, and a group takes only what a member gives it.
+            if found.uid() != user
+                && fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).is_err()
+                || found.gid() != group
+            {
+                let _ = fchown(file, None, Some(Gid::from_raw(group)));
+            }
+        }
+        if file.metadata()?.mode() & 0o7777 == self.mode & 0o7777 {
+            return Ok(());
+        }
+        // Last, because giving a file away takes bits of its mode.
+        Ok(fchmod(file, Mode::from_raw_mode(self.mode))?)
+    }
+}
+
+/// An open directory; see the [module](self).
+#[derive(Debug)]
+pub struct GuardedDir {
+    handle: File,
+    path: PathBuf,
+}
+
+impl GuardedDir {
+    /// Opens the directory that the user named; symbolic links on the way to it are followed.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let flags = OFlags::DIRECTORY.bits().cast_signed();
+        let handle = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        Ok(Self { handle, path: path.to_owned() })
+    }
+
+    /// Opens the directory in which `path` is, and returns the last part of `path`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] where that is no text, and errors of the operating system.
+    pub fn around(path: &Path) -> io::Result<(Self, &str)> {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "its name is no text"))?;
+        Ok((Self::open(path.parent().unwrap_or(Path::new(".")))?, name))
+    }
+
+    /// The path by which it was opened, for messages.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path of an entry that leads to this directory also where it was renamed. It needs `/proc`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] where `name` is not that of a single entry.
+    pub fn anchored(&self, name: &str) -> io::Result<PathBuf> {
+        Ok(PathBuf::from(format!("/proc/self/fd/{}", self.handle.as_raw_fd())).join(single(name)?))
+    }
+
+    /// The directory itself, open for reading.
+    #[must_use]
+    pub fn handle(&self) -> &File {
+        &self.handle
+    }
+
+    /// Opens a directory in it.
+    ///
+    /// # Errors
+    /// Errors of the operating system; where the entry is no directory, an error that says what it is.
+    pub fn open_dir(&self, name: &str) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY;
+        let opened = openat(&self.handle, single(name)?, flags, Mode::empty());
+        let handle = File::from(opened.map_err(|e| self.explain(name, e))?);
+        Ok(Self { handle, path: self.path.join(name) })
+    }
+
+    /// Opens a directory in it, which is made where there is none.
+    ///
+    /// # Errors
+    /// As [`GuardedDir::open_dir`].
+    pub fn make_dir(&self, name: &str, like: Like) -> io::Result<Self> {
+        let made = match mkdirat(&self.handle, single(name)?, Mode::RWXU) {
+            Err(Errno::EXIST) => false,
+            made => made.map(|()| true)?,
+        };
+        let dir = self.open_dir(name)?;
+        if made {
+            like.apply(&dir.handle)?;
+        }
+        Ok(dir)
+    }
+
+    /// Opens a regular file.
+    ///
+    /// # Errors
+    /// Errors of the operating system; where the entry is no regular file, an error that says what it is.
+    pub fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
+        let access = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+        };
+        let opened = openat(&self.handle, single(name)?, access | CAREFULLY, Mode::empty());
+        let file = File::from(opened.map_err(|e| self.explain(name, e))?);
+        let metadata = file.metadata()?;
+        if metadata.is_file() { Ok(file) } else { Err(unexpected(FileType::from_raw_mode(metadata.mode()))) }
+    }
+
+    /// Makes a file, for reading and writing.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] where anything has that name, and errors of the operating system.
+    pub fn create_file(&self, name: &str, like: Like) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+        let file = File::from(openat(&self.handle, single(name)?, flags, Mode::RUSR | Mode::WUSR)?);
+        like.apply(&file)?;
+        Ok(file)
+    }
+
+    /// Makes a file, for reading and writing, that is as open as `most` and the umask let it be.
+    ///
+    /// # Errors
+    /// As [`GuardedDir::create_file`].
+    pub fn create_file_by_umask(&self, name: &str, most: u32) -> io::Result<File> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | CAREFULLY;
+        Ok(File::from(openat(&self.handle, single(name)?, flags, Mode::from_raw_mode(most))?))
+    }
+
+    /// Opens a regular file for reading and writing, which is made where there is none.
+    ///
+    /// # Errors
+    /// As [`GuardedDir::open_file`].
+    pub fn open_or_create(&self, name: &str, like: Like) -> io::Result<File> {
+        let mut tries = 0;
+        loop {
+            match self.open_file(name, Access::ReadWrite) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                opened => return opened,
+            }
+            match self.create_file(name, like) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tries < RACES => tries += 1,
+                created => return created,
+            }
+        }
+    }
+
+    /// Makes an empty file in the place of whatever file had that name; others that have that open keep it.
+    ///
+    /// # Errors
+    /// Errors of the operating system; a directory stays.
+    pub fn recreate_file(&self, name: &str, like: Like) -> io::Result<File> {
+        let mut tries = 0;
+        loop {
+            match self.create_file(name, like) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists && tries < RACES => tries += 1,
+                created => return created,
+            }
+            match self.remove_file(name) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+        }
+    }
+
+    /// Gives an entry another name, in `to`, in the place of whatever file has that.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn rename(&self, from: &str, to: &Self, name: &str) -> io::Result<()> {
+        Ok(renameat(&self.handle, single(from)?, &to.handle, single(name)?)?)
+    }
+
+    /// Removes the name of anything but a directory.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn remove_file(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.handle, single(name)?, AtFlags::empty())?)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn remove_dir(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.handle, single(name)?, AtFlags::REMOVEDIR)?)
+    }
+
+    /// The names of its entries that are text, in no order.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.handle)? {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        names.retain(|name| name != "." && name != "..");
+        Ok(names)
+    }
+
+    /// The number of seconds from 1970 to the last change of an entry's content; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn modified(&self, name: &str) -> io::Result<u64> {
+        let found = rustix::fs::statat(&self.handle, single(name)?, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(u64::try_from(i128::from(found.st_mtime)).unwrap_or(0))
+    }
+
+    /// Makes its names durable.
+    ///
+    /// # Errors
+    /// Errors of the operating system.
+    pub fn sync(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+
+    /// Refuses a directory that belongs to another user than root and the one that this process acts as.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] then.
+    pub fn check_owner(&self) -> Result<()> {
+        let found = self
+            .handle
+            .metadata()
+            .map_err(|e| Error::io("cannot look at it", e).about(self.path.display()))?;
+        if is_trusted(&found) {
+            return Ok(());
+        }
+        let me = rustix::process::geteuid().as_raw();
+        let cause = format!("belongs to another user (id {}), who could exchange what is in it", found.uid());
+        Err(Error::new(ErrorKind::Denied, cause).about(self.path.display()).remedy(format!(
+            "run this as that user, name another directory, or take it over: `chown -R {me} {}`",
+            shell_word(&self.path.to_string_lossy())
+        )))
+    }
+
+    /// The error of an entry that could not be opened, which may be because of what it is.
+    fn explain(&self, name: &str, error: Errno) -> io::Error {
+        if !matches!(error, Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::ISDIR) {
+            return error.into();
+        }
+        match rustix::fs::statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => unexpected(FileType::from_raw_mode(found.st_mode)),
+            Err(_) => error.into(),
+        }
+    }
+}
+
+/// Opens a regular file for reading, by a path that is followed through symbolic links; a pipe is not waited for.
+///
+/// # Errors
+/// Errors of the operating system, and one that says what it is where it is no regular file.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if metadata.is_file() { Ok(file) } else { Err(unexpected(FileType::from_raw_mode(metadata.mode()))) }
+}
+
+/// The error of an entry that is something else than it has to be.
+fn unexpected(kind: FileType) -> io::Error {
+    let kind = match kind {
+        FileType::Symlink => "is a symbolic link, and is not followed",
+        FileType::Directory => "is a directory",
+        FileType::Fifo => "is a pipe",
+        FileType::Socket => "is a socket",
+        FileType::RegularFile => "is a file, and no directory",
+        _ => "is neither a file nor a directory",
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, kind)
+}
+
+/// A name, where it is that of a single entry.
+fn single(name: &str) -> io::Result<&str> {
+    if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "is not the name of a single file"));
+    }
+    Ok(name)
+}
+
+/// `true` if a file or a directory belongs to root or to the user that this process acts as.
+#[must_use]
+pub fn is_trusted(found: &Metadata) -> bool {
+    found.uid() == 0 || found.uid() == rustix::process::geteuid().as_raw()
+}
+
+/// A text as one word of a command line for a shell, without control characters that a terminal would obey.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,~".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) && !text.starts_with('~') {
+        return text.to_owned();
+    }
+    if !text.contains(char::is_control) {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    // As bash, zsh and ksh read it.
+    let escape = |c: char| match c {
+        '\'' | '\\' => format!("\\{c}"),
+        c if c.is_control() => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    format!("$'{}'", text.chars().map(escape).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scene() -> (tempfile::TempDir, GuardedDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let guarded = GuardedDir::open(dir.path()).unwrap();
+        (dir, guarded)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn nothing_is_followed_and_nothing_is_waited_for() {
+        let (dir, guarded) = scene();
+        let outside = tempfile::tempdir().unwrap();
+        let victim = outside.path().join("victim");
+        fs::write(&victim, "precious").unwrap();
+        symlink(&victim, dir.path().join("link")).unwrap();
+        symlink(outside.path(), dir.path().join("dirlink")).unwrap();
+        symlink("loop", dir.path().join("loop")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        fs::create_dir(dir.path().join("dir")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        let like = Like::own(0o600);
+        for (name, what) in [
+            ("link", "a symbolic link"),
+            ("loop", "a symbolic link"),
+            ("dirlink", "a symbolic link"),
+            ("pipe", "a pipe"),
+            ("socket", "a socket"),
+            ("dir", "a directory"),
+        ] {
+            for access in [Access::Read, Access::ReadWrite] {
+                let error = guarded.open_file(name, access).unwrap_err();
+                assert!(error.to_string().contains(what), "{name}: {error}");
+            }
+            assert!(guarded.open_or_create(name, like).is_err());
+            assert_eq!(guarded.create_file(name, like).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+            if name != "dir" {
+                let error = guarded.make_dir(name, like).unwrap_err();
+                assert!(error.to_string().contains(what), "{name}: {error}");
+            }
+        }
+        // A new file takes the place of a link, and of what that leads to nothing changes.
+        guarded.recreate_file("link", like).unwrap().write_all(b"x").unwrap();
+        assert_eq!(
+            (fs::read(&victim).unwrap(), mode(&dir.path().join("link"))),
+            (b"precious".to_vec(), 0o600)
+        );
+        assert!(guarded.recreate_file("dir", like).is_err());
+        for name in ["", ".", "..", "a/b", "../link", "/etc/passwd"] {
+            assert!(guarded.open_file(name, Access::Read).is_err() && guarded.remove_file(name).is_err());
+        }
+    }
+
+    #[test]
+    fn names_are_looked_up_in_the_directory_that_was_opened() {
+        let (dir, guarded) = scene();
+        let inner = guarded.make_dir("inner", Like::own(0o750)).unwrap();
+        assert_eq!(mode(&dir.path().join("inner")), 0o750);
+        fs::rename(dir.path().join("inner"), dir.path().join("moved")).unwrap();
+        symlink("/nowhere", dir.path().join("inner")).unwrap();
+        inner.create_file("f", Like::own(0o640)).unwrap();
+        inner.rename("f", &guarded, "g").unwrap();
+        assert_eq!(mode(&dir.path().join("g")), 0o640);
+        let mut names = guarded.names().unwrap();
+        names.sort();
+        assert_eq!(names, ["g", "inner", "moved"]);
+        inner.open_or_create("h", Like::own(0o600)).unwrap();
+        assert!(fs::read(inner.anchored("h").unwrap()).unwrap().is_empty());
+        assert!(guarded.modified("g").unwrap() > 1_600_000_000);
+        guarded.remove_file("inner").unwrap();
+        inner.remove_file("h").unwrap();
+        guarded.remove_dir("moved").unwrap();
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        for word in ["plain-1.2_/x", "", "two words", "it's", "$(id)", "a\nb\u{1b}[2J'\\", "~", "`x`", "ä"] {
+            let quoted = shell_word(word);
+            assert!(!quoted.contains(char::is_control), "{quoted}");
+            let said =
+                std::process::Command::new("bash").arg("-c").arg(format!("printf %s {quoted}")).output();
+            if let Ok(said) = said {
+                assert_eq!(String::from_utf8_lossy(&said.stdout), word, "{quoted}");
+            }
+        }
+    }
+}
