@@ -1,5 +1,6 @@
 //! Small files of the agent's own: what it has to know when it starts again, and what a cluster is made of.
 
+use headstart_block::guarded::open_regular;
 use headstart_block::{Error, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -15,10 +16,10 @@ pub(crate) enum Readers {
     All,
 }
 
-/// All of a file of at most `most` bytes; nothing where there is none.
+/// All of a regular file of at most `most` bytes; nothing where there is none.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     let failed = |e| Error::io("cannot read", e).about(path.display());
-    let file = match File::open(path) {
+    let file = match open_regular(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(failed)?,
     };

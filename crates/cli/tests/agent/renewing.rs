@@ -235,6 +235,18 @@ fn a_host_is_added_by_its_request_and_its_key_is_nowhere_else() {
     assert_eq!(part(&node4)["peers"], json!([]));
 }
 
+/// A pipe that nobody writes to would be waited for.
+#[test]
+fn a_request_that_is_no_file_is_refused_at_once() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a");
+    let pipe = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, scene.path("pipe"), pipe, rustix::fs::Mode::RWXU, 0).unwrap();
+    for (name, what) in [("pipe", "a pipe"), ("cluster", "a directory")] {
+        scene.fails(&format!("swarm add ~/cluster b --request ~/{name}"), &[name, what]);
+    }
+}
+
 /// Copies what `swarm add` made for a host into the directory of its request.
 fn copied_into(scene: &Scene, host: &str) {
     for name in scene.names(&format!("cluster/hosts/{host}")) {
