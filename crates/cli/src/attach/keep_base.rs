@@ -1,14 +1,38 @@
 //! `--keep-base`: a writable directory gets a copy of the image that it lies on, and needs no store from then on.
 
+use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
 use headstart_image::kept_base;
 use headstart_image::progress::Progress;
 use headstart_image::store::{ImageStore, lease_of_directory};
 use headstart_image::transfer::transfer;
-use headstart_lsmt::writable::WritableDisk;
+use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
 use headstart_store::{Location, Reference, Selector, Settings, Store};
 use std::path::Path;
+
+/// Checks that a writable directory, where it is there, is one that no other user can exchange, and that its copy is in
+/// it and not elsewhere. A copy that others can read is closed.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] and [`ErrorKind::Io`] where it is not so.
+pub(super) fn check(dir: &Path) -> Result<()> {
+    // What else is wrong is said where it is opened as a disk.
+    let Ok(opened) = GuardedDir::open(dir) else { return Ok(()) };
+    opened.check_owner()?;
+    match opened.open_dir(BASE_DIR) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(e) => {
+            let thing = dir.join(BASE_DIR);
+            Err(Error::io("cannot use the copy of the image in it", e).about(thing.display()))
+        }
+        Ok(base) => {
+            base.check_owner()?;
+            let closed = private::close(base.handle());
+            closed.map(drop).map_err(|e| private::not_closed(base.path(), e))
+        }
+    }
+}
 
 /// The image that a disk is attached by: the copy in its writable directory, where there is one of the image that is
 /// asked for.
@@ -40,8 +64,9 @@ pub(super) async fn keep(
     if disk.as_ref().is_some_and(|disk| disk.parent != digest.to_string()) {
         return Ok(None);
     }
-    private::make_directory(dir)
+    private::make_directory(&dir.join(BASE_DIR))
         .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
+    check(dir)?;
     let location = kept_base::location(dir)?;
     let to = headstart_store::open(&location, settings)?;
     let (selector, tag) = (Selector::Digest(digest), kept_base::tag()?);

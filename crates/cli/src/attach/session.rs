@@ -342,6 +342,7 @@ async fn attach_one(
     let (mut reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
     let Place { settings, mut store, host } = place;
     if let Some(dir) = &writable {
+        keep_base::check(dir)?;
         let mut kept = keep_base::kept(dir, &reference, known.as_ref());
         if kept.is_none() && args.keep_base {
             kept = keep_base::keep(settings, &reference, dir, progress).await?;

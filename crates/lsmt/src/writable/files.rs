@@ -4,10 +4,11 @@
 //! simulated directory in the place of the real one. What the traits promise is what POSIX does, no more: a
 //! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
+use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -62,11 +63,17 @@ pub(super) trait LogFile: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> Result<bool>;
 }
 
+/// How files are made.
+fn like() -> Like {
+    Like::own(private::FILE_MODE)
+}
+
 /// A directory of the file system, locked for this process.
+///
+/// Nobody else can exchange what is in it: it belongs to this user or to root, and is closed to others. What another
+/// user put there while it was open to everybody is not followed.
 pub(super) struct RealDirectory {
-    path: PathBuf,
-    /// Open for syncing names.
-    handle: File,
+    dir: GuardedDir,
     /// Closing it gives the lock back; none where the directory is only looked at.
     lock: Option<File>,
 }
@@ -88,7 +95,8 @@ impl RealDirectory {
     pub(super) fn lock(path: &Path) -> Result<Self> {
         let failed = |what| move |e| Error::io(what, e).about(path.display());
         let unlocked = Self::unlocked(path)?;
-        let lock = private::options().create(true).truncate(false).write(true).open(path.join(LOCK));
+        unlocked.dir.check_owner()?;
+        let lock = unlocked.dir.open_or_create(LOCK, like());
         let lock = lock.map_err(failed("cannot open its lock file"))?;
         private::close(&lock).map_err(|e| private::not_closed(path, e))?;
         match lock.try_lock() {
@@ -104,22 +112,23 @@ impl RealDirectory {
 
     /// A directory that may be in use, to be looked at.
     pub(super) fn unlocked(path: &Path) -> Result<Self> {
-        let handle =
-            File::open(path).map_err(|e| Error::io("cannot open the directory", e).about(path.display()))?;
-        Ok(Self { path: path.to_owned(), handle, lock: None })
+        let dir = GuardedDir::open(path)
+            .map_err(|e| Error::io("cannot open the directory", e).about(path.display()))?;
+        Ok(Self { dir, lock: None })
     }
 
     /// Takes from other users what they may do with a directory that an earlier version made.
     pub(super) fn close_to_others(&self) -> Result<()> {
-        if private::close(&self.handle).map_err(|e| private::not_closed(&self.path, e))? {
-            tracing::warn!(dir = %self.path.display(), "other users could read a writable layer; now they cannot");
+        let path = self.dir.path();
+        if private::close(self.dir.handle()).map_err(|e| private::not_closed(path, e))? {
+            tracing::warn!(dir = %path.display(), "other users could read a writable layer; now they cannot");
         }
         Ok(())
     }
 
-    fn file(&self, name: &str, options: &OpenOptions) -> Result<Box<dyn LogFile>> {
-        let path = self.path.join(name);
-        let file = options.open(&path).map_err(|e| Error::io("cannot open", e).about(path.display()))?;
+    fn file(&self, name: &str, opened: std::io::Result<File>) -> Result<Box<dyn LogFile>> {
+        let path = self.dir.path().join(name);
+        let file = opened.map_err(|e| Error::io("cannot open", e).about(path.display()))?;
         if self.lock.is_some() {
             private::close(&file).map_err(|e| private::not_closed(&path, e))?;
         }
@@ -129,39 +138,37 @@ impl RealDirectory {
 
 impl Directory for RealDirectory {
     fn name(&self) -> String {
-        self.path.display().to_string()
+        self.dir.path().display().to_string()
     }
 
     fn create(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        self.file(name, private::options().read(true).write(true).create(true).truncate(true))
+        self.file(name, self.dir.recreate_file(name, like()))
     }
 
     fn open(&self, name: &str) -> Result<Box<dyn LogFile>> {
-        self.file(name, OpenOptions::new().read(true).write(true))
+        self.file(name, self.dir.open_file(name, Access::ReadWrite))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        std::fs::rename(self.path.join(from), self.path.join(to))
+        self.dir
+            .rename(from, &self.dir, to)
             .map_err(|e| Error::io(format!("cannot rename {from} to {to}"), e).about(self.name()))
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        std::fs::remove_file(self.path.join(name))
+        self.dir
+            .remove_file(name)
             .map_err(|e| Error::io(format!("cannot remove {name}"), e).about(self.name()))
     }
 
     fn list(&self) -> Result<Vec<String>> {
         let failed = |e| Error::io("cannot list the directory", e).about(self.name());
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(failed)? {
-            // A name that is not UTF-8 is none of ours.
-            names.extend(entry.map_err(failed)?.file_name().into_string());
-        }
-        Ok(names)
+        // A name that is not UTF-8 is none of ours.
+        self.dir.names().map_err(failed)
     }
 
     fn sync(&self) -> Result<()> {
-        self.handle.sync_all().map_err(|e| Error::io("cannot sync the directory", e).about(self.name()))
+        self.dir.sync().map_err(|e| Error::io("cannot sync the directory", e).about(self.name()))
     }
 }
 

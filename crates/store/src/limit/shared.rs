@@ -13,6 +13,7 @@
 //! outlive the host: it is never synced.
 
 use super::{Floor, TokenFlow, most};
+use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::{Error, Result, private};
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::FileExt;
@@ -87,8 +88,11 @@ fn now_nanos() -> u64 {
 /// What the operating system reports.
 pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let about = |e| Error::io("cannot keep the rate there", e).about(path.display());
-    let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
-    let file = file.map_err(about)?;
+    let open = || {
+        let (dir, name) = GuardedDir::around(path)?;
+        dir.open_or_create(name, Like::own(private::FILE_MODE))
+    };
+    let file = open().map_err(about)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
     let rate = rate.map_or(0.0, |rate| rate.max(1) as f64);
     let locked = file.lock().map_err(about);
@@ -118,8 +122,11 @@ struct LockedFile {
 impl SharedBucket {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
-        let file = File::options().read(true).write(true).open(path);
-        let file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+        let open = || {
+            let (dir, name) = GuardedDir::around(path)?;
+            dir.open_file(name, Access::ReadWrite)
+        };
+        let file = open().map_err(|e| about(Error::io("cannot open", e)))?;
         let content = Content::read(&file).map_err(|e| about(Error::io("cannot read", e)))?;
         content.ok_or_else(|| about(Error::corrupt("is no shared rate")))?;
         Ok(Self { file: Mutex::new(LockedFile { file, held_since: None }) })
