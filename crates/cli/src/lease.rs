@@ -5,6 +5,7 @@ use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use crate::terminal;
 use clap::{Args, Subcommand};
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::reference::{Location, Reference, Selector};
 use headstart_image::store::{ImageStore, seen};
@@ -26,11 +27,12 @@ Examples:
   headstart lease release file:///srv/images --host node7
   headstart lease release file:///srv/images --writable /var/lib/vm1
   headstart lease release file:///srv/images:debian
+  headstart lease release file:///srv/images --id damaged
 
 Leases of attached disks end by themselves, and those of writable directories of this host with the
 directory. What is to be released are leases of hosts that are gone, of directories that are not to be seen
-from here, and of stores that were copied. Of what is in use on this host nothing is released without
---force. An image that loses its last lease is kept for another week.";
+from here, of stores that were copied, and what is damaged (by --id). Of what is in use on this host nothing
+is released without --force. An image that loses its last lease is kept for another week.";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -246,7 +248,7 @@ struct Shown {
     host: Option<String>,
     pid: Option<u32>,
     written: String,
-    /// `held`, `over`, or `unknown` where this host cannot tell.
+    /// `held`, `over`, `unknown` where this host cannot tell, or `damaged` where it is no lease that can be read.
     state: &'static str,
     #[serde(skip)]
     holder: String,
@@ -270,20 +272,28 @@ impl Shown {
             host: lease.map(|lease| lease.host.name.clone()),
             pid: lease.map(|lease| lease.pid),
             written: humantime::format_rfc3339_seconds(judged.found.written).to_string(),
-            state: match judged.standing {
-                Standing::Held => "held",
-                Standing::Over => "over",
-                Standing::Foreign => "unknown",
+            state: match (&judged.found.lease, judged.standing) {
+                (_, Standing::Over) => "over",
+                (_, Standing::Held) => "held",
+                (Err(e), Standing::Foreign) if is_damage(e) => "damaged",
+                (_, Standing::Foreign) => "unknown",
             },
             holder: lease.map_or_else(problem, ToString::to_string),
         }
     }
 }
 
+/// `true` if a lease is not one of a later release, or one that another user may read.
+fn is_damage(error: &Error) -> bool {
+    !matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)
+}
+
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let image = self.image.as_deref().unwrap_or("?");
-        write!(f, "{image}  {}: {}, since {}  (id {})", self.state, self.holder, self.written, self.id)
+        // Anybody who can write leases chooses their names, and this goes to terminals and shells.
+        let id = shell_word(&self.id);
+        write!(f, "{image}  {}: {}, since {}  (id {id})", self.state, self.holder, self.written)
     }
 }
 

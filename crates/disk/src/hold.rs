@@ -4,6 +4,7 @@
 //! that is written while the image is opened, and renewed as long as the disk is attached. Web servers cannot be
 //! written to, and registries know no disks: there is nothing to claim.
 
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::manifest::Manifest;
 use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, unprotected};
@@ -12,7 +13,7 @@ use headstart_store::bucket::PRUNING_LASTS;
 use headstart_store::layout::{HeldLease, Holder, HostId, Lease};
 use headstart_store::{Reference, Store};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::{AbortHandle, JoinHandle};
@@ -35,11 +36,12 @@ const LONGEST_LOOK: Duration = Duration::from_secs(15);
 /// The longest time that an attach that fails takes to say so.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Keeps an image from being deleted as long as this is there. The default keeps nothing.
+/// Keeps an image from being deleted as long as this is there, and gives it up when dropped, unless its disk is to be
+/// started again. The default keeps nothing.
 #[derive(Default)]
 pub struct Hold {
     _in_directory: Option<HeldLease>,
-    in_store: Option<InStore>,
+    in_store: Mutex<Option<InStore>>,
 }
 
 struct InStore {
@@ -47,32 +49,81 @@ struct InStore {
     runtime: Handle,
     /// The lease of the attach.
     id: String,
+    /// As long as this is there, the lease outlives the process.
+    record: Option<PathBuf>,
+    /// The store, as a command line names it.
+    location: String,
     renewing: AbortHandle,
+    /// `true` if nothing is left to be done.
+    is_released: bool,
+}
+
+impl InStore {
+    /// Takes the lease out.
+    fn release(&mut self) {
+        self.renewing.abort();
+        self.is_released = true;
+        let removal = async { timeout(PATIENCE, self.store.remove_lease(&self.id)).await };
+        let why = match self.runtime.block_on(removal) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("its store does not answer within {} s", PATIENCE.as_secs()),
+        };
+        tracing::warn!("{}", stays(&self.id, &self.location, &why));
+    }
 }
 
 impl Drop for InStore {
     fn drop(&mut self) {
         self.renewing.abort();
+        if self.is_released || is_recorded(self.record.as_deref()) {
+            return;
+        }
+        // What failed may be dropped by a task, which cannot wait itself.
+        std::thread::scope(|scope| {
+            let released = scope.spawn(|| self.release()).join();
+            if released.is_err() {
+                tracing::debug!("the lease of a disk stays");
+            }
+        });
     }
+}
+
+/// `true` if a disk is to be started again.
+fn is_recorded(record: Option<&Path>) -> bool {
+    record.is_some_and(Path::exists)
+}
+
+/// The warning about the lease of a detached disk that could not be taken out.
+fn stays(id: &str, location: &str, why: &str) -> String {
+    let (name, store, word) = (id.escape_debug(), shell_word(location), shell_word(id));
+    format!(
+        "the lease {name} of a detached disk stays in {location} for a week ({why}): `headstart lease release {store} \
+         --id {word} --force` takes it away"
+    )
 }
 
 impl Hold {
     /// By a lease in a directory of this host.
     pub(crate) fn in_directory(lease: HeldLease) -> Self {
-        Self { _in_directory: Some(lease), in_store: None }
+        Self { _in_directory: Some(lease), in_store: Mutex::default() }
     }
 
     /// Gives the image up: the disk is detached. What a writable directory needs stays held. (A lease in a directory
     /// ends with this.)
     pub fn release(&self) {
-        if let Some(held) = &self.in_store {
-            held.renewing.abort();
-            // Best effort: it counts for a week otherwise.
-            let removal = async { timeout(PATIENCE, held.store.remove_lease(&held.id)).await };
-            if let Ok(Err(error)) = held.runtime.block_on(removal) {
-                tracing::debug!(%error, "the lease of a detached disk stays for a week");
-            }
+        if let Some(mut held) = self.take() {
+            held.release();
         }
+    }
+
+    /// Gives the image up where the disk could not be served, unless it is to be started again.
+    pub fn give_up(&self) {
+        drop(self.take());
+    }
+
+    fn take(&self) -> Option<InStore> {
+        self.in_store.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -111,9 +162,10 @@ impl Leasing {
         let blobs = manifest.blobs().map(|(digest, _)| digest).collect();
         let here = HostId::here().inspect_err(|error| tracing::warn!(%error, "no lease can be left")).ok()?;
         let id = attach_id(record.as_deref(), &digest, &here, Uuid::new_v4());
-        let lease = Lease::new(Holder::Attach { record }, digest, blobs, reference.to_string(), here);
-        let leases = vec![(id, lease)];
-        let claim = Claim { store: Arc::clone(store), reference: reference.clone(), image: digest, leases };
+        let holder = Holder::Attach { record: record.clone() };
+        let lease = Lease::new(holder, digest, blobs, reference.to_string(), here);
+        let (store, leases) = (Arc::clone(store), vec![(id, lease)]);
+        let claim = Claim { store, reference: reference.clone(), image: digest, leases, record };
         let first = runtime.spawn(claim.clone().first());
         Some(Self { claim, runtime: runtime.clone(), is_whole, first, new_directory: None })
     }
@@ -141,7 +193,9 @@ impl Leasing {
     pub(crate) async fn cancel(self) {
         self.first.abort();
         // Best effort: it counts for a week otherwise.
-        let _ = timeout(LAST_WORD, self.claim.store.remove_lease(&self.claim.leases[0].0)).await;
+        if !is_recorded(self.claim.record.as_deref()) {
+            let _ = timeout(LAST_WORD, self.claim.store.remove_lease(&self.claim.leases[0].0)).await;
+        }
         if let Some(id) = &self.new_directory {
             let _ = timeout(LAST_WORD, self.claim.store.remove_lease(id)).await;
         }
@@ -187,8 +241,10 @@ impl Leasing {
         };
         let Self { claim, runtime, .. } = self;
         let (store, id) = (Arc::clone(&claim.store), claim.leases[0].0.clone());
+        let (record, location) = (claim.record.clone(), claim.reference.location.to_string());
         let renewing = runtime.spawn(claim.renew(begins, [RENEWED, TRIED_AGAIN])).abort_handle();
-        Ok((Hold { _in_directory: None, in_store: Some(InStore { store, runtime, id, renewing }) }, warning))
+        let held = InStore { store, runtime, id, record, location, renewing, is_released: false };
+        Ok((Hold { _in_directory: None, in_store: Mutex::new(Some(held)) }, warning))
     }
 }
 
@@ -201,6 +257,8 @@ struct Claim {
     image: Digest,
     /// The first of them is that of the attach.
     leases: Vec<(String, Lease)>,
+    /// As long as this is there, that one outlives the process.
+    record: Option<PathBuf>,
 }
 
 impl Claim {
@@ -303,7 +361,6 @@ mod tests {
     use bytes::Bytes;
     use headstart_block::{ByteRange, ReadAt};
     use headstart_store::{Copied, Counters, Selector, Tag, Urgency};
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     /// A store that counts leases, and gives these answers to them, the last of them for ever.
@@ -395,7 +452,7 @@ mod tests {
         let lease = Lease::new(holder, image, Vec::new(), "s3://b/:t".to_owned(), host);
         let leases = ids.iter().map(|id| ((*id).to_owned(), lease.clone())).collect();
         let store = Arc::clone(store) as Arc<dyn Store>;
-        Claim { store, reference: "s3://b/:t".parse().unwrap(), image, leases }
+        Claim { store, reference: "s3://b/:t".parse().unwrap(), image, leases, record: None }
     }
 
     fn leasing(store: &Arc<Counting>, ids: &[&str], is_whole: bool) -> Leasing {

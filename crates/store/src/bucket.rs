@@ -26,7 +26,7 @@ mod tests;
 
 pub use admin::Bucket;
 pub use leases::{LEASE_LASTS, LEAST_AGE, PRUNING_LASTS};
-pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look, NamelessImage};
+pub use prune::{BucketPruneOptions, BucketPruneReport, BucketRemoval, Look};
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};

@@ -9,7 +9,9 @@
 //! lock, and only if all blobs that it has are there.
 
 use crate::counters::Counters;
-use crate::layout::{self, Index, LayoutDir, StagingDir, Unfinished, follow, named_blobs, select};
+use crate::layout::{
+    self, INDEX_FILE, Index, LayoutDir, StagingDir, Unfinished, follow, named_blobs, select,
+};
 use crate::link::{Answer, Link, told_about};
 use crate::media_type::INDEX_OCI;
 use crate::reference::{Location, Selector, Tag};
@@ -21,7 +23,6 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,7 +157,9 @@ fn check_blobs(layout: &LayoutDir, manifest: &[u8]) -> Result<()> {
 fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Result<Digest> {
     let digest = Digest::of(bytes);
     let staged = staging.path().join(format!("document-{}", digest.hex()));
-    let wrote = File::create(&staged).and_then(|mut file| {
+    // The same document may have been staged before.
+    let _ = std::fs::remove_file(&staged);
+    let wrote = layout.new_file_options().and_then(|options| options.open(&staged)).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_data()
     });
@@ -189,7 +192,7 @@ fn add_referrer(
     let Some(after) = change.of(before.as_deref())? else { return Ok(()) };
     let list = put_document(layout, staging, &after)?;
     index.set(&layout::referrers_of(subject)?, INDEX_OCI, &list, after.len() as u64);
-    layout.replace(&layout.index_path(), &index.to_bytes()?)
+    layout.replace(INDEX_FILE, &index.to_bytes()?)
 }
 
 /// Reads a part of a file on a thread for such.
@@ -268,7 +271,7 @@ impl Store for DirectoryStore {
         let (blob, len) = (*digest, source.len());
         let kept = self.blocking(move |layout| Unfinished::kept(layout, &blob, len)).await?;
         // Here and not on a thread, where it would go on making files after this was stopped.
-        let staged = || Unfinished::staged(&staging, &name);
+        let staged = || Unfinished::staged(&self.layout, &staging, &name);
         let mut unfinished = Arc::new(kept.map_or_else(staged, Ok)?);
         let mut filled = self.fill(&unfinished, digest, &source, copied).await;
         let is_wrong = |filled: &Result<()>| filled.as_ref().is_err_and(|e| e.kind() == ErrorKind::Corrupt);

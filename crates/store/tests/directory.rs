@@ -103,7 +103,7 @@ fn living_writers_are_seen_and_dead_ones_removed() {
     std::fs::create_dir_all(&stale).unwrap();
     std::fs::write(stale.join("lease"), b"").unwrap();
     std::fs::write(stale.join("unfinished-0"), [0; 1000]).unwrap();
-    let found = |policy| remove_stale(&layout.staging_dir(), policy).unwrap();
+    let found = |policy| remove_stale(&layout, policy).unwrap();
     let counted = found(StalePolicy::Count);
     assert_eq!((counted.stale, counted.stale_bytes, counted.publishes_early), (1, 1000, false));
     let whole = StagingDir::new(&layout, false).unwrap();

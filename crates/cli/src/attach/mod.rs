@@ -138,21 +138,38 @@ impl Attach {
         let before = Before::of(held);
         let session = Session::open(self, &settings, &before, runtime.handle(), terminal)?;
         let session = Arc::new(session);
-        if let (Some(file), Before::Nothing | Before::Served) = (&self.pid_file, &before) {
+        let detached =
+            self.serve_session(runtime, (&session, &before), (started, qemu), terminal, (quiet, json));
+        if detached.is_err() {
+            session.give_up();
+        }
+        detached
+    }
+
+    /// Serves disks that are open until they are to be detached.
+    fn serve_session(
+        &self,
+        runtime: &Runtime,
+        (session, before): (&Arc<Session>, &Before),
+        (started, qemu): (Instant, Option<lines::Asked>),
+        terminal: &Terminal,
+        (quiet, json): (bool, bool),
+    ) -> Result<Detached> {
+        if let (Some(file), Before::Nothing | Before::Served) = (&self.pid_file, before) {
             keep_images(file, session.images())?;
         }
         let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
-        let mut servers = Servers::start(self, leftover, qemu, &session)?;
+        let mut servers = Servers::start(self, leftover, qemu, session)?;
         let metrics = match &self.metrics {
-            Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(&session)))?),
+            Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(session)))?),
             None => None,
         };
-        announce(&session, &servers, metrics, started.elapsed(), json)?;
+        announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
-        let ended = serve(&session, &servers, self.pid_file.as_deref(), terminal, quiet);
+        let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
         let stopped = servers.stop();
         let closed = session.close();
-        let report = Detached::of(&session);
+        let report = Detached::of(session);
         drop(servers);
         ended.and(stopped).and(closed)?;
         Ok(report)

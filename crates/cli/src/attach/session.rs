@@ -233,6 +233,11 @@ impl Session {
         }
     }
 
+    /// Gives up the images of disks that could not be served.
+    pub(super) fn give_up(&self) {
+        self.disks.iter().for_each(|disk| disk.hold.give_up());
+    }
+
     /// Ends all waiting and makes everything durable.
     pub(crate) fn close(&self) -> Result<()> {
         for disk in &self.disks {

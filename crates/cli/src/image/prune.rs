@@ -7,7 +7,7 @@ use clap::Args;
 use headstart_block::{ByteSize, Error, Result};
 use headstart_image::reference::{Reference, parse_store};
 use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};
-use headstart_store::bucket::{BucketPruneOptions, BucketPruneReport, BucketRemoval, NamelessImage};
+use headstart_store::bucket::{BucketPruneOptions, BucketPruneReport, BucketRemoval};
 use serde::Serialize;
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -175,6 +175,9 @@ struct Untagged {
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_until: Option<String>,
     holders: Vec<String>,
+    /// The images that were optimized from it, because of which its manifest stays.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    optimized: Vec<String>,
 }
 
 impl Untagged {
@@ -186,6 +189,7 @@ impl Untagged {
             untagged_since: time(image.since),
             kept_until: image.until.filter(|_| is_kept).map(time),
             holders: image.holders,
+            optimized: image.optimized.iter().map(ToString::to_string).collect(),
         }
     }
 
@@ -214,18 +218,11 @@ impl Pruned {
     }
 
     fn of_bucket(report: BucketPruneReport, dry_run: bool) -> Self {
-        let image = |image: NamelessImage| UntaggedImage {
-            digest: image.digest,
-            tags: image.tags,
-            since: image.since,
-            until: image.until,
-            holders: image.holders,
-        };
         let own = PruneReport {
             blobs: report.blobs,
             bytes: report.bytes,
-            images: report.images.into_iter().map(image).collect(),
-            untagged: report.untagged.into_iter().map(image).collect(),
+            images: report.images,
+            untagged: report.untagged,
             ended_leases: report.ended_leases,
             ..PruneReport::default()
         };
@@ -243,10 +240,11 @@ impl fmt::Display for Pruned {
         }
         for image in &self.untagged {
             write!(f, "kept: {}, without a tag since {}", image.name(), image.untagged_since)?;
-            match (image.holders.as_slice(), &image.kept_until) {
-                ([], Some(until)) => writeln!(f, ", until {until}")?,
-                ([], None) => writeln!(f)?,
-                (holders, _) => writeln!(f, ", needed by {}", holders.join(", "))?,
+            match (image.holders.as_slice(), &image.kept_until, image.optimized.as_slice()) {
+                ([], Some(until), []) => writeln!(f, ", until {until}")?,
+                ([], None, []) => writeln!(f)?,
+                ([], _, made) => writeln!(f, ", because {} was optimized from it", made.join(", "))?,
+                (holders, _, _) => writeln!(f, ", needed by {}", holders.join(", "))?,
             }
         }
         if self.ended_leases > 0 {

@@ -265,3 +265,126 @@ fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {
     let leases = listed["leases"].as_array().unwrap();
     assert!(leases.len() == 1 && leases[0].to_string().contains("vm1"), "{listed}");
 }
+
+/// A disk that cannot be served needs nothing.
+#[test]
+fn an_attach_whose_server_does_not_start_leaves_no_lease() {
+    let Some(world) = World::new() else { return };
+    fs::write(world.scene.path("taken"), "a file").unwrap();
+    let words = "attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/taken";
+    world.run(words).fails(&["taken"]);
+    assert!(world.names(".headstart/leases").is_empty());
+    // Nor does one of two whose other image is not there.
+    let words = "attach a=s3://images/vm:v1 b=s3://images/vm:none --cache ~/cache --nbd unix:~/d.sock";
+    world.run(words).fails(&["none"]);
+    assert!(world.names(".headstart/leases").is_empty());
+}
+
+/// Its own host knows that a process has ended, before the week is over.
+#[test]
+fn the_lease_of_a_dead_process_is_over_on_its_host() {
+    let Some(world) = World::new() else { return };
+    let mut attached = world.attach("s3://images/vm:v1");
+    let state = || world.json("lease list s3://images/vm")["leases"][0]["state"].as_str().unwrap().to_owned();
+    assert_eq!(state(), "held");
+    attached.process().signal(rustix::process::Signal::KILL);
+    attached.process().end(crate::attached::PATIENCE);
+    assert_eq!(state(), "over");
+    let path = world.path(".headstart/leases").join(&world.names(".headstart/leases")[0]);
+    let lease: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    // Of another host's, another start's and another container's processes nobody knows here.
+    for (field, value) in [("boot", "earlier".into()), ("pids", Value::from(1))] {
+        let mut other = lease.clone();
+        other["host"][field] = value;
+        fs::write(&path, other.to_string()).unwrap();
+        assert_eq!(state(), "held", "{field}");
+    }
+    // A disk of an agent is started again.
+    let record = world.scene.path("vm.images");
+    fs::write(&record, lease["image"].as_str().unwrap()).unwrap();
+    let mut recorded = lease.clone();
+    recorded["holder"]["record"] = record.to_str().unwrap().into();
+    fs::write(&path, recorded.to_string()).unwrap();
+    assert_eq!(state(), "held");
+    fs::remove_file(record).unwrap();
+    assert_eq!(state(), "over");
+    world.run("image remove s3://images/vm:v1").succeeds();
+}
+
+#[test]
+fn a_lease_that_cannot_be_given_back_is_warned_of() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    // One object is deleted alone, or by a list.
+    proxy.add(Rule::new(Fault::status(403)).on(|asked| ["DELETE", "POST"].contains(&&*asked.method)));
+    let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
+    let id = world.names(".headstart/leases").remove(0);
+    attached.process().signal(rustix::process::Signal::INT);
+    let warning = attached.warning();
+    for part in [&*id, "s3://images/vm", "headstart lease release"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    let (_, command) = warning.split_once("`headstart ").unwrap();
+    let (command, _) = command.split_once('`').unwrap();
+    world.run(command).succeeds();
+    assert!(world.names(".headstart/leases").is_empty());
+}
+
+/// What a prune would do is what it does, also where a lease ends by that.
+#[test]
+fn a_dry_run_keeps_what_the_end_of_a_lease_keeps() {
+    let Some(world) = World::new() else { return };
+    let attached = world.attach("s3://images/vm:v1 --writable ~/vm");
+    let was = world.move_tag();
+    attached.detach();
+    fs::remove_dir_all(world.scene.path("vm")).unwrap();
+    for name in ["blobs/sha256", ".headstart/leases", ".headstart/untagged"] {
+        world.age(name, 30 * DAY);
+    }
+    let dry = world.json("image prune s3://images/vm --dry-run");
+    let kept = |pruned: &Value| {
+        assert_eq!((&pruned["blobs"], &pruned["ended_leases"]), (&0.into(), &1.into()), "{pruned}");
+        assert_eq!(pruned["untagged"][0]["digest"], was.as_str(), "{pruned}");
+        assert_eq!(pruned["images"].as_array().unwrap().len(), 0, "{pruned}");
+    };
+    kept(&dry);
+    kept(&world.json("image prune s3://images/vm"));
+}
+
+/// A first copy that was killed leaves blobs, and nothing that says what they are.
+#[test]
+fn what_a_killed_first_copy_left_is_pruned() {
+    let Some(world) = World::new() else { return };
+    let digest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
+    for name in ["oci-layout", "index.json", &format!("blobs/sha256/{}", &digest[7..])] {
+        fs::remove_file(world.path(name)).unwrap();
+    }
+    let blobs = world.names("blobs/sha256").len();
+    world.age("blobs/sha256", 30 * DAY);
+    world.age(".headstart/pushes", 30 * DAY);
+    let pruned = world.json("image prune s3://images/vm");
+    assert_eq!(pruned["blobs"], blobs, "{pruned}");
+    assert!(world.names("blobs/sha256").is_empty());
+    world.run("image prune s3://images/vm").fails(&["oci-layout"]);
+}
+
+#[test]
+fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
+    let Some(world) = World::new() else { return };
+    world.attach("s3://images/vm:v1 --writable ~/vm").detach();
+    let leases = world.path(".headstart/leases");
+    fs::write(leases.join("long"), vec![b' '; (1 << 20) + 1]).unwrap();
+    fs::write(leases.join("it's"), "no lease").unwrap();
+    let listed = world.json("lease list s3://images/vm");
+    let damaged: Vec<_> =
+        listed["leases"].as_array().unwrap().iter().filter(|l| l["state"] == "damaged").collect();
+    assert_eq!(damaged.iter().map(|l| l["id"].as_str().unwrap()).collect::<Vec<_>>(), ["it's", "long"]);
+    for words in ["image prune s3://images/vm", "image remove s3://images/vm:v1"] {
+        world.run(words).fails(&["nothing was deleted", r"lease release STORE --id 'it'\''s'"]);
+    }
+    for id in ["it's", "long"] {
+        world.run(&format!("lease release s3://images/vm --id {id}")).succeeds();
+    }
+    world.run("image prune s3://images/vm").succeeds();
+    assert_eq!(world.names(".headstart/leases").len(), 1);
+}

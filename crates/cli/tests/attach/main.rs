@@ -8,6 +8,7 @@
 //! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
 //! | [`leases`], [`bucket_leases`] | disks keep their images, whatever becomes of tags and whoever prunes |
 //! | [`keep_base`] | disks that need no store |
+//! | [`others`] | links, pipes and locks of users who may write to a store or a writable directory |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
@@ -38,6 +39,7 @@ mod images;
 mod keep_base;
 mod leases;
 mod nbd;
+mod others;
 mod preloading;
 mod recording;
 mod refusals;

@@ -173,3 +173,31 @@ fn plans_travel_on() {
     scene.ok("train --traces set -o trained --publish file://~/store:fast");
     assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
 }
+
+/// An image that another one was laid out from is kept for a week like any other; later its manifest stays, and a prune
+/// says why.
+#[test]
+fn a_prune_says_which_images_others_were_made_from() {
+    let scene = scene();
+    let words = "image optimize file://~/store:v1 file://~/store:fast --plans set.plans";
+    let made = scene.json(words);
+    let source = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    scene.ok("image remove file://~/store:v1");
+    let kept = scene.json("image prune file://~/store");
+    assert_eq!(
+        (&kept["blobs"], &kept["untagged"][0]["digest"]),
+        (&0.into(), &source.as_str().into()),
+        "{kept}"
+    );
+    scene.ok(&format!("image verify --deep file://~/store@{source}"));
+    let pruned = scene.json("image prune file://~/store --older-than 0s");
+    let image = &pruned["untagged"][0];
+    assert_eq!(
+        (&image["digest"], &image["optimized"][0]),
+        (&source.as_str().into(), &made["digest"]),
+        "{pruned}"
+    );
+    let said = scene.ok("image prune file://~/store --older-than 0s").stdout;
+    assert!(said.contains("was optimized from it"), "{said}");
+    check(&scene, "file://~/store:fast");
+}

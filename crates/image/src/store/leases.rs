@@ -7,15 +7,16 @@ use super::{Image, ImageStore};
 use crate::digest::Digest;
 use crate::manifest::Manifest;
 use crate::reference::{Reference, Selector};
+use headstart_block::guarded::{Access, GuardedDir, is_trusted, shell_word};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{
-    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock, Lease, Seen,
-    Standing,
+    ATTACH, ATTACH_LOCK_LIMIT, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock,
+    Lease, RecordSeen, Seen, Standing,
 };
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -66,7 +67,9 @@ impl ImageStore {
     /// `unique` is the name of the lease of a disk that has none.
     ///
     /// # Errors
-    /// As [`ImageStore::resolve`].
+    /// As [`ImageStore::resolve`]; [`ErrorKind::Conflict`] where another process holds the store's lock for half a
+    /// minute, unless the image is known: the guest of a disk that is started again waits for it, and its lease is
+    /// there.
     pub fn hold(
         &self,
         reference: &Reference,
@@ -74,7 +77,10 @@ impl ImageStore {
         record: Option<PathBuf>,
         unique: Uuid,
     ) -> Result<HeldImage> {
-        let lock = self.layout.lock();
+        let lock = match self.layout.lock_within(ATTACH_LOCK_LIMIT) {
+            Err(e) if e.kind() == ErrorKind::Conflict && known.is_none() => return Err(e),
+            lock => lock,
+        };
         let (image, bytes) = match known {
             Some((digest, bytes)) => {
                 let manifest = Manifest::parse(&bytes).map_err(|e| e.about(reference))?;
@@ -102,7 +108,7 @@ impl ImageStore {
     /// # Errors
     /// What writing a file reports.
     pub fn hold_for_directory(&self, holding: &HoldingDirectory<'_>) -> Result<()> {
-        let lock = self.layout.lock()?;
+        let lock = self.layout.lock_within(ATTACH_LOCK_LIMIT)?;
         let id = lease_of_directory(holding.uuid, holding.dir)?;
         self.layout.keep_lease(&lock, &id, &holding.lease()?)
     }
@@ -178,12 +184,8 @@ impl ImageStore {
             match lease.found.lease {
                 Ok(lease) => counting.leases.push(lease),
                 Err(error) => {
-                    let remedy = format!(
-                        "use the release that wrote it, or `headstart lease release file://{} --id {}`",
-                        self.root().display(),
-                        lease.found.id
-                    );
-                    return Err(error.remedy(format!("nothing was deleted: {remedy}")));
+                    let store = format!("file://{}", self.root().display());
+                    return Err(error.remedy(undecided(&store, &lease.found.id)));
                 }
             }
         }
@@ -213,17 +215,6 @@ pub(super) struct CountingLeases {
     pub(super) over: u64,
     /// The images of those of them that were of writable directories.
     pub(super) ended: BTreeSet<Digest>,
-}
-
-impl CountingLeases {
-    /// The names of those that hold one of `images`.
-    pub(super) fn holders_of(&self, images: &BTreeSet<Digest>) -> Vec<String> {
-        let of = self.leases.iter().filter(|lease| images.contains(&lease.image));
-        let mut names: Vec<_> = of.map(ToString::to_string).collect();
-        names.sort();
-        names.dedup();
-        names
-    }
 }
 
 /// The name of the lease of an attach: the same for all processes of one disk, so that none is left of the dead.
@@ -274,27 +265,70 @@ pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
     Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
 }
 
+/// The remedy where a lease cannot be understood.
+fn undecided(store: &str, id: &str) -> String {
+    let (store, id) = (shell_word(store), shell_word(id));
+    format!(
+        "nothing was deleted: use the release that wrote it, or take it away by `headstart lease release {store} \
+         --id {id}`"
+    )
+}
+
 /// The facts about a lease, as they are on this host.
 #[must_use]
 pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> Seen {
-    let (mut has_record, mut directory) = (false, DirectorySeen::Unknown);
+    let (mut record_seen, mut directory) = (RecordSeen::IsGone, DirectorySeen::Unknown);
     match &lease.holder {
-        Holder::Attach { record } => has_record = record.as_deref().is_some_and(may_be_there),
+        Holder::Attach { record: Some(record) } => record_seen = look_at_record(record, &lease.image),
+        Holder::Attach { record: None } => {}
         Holder::Writable { dir, uuid, filesystem } => {
             directory = look_at_directory(dir, uuid, &lease.image, filesystem);
         }
     }
-    Seen { is_locked, is_on_local_filesystem, has_record, directory }
+    let process_is_gone = lease.process_is_gone();
+    Seen { is_locked, is_on_local_filesystem, record: record_seen, process_is_gone, directory }
 }
 
-/// `true` unless a file is known not to be there: one in a directory of another user may be.
-fn may_be_there(path: &Path) -> bool {
-    use io::ErrorKind::{NotADirectory, NotFound};
-    path.symlink_metadata().err().is_none_or(|error| !matches!(error.kind(), NotFound | NotADirectory))
+/// The ending of records of disks.
+const RECORD_ENDING: &str = "images";
+
+/// Most bytes of a record: some manifests.
+const RECORD_MAX: u64 = 64 << 20;
+
+/// The state of the record of a disk. A path in a lease is what anybody wrote who can write leases: only a record of
+/// root's or of this user's that names the image says that the disk is there.
+fn look_at_record(record: &Path, image: &Digest) -> RecordSeen {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    if !record.is_absolute() || record.extension().is_none_or(|ending| ending != RECORD_ENDING) {
+        return RecordSeen::Unknown;
+    }
+    let read = || -> io::Result<Vec<u8>> {
+        let (dir, name) = GuardedDir::around(record)?;
+        let file = dir.open_file(name, Access::Read)?;
+        let mut text = Vec::new();
+        if is_trusted(&file.metadata()?) {
+            file.take(RECORD_MAX).read_to_end(&mut text)?;
+        }
+        Ok(text)
+    };
+    match read() {
+        Ok(text) => {
+            let name = image.to_string();
+            let has = text.windows(name.len()).any(|part| part == name.as_bytes());
+            if has { RecordSeen::Holds } else { RecordSeen::Unknown }
+        }
+        // It is of a user whose directories this one cannot look into.
+        Err(e) if e.kind() == PermissionDenied => RecordSeen::Holds,
+        Err(e) if matches!(e.kind(), NotFound | NotADirectory) => RecordSeen::IsGone,
+        Err(_) => RecordSeen::Unknown,
+    }
 }
 
 /// The state of a writable directory, as far as it can be seen.
 fn look_at_directory(dir: &Path, uuid: &str, image: &Digest, filesystem: &str) -> DirectorySeen {
+    if !dir.is_absolute() {
+        return DirectorySeen::Unknown;
+    }
     let is_absent = match dir.join("state.json").symlink_metadata() {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => true,
         Err(_) => return DirectorySeen::Unknown,
@@ -357,6 +391,7 @@ mod tests {
             machine: machine.map(str::to_owned),
             boot: "b".to_owned(),
             root: None,
+            pids: None,
         }
     }
 
@@ -370,12 +405,36 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_looked_at_may_be_there() {
+    fn a_record_holds_only_the_image_that_it_names() {
         let scratch = tempfile::tempdir().unwrap();
-        let loops = scratch.path().join("loops");
-        std::os::unix::fs::symlink(&loops, &loops).unwrap();
-        assert!(may_be_there(&loops.join("vm.images")));
-        assert!(!may_be_there(&scratch.path().join("vm.images")));
+        let (image, other) = (Digest::of(b"i"), Digest::of(b"j"));
+        let path = |name: &str| scratch.path().join(name);
+        let look = |name: &str| look_at_record(&path(name), &image);
+        fs::write(path("vm.images"), format!("{{\"digest\": \"{image}\"}}")).unwrap();
+        fs::write(path("other.images"), format!("{{\"digest\": \"{other}\"}}")).unwrap();
+        fs::write(path("passwd"), image.to_string()).unwrap();
+        fs::create_dir(path("dir.images")).unwrap();
+        for (link, to) in [("link.images", "vm.images"), ("loop.images", "loop.images"), ("loop", "loop")] {
+            std::os::unix::fs::symlink(path(to), path(link)).unwrap();
+        }
+        let made = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe.images"), made, rustix::fs::Mode::RWXU, 0).unwrap();
+        assert_eq!(look("vm.images"), RecordSeen::Holds);
+        for gone in ["none.images", "none/vm.images", "passwd/vm.images"] {
+            assert_eq!(look(gone), RecordSeen::IsGone, "{gone}");
+        }
+        for unknown in [
+            "other.images",
+            "passwd",
+            "dir.images",
+            "link.images",
+            "loop.images",
+            "loop/vm.images",
+            "pipe.images",
+        ] {
+            assert_eq!(look(unknown), RecordSeen::Unknown, "{unknown}");
+        }
+        assert_eq!(look_at_record(Path::new("vm.images"), &image), RecordSeen::Unknown);
     }
 
     #[test]

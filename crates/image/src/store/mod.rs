@@ -40,8 +40,9 @@ mod staging;
 #[cfg(test)]
 mod tests;
 
+pub use headstart_store::layout::UntaggedImage;
 pub use leases::{HeldImage, HoldingDirectory, attach_id, by_digest, lease_of_directory, seen, unprotected};
-pub use prune::{PruneOptions, PruneReport, UntaggedImage};
+pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
 pub use staging::{BlobWriter, StagedBlob, Staging};
 

@@ -1,11 +1,10 @@
 //! Taking an image out of the index.
 
 use super::ImageStore;
-use super::prune::Search;
 use crate::digest::Digest;
 use crate::reference::Selector;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_store::layout::{Index, is_referrers_tag};
+use headstart_store::layout::{Index, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
 
 /// The effect of taking an image out of the index.
@@ -48,7 +47,7 @@ impl ImageStore {
         let holders = if leases.leases.is_empty() {
             Vec::new()
         } else {
-            leases.holders_of(&self.lost_manifests(&before, &after))
+            holders_of(&leases.leases, &self.lost_manifests(&before, &after))
         };
         let removal = Removal { holders, ..removal };
         if !removal.holders.is_empty() && !force {
@@ -63,11 +62,18 @@ impl ImageStore {
     /// The documents that `before` leads to and `after` does not, as far as they can be read.
     fn lost_manifests(&self, before: &Index, after: &Index) -> BTreeSet<Digest> {
         let read = |index: &Index| {
-            let mut search = Search::new(self);
-            // Artifacts lead to their subjects, and go with them. What is damaged is to be removed, too.
-            let images = index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag));
-            images.for_each(|entry| drop(search.start(&entry)));
-            search.read
+            let mut walk = Walk::default();
+            // Artifacts lead to their subjects, and go with them.
+            for entry in index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
+                entry.digest.iter().for_each(|digest| walk.start(*digest, entry.media_type));
+            }
+            while let Some(wanted) = walk.wanted() {
+                // What is damaged is to be removed, too.
+                if let Ok(bytes) = self.read_document(&wanted.digest) {
+                    let _ = walk.give(wanted.digest, &bytes);
+                }
+            }
+            walk.read
         };
         let kept = read(after);
         read(before).difference(&kept).copied().collect()

@@ -15,9 +15,9 @@ use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
 use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
 use headstart_block::{Error, ErrorKind, FileSource, Result};
-use headstart_store::layout::{StagingDir as LeasedDir, settle, sync_dir};
+use headstart_store::layout::{INDEX_FILE, StagingDir as LeasedDir, sync_dir};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,6 +38,8 @@ struct StagingDir {
     /// Makes names of unfinished files unique.
     next: AtomicU64,
     leased: LeasedDir,
+    /// How its files are made.
+    options: OpenOptions,
 }
 
 impl StagingDir {
@@ -49,7 +51,7 @@ impl StagingDir {
     fn unfinished(&self) -> Result<(PathBuf, File)> {
         let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
         let path = self.leased.path().join(name);
-        let file = File::create_new(&path).map_err(|e| cannot_stage(e, &path))?;
+        let file = self.options.open(&path).map_err(|e| cannot_stage(e, &path))?;
         Ok((path, file))
     }
 
@@ -87,7 +89,9 @@ impl StagedBlob {
 impl Staging {
     pub(super) fn new(store: ImageStore) -> Result<Self> {
         let leased = LeasedDir::new(&store.layout, false)?;
-        let dir = StagingDir { blobs: Mutex::default(), next: AtomicU64::new(0), leased };
+        let options = store.layout.new_file_options();
+        let options = options.map_err(|e| store.layout.about(Error::io("cannot look at it", e)))?;
+        let dir = StagingDir { blobs: Mutex::default(), next: AtomicU64::new(0), leased, options };
         Ok(Self { store, dir: Arc::new(dir) })
     }
 
@@ -156,10 +160,9 @@ impl Staging {
         let marked = self.store.layout.mark_lost(&before, &index);
         let published = marked
             .and_then(|()| self.move_blobs(&manifest, digest, &mut moved))
-            .and_then(|()| settle(&prepared, &self.store.layout.index_path()));
+            .and_then(|()| prepared.settle(INDEX_FILE));
         if published.is_err() {
             moved.take_back();
-            let _ = fs::remove_file(&prepared);
         }
         published?;
         self.store.layout.unmark_gained(&before, &index);
@@ -189,7 +192,7 @@ impl Staging {
     fn move_blobs(&self, manifest: &Manifest, own: Digest, moved: &mut Moved) -> Result<()> {
         let dir = self.store.layout.blobs_dir();
         let failed = |e| self.store.layout.about(Error::io("cannot publish a blob", e));
-        fs::create_dir_all(&dir).map_err(failed)?;
+        self.store.layout.make_blobs_dir().map_err(failed)?;
         let wanted: BTreeSet<_> = manifest.blobs().map(|(digest, _)| digest).chain([own]).collect();
         for digest in self.dir.blobs().keys().filter(|digest| wanted.contains(digest)) {
             // A blob that is there already is replaced: its content is the same, or was damaged.

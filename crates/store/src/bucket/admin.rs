@@ -5,7 +5,7 @@ use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
 use crate::settings::Settings;
 use crate::store::Store;
-use headstart_block::{Digest, Result};
+use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;
 
 /// An object store as those see it who look after it: leases, names that go, blobs that nobody needs. What fails is not
@@ -74,13 +74,19 @@ impl Bucket {
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
-    /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough.
+    /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough; also where the first
+    /// copy into the store broke off, so that there is nothing else.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or somebody else
     /// prunes it.
     pub async fn prune(&self, options: &BucketPruneOptions, look: Look<'_>) -> Result<BucketPruneReport> {
-        self.store.check().await?;
+        if let Err(error) = self.store.check().await {
+            let is_begun = error.kind() == ErrorKind::NotFound && self.store.has_beginnings().await?;
+            if !is_begun {
+                return Err(error);
+            }
+        }
         self.store.prune(options, look).await
     }
 }

@@ -3,7 +3,7 @@
 use super::leases::{LEASES, PRUNING, PUSHES};
 use super::prune::BucketPruneOptions;
 use super::*;
-use crate::layout::{DirectorySeen, Holder, HostId, Seen};
+use crate::layout::{DirectorySeen, Holder, HostId, RecordSeen, Seen};
 use headstart_block::random::Random;
 use object_store::memory::InMemory;
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ fn nothing(_: &Lease) -> Seen {
     Seen {
         is_locked: false,
         is_on_local_filesystem: false,
-        has_record: false,
+        record: RecordSeen::IsGone,
+        process_is_gone: false,
         directory: DirectorySeen::Unknown,
     }
 }
@@ -35,7 +36,8 @@ fn options(dry_run: bool, now: SystemTime) -> BucketPruneOptions {
 }
 
 fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
-    let host = HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned(), root: None };
+    let host =
+        HostId { name: "far".to_owned(), machine: None, boot: "far".to_owned(), root: None, pids: None };
     let holder = Holder::Writable { dir: "/vm".into(), uuid: image.hex(), filesystem: "1".to_owned() };
     Lease::new(holder, image, blobs, "s3://bucket/a:t".to_owned(), host)
 }

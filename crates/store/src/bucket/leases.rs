@@ -17,13 +17,16 @@
 //! # How long they count
 //!
 //! A lease of an attach counts for [`LEASE_LASTS`] after it was written or renewed: its process renews it every few
-//! hours. One of a writable directory counts until its own host sees that the directory is gone, or an operator
-//! releases it. Copies and prunes count for minutes.
+//! hours. On the host that wrote it, it is over as soon as that process is gone and nobody is to start the disk again.
+//! One of a writable directory counts until its own host sees that the directory is gone, or an operator releases it.
+//! Copies and prunes count for minutes.
 //!
 //! Version 0.1.0 leaves none of these objects. Against its copies, nothing younger than [`LEAST_AGE`] is deleted.
 
 use super::BucketStore;
-use crate::layout::{FoundLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Seen, Standing};
+use crate::layout::{
+    FoundLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen, Seen, Standing, too_long,
+};
 use bytes::Bytes;
 use futures::TryStreamExt;
 use headstart_block::{Error, ErrorKind, Result};
@@ -63,8 +66,9 @@ pub(super) struct Push {
 /// The force of a lease in an object store at `now`, which the host `here` sees so.
 fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, seen: &Seen) -> Standing {
     match &lease.holder {
-        Holder::Attach { .. } => match now.duration_since(written) {
+        Holder::Attach { record } => match now.duration_since(written) {
             Ok(age) if age > LEASE_LASTS => Standing::Over,
+            _ if has_ended(lease, record.is_some(), here, seen) => Standing::Over,
             _ => Standing::Held,
         },
         // All hosts have the same bucket, also those that were made as copies of each other.
@@ -74,19 +78,30 @@ fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, 
     }
 }
 
+/// `true` if the process of an attach of this host ended, and nobody is to start its disk again.
+fn has_ended(lease: &Lease, has_record: bool, here: &HostId, seen: &Seen) -> bool {
+    let is_recorded =
+        has_record && (seen.record != RecordSeen::IsGone || !here.sees_what_is_seen_by(&lease.host));
+    seen.process_is_gone && !is_recorded
+}
+
 /// The time of an object, as the store has it.
 fn time_of(meta: &ObjectMeta) -> SystemTime {
     SystemTime::from(meta.last_modified)
 }
 
 impl BucketStore {
-    /// The objects below a name, with the last parts of their names.
+    /// The objects below a name, with the rest of their names.
     pub(super) async fn objects_below(&self, name: &str) -> Result<Vec<(String, ObjectMeta)>> {
         let prefix = self.path(name);
         let listing = self.objects.list(Some(&prefix)).try_collect::<Vec<_>>();
         let objects = self.call(name, super::WRITE_TIMEOUT, listing).await?;
-        let last = |path: &Path| path.filename().unwrap_or_default().to_owned();
-        Ok(objects.into_iter().map(|meta| (last(&meta.location), meta)).collect())
+        let rest = |path: &Path| {
+            let parts = path.prefix_match(&prefix).into_iter().flatten();
+            let parts = parts.map(|part| AsRef::<str>::as_ref(&part).to_owned());
+            parts.collect::<Vec<_>>().join("/")
+        };
+        Ok(objects.into_iter().map(|meta| (rest(&meta.location), meta)).collect())
     }
 
     /// The time at which an object was written last; none where it is not there.
@@ -195,11 +210,17 @@ impl BucketStore {
         let mut judged = Vec::new();
         for (id, meta) in self.objects_below(LEASES).await? {
             let name = format!("{LEASES}/{id}");
-            let lease = match self.object(&name, LEASE_MAX).await {
+            let read =
+                if meta.size > LEASE_MAX { Err(too_long()) } else { self.object(&name, LEASE_MAX).await };
+            let lease = match read {
                 // Its disk was detached meanwhile.
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
-                read => Lease::parse(&read?.0).map_err(|e| e.about(self.thing(&name))),
+                // It became larger meanwhile.
+                Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => Err(too_long()),
+                read => Lease::parse(&read?.0),
             };
+            let lease =
+                lease.map_err(|e| e.about(format!("lease {} of {}", id.escape_debug(), self.location)));
             let written = time_of(&meta);
             let standing = lease
                 .as_ref()

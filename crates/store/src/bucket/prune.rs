@@ -1,9 +1,9 @@
 //! Taking names and blobs out of an object store.
 //!
-//! The rules are those of directories (`headstart-image`), with two differences. Nothing younger than [`LEAST_AGE`] is
-//! deleted, whoever wrote it and whatever leads to it: a copy writes blobs before their image, and one of version 0.1.0
-//! says so to nobody. And what else goes on is told by objects and their times instead of locks, as `leases` describes
-//! it: a prune gives way to copies, and attaches wait for it.
+//! The rules are those of directories ([`PrunePlan`] decides for both), with two differences. Nothing younger than
+//! [`LEAST_AGE`] is deleted, whoever wrote it and whatever leads to it: a copy writes blobs before their image, and
+//! one of version 0.1.0 says so to nobody. And what else goes on is told by objects and their times instead of locks,
+//! as `leases` describes it: a prune gives way to copies, and attaches wait for it.
 //!
 //! A prune that dies leaves a store in which some blobs that nothing needs are gone.
 
@@ -11,11 +11,13 @@ use super::leases::{LEAST_AGE, PRUNING, PRUNING_LASTS, PUSH_LASTS, PUSHES};
 use super::{BucketStore, MOST_RACES, Versioned};
 use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
-    HostId, Index, JudgedLease, Lease, Mark, Seen, Standing, blob_name, collect_digests, gained_images,
-    image_document, is_referrers_tag, leads_further, lost_images, referrers_subject,
+    HostId, Index, JudgedLease, Lease, Mark, Need, PruneDecision, PruneInput, PrunePlan, PruneRules, Seen,
+    Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images, holders_of,
+    is_referrers_tag, lost_images,
 };
 use crate::reference::{Selector, Tag};
 use bytes::Bytes;
+use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use object_store::{ObjectMeta, PutMode, UpdateVersion};
 use serde_json::{Value, json};
@@ -52,27 +54,11 @@ pub struct BucketPruneReport {
     /// Blobs that nothing needs, and that are too young to be deleted.
     pub young_blobs: u64,
     /// Images deleted.
-    pub images: Vec<NamelessImage>,
+    pub images: Vec<UntaggedImage>,
     /// Images without a name that are kept.
-    pub untagged: Vec<NamelessImage>,
+    pub untagged: Vec<UntaggedImage>,
     /// Leases that were over, and were taken out.
     pub ended_leases: u64,
-}
-
-/// An image of an object store without a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamelessImage {
-    /// The digest of its manifest.
-    pub digest: Digest,
-    /// The tags that it had last, as far as that is known.
-    pub tags: Vec<String>,
-    /// The moment from which on it is known to have none.
-    pub since: SystemTime,
-    /// The moment from which on a prune deletes it.
-    pub until: Option<SystemTime>,
-    /// The names of its holders.
-    pub holders: Vec<String>,
-    is_due: bool,
 }
 
 /// The effect of taking an image out of the index of an object store.
@@ -86,15 +72,18 @@ pub struct BucketRemoval {
     pub holders: Vec<String>,
 }
 
+/// The leases of a store that count, and what is left of the others.
+#[derive(Default)]
+struct CountingLeases {
+    counting: Vec<Lease>,
+    /// The number of those that do not.
+    over: u64,
+    /// Their images, which are kept for a while from now on.
+    ended: BTreeSet<Digest>,
+}
+
 /// Looks at a lease from this host.
 pub type Look<'a> = &'a (dyn Fn(&Lease) -> Seen + Send + Sync);
-
-/// The names of those who hold one of `images`.
-fn holders_of(leases: &[Lease], images: &BTreeSet<Digest>) -> Vec<String> {
-    let names: BTreeSet<_> =
-        leases.iter().filter(|lease| images.contains(&lease.image)).map(ToString::to_string).collect();
-    names.into_iter().collect()
-}
 
 impl BucketStore {
     /// Marks images that lose their last name, before the index that has it no more is written.
@@ -141,22 +130,26 @@ impl BucketStore {
         now: SystemTime,
         dry_run: bool,
         look: Look<'_>,
-    ) -> Result<(Vec<Lease>, u64)> {
-        let (mut counting, mut ended) = (Vec::new(), 0);
+    ) -> Result<CountingLeases> {
+        let mut leases = CountingLeases::default();
         for judged in self.judged_leases(now, look).await? {
             if judged.standing == Standing::Over {
-                ended += 1;
+                leases.over += 1;
+                leases.ended.extend(judged.found.lease.as_ref().map(|lease| lease.image));
                 if !dry_run {
                     self.end_lease(&judged).await?;
                 }
                 continue;
             }
-            counting.push(judged.found.lease.map_err(|e| {
-                let release = format!("`headstart lease release STORE --id {}`", judged.found.id);
-                e.remedy(format!("nothing was deleted: use the release that wrote it, or {release}"))
+            leases.counting.push(judged.found.lease.map_err(|e| {
+                let release =
+                    format!("`headstart lease release STORE --id {}`", shell_word(&judged.found.id));
+                e.remedy(format!(
+                    "nothing was deleted: use the release that wrote it, or take it away by {release}"
+                ))
             })?);
         }
-        Ok((counting, ended))
+        Ok(leases)
     }
 
     /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
@@ -174,14 +167,17 @@ impl BucketStore {
     /// The documents of images that an index leads to, as far as they can be read: what is damaged is to be removed,
     /// too.
     async fn manifests(&self, index: &Index) -> BTreeSet<Digest> {
-        let mut search = Search::new(self);
+        let mut walk = Walk::default();
         // Artifacts lead to their subjects, and go with them.
         for entry in index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
-            if let Some(digest) = entry.digest.filter(|_| leads_further(entry.media_type)) {
-                let _ = search.follow(digest, true).await;
+            entry.digest.iter().for_each(|digest| walk.start(*digest, entry.media_type));
+        }
+        while let Some(wanted) = walk.wanted() {
+            if let Ok(bytes) = self.document(wanted.digest).await {
+                let _ = walk.give(wanted.digest, &bytes);
             }
         }
-        search.read
+        walk.read
     }
 
     /// Takes an image out of the index: the entry of a tag, or all entries of a digest.
@@ -204,7 +200,7 @@ impl BucketStore {
                 return Err(about(crate::layout::no_such_image()));
             }
             let lost = lost_images(&before, &after);
-            let (leases, _) = self.counting_leases(now, true, look).await?;
+            let leases = self.counting_leases(now, true, look).await?.counting;
             let mut removal = BucketRemoval::default();
             if !leases.is_empty() {
                 let (kept, all) = (self.manifests(&after).await, self.manifests(&before).await);
@@ -309,6 +305,11 @@ impl BucketStore {
         Ok(())
     }
 
+    /// `true` if blobs are there that a copy brought which broke off before it said that this is a layout.
+    pub(super) async fn has_beginnings(&self) -> Result<bool> {
+        Ok(self.index().await?.version.is_none() && !self.objects_below("blobs/sha256").await?.is_empty())
+    }
+
     pub(super) async fn prune_at(
         &self,
         now: SystemTime,
@@ -317,40 +318,61 @@ impl BucketStore {
         mark: Option<&PruneMark>,
     ) -> Result<BucketPruneReport> {
         let Versioned { index, version } = self.index().await?;
-        let mut search = Search { mark, ..Search::new(self) };
-        search.start_index(&index).await?;
-        let (mut leases, ended_leases) = self.counting_leases(now, options.dry_run, look).await?;
+        let mut leases = self.counting_leases(now, options.dry_run, look).await?;
         if options.force {
-            leases.clear();
+            leases.counting.clear();
         }
-        let objects = self.objects_below("blobs/sha256").await?;
-        let blobs: Vec<_> =
-            objects.into_iter().filter_map(|(hex, meta)| Some((Digest::from_hex(&hex)?, meta))).collect();
-        let nameless = self.nameless(&search, &blobs, &leases, now, options).await?;
-        search.keep(&leases, &nameless).await?;
-        let orphans = search.follow_lists().await?;
-        let is_young = |meta: &ObjectMeta| {
-            now.duration_since(meta.last_modified.into()).map_or(true, |age| age < options.older_than)
+        let objects = self.objects_below("blobs/sha256").await?.into_iter();
+        let blob = |(hex, meta): (String, ObjectMeta)| {
+            let (digest, written) = (Digest::from_hex(&hex)?, meta.last_modified.into());
+            Some(StoredBlob { digest, len: meta.size, written })
         };
-        let mut report = BucketPruneReport { ended_leases, ..BucketPruneReport::default() };
-        let unneeded = blobs.into_iter().filter(|(digest, _)| !search.found.contains(digest));
-        let (young, mut old): (Vec<_>, Vec<_>) = unneeded.partition(|(_, meta)| is_young(meta));
-        report.young_blobs = young.len() as u64;
-        let deleted: BTreeSet<_> = old.iter().map(|(digest, _)| *digest).collect();
-        (report.images, report.untagged) =
-            nameless.into_iter().partition(|image| deleted.contains(&image.digest));
-        report.blobs = old.len() as u64;
-        report.bytes = old.iter().fold(0, |sum, (_, meta)| sum.saturating_add(meta.size));
+        let older_than = options.older_than;
+        let rules = PruneRules { now, older_than, least_age: older_than, keeps_all: false };
+        let input = PruneInput {
+            index: &index,
+            blobs: objects.filter_map(blob).collect(),
+            leases: leases.counting,
+            ended: leases.ended,
+            marks: self.marks().await?,
+        };
+        let decision = self.decide(PrunePlan::new(rules, input), mark).await?;
+        let report = BucketPruneReport {
+            blobs: decision.deleted.len() as u64,
+            bytes: decision.deleted.iter().fold(0, |sum, blob| sum.saturating_add(blob.len)),
+            young_blobs: decision.young.len() as u64,
+            images: decision.images,
+            untagged: decision.untagged,
+            ended_leases: leases.over,
+        };
         let Some(mark) = mark else { return Ok(report) };
-        self.remove_lists(&index, version, orphans).await?;
-        // Manifests first: an image that was deleted in part is no image.
-        old.sort_by_key(|(digest, _)| !report.images.iter().any(|image| image.digest == *digest));
-        for (digest, _) in old {
+        self.remove_lists(&index, version, decision.orphans).await?;
+        for blob in decision.deleted {
             mark.renew(self).await?;
-            self.delete(&blob_name(&digest)).await?;
+            self.delete(&blob_name(&blob.digest)).await?;
         }
         self.update_marks(&report).await?;
         Ok(report)
+    }
+
+    /// Reads what the plan wants; says meanwhile that the prune goes on, where something is to be deleted.
+    async fn decide(&self, mut plan: PrunePlan, mark: Option<&PruneMark>) -> Result<PruneDecision> {
+        const REMEDY: &str = "nothing was deleted: repair or remove that image first";
+        while let Some(wanted) = plan.wanted() {
+            if let Some(mark) = mark {
+                mark.renew(self).await?;
+            }
+            let Wanted { digest, need } = wanted;
+            let bytes = match (self.document(digest).await, need) {
+                (Ok(bytes), _) => Some(bytes),
+                (Err(e), Need::MayBeAnything) if e.kind() == ErrorKind::Corrupt => None,
+                (Err(e), Need::MayBeAnything | Need::MayBeMissing) if e.kind() == ErrorKind::NotFound => None,
+                (Err(e), _) => return Err(e.remedy(REMEDY)),
+            };
+            let given = plan.give(wanted, bytes.as_deref());
+            given.map_err(|e| e.about(self.thing(&blob_name(&digest))).remedy(REMEDY))?;
+        }
+        Ok(plan.decide())
     }
 
     /// Takes the lists of artifacts whose subjects are gone out of the index; fails where the index was changed since
@@ -376,37 +398,6 @@ impl BucketStore {
             index.remove(&Selector::Tag(tag));
         }
         if self.replace_index(Versioned { index, version }).await? { Ok(()) } else { Err(changed()) }
-    }
-
-    /// The images to which no name leads.
-    async fn nameless(
-        &self,
-        named: &Search<'_>,
-        blobs: &[(Digest, ObjectMeta)],
-        leases: &[Lease],
-        now: SystemTime,
-        options: &BucketPruneOptions,
-    ) -> Result<Vec<NamelessImage>> {
-        let mut marks = self.marks().await?;
-        let mut images = Vec::new();
-        let nameless = blobs.iter().filter(|(digest, _)| !named.found.contains(digest));
-        for (digest, _) in nameless.filter(|(_, meta)| meta.size <= MAX_MANIFEST_SIZE) {
-            named.renew().await?;
-            let bytes = match self.document(*digest).await {
-                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::Corrupt) => continue,
-                bytes => bytes?,
-            };
-            let Some(document) = image_document(&bytes) else { continue };
-            // It is noticed now.
-            let Mark { tags, since } = marks.remove(digest).unwrap_or(Mark { tags: Vec::new(), since: now });
-            let mut manifests = Vec::from([*digest]);
-            collect_digests(&document, &mut BTreeSet::new(), &mut manifests);
-            let holders = holders_of(leases, &manifests.into_iter().collect());
-            let until = since.checked_add(options.older_than);
-            let is_due = until.is_some_and(|until| until <= now);
-            images.push(NamelessImage { digest: *digest, tags, since, until, holders, is_due });
-        }
-        Ok(images)
     }
 
     /// Marks what was seen to be without a name, and forgets marks that mean nothing any more.
@@ -486,103 +477,4 @@ impl PruneMark {
 fn in_use(holders: &[String]) -> Error {
     Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", ")))
         .remedy("detach it first, or `headstart lease list` shows who has it; --force takes the tag away all the same")
-}
-
-/// A walk along all that is to be kept.
-struct Search<'a> {
-    store: &'a BucketStore,
-    found: BTreeSet<Digest>,
-    read: BTreeSet<Digest>,
-    /// Lists of artifacts whose subjects were not met yet: their subjects, and their places.
-    lists: Vec<(Digest, Option<Digest>, String)>,
-    /// Renewed meanwhile, where something is to be deleted.
-    mark: Option<&'a PruneMark>,
-}
-
-impl<'a> Search<'a> {
-    fn new(store: &'a BucketStore) -> Self {
-        Self { store, found: BTreeSet::new(), read: BTreeSet::new(), lists: Vec::new(), mark: None }
-    }
-
-    /// Says that the prune goes on.
-    async fn renew(&self) -> Result<()> {
-        match self.mark {
-            Some(mark) => mark.renew(self.store).await,
-            None => Ok(()),
-        }
-    }
-
-    async fn start_index(&mut self, index: &Index) -> Result<()> {
-        for entry in index.entries() {
-            if let Some(tag) = entry.tag.filter(|tag| is_referrers_tag(tag))
-                && let Some(subject) = referrers_subject(tag)
-            {
-                self.lists.push((subject, entry.digest, tag.to_owned()));
-                continue;
-            }
-            let Some(digest) = entry.digest else { continue };
-            self.found.insert(digest);
-            if leads_further(entry.media_type) {
-                self.follow(digest, true).await?;
-            } else {
-                self.read.insert(digest);
-            }
-        }
-        self.follow_lists().await.map(drop)
-    }
-
-    /// Follows the lists whose subjects were met; the tags of the others are orphans, so far.
-    async fn follow_lists(&mut self) -> Result<Vec<Tag>> {
-        loop {
-            let lists = std::mem::take(&mut self.lists);
-            let (alive, waiting): (Vec<_>, Vec<_>) =
-                lists.into_iter().partition(|(subject, _, _)| self.read.contains(subject));
-            self.lists = waiting;
-            if alive.is_empty() {
-                return Ok(self.lists.iter().filter_map(|(_, _, tag)| tag.parse().ok()).collect());
-            }
-            for digest in alive.into_iter().filter_map(|(_, list, _)| list) {
-                self.found.insert(digest);
-                self.follow(digest, true).await?;
-            }
-        }
-    }
-
-    /// Follows what leases name, and images whose time has not come.
-    async fn keep(&mut self, leases: &[Lease], nameless: &[NamelessImage]) -> Result<()> {
-        for lease in leases {
-            self.found.extend(lease.blobs.iter().chain([&lease.image]));
-            self.follow(lease.image, false).await?;
-        }
-        for image in nameless.iter().filter(|image| !image.is_due) {
-            self.found.insert(image.digest);
-            self.follow(image.digest, false).await?;
-        }
-        Ok(())
-    }
-
-    /// Follows a document; only one that something else than an index of platforms names has to be there.
-    async fn follow(&mut self, digest: Digest, has_to_be_there: bool) -> Result<()> {
-        let mut waiting = vec![(digest, has_to_be_there)];
-        while let Some((digest, has_to_be_there)) = waiting.pop() {
-            if !self.read.insert(digest) {
-                continue;
-            }
-            self.renew().await?;
-            let bytes = match self.store.document(digest).await {
-                Err(e) if e.kind() == ErrorKind::NotFound && !has_to_be_there => continue,
-                bytes => {
-                    bytes.map_err(|e| e.remedy("nothing was deleted: repair or remove that image first"))?
-                }
-            };
-            let document: Value = serde_json::from_slice(&bytes).map_err(|e| {
-                let error = Error::corrupt("is not JSON; nothing was deleted").caused_by(e);
-                error.about(self.store.thing(&blob_name(&digest)))
-            })?;
-            let mut leading = Vec::new();
-            collect_digests(&document, &mut self.found, &mut leading);
-            waiting.extend(leading.into_iter().map(|digest| (digest, false)));
-        }
-        Ok(())
-    }
 }

@@ -4,17 +4,44 @@
 //! rename, after the blobs' directory is synced) are written down where images are published: in the image store of
 //! `headstart-image`, and in this crate's `directory` for single blobs.
 
+use super::lease::LEASES;
+use super::untagged::UNTAGGED;
 use super::{
     INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
 };
 use crate::MAX_MANIFEST_SIZE;
+use headstart_block::guarded::{GuardedDir, Like, open_regular, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 /// What is ours alone in the directory; it means nothing to other tools.
 const PRIVATE_DIR: &str = ".headstart";
+
+/// The directory in it of what writers have not published yet.
+pub(super) const STAGING: &str = "staging";
+
+/// The directory in it of beginnings of blobs.
+pub(super) const PARTIAL: &str = "partial";
+
+/// The file that is locked.
+const LOCK: &str = "lock";
+
+/// The beginning of the names of files that get their own name, or are removed, before the lock is given back.
+const NEW: &str = ".new-";
+
+/// The time after which it is said that the lock is waited for.
+const LOCK_TOLD: Duration = Duration::from_secs(2);
+
+/// The longest time that who attaches a disk waits for the lock, in seconds: a guest waits with it.
+pub const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(30);
+
+/// The longest time that all others wait for the lock, in seconds: a prune of a large store takes minutes.
+const LOCK_LIMIT: Duration = Duration::from_secs(900);
 
 /// An OCI image layout directory.
 #[derive(Clone, Debug)]
@@ -25,6 +52,62 @@ pub struct LayoutDir {
 /// Held while the index or the set of blobs changes; given back when dropped.
 pub struct LayoutLock {
     _file: File,
+}
+
+/// The permissions of what a layout has, which are those of its top directory: who may write there may lock it, and who
+/// may not read there reads nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Modes {
+    /// Directories of ours.
+    pub(super) dir: Like,
+    /// The lock, leases and marks: for those who may write to the store, because a lock that everybody can open is one
+    /// that everybody can hold.
+    pub(super) file: Like,
+    /// The most that files may allow which are as open as the umask lets them be.
+    pub(super) most: u32,
+}
+
+impl Modes {
+    fn of(top: &fs::Metadata) -> Self {
+        let mode = top.permissions().mode();
+        let owner = Some((top.uid(), top.gid()));
+        // In a sticky directory each owns what it made.
+        let others = if mode & 0o1002 == 0o002 { 0o006 } else { 0 };
+        let group = if mode & 0o020 == 0 { 0 } else { 0o060 };
+        let dir = Like { mode: 0o700 | mode & 0o3077, owner };
+        Self { dir, file: Like { mode: 0o600 | group | others, owner }, most: 0o600 | mode & 0o066 }
+    }
+}
+
+/// New content of a file in the layout's top, durable in a file of its own; removed unless it is put in its place.
+pub struct Prepared {
+    from: GuardedDir,
+    top: GuardedDir,
+    name: String,
+    is_settled: bool,
+}
+
+impl Prepared {
+    /// Puts it in its place, as the file `name`.
+    ///
+    /// # Errors
+    /// What renaming reports.
+    pub fn settle(mut self, name: &str) -> Result<()> {
+        self.from
+            .rename(&self.name, &self.top, name)
+            .map_err(|e| Error::io("cannot replace", e).about(self.top.path().join(name).display()))?;
+        self.is_settled = true;
+        Ok(())
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            // A full disk must not be made fuller by what is of no use to anybody.
+            let _ = self.from.remove_file(&self.name);
+        }
+    }
 }
 
 impl LayoutDir {
@@ -42,7 +125,7 @@ impl LayoutDir {
         let layout = Self::at(root);
         let mut text = Vec::new();
         let read =
-            File::open(layout.root.join(LAYOUT_FILE)).and_then(|f| f.take(4096).read_to_end(&mut text));
+            open_regular(&layout.root.join(LAYOUT_FILE)).and_then(|f| f.take(4096).read_to_end(&mut text));
         read.map_err(|e| {
             let error = Error::io("is not an OCI image layout: cannot read its oci-layout file", e);
             layout.about(error).remedy("check the directory, or import an image to make the store")
@@ -78,15 +161,15 @@ impl LayoutDir {
             }
         }
         let _lock = layout.lock()?;
-        fs::create_dir_all(layout.blobs_dir()).map_err(made)?;
+        layout.make_blobs_dir().map_err(made)?;
         // What is published later is only as durable as the directories above it.
         sync_dir(&layout.root.join("blobs")).and_then(|()| sync_dir(&layout.root)).map_err(made)?;
         // This one may be somebody else's, and not to be opened.
         let _ = layout.root.parent().map(sync_dir);
         if !layout.index_path().exists() {
-            layout.replace(&layout.index_path(), &Index::empty().to_bytes()?)?;
+            layout.replace(INDEX_FILE, &Index::empty().to_bytes()?)?;
         }
-        layout.replace(&layout.root.join(LAYOUT_FILE), LAYOUT.as_bytes())?;
+        layout.replace(LAYOUT_FILE, LAYOUT.as_bytes())?;
         Ok(layout)
     }
 
@@ -103,7 +186,7 @@ impl LayoutDir {
     pub fn index(&self) -> Result<Index> {
         let path = self.index_path();
         let mut bytes = Vec::new();
-        File::open(&path)
+        open_regular(&path)
             .and_then(|file| file.take(MAX_INDEX_SIZE + 1).read_to_end(&mut bytes))
             .map_err(|e| Error::io("cannot read", e))
             .and_then(|_| Index::parse(&bytes))
@@ -121,7 +204,7 @@ impl LayoutDir {
                 .remedy("the image is incomplete: copy or import it again"),
             _ => Error::io("cannot open", e),
         };
-        let file = File::open(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
+        let file = open_regular(&path).map_err(missing).map_err(|e| self.about_blob(e, digest))?;
         FileSource::from_file(file, path)
     }
 
@@ -178,16 +261,67 @@ impl LayoutDir {
         self.root.join(PRIVATE_DIR)
     }
 
+    pub(super) fn modes(&self) -> io::Result<Modes> {
+        Ok(Modes::of(&fs::metadata(&self.root)?))
+    }
+
+    /// The options by which files are made that are as open as the umask and the layout's top let them be.
+    ///
+    /// # Errors
+    /// What looking at the layout's top reports.
+    pub fn new_file_options(&self) -> io::Result<OpenOptions> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(self.modes()?.most);
+        Ok(options)
+    }
+
+    /// The directory `name` of those that mean nothing to other tools; none where it is not there.
+    pub(super) fn private_part(&self, name: &str) -> io::Result<Option<GuardedDir>> {
+        let opened = GuardedDir::open(&self.root)
+            .and_then(|top| open_named(&top, PRIVATE_DIR))
+            .and_then(|private| open_named(&private, name));
+        match opened {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+
+    /// The directory of files that mean nothing to other tools, which is made where it is not there.
+    pub(super) fn make_private(&self) -> io::Result<GuardedDir> {
+        let top = GuardedDir::open(&self.root)?;
+        let like = Modes::of(&top.handle().metadata()?).dir;
+        let made = top.make_dir(PRIVATE_DIR, like).map_err(|e| named(PRIVATE_DIR, e))?;
+        tighten(made.handle(), like.mode);
+        Ok(made)
+    }
+
+    /// The same for the directory `name` of these.
+    pub(super) fn make_private_part(&self, name: &str) -> io::Result<GuardedDir> {
+        let like = self.modes()?.dir;
+        let made = self.make_private()?.make_dir(name, like).map_err(|e| named(name, e))?;
+        tighten(made.handle(), like.mode);
+        Ok(made)
+    }
+
+    /// Makes the directory of blobs where it is not there.
+    ///
+    /// # Errors
+    /// What making a directory reports.
+    pub fn make_blobs_dir(&self) -> io::Result<()> {
+        let mode = 0o700 | self.modes()?.dir.mode & 0o077;
+        fs::DirBuilder::new().recursive(true).mode(mode).create(self.blobs_dir())
+    }
+
     /// Where writers keep what is not published yet.
     #[must_use]
     pub fn staging_dir(&self) -> PathBuf {
-        self.root.join(PRIVATE_DIR).join("staging")
+        self.private_dir().join(STAGING)
     }
 
     /// Where beginnings of blobs are that broken copies left.
     #[must_use]
     pub fn partial_dir(&self) -> PathBuf {
-        self.root.join(PRIVATE_DIR).join("partial")
+        self.private_dir().join(PARTIAL)
     }
 
     /// Gives a staged and synced file its name as a blob, durably.
@@ -196,7 +330,7 @@ impl LayoutDir {
     /// What renaming or syncing reports; the staged file is then gone.
     pub fn put_in_place(&self, staged: &Path, digest: &Digest) -> Result<()> {
         let dir = self.blobs_dir();
-        fs::create_dir_all(&dir)
+        self.make_blobs_dir()
             .and_then(|()| fs::rename(staged, self.blob_path(digest)))
             .and_then(|()| sync_dir(&dir))
             .map_err(|e| {
@@ -208,46 +342,62 @@ impl LayoutDir {
     /// Waits for the lock.
     ///
     /// # Errors
-    /// What making or locking a file reports.
+    /// [`ErrorKind::Conflict`] where another process holds it for a quarter of an hour, and what making or locking a
+    /// file reports.
     pub fn lock(&self) -> Result<LayoutLock> {
-        let failed = |e| self.about(Error::io("cannot lock it", e));
-        let dir = self.root.join(PRIVATE_DIR);
-        fs::create_dir_all(&dir).map_err(failed)?;
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(dir.join("lock"))
-            .map_err(failed)?;
-        file.lock().map_err(failed)?;
-        Ok(LayoutLock { _file: file })
+        self.lock_within(LOCK_LIMIT)
     }
 
-    /// Prepares new content of a file, durable beside it; under the lock, which makes the name unique.
+    /// Waits for the lock, but not for longer than `limit`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another process holds it for longer, and what making or locking a file reports.
+    pub fn lock_within(&self, limit: Duration) -> Result<LayoutLock> {
+        let failed = |e| self.about(Error::io("cannot lock it", e));
+        let like = self.modes().map_err(failed)?.file;
+        let dir = self.make_private().map_err(failed)?;
+        let file = dir.open_or_create(LOCK, like).map_err(|e| failed(named(LOCK, e)))?;
+        // Best effort: one of another user stays as it is.
+        let _ = like.apply(&file);
+        Ok(LayoutLock { _file: lock_file(file, &dir.path().join(LOCK), limit)? })
+    }
+
+    /// Prepares new content of a file in the layout's top, durable beside it; under the lock.
     ///
     /// # Errors
     /// What writing a file reports; nothing is then left.
-    pub fn prepare(&self, bytes: &[u8]) -> Result<PathBuf> {
-        let path = self.root.join(PRIVATE_DIR).join("prepared");
-        let written = File::create(&path).and_then(|mut file| {
-            file.write_all(bytes)?;
-            file.sync_all()
-        });
-        written.map(|()| path.clone()).map_err(|e| {
-            // A full disk must not be made fuller by what is of no use to anybody.
-            let _ = fs::remove_file(&path);
-            self.about(Error::io("cannot write", e))
-        })
+    pub fn prepare(&self, bytes: &[u8]) -> Result<Prepared> {
+        let failed = |e| self.about(Error::io("cannot write", e));
+        let top = GuardedDir::open(&self.root).map_err(failed)?;
+        let from = self.make_private().map_err(failed)?;
+        // As open as the umask lets it be: other tools read it.
+        let mode = self.modes().map_err(failed)?.most;
+        let (name, mut file) = temporary(&from, Creation::AtMost(mode)).map_err(failed)?;
+        let prepared = Prepared { from, top, name, is_settled: false };
+        file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        Ok(prepared)
     }
 
-    /// Replaces a file by new content, under the lock: a crash leaves the old or the new.
+    /// Replaces a file in the layout's top by new content, under the lock: a crash leaves the old or the new.
     ///
     /// # Errors
     /// What writing, renaming or syncing reports.
-    pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        let prepared = self.prepare(bytes)?;
-        settle(&prepared, path)?;
+    pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.prepare(bytes)?.settle(name)?;
         self.sync_root()
+    }
+
+    /// Removes what a crash left of files that had no name of their own yet. Under the lock. Best effort: they take
+    /// space, and mean nothing.
+    pub fn remove_unnamed(&self, _lock: &LayoutLock) {
+        let parts = [LEASES, UNTAGGED].map(|name| self.private_part(name).ok().flatten());
+        for dir in parts.into_iter().flatten().chain(self.make_private().ok()) {
+            let names = dir.names().unwrap_or_default().into_iter();
+            // The others are those of earlier versions.
+            let unnamed =
+                names.filter(|name| name.starts_with(NEW) || [".new", "prepared"].contains(&name.as_str()));
+            unnamed.for_each(|name| drop(dir.remove_file(&name)));
+        }
     }
 
     /// Makes the names in the layout's top durable.
@@ -259,15 +409,89 @@ impl LayoutDir {
     }
 }
 
-/// Puts prepared content in its place, or removes it.
-///
-/// # Errors
-/// What renaming reports.
-pub fn settle(prepared: &Path, path: &Path) -> Result<()> {
-    fs::rename(prepared, path).map_err(|e| {
-        let _ = fs::remove_file(prepared);
-        Error::io("cannot replace", e).about(path.display())
-    })
+/// The mode of a new file.
+#[derive(Clone, Copy)]
+pub(super) enum Creation {
+    /// This one and this owner.
+    Like(Like),
+    /// This one, less what the umask takes.
+    AtMost(u32),
+}
+
+/// Makes a file of a name that nobody guesses.
+pub(super) fn temporary(dir: &GuardedDir, creation: Creation) -> io::Result<(String, File)> {
+    let mut name = String::new();
+    let make = |path: &Path| {
+        // Only the name is taken, and looked up in the directory that is open.
+        name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        match creation {
+            Creation::Like(like) => dir.create_file(&name, like),
+            Creation::AtMost(mode) => dir.create_file_by_umask(&name, mode),
+        }
+    };
+    let made = tempfile::Builder::new().prefix(NEW).rand_bytes(12).make_in(dir.path(), make)?;
+    let (file, _) = made.keep().map_err(|e| e.error)?;
+    Ok((name, file))
+}
+
+/// Opens a directory; an error names it.
+fn open_named(dir: &GuardedDir, name: &str) -> io::Result<GuardedDir> {
+    dir.open_dir(name).map_err(|e| named(name, e))
+}
+
+/// An error about one of the files that mean nothing to other tools.
+fn named(name: &str, error: io::Error) -> io::Error {
+    match error.kind() {
+        // Only what a user put there has to be named.
+        io::ErrorKind::InvalidInput => io::Error::new(error.kind(), format!("`{name}` in it {error}")),
+        _ => error,
+    }
+}
+
+/// Takes from a file of this user's what `allowed` has not. Best effort: another user's stays as it is.
+pub(super) fn tighten(file: &File, allowed: u32) {
+    let Ok(found) = file.metadata() else { return };
+    let mode = found.permissions().mode() & 0o7777;
+    if mode & 0o077 & !allowed != 0 {
+        let _ = file.set_permissions(Permissions::from_mode(mode & (allowed | 0o7700)));
+    }
+}
+
+/// Locks a file that another process may hold for `limit` at most; says so where that takes long.
+fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
+    let failed = |e| Error::io("cannot lock it", e).about(path.display());
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {}
+        Err(TryLockError::Error(e)) => return Err(failed(e)),
+    }
+    // The kernel serves those that wait in turn, and has no time limit for it: so a thread waits. Where that is given
+    // up, the thread gets the lock some day and gives it back at once, with the file.
+    let (sender, locked) = mpsc::channel();
+    let wait = move || {
+        let waited = file.lock().map(|()| file);
+        let _ = sender.send(waited);
+    };
+    std::thread::Builder::new().name("lock".to_owned()).spawn(wait).map_err(failed)?;
+    let first = locked.recv_timeout(LOCK_TOLD.min(limit));
+    let waited = match first {
+        Err(RecvTimeoutError::Timeout) if limit > LOCK_TOLD => {
+            let (lock, seconds) = (path.display(), limit.as_secs());
+            tracing::warn!(%lock, "another process holds the lock of the image store: waiting for at most {seconds} s");
+            locked.recv_timeout(limit.saturating_sub(LOCK_TOLD))
+        }
+        first => first,
+    };
+    match waited {
+        Ok(file) => file.map_err(failed),
+        Err(_) => {
+            let cause = format!("another process holds the lock for more than {} s", limit.as_secs());
+            let word = shell_word(&path.to_string_lossy());
+            Err(Error::new(ErrorKind::Conflict, cause)
+                .about(path.display())
+                .remedy(format!("`fuser -v {word}` shows which one: wait for it, or end it")))
+        }
+    }
 }
 
 /// Makes the names in a directory durable.

@@ -14,7 +14,7 @@
 //!
 //! | lease of | counts as long as | is known to be over |
 //! |---|---|---|
-//! | an attach | its process holds a lock on the file, or the record of its disk exists | on its own host |
+//! | an attach | its process holds a lock on the file, or the record of its disk names the image | on its own host |
 //! | a writable directory | the directory is there and lies on that image | on its own host |
 //!
 //! "Its own host" is the running kernel whose boot id the lease has; where the store is on a file system that only one
@@ -23,9 +23,16 @@
 //! that is not to be seen because its file system is not mounted, or because it is in a container: where another
 //! directory is `/`, nobody can tell from here that a directory, or the record of a disk, is gone.
 //!
+//! What stands among the leases and is none that can be read (a directory, a symbolic link, a pipe, too long a file)
+//! is a *damaged* lease: nobody knows what it holds, so it counts as one of everything until an operator releases it.
+//! A lease also counts where it names a record or a directory that cannot be what it is said to be: whoever may write
+//! a lease may write any path into it.
+//!
 //! Version 0.1.0 neither writes leases nor heeds them.
 
+use super::directory::{Creation, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
+use headstart_block::guarded::{Access, GuardedDir};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
@@ -33,7 +40,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The version of the form that is written. A lease of another version counts, and is not understood.
 const VERSION: u32 = 1;
@@ -44,8 +51,8 @@ pub const LEASE_MAX: u64 = 1 << 20;
 /// The beginning of the names of leases of processes that are not to be started again.
 pub const ATTACH: &str = "attach-";
 
-/// The name under which a lease is written before it gets its own; no lease has a name that begins so.
-const NEW: &str = ".new";
+/// The directory of leases.
+pub(super) const LEASES: &str = "leases";
 
 /// A lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,6 +108,10 @@ pub struct HostId {
     /// The directory that its processes see as `/`; none in a lease of a version that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
+    /// The number of the namespace of its processes' numbers, which mean something else in another one; none in a lease
+    /// of a version that did not note it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
 }
 
 /// A directory that processes see as `/`: in a container or a chroot another one than on the host.
@@ -140,11 +151,17 @@ impl HostId {
             machine: ids.find(|id| id.len() >= 32).map(hash),
             boot: proc("/proc/sys/kernel/random/boot_id")?,
             root: fs::metadata("/").ok().map(|root| Root { device: root.dev(), inode: root.ino() }),
+            pids: fs::metadata("/proc/self/ns/pid").ok().map(|namespace| namespace.ino()),
         })
     }
 
+    /// `true` if the number of a process means the same to `other`, which is the same run of the same kernel.
+    pub(crate) fn numbers_processes_as(&self, other: &Self) -> bool {
+        self.boot == other.boot && self.pids.is_some() && self.pids == other.pids
+    }
+
     /// `true` if a path means the same to `other`, as far as that is known.
-    fn sees_what_is_seen_by(&self, other: &Self) -> bool {
+    pub(crate) fn sees_what_is_seen_by(&self, other: &Self) -> bool {
         match (self.root, other.root) {
             (Some(own), Some(root)) if self.boot == other.boot => own == root,
             (Some(own), Some(root)) => own.inode == root.inode,
@@ -166,10 +183,23 @@ pub struct Seen {
     pub is_locked: bool,
     /// `true` if the store is on a file system that only one host at a time can have mounted.
     pub is_on_local_filesystem: bool,
-    /// `true` if the record that the lease names is there.
-    pub has_record: bool,
+    /// The record that the lease names.
+    pub record: RecordSeen,
+    /// `true` if the process that wrote the lease is known to have ended.
+    pub process_is_gone: bool,
     /// The writable directory that the lease names.
     pub directory: DirectorySeen,
+}
+
+/// The state of the record of a disk, as far as it can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordSeen {
+    /// The record of a disk that has the image.
+    Holds,
+    /// Nothing.
+    IsGone,
+    /// Something else, which says nothing about the disk.
+    Unknown,
 }
 
 /// The state of a writable directory, as far as it can be seen.
@@ -213,9 +243,12 @@ impl Lease {
         // What is not there may be there in the container that wrote this.
         let sees_all = here.sees_what_is_seen_by(&self.host);
         match &self.holder {
-            Holder::Attach { .. } if seen.has_record => Standing::Held,
-            Holder::Attach { record: Some(_) } if !sees_all => Standing::Foreign,
-            Holder::Attach { .. } => Standing::Over,
+            Holder::Attach { record: None } => Standing::Over,
+            Holder::Attach { record: Some(_) } => match seen.record {
+                RecordSeen::Holds => Standing::Held,
+                RecordSeen::IsGone if sees_all => Standing::Over,
+                RecordSeen::IsGone | RecordSeen::Unknown => Standing::Foreign,
+            },
             Holder::Writable { .. } => match seen.directory {
                 DirectorySeen::Holds => Standing::Held,
                 DirectorySeen::IsGone if !sees_all => Standing::Foreign,
@@ -223,6 +256,14 @@ impl Lease {
                 DirectorySeen::Unknown => Standing::Foreign,
             },
         }
+    }
+
+    /// `true` if the process that wrote the lease was one of this kernel, and has ended.
+    #[must_use]
+    pub fn process_is_gone(&self) -> bool {
+        let is_here = HostId::here().is_ok_and(|here| here.numbers_processes_as(&self.host));
+        let found = is_here.then(|| fs::metadata(format!("/proc/{}", self.pid)));
+        found.is_some_and(|found| found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound))
     }
 
     /// Reads a lease.
@@ -308,7 +349,8 @@ pub struct JudgedLease {
 /// The lease of a process, in a directory: over when dropped.
 #[derive(Debug)]
 pub struct HeldLease {
-    path: PathBuf,
+    dir: GuardedDir,
+    id: String,
     /// As long as this is there, the lease outlives the process.
     record: Option<PathBuf>,
     _file: File,
@@ -318,7 +360,7 @@ impl Drop for HeldLease {
     fn drop(&mut self) {
         if !self.record.as_deref().is_some_and(Path::exists) {
             // Best effort: without its lock it is over anyway.
-            let _ = fs::remove_file(&self.path);
+            let _ = self.dir.remove_file(&self.id);
         }
     }
 }
@@ -327,7 +369,7 @@ impl LayoutDir {
     /// The directory of leases.
     #[must_use]
     pub fn leases_dir(&self) -> PathBuf {
-        self.private_dir().join("leases")
+        self.private_dir().join(LEASES)
     }
 
     /// Writes the lease of an attach, which holds as long as what is returned. It need not survive a power cut, as no
@@ -340,8 +382,8 @@ impl LayoutDir {
             Holder::Attach { record } => record.clone(),
             Holder::Writable { .. } => None,
         };
-        let file = self.write_lease(id, lease, record.is_some())?;
-        Ok(HeldLease { path: self.leases_dir().join(id), record, _file: file })
+        let (dir, file) = self.write_lease(id, lease, record.is_some())?;
+        Ok(HeldLease { dir, id: id.to_owned(), record, _file: file })
     }
 
     /// Writes the lease of a writable directory, durably, unless it is there already.
@@ -349,8 +391,8 @@ impl LayoutDir {
     /// # Errors
     /// What writing a file reports.
     pub fn keep_lease(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<()> {
-        let path = self.leases_dir().join(id);
-        let there = fs::read(&path).ok().and_then(|bytes| Lease::parse(&bytes).ok());
+        let dir = self.private_part(LEASES).ok().flatten();
+        let there = dir.and_then(|dir| read_lease(&dir.open_file(id, Access::Read).ok()?).ok()?.ok());
         // Which process wrote it does not matter.
         if there.is_some_and(|there| Lease { pid: lease.pid, ..there } == *lease) {
             return Ok(());
@@ -363,11 +405,16 @@ impl LayoutDir {
     /// # Errors
     /// What deleting a file reports.
     pub fn remove_lease(&self, id: &str) -> Result<()> {
-        let path = self.leases_dir().join(id);
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io("cannot remove a lease", e).about(path.display()))
-            }
+        let failed = |e| Error::io("cannot remove a lease", e).about(self.leases_dir().join(id).display());
+        let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(()) };
+        match dir.remove_file(id) {
+            // No lease, but in the way of one.
+            Err(e) if e.kind() == io::ErrorKind::IsADirectory => dir.remove_dir(id).map_err(|e| {
+                failed(e).remedy(
+                    "look at what is in it, and delete it: no release of headstart makes directories there",
+                )
+            }),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(e)),
             _ => Ok(()),
         }
     }
@@ -377,68 +424,87 @@ impl LayoutDir {
     /// # Errors
     /// What reading the directory or a lease reports.
     pub fn leases(&self) -> Result<Vec<FoundLease>> {
-        let dir = self.leases_dir();
-        let failed = |e| Error::io("cannot read the leases", e).about(dir.display());
-        let entries = match fs::read_dir(&dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries.map_err(failed)?,
-        };
-        let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let Some(id) = entry.file_name().to_str().map(str::to_owned) else { continue };
-            if !id.starts_with('.') {
-                found.extend(found_lease(&entry.path(), id).map_err(failed)?);
-            }
-        }
+        let failed = |e| Error::io("cannot read the leases", e).about(self.leases_dir().display());
+        let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(Vec::new()) };
+        let allowed = self.modes().map_err(failed)?.file.mode;
+        let ids = dir.names().map_err(failed)?.into_iter().filter(|id| !id.starts_with('.'));
+        let mut found: Vec<_> = ids.filter_map(|id| found_lease(&dir, id, allowed)).collect();
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)
     }
 
     /// Gives a file its name as a lease only once it is whole and locked. Under the layout's lock.
-    fn write_lease(&self, id: &str, lease: &Lease, is_durable: bool) -> Result<File> {
-        let dir = self.leases_dir();
-        let (new, path) = (dir.join(NEW), dir.join(id));
+    fn write_lease(&self, id: &str, lease: &Lease, is_durable: bool) -> Result<(GuardedDir, File)> {
         let bytes = lease.to_bytes()?;
         let write = || {
-            fs::create_dir_all(&dir)?;
-            let mut file = File::create(&new)?;
-            file.lock()?;
-            file.write_all(&bytes)?;
-            if is_durable {
-                file.sync_all()?;
+            let dir = self.make_private_part(LEASES)?;
+            let (new, mut file) = temporary(&dir, Creation::Like(self.modes()?.file))?;
+            let written = file
+                .lock()
+                .and_then(|()| file.write_all(&bytes))
+                .and_then(|()| if is_durable { file.sync_all() } else { Ok(()) })
+                .and_then(|()| dir.rename(&new, &dir, id));
+            if written.is_err() {
+                let _ = dir.remove_file(&new);
             }
-            fs::rename(&new, &path)?;
+            written?;
             if is_durable {
-                [&dir, &self.private_dir(), &self.root().to_owned()]
-                    .into_iter()
-                    .try_for_each(|dir| sync_dir(dir))?;
+                dir.sync()?;
+                self.make_private()?.sync()?;
+                sync_dir(self.root())?;
             }
-            Ok(file)
+            Ok((dir, file))
         };
-        write().map_err(|e| {
-            let _ = fs::remove_file(&new);
-            cannot_write(e, &path)
-        })
+        write().map_err(|e| cannot_write(e, &self.leases_dir().join(id)))
     }
 }
 
-/// Reads a lease; none where it has just gone.
-fn found_lease(path: &Path, id: String) -> io::Result<Option<FoundLease>> {
-    let file = match File::open(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
+/// Reads a lease, or finds out why it cannot be read; none where it has just gone. What can be read is closed to those
+/// who are not `allowed`.
+fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease> {
+    let about = |e: Error| e.about(format!("lease {}", id.escape_debug()));
+    let look = || -> io::Result<_> {
+        let file = dir.open_file(&id, Access::Read)?;
+        tighten(&file, allowed);
+        let is_locked = match file.try_lock_shared() {
+            Ok(()) => false,
+            Err(TryLockError::WouldBlock) => true,
+            Err(TryLockError::Error(e)) => return Err(e),
+        };
+        Ok((is_locked, file.metadata()?.modified()?, read_lease(&file)?))
     };
-    let is_locked = match file.try_lock_shared() {
-        Ok(()) => false,
-        Err(TryLockError::WouldBlock) => true,
-        Err(TryLockError::Error(e)) => return Err(e),
+    let (is_locked, written, lease) = match look() {
+        Ok(found) => found,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return None,
+        Err(e) => {
+            let seconds = dir.modified(&id).unwrap_or(0);
+            let written = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+            (false, written.unwrap_or(SystemTime::UNIX_EPOCH), Err(unreadable(e)))
+        }
     };
-    let written = file.metadata()?.modified()?;
+    let lease = lease.map_err(about);
+    Some(FoundLease { id, lease, is_locked, written })
+}
+
+/// The error of an entry that is no file, or of one that cannot be read.
+fn unreadable(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidInput => Error::invalid(format!("{error}: no lease")),
+        io::ErrorKind::PermissionDenied => Error::new(ErrorKind::Denied, "cannot be read by this user"),
+        _ => Error::io("cannot be read", error),
+    }
+}
+
+/// Reads the lease in a file; the inner error is that of what is no lease.
+fn read_lease(file: &File) -> io::Result<Result<Lease>> {
     let mut bytes = Vec::new();
-    (&file).take(LEASE_MAX).read_to_end(&mut bytes)?;
-    let lease = Lease::parse(&bytes).map_err(|e| e.about(path.display()));
-    Ok(Some(FoundLease { id, lease, is_locked, written }))
+    file.take(LEASE_MAX + 1).read_to_end(&mut bytes)?;
+    Ok(if bytes.len() as u64 > LEASE_MAX { Err(too_long()) } else { Lease::parse(&bytes) })
+}
+
+/// The error of a lease that is longer than leases are.
+pub(crate) fn too_long() -> Error {
+    Error::invalid(format!("is longer than the {LEASE_MAX} bytes that a lease may have"))
 }
 
 fn cannot_write(error: io::Error, path: &Path) -> Error {
@@ -456,6 +522,7 @@ mod tests {
             machine: machine.map(str::to_owned),
             boot: boot.to_owned(),
             root: None,
+            pids: None,
         }
     }
 
@@ -482,7 +549,8 @@ mod tests {
         #[test]
         fn only_what_is_known_here_is_over(
             of in any_host(), here in any_host(), is_locked: bool, is_on_local_filesystem: bool,
-            has_record: bool, is_writable: bool, may_have_record: bool,
+            record_seen in prop::sample::select(vec![RecordSeen::Holds, RecordSeen::IsGone, RecordSeen::Unknown]),
+            is_writable: bool, may_have_record: bool,
             directory in prop::sample::select(
                 vec![DirectorySeen::Holds, DirectorySeen::IsGone, DirectorySeen::Unknown]),
         ) {
@@ -493,22 +561,31 @@ mod tests {
                 _ => true,
             };
             let needs_root = is_writable || may_have_record;
-            let seen = Seen { is_locked, is_on_local_filesystem, has_record, directory };
+            let seen =
+                Seen { is_locked, is_on_local_filesystem, record: record_seen, process_is_gone: false, directory };
             let standing = lease(holder, of.clone()).standing(&here, &seen);
             let same_machine = of.machine.is_some() && of.machine == here.machine && of.name == here.name;
             let is_this_host = of.boot == here.boot || same_machine && is_on_local_filesystem;
             let is_there = is_locked
-                || if is_writable { directory == DirectorySeen::Holds } else { has_record };
+                || if is_writable {
+                    directory == DirectorySeen::Holds
+                } else {
+                    may_have_record && record_seen == RecordSeen::Holds
+                };
+            let cannot_tell = if is_writable {
+                directory == DirectorySeen::Unknown
+            } else {
+                may_have_record && record_seen == RecordSeen::Unknown
+            };
             match standing {
                 Standing::Over => {
-                    prop_assert!(is_this_host && !is_there && !is_locked);
+                    prop_assert!(is_this_host && !is_there && !is_locked && !cannot_tell);
                     prop_assert!(is_same_root || !needs_root);
                     prop_assert!(!is_writable || directory == DirectorySeen::IsGone);
                 }
                 Standing::Held => prop_assert!(is_there),
                 Standing::Foreign => prop_assert!(
-                    !is_locked && (!is_this_host || !is_same_root && needs_root
-                        || is_writable && directory == DirectorySeen::Unknown)),
+                    !is_locked && (!is_this_host || !is_same_root && needs_root || cannot_tell)),
             }
         }
 

@@ -10,16 +10,23 @@ mod directory;
 mod graph;
 mod index;
 mod lease;
+mod prune_plan;
 mod staging;
+mod trash;
 mod unfinished;
 mod untagged;
 
-pub use directory::{LayoutDir, LayoutLock, settle, sync_dir};
+pub use directory::{ATTACH_LOCK_LIMIT, LayoutDir, LayoutLock, Prepared, sync_dir};
 pub use graph::{collect_digests, image_document, leads_further};
 pub use index::{Entry, Index};
+pub(crate) use lease::too_long;
 pub use lease::{
-    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, Root, Seen,
-    Standing,
+    ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen,
+    Root, Seen, Standing,
+};
+pub use prune_plan::{
+    Need, PruneDecision, PruneInput, PrunePlan, PruneRules, StoredBlob, UntaggedImage, Walk, Wanted,
+    holders_of,
 };
 pub use staging::{Living, StagingDir, StalePolicy, remove_stale};
 pub use unfinished::{Unfinished, remove_partial};

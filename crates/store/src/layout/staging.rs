@@ -8,6 +8,8 @@
 //! such writer lives, blobs that no image refers to may be of an image that is about to come.
 
 use super::LayoutDir;
+use super::directory::STAGING;
+use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::{Error, Result};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -58,15 +60,17 @@ impl StagingDir {
         let _lock = layout.lock()?;
         let parent = layout.staging_dir();
         let failed = |e| Error::io("cannot write", e).about(parent.display());
-        fs::create_dir_all(&parent).map_err(failed)?;
+        layout.make_private_part(STAGING).map_err(failed)?;
         // What the dead left takes the space that is about to be needed. Where it cannot be removed (another
         // user's, say) that is for prune to tell.
-        let _ = remove_stale(&parent, StalePolicy::Delete);
+        let _ = remove_stale(layout, StalePolicy::Delete);
         let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
+        // For its owner alone, as the directory.
+        let own = GuardedDir::open(temp.path()).map_err(failed)?;
         if early {
-            File::create_new(temp.path().join(EARLY)).map_err(failed)?;
+            own.create_file(EARLY, Like::own(0o600)).map_err(failed)?;
         }
-        let lease = File::create_new(temp.path().join(LEASE)).map_err(failed)?;
+        let lease = own.create_file(LEASE, Like::own(0o600)).map_err(failed)?;
         lease.lock().map_err(failed)?;
         Ok(Self { temp, _lease: lease })
     }
@@ -82,29 +86,33 @@ impl StagingDir {
 ///
 /// # Errors
 /// What reading or deleting reports.
-pub fn remove_stale(staging: &Path, policy: StalePolicy) -> Result<Living> {
-    let failed = |e| Error::io("cannot remove what a dead writer left", e).about(staging.display());
-    let entries = match fs::read_dir(staging) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Living::default()),
-        entries => entries.map_err(failed)?,
-    };
+pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
+    let about = || layout.staging_dir();
+    let failed = |e| Error::io("cannot remove what a dead writer left", e).about(about().display());
     let mut living = Living::default();
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
+    let Some(staging) = layout.private_part(STAGING).map_err(failed)? else { return Ok(living) };
+    for name in staging.names().map_err(failed)? {
+        // What is no directory is no writer's.
+        let opened = match staging.open_dir(&name) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => continue,
+            opened => opened.map_err(failed)?,
+        };
         // Held until the directory is gone; without a lease its owner died at its birth, or is removing it.
-        let lease = match File::open(path.join(LEASE)) {
+        let lease = match opened.open_file(LEASE, Access::Read) {
             Ok(lease) => Some(lease),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => None,
             Err(e) => return Err(failed(e)),
         };
         match lease.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => {
-                living.publishes_early |= path.join(EARLY).exists();
+                living.publishes_early |= opened.open_file(EARLY, Access::Read).is_ok();
                 continue;
             }
             Some(Err(TryLockError::Error(e))) => return Err(failed(e)),
             Some(Ok(())) | None => {}
         }
+        // In the directory that was looked at, whatever has its name by now.
+        let path = staging.anchored(&name).map_err(failed)?;
         living.stale += 1;
         living.stale_bytes += size_of_files(&path);
         if policy == StalePolicy::Delete {

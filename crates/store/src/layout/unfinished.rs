@@ -11,7 +11,9 @@
 //! there and what comes, and where it is wrong everything is copied again. [`remove_partial`] deletes what nobody is
 //! writing to.
 
+use super::directory::PARTIAL;
 use super::{LayoutDir, StagingDir, StalePolicy};
+use headstart_block::guarded::Access;
 use headstart_block::{Digest, Error, FileSource, Result};
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -38,9 +40,10 @@ impl Unfinished {
     ///
     /// # Errors
     /// What making a file reports.
-    pub fn staged(staging: &StagingDir, name: &str) -> Result<Self> {
+    pub fn staged(layout: &LayoutDir, staging: &StagingDir, name: &str) -> Result<Self> {
         let path = staging.path().join(name);
-        let file = File::create_new(&path).map_err(|e| cannot_write(e, &path))?;
+        let made = layout.new_file_options().and_then(|options| options.open(&path));
+        let file = made.map_err(|e| cannot_write(e, &path))?;
         let temp = TempPath::try_from_path(path.clone()).map_err(|e| cannot_write(e, &path))?;
         Ok(Self { file, path, there: 0, _temp: Some(temp) })
     }
@@ -54,17 +57,21 @@ impl Unfinished {
         if len < WORTH_KEEPING {
             return Ok(None);
         }
-        let dir = &layout.partial_dir();
-        fs::create_dir_all(dir).map_err(|e| cannot_write(e, dir))?;
-        let path = dir.join(blob.hex());
+        let path = layout.partial_dir().join(blob.hex());
         let failed = |e| cannot_write(e, &path);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(failed)?;
+        let dir = layout.make_private_part(PARTIAL).map_err(failed)?;
+        let most = layout.modes().map_err(failed)?.most;
+        let file = match dir.open_file(&blob.hex(), Access::ReadWrite) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                match dir.create_file_by_umask(&blob.hex(), most) {
+                    // Another writer was quicker.
+                    Err(e) if e.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+                    made => made,
+                }
+            }
+            opened => opened,
+        };
+        let file = file.map_err(failed)?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(e)) => return Err(failed(e)),
@@ -135,18 +142,14 @@ impl Unfinished {
 /// # Errors
 /// What reading or deleting reports.
 pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u64)> {
-    let dir = layout.partial_dir();
-    let failed = |e| Error::io("cannot remove what a broken copy left", e).about(dir.display());
-    let entries = match fs::read_dir(&dir) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
-        entries => entries.map_err(failed)?,
-    };
+    let about = || layout.partial_dir();
+    let failed = |e| Error::io("cannot remove what a broken copy left", e).about(about().display());
+    let Some(dir) = layout.private_part(PARTIAL).map_err(failed)? else { return Ok((0, 0)) };
     let (mut files, mut bytes) = (0, 0);
-    for entry in entries {
-        let path = entry.map_err(failed)?.path();
-        let file = match File::open(&path) {
-            // Finished meanwhile.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+    for name in dir.names().map_err(failed)? {
+        let file = match dir.open_file(&name, Access::Read) {
+            // Finished meanwhile, or no copy's.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => continue,
             file => file.map_err(failed)?,
         };
         match file.try_lock() {
@@ -157,7 +160,7 @@ pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u
         files += 1;
         bytes += file.metadata().map_err(failed)?.len();
         if policy == StalePolicy::Delete {
-            fs::remove_file(&path).map_err(failed)?;
+            dir.remove_file(&name).map_err(failed)?;
         }
     }
     Ok((files, bytes))

@@ -10,11 +10,12 @@
 //! loss begins anew. Where other tools took the name away there is no mark, and the first prune makes one. So
 //! it is where the disk is full: names can be taken away then, too, to make room.
 
-use super::{Index, LayoutDir, is_referrers_tag, settle, sync_dir};
+use super::directory::{Creation, temporary};
+use super::{INDEX_FILE, Index, LayoutDir, is_referrers_tag};
+use headstart_block::guarded::Access;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -22,8 +23,8 @@ use std::time::SystemTime;
 /// Most bytes of a mark that are read: some hundred tags.
 const MARK_MAX: u64 = 64 << 10;
 
-/// The name under which a mark is written before it gets its own.
-const NEW: &str = ".new";
+/// The directory of marks.
+pub(super) const UNTAGGED: &str = "untagged";
 
 /// A mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ struct Content {
 
 impl LayoutDir {
     fn untagged_dir(&self) -> PathBuf {
-        self.private_dir().join("untagged")
+        self.private_dir().join(UNTAGGED)
     }
 
     /// Replaces the index `before` by `after`, and marks the images that lose their last name by that. Under the
@@ -70,11 +71,8 @@ impl LayoutDir {
     pub fn replace_index(&self, before: &Index, after: &Index) -> Result<()> {
         // First what cannot do without space.
         let prepared = self.prepare(&after.to_bytes()?)?;
-        if let Err(error) = self.mark_lost(before, after) {
-            let _ = fs::remove_file(&prepared);
-            return Err(error);
-        }
-        settle(&prepared, &self.index_path())?;
+        self.mark_lost(before, after)?;
+        prepared.settle(INDEX_FILE)?;
         self.unmark_gained(before, after);
         self.sync_root()
     }
@@ -98,23 +96,23 @@ impl LayoutDir {
     /// # Errors
     /// What writing files reports.
     pub fn mark(&self, image: &Digest, tags: Vec<String>) -> Result<()> {
-        let dir = self.untagged_dir();
-        let failed = |e| Error::io("cannot mark an image that loses its name", e).about(dir.display());
+        let failed =
+            |e| Error::io("cannot mark an image that loses its name", e).about(self.untagged_dir().display());
         let text = serde_json::to_vec(&Content { tags })
             .map_err(|e| Error::invalid("cannot mark an image").caused_by(e))?;
-        let new = dir.join(NEW);
-        let written = fs::create_dir_all(&dir).and_then(|()| File::create(&new)).and_then(|mut file| {
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&new, dir.join(image.hex()))?;
-            sync_dir(&dir)?;
-            sync_dir(&self.private_dir())
-        });
-        let written = written.map_err(|e| {
-            let _ = fs::remove_file(&new);
-            failed(e)
-        });
-        match written {
+        let write = || {
+            let dir = self.make_private_part(UNTAGGED)?;
+            let (new, mut file) = temporary(&dir, Creation::Like(self.modes()?.file))?;
+            let written = file
+                .write_all(&text)
+                .and_then(|()| file.sync_all())
+                .and_then(|()| dir.rename(&new, &dir, &image.hex()));
+            if written.is_err() {
+                let _ = dir.remove_file(&new);
+            }
+            written.and_then(|()| dir.sync()).and_then(|()| self.make_private()?.sync())
+        };
+        match write().map_err(failed) {
             Err(e) if e.kind() == ErrorKind::NoSpace => Ok(()),
             written => written,
         }
@@ -125,24 +123,24 @@ impl LayoutDir {
     /// # Errors
     /// What reading the directory reports.
     pub fn marks(&self) -> Result<BTreeMap<Digest, Mark>> {
-        let dir = self.untagged_dir();
-        let failed = |e| Error::io("cannot read which images lost their names", e).about(dir.display());
-        let entries = match fs::read_dir(&dir) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            entries => entries.map_err(failed)?,
+        let failed = |e| {
+            Error::io("cannot read which images lost their names", e).about(self.untagged_dir().display())
         };
+        let Some(dir) = self.private_part(UNTAGGED).map_err(failed)? else { return Ok(BTreeMap::new()) };
         let mut marks = BTreeMap::new();
-        for entry in entries {
-            let entry = entry.map_err(failed)?;
-            let Some(digest) = entry.file_name().to_str().and_then(Digest::from_hex) else { continue };
+        for name in dir.names().map_err(failed)? {
+            let Some(digest) = Digest::from_hex(&name) else { continue };
             let mut text = Vec::new();
-            let read = File::open(entry.path()).and_then(|file| {
+            let read = dir.open_file(&name, Access::Read).and_then(|file| {
                 let since = file.metadata()?.modified()?;
                 file.take(MARK_MAX).read_to_end(&mut text)?;
                 Ok(since)
             });
             let since = match read {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                // What is no file is no mark, and the image is marked again.
+                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
+                    continue;
+                }
                 since => since.map_err(failed)?,
             };
             // The tags are only said; the time counts.
@@ -154,7 +152,9 @@ impl LayoutDir {
 
     /// Removes a mark. Best effort: one of an image that has a name, or is gone, means nothing.
     pub fn unmark(&self, image: &Digest) {
-        let _ = fs::remove_file(self.untagged_dir().join(image.hex()));
+        if let Ok(Some(dir)) = self.private_part(UNTAGGED) {
+            let _ = dir.remove_file(&image.hex());
+        }
     }
 }
 

@@ -1,0 +1,651 @@
+//! [`PrunePlan`]: the decision of a prune, for directories and object stores alike: which blobs stay, and why.
+//!
+//! The plan reads nothing itself. It asks for documents ([`PrunePlan::wanted`]), gets them ([`PrunePlan::give`]), and
+//! asks on until it can decide:
+//!
+//! ```text
+//! 1. named       what the index leads to; lists of artifacts only where their subjects were met
+//! 2. candidates  small blobs that nothing named leads to: images without a name, or no images
+//! 3. kept        what leases name, and images that lost their last name not long ago
+//! ```
+//!
+//! To be on the safe side with documents of later versions and other tools, *every* digest that stands anywhere in a
+//! document that is kept counts ([`collect_digests`]). A document that the index names has to be there, because it
+//! might lead to anything; one that another document names may be missing, since other tools copy a single platform's.
+//!
+//! An image that another one was optimized from is named by that one's manifest. As an image without a name it is kept
+//! for a while like any other; later only its manifest stays, because that is what was named.
+
+use super::{
+    Index, Lease, MAX_DEPTH, Mark, collect_digests, image_document, leads_further, referrers_subject,
+};
+use crate::MAX_MANIFEST_SIZE;
+use crate::reference::Tag;
+use headstart_block::{Digest, Error, Result};
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime};
+
+/// The annotation of a manifest with the digest of the manifest of the image that this one is, laid out anew.
+const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
+
+/// The bounds of a prune.
+#[derive(Clone, Copy, Debug)]
+pub struct PruneRules {
+    /// The present.
+    pub now: SystemTime,
+    /// The time for which images without a name are kept.
+    pub older_than: Duration,
+    /// The age that a blob has to have to be deleted.
+    pub least_age: Duration,
+    /// `true` if nothing is deleted, because blobs are being written whose image is to come.
+    pub keeps_all: bool,
+}
+
+/// A blob of the store.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredBlob {
+    /// Its name.
+    pub digest: Digest,
+    /// Its length in bytes.
+    pub len: u64,
+    /// The moment at which it was written, by the clock of the store.
+    pub written: SystemTime,
+}
+
+/// The content of a store that is pruned.
+#[derive(Debug)]
+pub struct PruneInput<'a> {
+    /// The index.
+    pub index: &'a Index,
+    /// All blobs.
+    pub blobs: Vec<StoredBlob>,
+    /// The leases that count.
+    pub leases: Vec<Lease>,
+    /// Images whose leases have just ended: they are kept as if they had lost their last name now.
+    pub ended: BTreeSet<Digest>,
+    /// Images that lost their last name.
+    pub marks: BTreeMap<Digest, Mark>,
+}
+
+/// An image without a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UntaggedImage {
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The tags that it had last, as far as that is known.
+    pub tags: Vec<String>,
+    /// The moment from which on it is known to have none.
+    #[serde(skip)]
+    pub since: SystemTime,
+    /// The moment from which on a prune deletes it, unless it is held; none where that is too far away to be told.
+    #[serde(skip)]
+    pub until: Option<SystemTime>,
+    /// The names of its holders.
+    pub holders: Vec<String>,
+    /// The digests of images that were optimized from it, and name it.
+    pub optimized: Vec<Digest>,
+}
+
+/// A decision.
+#[derive(Debug)]
+pub struct PruneDecision {
+    /// The blobs to delete, manifests of images first: an image that was deleted in part is no image.
+    pub deleted: Vec<StoredBlob>,
+    /// The blobs that nothing needs, and that are too young to be deleted.
+    pub young: Vec<StoredBlob>,
+    /// The blobs that are needed.
+    pub kept: Vec<StoredBlob>,
+    /// The images that are deleted.
+    pub images: Vec<UntaggedImage>,
+    /// The images without a name that are kept.
+    pub untagged: Vec<UntaggedImage>,
+    /// The lists of artifacts whose subjects are gone, which are to be taken out of the index.
+    pub orphans: Vec<Tag>,
+}
+
+/// A document that is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its digest.
+    pub digest: Digest,
+    /// The importance of its being there.
+    pub need: Need,
+}
+
+/// The importance of a document's being there and readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// It has to be there.
+    Required,
+    /// It may be missing, but not be damaged.
+    MayBeMissing,
+    /// It may be anything: what cannot be read is no image.
+    MayBeAnything,
+}
+
+/// A walk along documents that lead to others.
+#[derive(Debug, Default)]
+pub struct Walk {
+    /// All digests that were met.
+    pub found: BTreeSet<Digest>,
+    /// The documents that were followed, each once, so that hostile graphs cost no more than their bytes.
+    pub read: BTreeSet<Digest>,
+    waiting: Vec<(Wanted, usize)>,
+    /// The depth of the document that was asked for last.
+    depth: usize,
+    /// Images that others were optimized from.
+    optimized: BTreeMap<Digest, BTreeSet<Digest>>,
+}
+
+impl Walk {
+    /// Begins at an entry of the index.
+    pub fn start(&mut self, digest: Digest, media_type: Option<&str>) {
+        self.found.insert(digest);
+        if leads_further(media_type) {
+            self.waiting.push((Wanted { digest, need: Need::Required }, 0));
+        } else {
+            self.read.insert(digest);
+        }
+    }
+
+    /// Begins at an image that may be gone in part.
+    fn keep(&mut self, digest: Digest) {
+        self.found.insert(digest);
+        self.waiting.push((Wanted { digest, need: Need::MayBeMissing }, 0));
+    }
+
+    /// The next document to be read.
+    pub fn wanted(&mut self) -> Option<Wanted> {
+        while let Some((wanted, depth)) = self.waiting.pop() {
+            if self.read.insert(wanted.digest) {
+                self.depth = depth;
+                return Some(wanted);
+            }
+        }
+        None
+    }
+
+    /// Follows the document that was asked for.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where it is no JSON, or one more index of indexes.
+    pub fn give(&mut self, digest: Digest, bytes: &[u8]) -> Result<()> {
+        let document: Value =
+            serde_json::from_slice(bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
+        let mut leading = Vec::new();
+        collect_digests(&document, &mut self.found, &mut leading);
+        if self.depth == MAX_DEPTH && !leading.is_empty() {
+            return Err(Error::corrupt("is an index of indexes without end"));
+        }
+        if let Some(source) = optimized_from(&document) {
+            self.optimized.entry(source).or_default().insert(digest);
+        }
+        let next = leading.into_iter().map(|digest| Wanted { digest, need: Need::MayBeMissing });
+        self.waiting.extend(next.map(|wanted| (wanted, self.depth + 1)));
+        Ok(())
+    }
+}
+
+/// The image that an image was optimized from.
+fn optimized_from(document: &Value) -> Option<Digest> {
+    document.get("annotations")?.get(OPTIMIZED_FROM)?.as_str()?.parse().ok()
+}
+
+/// A list of artifacts whose subject was not met yet.
+#[derive(Debug)]
+struct List {
+    subject: Digest,
+    list: Option<Digest>,
+    media_type: Option<String>,
+    tag: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Named,
+    Candidates,
+    Kept,
+}
+
+/// A decision that is being made; see the [module](self).
+#[derive(Debug)]
+pub struct PrunePlan {
+    rules: PruneRules,
+    blobs: Vec<StoredBlob>,
+    leases: Vec<Lease>,
+    ended: BTreeSet<Digest>,
+    marks: BTreeMap<Digest, Mark>,
+    walk: Walk,
+    lists: Vec<List>,
+    candidates: Vec<Digest>,
+    images: Vec<UntaggedImage>,
+    phase: Phase,
+}
+
+impl PrunePlan {
+    /// Begins to decide.
+    #[must_use]
+    pub fn new(rules: PruneRules, input: PruneInput<'_>) -> Self {
+        let (mut walk, mut lists) = (Walk::default(), Vec::new());
+        for entry in input.index.entries() {
+            let media_type = entry.media_type;
+            if let Some((tag, subject)) = entry.tag.and_then(|tag| Some((tag, referrers_subject(tag)?))) {
+                let media_type = media_type.map(str::to_owned);
+                lists.push(List { subject, list: entry.digest, media_type, tag: tag.to_owned() });
+            } else if let Some(digest) = entry.digest {
+                walk.start(digest, media_type);
+            }
+        }
+        let PruneInput { blobs, leases, ended, marks, .. } = input;
+        let (candidates, images) = (Vec::new(), Vec::new());
+        Self { rules, blobs, leases, ended, marks, walk, lists, candidates, images, phase: Phase::Named }
+    }
+
+    /// The next document to be read, which [`PrunePlan::give`] takes; none where everything is decided.
+    pub fn wanted(&mut self) -> Option<Wanted> {
+        loop {
+            if let Some(wanted) = self.walk.wanted() {
+                return Some(wanted);
+            }
+            if self.follow_lists() {
+                continue;
+            }
+            match self.phase {
+                Phase::Named => {
+                    self.candidates = self.find_candidates();
+                    self.phase = Phase::Candidates;
+                }
+                Phase::Candidates => match self.candidates.pop() {
+                    Some(digest) => return Some(Wanted { digest, need: Need::MayBeAnything }),
+                    None => {
+                        self.keep_held();
+                        self.phase = Phase::Kept;
+                    }
+                },
+                Phase::Kept => return None,
+            }
+        }
+    }
+
+    /// Takes the document that was asked for; nothing where it is missing, or damaged and may be.
+    ///
+    /// # Errors
+    /// As [`Walk::give`].
+    pub fn give(&mut self, wanted: Wanted, bytes: Option<&[u8]>) -> Result<()> {
+        let Some(bytes) = bytes else { return Ok(()) };
+        if wanted.need != Need::MayBeAnything {
+            return self.walk.give(wanted.digest, bytes);
+        }
+        // What is no such document is no image.
+        if let Some(document) = image_document(bytes) {
+            self.note_image(wanted.digest, &document);
+        }
+        Ok(())
+    }
+
+    /// Begins at the lists whose subjects were met; `false` where there is none. Artifacts may have artifacts.
+    fn follow_lists(&mut self) -> bool {
+        let lists = std::mem::take(&mut self.lists);
+        let (alive, waiting): (Vec<_>, Vec<_>) =
+            lists.into_iter().partition(|list| self.walk.read.contains(&list.subject));
+        self.lists = waiting;
+        for List { list, media_type, .. } in &alive {
+            if let Some(digest) = list {
+                self.walk.start(*digest, media_type.as_deref());
+            }
+        }
+        !alive.is_empty()
+    }
+
+    /// The blobs that may be images without a name: those that nothing leads to, and those that are only named as what
+    /// another was optimized from.
+    fn find_candidates(&self) -> Vec<Digest> {
+        let Walk { found, read, optimized, .. } = &self.walk;
+        let may_be = |digest: &Digest| {
+            !found.contains(digest) || optimized.contains_key(digest) && !read.contains(digest)
+        };
+        let small = self.blobs.iter().filter(|blob| blob.len <= MAX_MANIFEST_SIZE);
+        let mut candidates: Vec<_> = small.map(|blob| blob.digest).filter(may_be).collect();
+        // Popped from the end.
+        candidates.reverse();
+        candidates
+    }
+
+    fn note_image(&mut self, digest: Digest, document: &Value) {
+        let PruneRules { now, older_than, .. } = self.rules;
+        // Other tools took its name away, or a writer died before it gave it one: it is noticed now.
+        let Mark { tags, since } =
+            self.marks.remove(&digest).unwrap_or(Mark { tags: Vec::new(), since: now });
+        let since = if self.ended.contains(&digest) { since.max(now) } else { since };
+        let mut manifests = vec![digest];
+        collect_digests(document, &mut BTreeSet::new(), &mut manifests);
+        let holders = holders_of(&self.leases, &manifests.into_iter().collect());
+        let until = since.checked_add(older_than);
+        self.images.push(UntaggedImage { digest, tags, since, until, holders, optimized: Vec::new() });
+    }
+
+    /// Begins at what leases name, and at images whose time has not come.
+    fn keep_held(&mut self) {
+        for lease in &self.leases {
+            self.walk.found.extend(lease.blobs.iter());
+            self.walk.keep(lease.image);
+        }
+        let PruneRules { now, older_than, .. } = self.rules;
+        let is_due =
+            |image: &&UntaggedImage| older_than.is_zero() || image.until.is_some_and(|until| until <= now);
+        let kept: Vec<_> =
+            self.images.iter().filter(|image| !is_due(image)).map(|image| image.digest).collect();
+        kept.into_iter().for_each(|digest| self.walk.keep(digest));
+    }
+
+    /// The decision, once nothing is [wanted](PrunePlan::wanted) any more.
+    #[must_use]
+    pub fn decide(self) -> PruneDecision {
+        let Self { rules, blobs, walk, lists, images, .. } = self;
+        let is_kept = |digest: &Digest| rules.keeps_all || walk.found.contains(digest);
+        let is_young = |blob: &StoredBlob| {
+            rules.now.duration_since(blob.written).map_or(true, |age| age < rules.least_age)
+        };
+        let (kept, unneeded): (Vec<_>, Vec<_>) = blobs.into_iter().partition(|blob| is_kept(&blob.digest));
+        let (young, mut deleted): (Vec<_>, Vec<_>) =
+            unneeded.into_iter().partition(|blob| !rules.least_age.is_zero() && is_young(blob));
+        let goes: BTreeSet<_> = deleted.iter().map(|blob| blob.digest).collect();
+        // Only now all that is kept is known.
+        let optimized = |digest: &Digest| -> Vec<Digest> {
+            walk.optimized.get(digest).into_iter().flatten().copied().collect()
+        };
+        let images =
+            images.into_iter().map(|image| UntaggedImage { optimized: optimized(&image.digest), ..image });
+        let (images, untagged): (Vec<_>, Vec<_>) = images.partition(|image| goes.contains(&image.digest));
+        let manifests: BTreeSet<_> = images.iter().map(|image| image.digest).collect();
+        deleted.sort_by_key(|blob| !manifests.contains(&blob.digest));
+        let orphans =
+            lists.iter().filter(|_| !rules.keeps_all).filter_map(|list| list.tag.parse().ok()).collect();
+        PruneDecision { deleted, young, kept, images, untagged, orphans }
+    }
+}
+
+/// The names of the holders of one of `images`.
+#[must_use]
+pub fn holders_of(leases: &[Lease], images: &BTreeSet<Digest>) -> Vec<String> {
+    let of = leases.iter().filter(|lease| images.contains(&lease.image));
+    of.map(ToString::to_string).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Holder, HostId, referrers_tag};
+    use super::*;
+    use crate::media_type::{INDEX_OCI, MANIFEST_OCI};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const DAY: Duration = Duration::from_secs(86400);
+
+    fn now() -> SystemTime {
+        SystemTime::UNIX_EPOCH + 1000 * DAY
+    }
+
+    /// A document of a store, as it is made up.
+    #[derive(Clone, Debug)]
+    struct Made {
+        /// 0: an image; 1: one that was optimized; 2: an index of platforms; 3: an artifact, with its subject's list.
+        kind: u8,
+        /// The document before it that it is about.
+        other: usize,
+        /// Its layer, which others may have, too.
+        layer: u8,
+        /// Days since it was written, and since it lost its name, where that is known.
+        age: u64,
+        mark: Option<u64>,
+        is_tagged: bool,
+        is_leased: bool,
+        has_ended: bool,
+        /// Nothing may lead to it and be whole.
+        is_gone: bool,
+    }
+
+    fn made() -> impl Strategy<Value = Made> {
+        let flags = (prop::bool::weighted(0.4), prop::bool::weighted(0.2), prop::bool::weighted(0.1));
+        let mark = prop::option::of(0_u64..20);
+        (0_u8..4, any::<prop::sample::Index>(), 0_u8..4, 0_u64..20, mark, flags, prop::bool::weighted(0.1))
+            .prop_map(|(kind, other, layer, age, mark, (is_tagged, is_leased, has_ended), is_gone)| {
+                let other = other.index(64);
+                Made { kind, other, layer, age, mark, is_tagged, is_leased, has_ended, is_gone }
+            })
+    }
+
+    /// A document as the model has it.
+    struct Document {
+        digest: Digest,
+        bytes: Vec<u8>,
+        mentioned: Vec<Digest>,
+        leading: Vec<Digest>,
+        is_image: bool,
+        optimized_from: Option<Digest>,
+    }
+
+    #[derive(Default)]
+    struct World {
+        documents: BTreeMap<Digest, Document>,
+        blobs: BTreeMap<Digest, StoredBlob>,
+        roots: Vec<Digest>,
+        /// Subjects and their lists.
+        lists: BTreeMap<Digest, Digest>,
+        leases: Vec<Lease>,
+        ended: BTreeSet<Digest>,
+        marks: BTreeMap<Digest, Mark>,
+        index: Option<Index>,
+    }
+
+    impl World {
+        fn of(all: &[Made]) -> Self {
+            let (mut world, mut index) = (Self::default(), Index::empty());
+            let mut digests = Vec::<Digest>::new();
+            for (number, made) in all.iter().enumerate() {
+                let other = digests.get(made.other % number.max(1)).copied();
+                let layer = Digest::of(&[made.layer]);
+                let config = Digest::of(format!("config {number}").as_bytes());
+                let mut document = Self::document(made, number, other, (config, layer));
+                document.digest = Digest::of(&document.bytes);
+                let (digest, kind) = (document.digest, made.kind);
+                digests.push(digest);
+                for blob in [digest, config, layer] {
+                    world.add_blob(blob, made.age);
+                }
+                if made.is_gone && !made.is_tagged && kind != 3 {
+                    world.blobs.remove(&digest);
+                }
+                if made.is_tagged && kind != 3 {
+                    index.set(&format!("t{number}").parse().unwrap(), media_type(kind), &digest, 1);
+                    world.roots.push(digest);
+                }
+                if let (3, Some(subject)) = (kind, other) {
+                    let listed =
+                        json!({"mediaType": MANIFEST_OCI, "digest": digest.to_string(), "artifactType": "x"});
+                    let bytes = json!({"schemaVersion": 2, "manifests": [listed]}).to_string().into_bytes();
+                    let list = Digest::of(&bytes);
+                    index.set(&referrers_tag(&subject).parse().unwrap(), INDEX_OCI, &list, 1);
+                    world.lists.insert(subject, list);
+                    world.add_blob(list, made.age);
+                    let (mentioned, leading) = (vec![digest], vec![digest]);
+                    let list = Document {
+                        digest: list,
+                        bytes,
+                        mentioned,
+                        leading,
+                        is_image: false,
+                        optimized_from: None,
+                    };
+                    world.documents.insert(list.digest, list);
+                }
+                if made.is_leased {
+                    world.leases.push(lease(digest, vec![layer]));
+                }
+                if made.has_ended {
+                    world.ended.insert(digest);
+                }
+                if let Some(days) = made.mark {
+                    let since = now() - u32::try_from(days).unwrap() * DAY;
+                    world.marks.insert(digest, Mark { tags: Vec::new(), since });
+                }
+                world.documents.insert(digest, document);
+            }
+            world.index = Some(index);
+            world
+        }
+
+        fn add_blob(&mut self, digest: Digest, age: u64) {
+            let written = now() - u32::try_from(age).unwrap() * DAY;
+            self.blobs.insert(digest, StoredBlob { digest, len: 1, written });
+        }
+
+        fn document(made: &Made, number: usize, other: Option<Digest>, of: (Digest, Digest)) -> Document {
+            let (config, layer) = of;
+            let descriptor =
+                |digest: &Digest, kind: &str| json!({"mediaType": kind, "digest": digest.to_string()});
+            let mut value = json!({"schemaVersion": 2, "number": number});
+            let (mut mentioned, mut leading) = (Vec::new(), Vec::new());
+            if made.kind != 2 {
+                value["config"] = descriptor(&config, "config");
+                value["layers"] = json!([descriptor(&layer, "layer")]);
+                mentioned = vec![config, layer];
+            }
+            let mut optimized_from = None;
+            match (made.kind, other) {
+                (1, Some(other)) => {
+                    value["annotations"] = json!({OPTIMIZED_FROM: other.to_string()});
+                    mentioned.push(other);
+                    optimized_from = Some(other);
+                }
+                (2, other) => {
+                    value["manifests"] = other.iter().map(|other| descriptor(other, MANIFEST_OCI)).collect();
+                    mentioned.extend(other);
+                    leading.extend(other);
+                }
+                (3, Some(other)) => {
+                    value["subject"] = descriptor(&other, MANIFEST_OCI);
+                    mentioned.push(other);
+                    leading.push(other);
+                }
+                _ => {}
+            }
+            let is_image = match made.kind {
+                2 => other.is_some(),
+                3 => other.is_none(),
+                _ => true,
+            };
+            let bytes = value.to_string().into_bytes();
+            Document { digest: config, bytes, mentioned, leading, is_image, optimized_from }
+        }
+
+        /// Everything that can be reached from `roots`, added to what was.
+        fn close(&self, roots: &[Digest], found: &mut BTreeSet<Digest>, read: &mut BTreeSet<Digest>) {
+            found.extend(roots);
+            for root in roots {
+                let document = self.documents.get(root).filter(|_| self.blobs.contains_key(root));
+                if let Some(document) = document.filter(|_| !read.contains(root)) {
+                    read.insert(*root);
+                    found.extend(&document.mentioned);
+                    self.close(&document.leading, found, read);
+                } else {
+                    read.insert(*root);
+                }
+            }
+            loop {
+                let alive = self
+                    .lists
+                    .iter()
+                    .filter(|(subject, list)| read.contains(subject) && !read.contains(list));
+                let Some((_, list)) = alive.min() else { return };
+                self.close(&[*list], found, read);
+            }
+        }
+
+        /// The images without a name, and the blobs that a prune deletes.
+        fn decide(&self, rules: &PruneRules) -> (BTreeSet<Digest>, BTreeSet<Digest>) {
+            let (mut found, mut read) = (BTreeSet::new(), BTreeSet::new());
+            self.close(&self.roots, &mut found, &mut read);
+            let named = |source: &Digest| {
+                read.iter().any(|digest| {
+                    let document = self.documents.get(digest).filter(|_| self.blobs.contains_key(digest));
+                    document.is_some_and(|document| document.optimized_from == Some(*source))
+                })
+            };
+            let images =
+                self.documents.values().filter(|it| it.is_image && self.blobs.contains_key(&it.digest));
+            let images = images.map(|it| it.digest);
+            let nameless: BTreeSet<_> =
+                images.filter(|it| !found.contains(it) || named(it) && !read.contains(it)).collect();
+            let stays = |image: &&Digest| {
+                let since = self.marks.get(image).map_or(now(), |mark| mark.since);
+                let since = if self.ended.contains(image) { now() } else { since };
+                now().duration_since(since).unwrap() < rules.older_than
+            };
+            let mut kept: Vec<_> = nameless.iter().filter(stays).copied().collect();
+            kept.extend(self.leases.iter().map(|lease| lease.image));
+            found.extend(self.leases.iter().flat_map(|lease| &lease.blobs));
+            self.close(&kept, &mut found, &mut read);
+            let old = self.blobs.values().filter(|blob| {
+                now().duration_since(blob.written).unwrap() >= rules.least_age && !rules.keeps_all
+            });
+            (nameless, old.map(|blob| blob.digest).filter(|digest| !found.contains(digest)).collect())
+        }
+
+        /// None where documents lead too far.
+        fn plan(&self, rules: PruneRules) -> Option<PruneDecision> {
+            let (index, blobs) = (self.index.as_ref().unwrap(), self.blobs.values().copied().collect());
+            let (leases, ended, marks) = (self.leases.clone(), self.ended.clone(), self.marks.clone());
+            let mut plan = PrunePlan::new(rules, PruneInput { index, blobs, leases, ended, marks });
+            while let Some(wanted) = plan.wanted() {
+                let there =
+                    self.documents.get(&wanted.digest).filter(|_| self.blobs.contains_key(&wanted.digest));
+                assert!(there.is_some() || wanted.need != Need::Required, "what is named is there");
+                plan.give(wanted, there.map(|document| &document.bytes[..])).ok()?;
+            }
+            Some(plan.decide())
+        }
+    }
+
+    fn media_type(kind: u8) -> &'static str {
+        if kind == 2 { INDEX_OCI } else { MANIFEST_OCI }
+    }
+
+    fn lease(image: Digest, blobs: Vec<Digest>) -> Lease {
+        let host =
+            HostId { name: "h".to_owned(), machine: None, boot: "b".to_owned(), root: None, pids: None };
+        let holder = Holder::Attach { record: None };
+        Lease::new(holder, image, blobs, "file:///s:t".to_owned(), host)
+    }
+
+    proptest! {
+        #[test]
+        fn it_decides_as_a_plain_model(
+            all in prop::collection::vec(made(), 0..8), older_than in 0_u32..10, least_age in 0_u32..10,
+            keeps_all in prop::bool::weighted(0.1),
+        ) {
+            let world = World::of(&all);
+            let rules = PruneRules { now: now(), older_than: older_than * DAY, least_age: least_age * DAY, keeps_all };
+            let (nameless, deleted) = world.decide(&rules);
+            let decision = world.plan(rules);
+            prop_assume!(decision.is_some());
+            let decision = decision.unwrap();
+            let digests = |blobs: &[StoredBlob]| blobs.iter().map(|blob| blob.digest).collect::<BTreeSet<_>>();
+            prop_assert_eq!(digests(&decision.deleted), deleted.clone());
+            let sets = [&decision.deleted, &decision.young, &decision.kept].map(|blobs| digests(blobs));
+            prop_assert_eq!(sets.iter().map(BTreeSet::len).sum::<usize>(), world.blobs.len());
+            let images = |images: &[UntaggedImage]| images.iter().map(|it| it.digest).collect::<BTreeSet<_>>();
+            prop_assert_eq!(images(&decision.images), nameless.intersection(&deleted).copied().collect());
+            prop_assert_eq!(images(&decision.untagged), nameless.difference(&deleted).copied().collect());
+            // Manifests go first.
+            let first = decision.deleted.iter().take(decision.images.len()).map(|blob| blob.digest);
+            prop_assert_eq!(first.collect::<BTreeSet<_>>(), images(&decision.images));
+            for image in &decision.untagged {
+                let is_held = world.leases.iter().any(|lease| lease.image == image.digest);
+                prop_assert!(!is_held || !image.holders.is_empty());
+            }
+        }
+    }
+}

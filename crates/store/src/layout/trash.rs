@@ -1,0 +1,66 @@
+//! Blobs that are deleted: first their names, under the lock, then their bytes, without it.
+//!
+//! ```text
+//! <store>/.headstart/trash/<hex>   a blob that was pruned
+//! ```
+//!
+//! Deleting a large file takes a file system long, and attaches wait for the lock. So a prune moves blobs out of the
+//! layout while it has the lock: from then on they are gone for everybody. What a crash leaves in the trash the next
+//! prune deletes.
+
+use super::{LayoutDir, LayoutLock};
+use headstart_block::guarded::GuardedDir;
+use headstart_block::{Digest, Error, Result};
+use std::io;
+
+/// The directory of blobs that were pruned.
+const TRASH: &str = "trash";
+
+impl LayoutDir {
+    /// Takes blobs out of the layout, in this order, under its lock. [`LayoutDir::empty_trash`] gives their space back.
+    ///
+    /// # Errors
+    /// What renaming or deleting a file reports; those before are gone.
+    pub fn discard_blobs<'a>(
+        &self,
+        _lock: &LayoutLock,
+        digests: impl IntoIterator<Item = &'a Digest>,
+    ) -> Result<()> {
+        let about = self.blobs_dir();
+        let failed = |e| Error::io("cannot delete", e).about(about.display());
+        let mut opened = None;
+        for digest in digests {
+            let (blobs, trash) = match &opened {
+                Some(opened) => opened,
+                None => {
+                    let blobs = GuardedDir::open(&about).map_err(failed)?;
+                    // A full disk may have no room for it: then the files are deleted at once.
+                    opened.insert((blobs, self.make_private_part(TRASH).ok()))
+                }
+            };
+            let name = digest.hex();
+            let is_moved = trash.as_ref().is_some_and(|trash| blobs.rename(&name, trash, &name).is_ok());
+            let removed = if is_moved { Ok(()) } else { blobs.remove_file(&name) };
+            removed.map_err(|e| Error::io("cannot delete", e).about(about.join(&name).display()))?;
+        }
+        Ok(())
+    }
+
+    /// Deletes what was taken out of the layout, by this prune or one before.
+    ///
+    /// # Errors
+    /// What deleting a file reports.
+    pub fn empty_trash(&self) -> Result<()> {
+        let about = self.private_dir().join(TRASH);
+        let failed = |e| Error::io("cannot delete", e).about(about.display());
+        let Some(trash) = self.private_part(TRASH).map_err(failed)? else { return Ok(()) };
+        for name in trash.names().map_err(failed)? {
+            match trash.remove_file(&name) {
+                // Another prune was quicker, or it is nothing that a prune put there.
+                Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => {}
+                removed => removed.map_err(failed)?,
+            }
+        }
+        Ok(())
+    }
+}
