@@ -52,11 +52,9 @@ impl Like {
         Self { mode, owner: None }
     }
 
-    /// Gives an open file these permissions and this owner, as far as that is needed and possible.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub fn apply(self, file: &File) -> io::Result<()> {
+    /// Gives a new file these permissions and this owner, as far as that is needed and possible. Never one that was
+    /// there: another user may have put a file of ours from elsewhere there.
+    fn apply(self, file: &File) -> io::Result<()> {
         let found = file.metadata()?;
         if let Some((user, group)) = self.owner {
             // Best effort: only root gives things away, and a group takes only what a member gives it.
@@ -145,7 +143,8 @@ impl GuardedDir {
             made => made.map(|()| true)?,
         };
         let dir = self.open_dir(name)?;
-        if made {
+        // It may have been exchanged since: what is empty gives nobody anything.
+        if made && dir.names()?.is_empty() {
             like.apply(&dir.handle)?;
         }
         Ok(dir)

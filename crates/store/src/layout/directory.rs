@@ -357,8 +357,8 @@ impl LayoutDir {
         let like = self.modes().map_err(failed)?.file;
         let dir = self.make_private().map_err(failed)?;
         let file = dir.open_or_create(LOCK, like).map_err(|e| failed(named(LOCK, e)))?;
-        // Best effort: one of another user stays as it is.
-        let _ = like.apply(&file);
+        // No more than that: what another user put there may be a file of ours from elsewhere.
+        tighten(&file, like.mode);
         Ok(LayoutLock { _file: lock_file(file, &dir.path().join(LOCK), limit)? })
     }
 
