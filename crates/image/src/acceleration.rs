@@ -38,8 +38,7 @@ pub async fn trace_of(store: &dyn Store, manifest: &Manifest) -> Result<Option<B
     let Some(layer) = manifest.layers.iter().rev().find(|layer| layer.is_acceleration()) else {
         return Ok(None);
     };
-    let about =
-        |e: Error| e.about(format!("acceleration layer {} of {}", layer.blob.digest, store.location()));
+    let about = |e: Error| e.about(format!("acceleration layer {} of {}", layer.blob.digest, store.name()));
     read_trace(store, layer).await.map(Some).map_err(about)
 }
 
@@ -74,7 +73,7 @@ async fn read_blob(store: &dyn Store, digest: &Digest, len: u64) -> Result<Bytes
 /// [`headstart_block::ErrorKind::NotFound`] where there is no such image, and what the store reports.
 pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], tag: &Tag) -> Result<Digest> {
     let (image, bytes) = store.manifest(&Selector::Digest(*image)).await?;
-    let about = |e: Error| e.about(format!("image {}@{image}", store.location()));
+    let about = |e: Error| e.about(format!("image {}@{image}", store.name()));
     let before = Manifest::parse(&bytes).map_err(about)?;
     if before.config.size > MAX_MANIFEST_SIZE {
         return Err(about(Error::unsupported("has a config that is too large")));

@@ -164,7 +164,7 @@ async fn first_sound(
     for entry in all.iter().take(MOST_TRIED) {
         let error = match read(store, image, &entry.digest, wanted).await {
             Ok(sound) => return Ok(Some(sound)),
-            Err(error) => error.about(format!("plan {} of image {}@{image}", entry.digest, store.location())),
+            Err(error) => error.about(format!("plan {} of image {}@{image}", entry.digest, store.name())),
         };
         if !is_unsound(&error) {
             return Err(error);
@@ -248,7 +248,7 @@ pub async fn publish(
     }
     // What is listed is listed under the image itself, not under an index of several platforms' images.
     let (image, manifest) = store.manifest(&Selector::Digest(*image)).await?;
-    Manifest::parse(&manifest).map_err(|e| e.about(format!("image {}@{image}", store.location())))?;
+    Manifest::parse(&manifest).map_err(|e| e.about(format!("image {}@{image}", store.name())))?;
     let all = listed(&**store, &image).await?;
     let newest = match first_sound(&**store, &image, &all, Wanted::Manifest).await {
         // None of them is of any use, then.

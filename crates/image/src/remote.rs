@@ -182,7 +182,7 @@ impl RemoteImage {
 impl Link {
     /// A blob, in messages.
     fn name(&self, digest: &Digest) -> String {
-        format!("{}{}", self.store.location(), Selector::Digest(*digest))
+        format!("{}{}", self.store.name(), Selector::Digest(*digest))
     }
 }
 

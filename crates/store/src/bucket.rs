@@ -6,7 +6,8 @@
 //!
 //! A bucket's name says which one it is only together with where it is asked for: the same reference means another
 //! bucket where the environment names another endpoint or account. So the store's location has that in it,
-//! `s3://bucket@host:port/path`, for messages and for whoever keeps what came from there.
+//! `s3://bucket@host:port/path`, for whoever keeps what came from there. Messages have the name as it is typed, and
+//! behind it where that is.
 //!
 //! # Changing a tag
 //!
@@ -74,7 +75,12 @@ const MOST_RACES: usize = 10;
 /// An OCI layout in an object store as a [`Store`].
 pub(crate) struct BucketStore {
     objects: Arc<dyn ObjectStore>,
+    /// The name that tells it from all other stores.
+    identity: String,
+    /// The name as it is typed, for messages.
     location: String,
+    /// The endpoint in words, where it is not the cloud's own.
+    at: String,
     top: Path,
     link: Link,
     first_byte: Duration,
@@ -97,7 +103,9 @@ impl BucketStore {
         let connected =
             connect(scheme, bucket, settings).map_err(|e| e.about(location(bucket.to_owned())))?;
         let at = connected.endpoint.as_deref().map(at_endpoint).unwrap_or_default();
-        Self::with(connected.objects, location(format!("{bucket}{at}")), path, settings)
+        let store = Self::with(connected.objects, location(bucket.to_owned()), path, settings)?;
+        let shown = at.strip_prefix('@').map(|at| format!(" (at {at})")).unwrap_or_default();
+        Ok(Self { identity: location(format!("{bucket}{at}")), at: shown, ..store })
     }
 
     /// The same over any implementation.
@@ -112,7 +120,9 @@ impl BucketStore {
         })?;
         Ok(Self {
             objects,
+            identity: location.clone(),
             location,
+            at: String::new(),
             top,
             link: Link::new(settings),
             first_byte: settings.first_byte_timeout,
@@ -127,7 +137,7 @@ impl BucketStore {
     }
 
     fn thing(&self, name: &str) -> String {
-        format!("{}/{name}", self.location.trim_end_matches('/'))
+        format!("{}/{name}{}", self.location.trim_end_matches('/'), self.at)
     }
 
     /// One call, bounded and counted; `name` is what it is about.
@@ -527,6 +537,10 @@ fn without_secrets(text: &str) -> String {
 #[async_trait]
 impl Store for BucketStore {
     fn location(&self) -> String {
+        self.identity.clone()
+    }
+
+    fn name(&self) -> String {
         self.location.clone()
     }
 
@@ -548,7 +562,7 @@ impl Store for BucketStore {
             };
             follow(digest, self.document(digest).await?, |digest| self.document(digest)).await
         };
-        find.await.map_err(|e| e.about(layout::name(&self.location, selector)))
+        find.await.map_err(|e| e.about(format_args!("{}{}", layout::name(&self.location, selector), self.at)))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {

@@ -25,9 +25,40 @@ pub const DEFAULT_TAG: &str = "latest";
 /// What begins a digest: all algorithms that OCI knows are called so. A mere `@` may be in a directory's name.
 const DIGEST_MARK: &str = "@sha";
 
-/// All that a reference may look like, for the message about one that does not.
-const FORMS: &str =
-    "write it as file:///DIR:TAG, http://HOST/PATH:TAG, s3://BUCKET/PATH:TAG or oci://HOST/REPO:TAG";
+/// All that stores may look like, for the message about one that does not.
+const FORMS: [&str; 4] = ["file:///DIR", "http://HOST/PATH", "s3://BUCKET/PATH", "oci://HOST/REPO"];
+
+/// The thing that a text is to name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Named {
+    Image,
+    Store,
+}
+
+impl Named {
+    /// The remedy of a text that names no such thing: how to write it, the store as in one of `forms`.
+    fn remedy(self, forms: &[&str]) -> String {
+        let tag = if self == Self::Image { ":TAG" } else { "" };
+        let mut text = "write it as ".to_owned();
+        for (n, form) in forms.iter().enumerate() {
+            let between = match n {
+                0 => "",
+                n if n + 1 == forms.len() => " or ",
+                _ => ", ",
+            };
+            text.extend([between, form, tag]);
+        }
+        text
+    }
+
+    /// The same of a text without a scheme, which may be a path.
+    fn remedy_of(self, text: &str) -> String {
+        match (text.starts_with('/'), self) {
+            (true, Self::Store) => format!("write file://{}, if it is that directory", shown(text)),
+            _ => self.remedy(&FORMS),
+        }
+    }
+}
 
 /// The name of an image within its store: letters, digits, `_`, `.` and `-`, not starting with the last
 /// two, at most 128 of them (what OCI allows in a registry).
@@ -163,7 +194,7 @@ impl FromStr for Location {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (scheme, rest) = split_scheme(text)?;
+        let (scheme, rest) = split_scheme(text, Named::Store)?;
         let (_, path) = split_authority(scheme, rest);
         let name = path.rfind('/').map_or(path, |slash| &path[slash + 1..]);
         if name.contains(':') {
@@ -171,7 +202,7 @@ impl FromStr for Location {
                 .about(shown(text))
                 .remedy("leave out the tag: name the store alone, such as file:///DIR"));
         }
-        Self::new(scheme, rest, text)
+        Self::new(scheme, rest, text, Named::Store)
     }
 }
 
@@ -224,7 +255,7 @@ impl FromStr for Reference {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let (scheme, rest) = split_scheme(text)?;
+        let (scheme, rest) = split_scheme(text, Named::Image)?;
         let about = |error: Error| error.about(shown(text));
         let (authority, path) = split_authority(scheme, rest);
         let name = authority.len() + path.rfind('/').map_or(0, |slash| slash + 1);
@@ -242,7 +273,7 @@ impl FromStr for Reference {
         } else {
             (rest, Selector::Tag(Tag::default()))
         };
-        Ok(Self { location: Location::new(scheme, store, text)?, selector })
+        Ok(Self { location: Location::new(scheme, store, text, Named::Image)?, selector })
     }
 }
 
@@ -281,10 +312,15 @@ enum Scheme {
 }
 
 /// The scheme and what follows `://`.
-fn split_scheme(text: &str) -> Result<(Scheme, &str)> {
+fn split_scheme(text: &str, named: Named) -> Result<(Scheme, &str)> {
     let invalid = |cause: &'static str| Error::invalid(cause).about(shown(text));
-    let (scheme, rest) =
-        text.split_once("://").ok_or_else(|| invalid("is not an image reference").remedy(FORMS))?;
+    let (scheme, rest) = text.split_once("://").ok_or_else(|| {
+        let is_not = match named {
+            Named::Image => "is not an image reference",
+            Named::Store => "is not the name of a store",
+        };
+        invalid(is_not).remedy(named.remedy_of(text))
+    })?;
     let scheme = match scheme {
         "file" => Scheme::File,
         "http" | "https" => Scheme::Http,
@@ -292,7 +328,7 @@ fn split_scheme(text: &str) -> Result<(Scheme, &str)> {
         "gs" => Scheme::Bucket(BucketScheme::Gs),
         "az" => Scheme::Bucket(BucketScheme::Az),
         "oci" => Scheme::Oci,
-        _ => return Err(invalid("is of a kind of store that is not known").remedy(FORMS)),
+        _ => return Err(invalid("is of a kind of store that is not known").remedy(named.remedy(&FORMS))),
     };
     if text.contains(|c: char| c.is_control()) {
         return Err(invalid("has a control character in it"));
@@ -313,25 +349,22 @@ fn split_authority(scheme: Scheme, rest: &str) -> (&str, &str) {
 
 impl Location {
     /// From what stands between `://` and the selector; `text` is the whole, for messages.
-    fn new(scheme: Scheme, rest: &str, text: &str) -> Result<Self> {
+    fn new(scheme: Scheme, rest: &str, text: &str, named: Named) -> Result<Self> {
         let (authority, path) = split_authority(scheme, rest);
         let path = path.trim_end_matches('/');
         refuse_digest(path).map_err(|e| e.about(shown(text)))?;
-        let invalid =
-            |cause: &'static str, form: &'static str| Error::invalid(cause).about(shown(text)).remedy(form);
+        let invalid = |cause: &'static str, form: &str| {
+            Error::invalid(cause).about(shown(text)).remedy(named.remedy(&[form]))
+        };
         match scheme {
-            Scheme::File if !rest.starts_with('/') => Err(invalid(
-                "has no absolute path",
-                "write it as file:///DIR:TAG, with the path of a directory",
-            )),
-            Scheme::File if path.is_empty() => {
-                Err(invalid("names no directory", "write it as file:///DIR:TAG"))
-            }
+            Scheme::File if !rest.starts_with('/') => Err(invalid("has no absolute path", "file:///DIR")),
+            Scheme::File if path.is_empty() => Err(invalid("names no directory", "file:///DIR")),
             Scheme::File => Ok(Self::Directory(PathBuf::from(path))),
-            Scheme::Http => Self::http(authority, path, text),
+            Scheme::Http => Self::http(authority, path, text, named),
             Scheme::Bucket(scheme) => {
                 let path = path.trim_start_matches('/');
-                let form = "write it as s3://BUCKET/PATH:TAG (gs://, az:// alike)";
+                let form = format!("{}://BUCKET/PATH", scheme.as_str());
+                let form = form.as_str();
                 let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
                 if authority.is_empty() || !authority.chars().all(allowed) {
                     return Err(invalid("names no bucket", form));
@@ -342,28 +375,28 @@ impl Location {
                 Ok(Self::Bucket { scheme, bucket: authority.to_owned(), path: path.to_owned() })
             }
             Scheme::Oci => {
-                let form = "write it as oci://HOST/REPOSITORY:TAG, the repository in lower case";
+                let form = "oci://HOST/REPOSITORY";
                 let repository = path.trim_start_matches('/');
                 if !is_host(authority) {
                     return Err(invalid("names no registry", form));
                 }
                 if repository.len() > 255 || !repository.split('/').all(is_repository_part) {
-                    return Err(invalid("names no repository", form));
+                    return Err(invalid("names no repository in lower case", form));
                 }
                 Ok(Self::Registry { host: authority.to_owned(), repository: repository.to_owned() })
             }
         }
     }
 
-    fn http(authority: &str, path: &str, text: &str) -> Result<Self> {
+    fn http(authority: &str, path: &str, text: &str, named: Named) -> Result<Self> {
         if authority.contains('@') {
             // The text itself is not repeated: it may hold a password.
             return Err(Error::invalid("a reference must not hold credentials: it stands in logs")
                 .about(format!("http store {}", authority.rsplit('@').next().unwrap_or_default()))
                 .remedy("leave them out; give them in docker's configuration file"));
         }
-        let form = "write it as http://HOST/PATH:TAG";
-        let bad = || Error::invalid("is not a URL of a web server").about(shown(text)).remedy(form);
+        let form = || named.remedy(&["http://HOST/PATH"]);
+        let bad = || Error::invalid("is not a URL of a web server").about(shown(text)).remedy(form());
         let scheme = if text.starts_with("https") { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|e| bad().caused_by(e))?;
         // Dots may have changed the path: what is printed must parse again, as the same.
@@ -522,8 +555,17 @@ mod tests {
             assert_eq!(remote.directory().unwrap_err().kind(), ErrorKind::Unsupported, "{text}");
             assert!(remote.is_remote());
         }
-        for text in ["file:///var/images:tag", "file:///", "/var/images", "oci://h/repo:tag", "oci://h"] {
-            assert!(parse_store(text).is_err(), "{text}");
+        for (text, says) in [
+            ("file:///var/images:tag", "leave out the tag"),
+            ("file:///", "write it as file:///DIR"),
+            ("/var/images", "write file:///var/images"),
+            ("images", "write it as file:///DIR, http://HOST/PATH, s3://BUCKET/PATH or oci://HOST/REPO"),
+            ("oci://h/repo:tag", "leave out the tag"),
+            ("oci://h", "write it as oci://HOST/REPOSITORY"),
+            ("s3://", "write it as s3://BUCKET/PATH"),
+        ] {
+            let error = parse_store(text).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains(":TAG"), "{error}");
         }
     }
 

@@ -118,6 +118,10 @@ impl Store for Retrying {
         self.store.location()
     }
 
+    fn name(&self) -> String {
+        self.store.name()
+    }
+
     async fn check(&self) -> Result<()> {
         let deadline = self.settings.deadline.min(CHECK_DEADLINE);
         let settings = RetrySettings { deadline, ..self.settings };

@@ -32,6 +32,12 @@ impl StopSender {
     pub fn ask(&self) {
         self.0.send_replace(true);
     }
+
+    /// Returns when nobody heeds this wish any more: all stores that had it in their settings are gone, with the reads
+    /// that held them.
+    pub async fn unused(&self) {
+        self.0.closed().await;
+    }
 }
 
 impl Stop {
@@ -86,6 +92,14 @@ impl Stoppable {
 impl Store for Stoppable {
     fn location(&self) -> String {
         self.store.location()
+    }
+
+    fn name(&self) -> String {
+        self.store.name()
+    }
+
+    fn stop(&self) -> Option<&Stop> {
+        Some(&self.stop)
     }
 
     async fn check(&self) -> Result<()> {

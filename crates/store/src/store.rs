@@ -4,6 +4,7 @@ use crate::counters::Counters;
 use crate::layout::Lease;
 use crate::reference::{Selector, Tag};
 use crate::referrers::Referrer;
+use crate::stop::Stop;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -31,9 +32,19 @@ pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 #[async_trait]
 pub trait Store: Send + Sync {
     /// The store as a reference names it, `oci://host/repo`, with what the environment adds to tell it from all
-    /// others: for messages, and for whoever keeps what came from it. A bucket at an endpoint of its own is
+    /// others: for whoever keeps what came from it. A bucket at an endpoint of its own is
     /// `s3://bucket@host:port/path`, which is no reference. Never with credentials.
     fn location(&self) -> String;
+
+    /// The store as a reference names it: for messages, whose readers type that again.
+    fn name(&self) -> String {
+        self.location()
+    }
+
+    /// The wish that ends its calls, where its user may have one: whoever waits between calls heeds it, too.
+    fn stop(&self) -> Option<&Stop> {
+        None
+    }
 
     /// Finds out whether the store answers and takes the credentials, so that this is known before the first read.
     async fn check(&self) -> Result<()>;

@@ -2,10 +2,11 @@
 
 use crate::lease::{Keeper, look, until_stopped};
 use crate::report::{Outcome, Report, count};
+use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{ByteSize, Error, Result};
-use headstart_image::reference::{Reference, parse_store};
+use headstart_block::{ByteSize, Error, ErrorKind, Result};
+use headstart_image::reference::{Reference, Selector, parse_store};
 use headstart_image::store::{PruneOptions, PruneReport, Removal, UntaggedImage};
 use headstart_store::bucket::{BucketPruneOptions, BucketPruneReport, BucketRemoval};
 use serde::Serialize;
@@ -74,15 +75,38 @@ impl Remove {
     pub(super) fn run(&self) -> Result<Box<dyn Report>> {
         let selector = &self.image.selector;
         let removal = match Keeper::open(&self.image.location, &self.stores)? {
-            Keeper::Directory(store) => store.remove_with(selector, self.force, self.dry_run)?,
+            Keeper::Directory(store) => store.remove_with(selector, self.force, self.dry_run),
             Keeper::Bucket(bucket) => {
                 let now = SystemTime::now();
                 let removing = bucket.remove(selector, self.force, self.dry_run, now, &look);
-                let BucketRemoval { tags, nameless, holders } = until_stopped(removing)?;
-                Removal { tags, nameless, holders }
+                until_stopped(removing).map(|BucketRemoval { tags, nameless, holders }| Removal {
+                    tags,
+                    nameless,
+                    holders,
+                })
             }
         };
+        let removal = removal.map_err(|error| match error.kind() {
+            ErrorKind::NotFound => self.nameless().unwrap_or(error),
+            _ => error,
+        })?;
         Ok(Box::new(Removed::new(&self.image, removal, self.dry_run)))
+    }
+
+    /// The error where the image is there and has no name that could be removed.
+    fn nameless(&self) -> Option<Error> {
+        let Selector::Digest(_) = self.image.selector else { return None };
+        let store = headstart_store::open(&self.image.location, &self.stores.settings().ok()?).ok()?;
+        let is_there =
+            with_runtime(FEW, |runtime| runtime.block_on(store.manifest(&self.image.selector))).is_ok();
+        is_there.then(|| {
+            let prune = format!("headstart image prune {}", self.image.location);
+            Error::new(ErrorKind::NotFound, "it is there, but has no name: there is nothing to remove")
+                .about(&self.image)
+                .remedy(format!(
+                    "`{prune}` deletes such images a week after they lost the last name (--older-than)"
+                ))
+        })
     }
 }
 

@@ -208,6 +208,9 @@ pub(super) struct Verified {
     image: String,
     digest: String,
     deep: bool,
+    /// `true` if it is in a store whose images are read in full only by copying them.
+    #[serde(skip)]
+    is_remote: bool,
     right: bool,
     /// Blobs that were fetched again, where that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -234,6 +237,7 @@ impl Verified {
             image: image.to_string(),
             digest: verdict.digest.to_string(),
             deep: depth == Depth::Deep,
+            is_remote: image.location.is_remote(),
             right: problems.is_empty(),
             repaired_blobs: None,
             layers: layers.collect(),
@@ -257,6 +261,10 @@ impl fmt::Display for Verified {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match (self.right, self.deep) {
             (true, true) => "every byte is right",
+            (true, false) if self.is_remote => {
+                "digests of metadata and structure are right; data was not read (`headstart image pull` checks every \
+                 byte)"
+            }
             (true, false) => {
                 "digests of metadata and structure are right; data was not read (--deep reads every byte)"
             }

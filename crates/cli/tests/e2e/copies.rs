@@ -142,9 +142,15 @@ fn through_an_object_store() {
     let listed = run(&format!("image list s3://images/a/b {plain} --json")).succeeds().json();
     assert_eq!(listed["images"].as_array().unwrap().len(), 2);
     check_there(&scene, &format!("s3://images/a/b:v1 {plain}"), run);
-    // Which of all that have such a bucket.
+    // As it is typed, and which of all that have such a bucket.
     run(&format!("image inspect s3://images/a/b:none {plain}"))
-        .fails(&[&format!("s3://images@{}/a/b:none", server.addr())]);
+        .fails(&["s3://images/a/b:none ", &format!("(at {})", server.addr())]);
+    // Nothing is proposed that is not to be had there.
+    let verified = run(&format!("image verify s3://images/a/b:v1 {plain}")).succeeds();
+    assert!(
+        verified.stdout.contains("headstart image pull") && !verified.stdout.contains("--deep"),
+        "{verified}"
+    );
     run(&format!("image pull s3://images/a/b:v1 file://~/back {plain}")).succeeds();
     check(&scene, "file://~/back:v1");
     let denied = format!("image pull s3://images/a/b:v1 file://~/back {plain}");

@@ -137,3 +137,20 @@ fn prune_refuses_what_it_cannot_understand() {
     let run = scene.run("image list file://~/store:a");
     assert!(run.status == Some(2) && run.stderr.contains("names an image"), "{run}");
 }
+
+/// Messages name what works.
+#[test]
+fn a_store_is_named_as_messages_say_and_an_image_without_a_name_is_said_to_be_there() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 8);
+    let digest = scene.json("image import a.raw file://~/store:a")["digest"].as_str().unwrap().to_owned();
+    let run = scene.fails("image prune ~/store", &["write file://", "/store"]);
+    let named = run.stderr.split("write ").nth(1).and_then(|rest| rest.split([',', ' ']).next()).unwrap();
+    scene.ok(&format!("image prune {named}"));
+    scene.ok("image remove file://~/store:a");
+    let parts = [&*digest, "has no name", "image prune file://", "--older-than"];
+    let run = scene.fails(&format!("image remove file://~/store@{digest}"), &parts);
+    assert!(!run.stderr.contains("no such image"), "{run}");
+    let other = format!("sha256:{}", "0".repeat(64));
+    scene.fails(&format!("image remove file://~/store@{other}"), &["no such image"]);
+}

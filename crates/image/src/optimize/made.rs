@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_store::store::Copied;
-use headstart_store::{Counters, Selector, Store, Tag, Urgency};
+use headstart_store::{Counters, Selector, Stop, Store, Tag, Urgency};
 use std::sync::Arc;
 
 /// What was staged here, and behind it the store that has the rest.
@@ -20,6 +20,14 @@ pub(super) struct Made {
 impl Store for Made {
     fn location(&self) -> String {
         self.rest.location()
+    }
+
+    fn name(&self) -> String {
+        self.rest.name()
+    }
+
+    fn stop(&self) -> Option<&Stop> {
+        self.rest.stop()
     }
 
     async fn check(&self) -> Result<()> {
