@@ -66,8 +66,10 @@ pub struct TransferReport {
     pub digest: Option<Digest>,
     /// Blobs copied.
     pub copied: u64,
-    /// Their bytes.
+    /// Bytes of these that were copied now.
     pub copied_bytes: u64,
+    /// Bytes of these that were there already: of copies that broke off.
+    pub resumed_bytes: u64,
     /// Blobs that were there already.
     pub present: u64,
     /// Their bytes.
@@ -154,7 +156,8 @@ struct Item {
 /// What became of it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    Copied,
+    /// With so many bytes that were there already.
+    Copied(u64),
     Present,
     Repaired,
     Lost,
@@ -170,7 +173,7 @@ impl Transfer<'_> {
             // Best effort: the store finds out in time that this copy has ended.
             let _ = tokio::time::timeout(LAST_WORD, self.target.done_writing()).await;
         }
-        let location = self.target.location();
+        let location = self.target.name();
         let image = tag.map_or(format!("{location}{selector}"), |tag| format!("{location}:{tag}"));
         done.map_err(|e| match e.kind() {
             ErrorKind::Cancelled => {
@@ -193,7 +196,7 @@ impl Transfer<'_> {
     }
 
     async fn run(&self, selector: &Selector, tag: Option<&Tag>) -> Result<TransferReport> {
-        let name = format!("image {}{selector}", self.source.location());
+        let name = format!("image {}{selector}", self.source.name());
         let (digest, bytes) = self.source.manifest(selector).await?;
         let manifest = Manifest::parse(&bytes).map_err(|e| e.about(&name))?;
         let items = items(&manifest);
@@ -220,10 +223,12 @@ impl Transfer<'_> {
         let mut report = TransferReport { digest: Some(digest), ..TransferReport::default() };
         for (item, fate) in &fates {
             match fate {
-                Fate::Copied | Fate::Repaired => {
+                Fate::Copied(_) | Fate::Repaired => {
+                    let resumed = if let Fate::Copied(resumed) = fate { *resumed } else { 0 };
                     report.repaired += u64::from(*fate == Fate::Repaired);
                     report.copied += 1;
-                    report.copied_bytes = report.copied_bytes.saturating_add(item.size);
+                    report.copied_bytes = report.copied_bytes.saturating_add(item.size - resumed);
+                    report.resumed_bytes = report.resumed_bytes.saturating_add(resumed);
                 }
                 Fate::Present => {
                     report.present += 1;
@@ -246,7 +251,7 @@ impl Transfer<'_> {
         let stored = self.target.put_manifest(&media_type(&bytes), bytes, tag).await?;
         if stored != digest {
             let cause = format!("stored the manifest under another digest, {stored}");
-            return Err(Error::corrupt(cause).about(self.target.location()));
+            return Err(Error::corrupt(cause).about(self.target.name()));
         }
         report.plan = self.take_plan_along(&digest).await;
         Ok(report)
@@ -277,18 +282,20 @@ impl Transfer<'_> {
             return Ok(Fate::Lost);
         }
         let source = BlobSource::new(Arc::clone(self.source), digest, size, self.retry, Handle::current());
+        let source = Arc::new(source);
         let copied = |bytes| step(self.progress, bytes);
-        self.target.put_blob(&digest, Arc::new(source), &copied).await.map_err(|e| match e.kind() {
-            ErrorKind::Corrupt => e.about(format!("blob {digest} of {}", self.source.location())),
+        let blob = Arc::clone(&source) as Arc<dyn ReadAt>;
+        self.target.put_blob(&digest, blob, &copied).await.map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => e.about(format!("blob {digest} of {}", self.source.name())),
             _ => e,
         })?;
         if !is_there {
-            return Ok(Fate::Copied);
+            return Ok(Fate::Copied(size.saturating_sub(source.read_bytes())));
         }
         // Registries may take a blob of that name for the one that they have.
         if !self.is_right(item).await? {
             return Err(Error::corrupt("is damaged in the store, which does not let it be replaced")
-                .about(format!("blob {digest} of {}", self.target.location()))
+                .about(format!("blob {digest} of {}", self.target.name()))
                 .remedy("delete it there, then run this again"));
         }
         Ok(Fate::Repaired)
@@ -399,7 +406,7 @@ pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
             }
             found => found?,
         };
-        let name = || format!("image {}{selector}", store.location());
+        let name = || format!("image {}{selector}", store.name());
         let image = Manifest::parse(&bytes).map_err(|e| e.about(name()));
         let image = image.map(|manifest| Image { digest, manifest });
         Ok::<_, Error>(Some(ListEntry { tag: Some(tag.to_string()), digest: Some(digest), image }))

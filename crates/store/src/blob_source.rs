@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::runtime::Handle;
 
 /// Bytes that are asked for by one request: enough to make round trips cheap, little to lose by a failure.
@@ -23,13 +24,21 @@ pub struct BlobSource {
     len: u64,
     retry: RetrySettings,
     runtime: Handle,
+    /// Bytes that were read.
+    done: AtomicU64,
 }
 
 impl BlobSource {
     /// A blob of `len` bytes, read with the help of `runtime`. Failed requests are tried again as `retry` says.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, blob: Digest, len: u64, retry: RetrySettings, runtime: Handle) -> Self {
-        Self { store, blob, len, retry, runtime }
+        Self { store, blob, len, retry, runtime, done: AtomicU64::new(0) }
+    }
+
+    /// Bytes that were read so far; what was read twice counts twice.
+    #[must_use]
+    pub fn read_bytes(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
     }
 
     async fn read(&self, buf: &mut [u8], range: ByteRange) -> Result<()> {
@@ -47,6 +56,7 @@ impl BlobSource {
             done += bytes.len();
         }
         if done == buf.len() {
+            self.done.fetch_add(range.len(), Ordering::Relaxed);
             return Ok(());
         }
         Err(Error::new(ErrorKind::Unavailable, "the store gave other bytes than asked for"))
@@ -62,8 +72,14 @@ impl ReadAt for BlobSource {
         let range = ByteRange::new(offset, buf.len() as u64).filter(|range| range.end() <= self.len);
         let Some(range) = range else {
             return Err(Error::corrupt(format!("has only {} bytes, none at {offset}", self.len))
-                .about(format!("blob {} of {}", self.blob, self.store.location())));
+                .about(format!("blob {} of {}", self.blob, self.store.name())));
         };
-        self.runtime.block_on(self.read(buf, range))
+        let read = self.read(buf, range);
+        self.runtime.block_on(async {
+            let Some(stop) = self.store.stop() else { return read.await };
+            // Also between tries.
+            let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
+            stop.before(read).await.unwrap_or_else(stopped)
+        })
     }
 }

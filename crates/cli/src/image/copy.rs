@@ -121,6 +121,8 @@ struct Copied {
     digest: Option<String>,
     copied_blobs: u64,
     copied_bytes: u64,
+    /// Bytes of the copied blobs that were there already, of copies that broke off.
+    resumed_bytes: u64,
     present_blobs: u64,
     present_bytes: u64,
     /// Of those copied, such as were there but damaged.
@@ -146,6 +148,7 @@ impl Copied {
             digest: done.digest.map(|digest| digest.to_string()),
             copied_blobs: done.copied,
             copied_bytes: done.copied_bytes,
+            resumed_bytes: done.resumed_bytes,
             present_blobs: done.present,
             present_bytes: done.present_bytes,
             repaired_blobs: done.repaired,
@@ -171,10 +174,15 @@ impl Outcome for Copied {
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let blobs = |number, bytes| format!("{} in {}", ByteSize(bytes), count(number, "blob"));
+        let mut copied = blobs(self.copied_blobs, self.copied_bytes);
+        if self.resumed_bytes > 0 {
+            let resumed = ByteSize(self.resumed_bytes);
+            copied = format!("{copied}; {resumed} more of these were there, of a copy that broke off");
+        }
         let mut fields = vec![
             ("image", self.image.clone()),
             ("digest", self.digest.clone().unwrap_or_default()),
-            ("copied", blobs(self.copied_blobs, self.copied_bytes)),
+            ("copied", copied),
             ("there already", blobs(self.present_blobs, self.present_bytes)),
         ];
         if self.repaired_blobs > 0 {

@@ -1,6 +1,6 @@
 //! Ctrl-C, SIGTERM and kill -9 in the middle of work.
 
-use crate::disk::{Disk, mixed_disk, text};
+use crate::disk::{Disk, mixed_disk, noise, text};
 use crate::scene::{Scene, Started};
 use crate::tools::{self, installed};
 use headstart_block::BlockDevice;
@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -234,6 +235,37 @@ fn a_stopped_copy_says_what_is_there_and_goes_on() {
     }
     scene.ok("image pull file://~/store:a file://~/pulled");
     scene.ok("image verify --deep file://~/pulled:a");
+}
+
+/// What was there of a blob is not said to be copied.
+#[test]
+fn a_copy_that_goes_on_says_how_much_was_there() {
+    let scene = Scene::new();
+    fs::write(scene.path("big.raw"), noise(3, 24 << 20)).unwrap();
+    scene.ok("image import big.raw file://~/store:a");
+    let whole = scene.json("image pull file://~/store:a file://~/whole");
+    let mut started = scene.start("image pull file://~/store:a file://~/pulled --limit-rate 4MB/s");
+    let staging = scene.path("pulled/.headstart");
+    started.wait_until("a part of a blob is there", || bytes_below(&staging) >= 8 << 20);
+    started.signal(Signal::TERM);
+    started.finish().fails(&["run it again to go on"]);
+    let run = scene.json("image pull file://~/store:a file://~/pulled");
+    let number = |of: &serde_json::Value, name: &str| of[name].as_u64().unwrap();
+    assert!(number(&run, "resumed_bytes") >= 8 << 20, "{run}");
+    let all = ["copied_bytes", "resumed_bytes", "present_bytes"].map(|name| number(&run, name));
+    assert_eq!(all.iter().sum::<u64>(), number(&whole, "copied_bytes"), "{run}");
+    assert_eq!(number(&whole, "resumed_bytes"), 0, "{whole}");
+}
+
+/// Bytes of the files below a directory.
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let of = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => bytes_below(&entry.path()),
+        Ok(meta) => meta.len(),
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
 }
 
 /// What looks at no flag is cut off, and a second signal cuts off at once: both say so.
