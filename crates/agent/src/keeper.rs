@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
@@ -335,6 +335,7 @@ async fn bring_all(
     turns: Option<&Semaphore>,
 ) -> Done {
     let mut done = Done { bytes: ranges.iter().map(|range| range.len()).sum(), ..Done::default() };
+    let first = OnceLock::new();
     for attempt in 1..=TRIES {
         let in_vain = AtomicU32::new(0);
         let parts = ranges.iter().copied().flat_map(|range| range.parts(PART));
@@ -344,7 +345,9 @@ async fn bring_all(
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
-            bring_part(shared, carrier, part).await;
+            if let Err(error) = bring_part(shared, carrier, part).await {
+                let _ = first.set(error.to_string());
+            }
             drop(turn);
             let came = missing(shared, &[part]) < part.len();
             let _ = in_vain.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |before| {
@@ -360,6 +363,7 @@ async fn bring_all(
         }
         tokio::time::sleep(PAUSE).await;
     }
+    done.why = first.into_inner().filter(|_| done.lacking > 0);
     done
 }
 
@@ -372,28 +376,35 @@ fn missing(shared: &SharedBlob, ranges: &[ByteRange]) -> u64 {
     missing
 }
 
-/// Brings a part, and the pages of the hash tree that prove it, as far as it can be had.
-async fn bring_part(shared: &SharedBlob, carrier: Option<&Carrier>, part: ByteRange) {
+/// Brings a part, and the pages of the hash tree that prove it, as far as it can be had; the first error of the store
+/// where it fails.
+async fn bring_part(shared: &SharedBlob, carrier: Option<&Carrier>, part: ByteRange) -> Result<()> {
+    let mut done = Ok(());
     if let Some(tree) = shared.tree() {
         let mut pages = Vec::new();
         shared.blob().tree_missing(part, &mut |run| pages.push(run));
         for run in pages {
-            bring_run(tree, carrier, run).await;
+            let brought = bring_run(tree, carrier, run).await;
+            done = done.and(brought);
         }
     }
-    bring_run(shared, carrier, part).await;
+    let brought = bring_run(shared, carrier, part).await;
+    done.and(brought)
 }
 
-async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRange) {
+async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRange) -> Result<()> {
+    let mut done = Ok(());
     for range in shared.want(run, Urgency::Background).await {
         let Some(carrier) = carrier else { continue };
         match carrier.bring(shared.blob(), range, headstart_store::Urgency::Background).await {
             Ok(()) => shared.became_local(range),
             Err(error) => {
                 tracing::debug!(%error, blob = %shared.blob().spec().digest, "cannot be brought ahead of need");
+                done = done.and(Err(error));
             }
         }
     }
+    done
 }
 
 async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {

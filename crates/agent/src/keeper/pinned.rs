@@ -415,8 +415,13 @@ impl Keeper {
             }
         }
         let mut bringing = stream::iter(lacking).buffer_unordered(AT_ONCE);
-        while bringing.next().await.is_some() {}
-        parts.iter().map(|held| held.done()).fold(Done::default(), Done::and)
+        let mut why = None;
+        while let Some(failed) = bringing.next().await {
+            why = why.or(failed);
+        }
+        let done = parts.iter().map(|held| held.done()).fold(Done::default(), Done::and);
+        let why = why.filter(|_| done.lacking > 0);
+        Done { why: done.why.or(why), ..done }
     }
 
     /// Those that are to keep something and have been away for long.
@@ -466,9 +471,14 @@ impl Keeper {
                 keeper.look_who_is_away();
                 if n % LOOKED_EVERY == 0 {
                     let held = keeper.keep_up().await;
-                    let Done { lacking, .. } = Self::bring_held(&held).await;
+                    let Done { lacking, why, .. } = Self::bring_held(&held).await;
                     if lacking > 0 && !said {
-                        tracing::warn!(lacking, "bytes of pinned images that this host keeps cannot be had");
+                        let why = why.as_deref().unwrap_or("no host has them");
+                        tracing::warn!(
+                            lacking,
+                            why,
+                            "bytes of pinned images that this host keeps cannot be had"
+                        );
                     }
                     said = lacking > 0;
                 }
@@ -490,13 +500,14 @@ impl Keeper {
     }
 }
 
-/// Brings what is lacking of a part.
-async fn bring(held: Arc<Held>) {
+/// Brings what is lacking of a part; the cause where not all of it can be had.
+async fn bring(held: Arc<Held>) -> Option<String> {
     let carrier = held.carrier.as_ref();
-    if let Some(tree) = held.shared.tree() {
-        bring_all(tree, carrier, &held.of_tree, None).await;
-    }
-    bring_all(&held.shared, carrier, &held.own, None).await;
+    let tree = match held.shared.tree() {
+        Some(tree) => bring_all(tree, carrier, &held.of_tree, None).await,
+        None => Done::default(),
+    };
+    tree.and(bring_all(&held.shared, carrier, &held.own, None).await).why
 }
 
 /// The blobs of a pinned image.

@@ -214,6 +214,34 @@ impl Done {
     }
 }
 
+/// A cause as other hosts may read it: without paths of this host, and of URLs without credentials and queries.
+fn for_others(why: &str) -> String {
+    let is_lead = |c: char| matches!(c, '(' | '[' | '<' | '`' | '"' | '\'');
+    let is_end = |c: char| matches!(c, ':' | ';' | ',' | '.' | ')' | ']' | '>' | '`' | '"' | '\'');
+    let mut is_path = false;
+    let words = why.split(' ').map(|word| {
+        let (lead, rest) = word.split_at(word.find(|c: char| !is_lead(c)).unwrap_or(word.len()));
+        let (body, end) = rest.split_at(rest.trim_end_matches(is_end).len());
+        let is_file = body.starts_with('/') || body.starts_with("file:");
+        // A path may have blanks in it.
+        is_path = is_file || (is_path && body.contains('/') && !body.contains("://"));
+        match body.split_once("://") {
+            _ if is_path => format!("{lead}(a path){end}"),
+            Some((scheme, url)) => {
+                let url = url.split(['?', '#']).next().unwrap_or_default();
+                let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+                // Of a bucket the name comes first, and then where it is.
+                let is_bucket = matches!(scheme, "s3" | "gs" | "az");
+                let host = if is_bucket { host.split('@').next() } else { host.rsplit('@').next() };
+                let host = host.unwrap_or_default();
+                format!("{lead}{scheme}://{host}{path}{end}")
+            }
+            None => word.to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// Another host's order.
 pub(crate) struct Asked {
     peer: PeerId,
@@ -287,7 +315,8 @@ impl Host {
         let Some(link) = link else { return };
         let mut sent = Ok(());
         if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
-            sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(why));
+            let why = for_others(why);
+            sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(&why));
         }
         if sent.and_then(|()| link.outbox.control(Kind::Done, asked.number, &done.encode())).is_err() {
             // It orders and does not read.
@@ -456,6 +485,24 @@ mod tests {
         assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
         let done = Done { bytes: 5, lacking: 3, why: None };
         assert_eq!(Done::decode(&done.encode()), Some(done));
+    }
+
+    #[test]
+    fn a_cause_tells_others_no_secrets_of_this_host() {
+        for (why, told) in [
+            ("oci://h:5/vm/a: connection refused; name it by --plain-http h:5", None),
+            (
+                "cannot write /var/cache/headstart/blobs/x: No space left",
+                Some("cannot write (a path): No space left"),
+            ),
+            ("`/srv/my images/a b`: gone", Some("`(a path) (a path) b`: gone")),
+            ("file:///srv/images:a: is local", Some("(a path): is local")),
+            ("(https://user:pass@h/a/b?X-Amz-Signature=s#f): 403", Some("(https://h/a/b): 403")),
+            ("s3://b@127.0.0.1:9000/p/index.json: no", Some("s3://b/p/index.json: no")),
+        ] {
+            assert_eq!(for_others(why), told.unwrap_or(why));
+        }
+        assert!(refusal(&for_others(&"/x ".repeat(5000))).len() <= crate::peers::frame::REFUSED_MAX);
     }
 
     #[test]

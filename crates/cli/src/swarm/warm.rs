@@ -257,11 +257,13 @@ impl fmt::Display for HostReports {
         for host in self.list() {
             let number = |name: &str| host[name].as_u64().unwrap_or_default();
             write!(f, "\n{}: ", host["host"].as_str().unwrap_or_default())?;
-            match (host["error"].as_str(), number("lacking_bytes")) {
-                (Some(error), _) => write!(f, "{error}")?,
+            let (error, lacking) = (host["error"].as_str(), number("lacking_bytes"));
+            match (error, lacking) {
+                (Some(error), 0) => write!(f, "{error}")?,
                 (None, 0) => write!(f, "{} are there", ByteSize(number("bytes")))?,
-                (None, lacking) => {
+                (error, lacking) => {
                     write!(f, "of {} {} could not be had", ByteSize(number("bytes")), ByteSize(lacking))?;
+                    error.map_or(Ok(()), |error| write!(f, ": {error}"))?;
                 }
             }
         }
