@@ -78,12 +78,20 @@ pub(crate) fn append_to(path: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Opens a process's log; one that is too long gives way.
+/// The line in a log before what another process says.
+const NEXT: &str = "-- the next process --";
+
+/// Opens a log for a process that is about to start; one that is too long gives way.
 pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
         let _ = std::fs::rename(path, earlier(path));
     }
-    append_to(path)
+    let mut log = append_to(path)?;
+    if log.metadata()?.len() > 0 || earlier(path).exists() {
+        // Without it, the words of the process before are taken for this one's.
+        let _ = log.write_all(format!("{NEXT}\n").as_bytes());
+    }
+    Ok(log)
 }
 
 /// The log before a log.
@@ -93,14 +101,14 @@ pub(crate) fn earlier(log: &Path) -> PathBuf {
     name.into()
 }
 
-/// The last of what a process warned of in its log.
+/// The last of what a process warned of in its log, where it is the last one that the log was opened for.
 pub(crate) fn last_words(log: &Path) -> Option<String> {
     // It may have begun a new log just now.
     let files = [earlier(log), log.to_owned()];
     let text: Vec<u8> = files.iter().filter_map(|file| std::fs::read(file).ok()).flatten().collect();
     let text = String::from_utf8_lossy(&text);
-    let said =
-        text.lines().rev().find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;
+    let mut own = text.lines().rev().take_while(|line| *line != NEXT);
+    let said = own.find(|line| line.starts_with("headstart: ") || line.starts_with("error: "))?;
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
@@ -141,5 +149,26 @@ mod tests {
         assert_eq!(last_words(&log).unwrap(), "warning: one");
         std::fs::write(&log, "error: two\nnoise\n").unwrap();
         assert_eq!(last_words(&log).unwrap(), "two");
+    }
+
+    #[test]
+    fn the_words_of_an_earlier_process_are_not_the_next_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.log");
+        let mut log = open_log(&path).unwrap();
+        assert_eq!(log.metadata().unwrap().len(), 0);
+        log.write_all(b"headstart: warning: one\n").unwrap();
+        assert_eq!(last_words(&path).unwrap(), "warning: one");
+        let mut log = open_log(&path).unwrap();
+        assert_eq!(last_words(&path), None);
+        log.write_all(b"headstart: two\n").unwrap();
+        assert_eq!(last_words(&path).unwrap(), "two");
+        // The log gives way while the process lives, and when the next one starts.
+        std::fs::rename(&path, earlier(&path)).unwrap();
+        std::fs::write(&path, "noise\n").unwrap();
+        assert_eq!(last_words(&path).unwrap(), "two");
+        std::fs::write(&path, vec![b'\n'; usize::try_from(LOG_MAX).unwrap() + 1]).unwrap();
+        open_log(&path).unwrap();
+        assert_eq!(last_words(&path), None);
     }
 }

@@ -74,12 +74,16 @@ impl fmt::Display for Offered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = &self.vssd.0.status;
         write!(f, "{}", self.vssd)?;
-        // What fits no grain is not worth a word.
-        if status.lent < self.asked / 4 * 3 {
-            let (taken, asked) = (ByteSize(status.lent), ByteSize(self.asked));
-            write!(f, "\nonly {taken} of the {asked} are offered or lent: it has no more to spare")?;
+        if status.lent >= self.asked {
+            return Ok(());
         }
-        Ok(())
+        let (taken, asked) = (ByteSize(status.lent), ByteSize(self.asked));
+        let why = if status.lent < self.asked / 4 * 3 {
+            "it has no more to spare, or not before that is erased"
+        } else {
+            "it is offered in whole steps"
+        };
+        write!(f, "\nonly {taken} of the {asked} are offered or lent: {why}")
     }
 }
 
@@ -111,7 +115,8 @@ impl Request {
             duration: self.duration,
             partial: self.partial,
         };
-        self.harvest.client()?.request(&self.name, &wish).map(|leases| Leased { leases })
+        let asked = self.capacity.0;
+        self.harvest.client()?.request(&self.name, &wish).map(|leases| Leased { asked, leases })
     }
 }
 
@@ -135,6 +140,8 @@ impl Release {
 /// What was given.
 #[derive(Serialize)]
 pub(super) struct Leased {
+    /// Bytes that were asked for.
+    asked: u64,
     leases: Vec<LeaseStatus>,
 }
 
@@ -143,6 +150,10 @@ impl Outcome for Leased {}
 impl fmt::Display for Leased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", count(self.leases.len() as u64, "lease"))?;
+        let given = self.leases.iter().fold(0, |sum: u64, lease| sum.saturating_add(lease.capacity));
+        if given < self.asked {
+            write!(f, ", with {} of the {} that were asked for", ByteSize(given), ByteSize(self.asked))?;
+        }
         self.leases.iter().try_for_each(|lease| write!(f, "\n{}", LeaseLine(lease)))
     }
 }

@@ -91,7 +91,7 @@ fn what_is_damaged_further_is_said_and_given_up_by_command() {
     assert!(said.contains("given up"), "{said}");
     daemon.start_again();
     assert_eq!(daemon.ready["vssds"], 0);
-    scene.fails("harvest check ~/h", &["another process has this host open", "stop"]);
+    scene.fails("harvest check ~/h", &["another process has this host open", "stop", "SIGTERM"]);
 }
 
 #[test]

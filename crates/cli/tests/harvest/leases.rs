@@ -123,5 +123,18 @@ fn a_larger_offer_takes_effect_at_once_and_what_is_not_to_be_had_is_said() {
     let said = daemon.say("offer web --capacity 2G --bandwidth 2");
     assert!(said.contains("of the 2 GiB are offered or lent"), "{said}");
     assert!(said.contains("offered") && !said.contains(" lent,"), "{said}");
+    // A little less is said, too, and so is what a request gets.
+    daemon.ask("offer web --capacity 0");
+    let said = daemon.say("offer web --capacity 70M");
+    assert!(said.contains("only 64 MiB of the 70 MiB are offered or lent"), "{said}");
+    let said = daemon.say("offer web --capacity 64M");
+    assert!(!said.contains("offered or lent"), "{said}");
+    daemon.ask("release batch");
+    daemon.wait_until_gone("batch", None);
+    let given = daemon.wait_for("something to spare", || {
+        let run = scene.run("harvest request batch --capacity 1G --partial --dir ~/h");
+        (run.status == Some(0)).then_some(run.stdout)
+    });
+    assert!(given.contains("of the 1 GiB that were asked for"), "{given}");
     daemon.refuses("request batch --capacity 0", &["batch", "0 bytes", "capacity"]);
 }

@@ -10,6 +10,7 @@ use rustix::fs::{Uid, chown};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -387,4 +388,19 @@ fn memory_that_is_taken_away_harms_no_other_vssd() {
     let (rounds, _) = again.end();
     check_rounds(&scene, &bad, rounds);
     daemon.stop();
+}
+
+/// What an earlier process said is not taken for the cause of a later one's end.
+#[test]
+fn the_cause_of_an_end_is_what_that_process_said() {
+    let scene = Scene::new();
+    let Some((mut daemon, _points)) = two(&scene) else { return };
+    let mut log = OpenOptions::new().append(true).open(scene.path("h/exports/a.log")).unwrap();
+    log.write_all(b"headstart: warning: words of the first\n").unwrap();
+    kill(&daemon, "a");
+    let first = daemon.says("pause_ms 50");
+    assert!(first.contains("words of the first") && first.contains("vssd a"), "{first}");
+    kill(&daemon, "a");
+    let second = daemon.says("pause_ms 100");
+    assert!(second.contains("not said") && !second.contains("words of the first"), "{second}");
 }

@@ -324,7 +324,14 @@ impl Host {
                 Ok(grant.slots.iter().filter_map(|(_, id)| self.lease_of(&control, *id)).collect())
             }
             Some(Answer::Short { channels, blocks }) => Err(about(self.too_little(channels, blocks * block))),
-            Some(Answer::NoGhost) => Err(about(Error::invalid("it is no harvest VM's, or is being deleted"))),
+            Some(Answer::NoGhost) => {
+                let error =
+                    Error::invalid("it is no harvest VM's, or is being deleted: only such a one borrows");
+                Err(about(error.remedy(
+                    "name one that was made by `headstart harvest vssd create NAME --kind harvest`; `headstart \
+                     harvest vssd list` says which there are",
+                )))
+            }
             Some(Answer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
             None => Err(about(Error::new(ErrorKind::Unavailable, "the request was not answered"))),
         }
@@ -339,11 +346,11 @@ impl Host {
         drop(control);
         let mut cause =
             format!("for that long {} on {channels} channels are to be had at once", ByteSize(bytes));
-        let mut remedy = "ask for less, for a shorter time, or with partial; or wait until more is spare";
+        let mut remedy = "ask for less, for a shorter time, or with --partial; or wait until more is spare";
         if coming > 0 {
             cause = format!("{cause}, and {} more are being erased", ByteSize(coming));
             remedy = "ask again when that is erased, as `headstart harvest status` says; or ask for less, for a \
-                      shorter time, or with partial";
+                      shorter time, or with --partial";
         }
         Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
     }

@@ -329,9 +329,10 @@ pub(super) fn lock_dir(dir: &Path) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
-            let error =
-                Error::new(ErrorKind::Conflict, "another process has this host open").about(dir.display());
-            Err(error.remedy("stop that one, or give another directory"))
+            let cause = "another process has this host open";
+            let remedy = "stop that one (`fuser DIR/lock` says its number, and a daemon ends with SIGTERM), or give \
+                          another directory";
+            Err(Error::new(ErrorKind::Conflict, cause).about(dir.display()).remedy(remedy))
         }
         Err(TryLockError::Error(error)) => Err(Error::io("cannot be locked", error).about(path.display())),
     }

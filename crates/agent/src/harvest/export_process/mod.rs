@@ -348,7 +348,8 @@ impl Supervisor {
     }
 
     fn tell_of_end(&self, pause: Duration) {
-        let why = crate::pid_file::last_words(&self.pid_file.with_extension("log")).unwrap_or_default();
+        let why = crate::pid_file::last_words(&self.pid_file.with_extension("log"));
+        let why = why.as_deref().unwrap_or("not said");
         let vssd = &self.shared.name;
         let pause_ms = pause.as_millis();
         tracing::warn!(vssd, why, pause_ms, "the export process of a vSSD has ended, and is started again");
