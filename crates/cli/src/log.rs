@@ -3,17 +3,24 @@
 //! `HEADSTART_LOG` says more or less: a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by crate
 //! (`warn,headstart_store=debug`). Without it our own warnings are printed, and nothing of the libraries below.
 //!
+//! What a client or a failing disk causes can happen a thousand times a second. So a command that serves prints of each
+//! place in the code a hundred warnings, then one more every three seconds, with the number of those that were left out
+//! since ([`limit`]).
+//!
 //! A process that serves a disk of an agent has a file for standard error, as long as the disk is attached, and its
 //! clients can make it warn as often as they like. So the file is bounded: see [`bound`].
 
 use crate::terminal;
 use headstart_block::{Error, Result, private};
+use std::collections::HashMap;
 use std::fmt::{Debug, Write};
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -23,6 +30,12 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 /// The variable that chooses what is said.
 const VARIABLE: &str = "HEADSTART_LOG";
+
+/// Warnings of one place in the code that a command which serves prints at once.
+const AT_ONCE: u32 = 100;
+
+/// The time after which it prints one more.
+const ONE_MORE: Duration = Duration::from_secs(3);
 
 /// The start of the names of our crates.
 const OURS: &str = "headstart";
@@ -90,13 +103,63 @@ impl Bounded {
     }
 }
 
+/// Warnings of each place in the code, where they are limited.
+static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
+
+/// Limits warnings from now on: for commands that serve.
+pub(crate) fn limit() {
+    LIMITED.get_or_init(Mutex::default);
+}
+
+/// Warnings that one place in the code may still print.
+struct Budget {
+    left: u32,
+    /// The time up to which it has got more.
+    at: Instant,
+    left_out: u64,
+}
+
+impl Budget {
+    fn new(at: Instant) -> Self {
+        Self { left: AT_ONCE, at, left_out: 0 }
+    }
+
+    /// The number of warnings that were left out before the next one; none where that is left out, too.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let more = now.saturating_duration_since(self.at).as_secs() / ONE_MORE.as_secs();
+        let more = u32::try_from(more).unwrap_or(u32::MAX).min(AT_ONCE);
+        self.left = self.left.saturating_add(more).min(AT_ONCE);
+        self.at = if self.left == AT_ONCE { now } else { self.at + ONE_MORE * more };
+        if self.left == 0 {
+            self.left_out += 1;
+            return None;
+        }
+        self.left -= 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// The number of warnings of the same place that were left out before this event; none where it is left out itself.
+fn budgeted(event: &Event<'_>) -> Option<u64> {
+    let Some(limited) = LIMITED.get().filter(|_| *event.metadata().level() <= Level::WARN) else {
+        return Some(0);
+    };
+    let now = Instant::now();
+    let mut limited = limited.lock().unwrap_or_else(PoisonError::into_inner);
+    limited.entry(event.metadata().callsite()).or_insert_with(|| Budget::new(now)).take(now)
+}
+
 /// Prints each event as a line.
 struct Lines;
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let Some(left_out) = budgeted(event) else { return };
         let mut line = Line::default();
         event.record(&mut line);
+        if left_out > 0 {
+            line.fact("left_out", &left_out);
+        }
         print(&line.finish(*event.metadata().level()));
     }
 }
@@ -125,8 +188,20 @@ fn printable(c: char) -> impl Iterator<Item = char> {
     escaped.into_iter().flatten().chain(plain)
 }
 
+impl Line {
+    fn fact(&mut self, name: &str, value: &dyn Debug) {
+        let comma = if self.facts.is_empty() { "" } else { ", " };
+        // Writing to a string does not fail.
+        let _ = write!(self.facts, "{comma}{name} {value:?}");
+    }
+}
+
 impl Visit for Line {
     fn record_str(&mut self, field: &Field, value: &str) {
+        // A disk that is the only one has no name, say.
+        if value.is_empty() {
+            return;
+        }
         self.record_debug(field, &format_args!("{value}"));
     }
 
@@ -136,8 +211,8 @@ impl Visit for Line {
             "message" => write!(self.message, "{value:?}"),
             "error" | "why" => write!(self.cause, ": {value:?}"),
             name => {
-                let comma = if self.facts.is_empty() { "" } else { ", " };
-                write!(self.facts, "{comma}{name} {value:?}")
+                self.fact(name, value);
+                Ok(())
             }
         };
     }
@@ -166,6 +241,23 @@ mod tests {
         other.write_all(&[b'x'; 200]).unwrap();
         bounded.begin_anew(&other).unwrap();
         assert_eq!((other.metadata().unwrap().len(), lengths("a.log")), (200, 10));
+    }
+
+    #[test]
+    fn warnings_of_one_place_are_counted_where_they_are_too_many() {
+        let (start, mut budget) = (Instant::now(), Budget::new(Instant::now()));
+        budget.at = start;
+        // A thousand a second, for a minute.
+        let said: Vec<_> = (0..60_000)
+            .filter_map(|millis| Some((millis, budget.take(start + Duration::from_millis(millis))?)))
+            .collect();
+        assert_eq!(said.len(), 100 + 19);
+        assert!(said[..100].iter().all(|(_, left_out)| *left_out == 0));
+        assert_eq!((said[100], said[101]), ((3000, 2900), (6000, 2999)));
+        // One a second once it is quiet: nothing is left out, and what was is said.
+        let mut seldom = (0..).map(|n| budget.take(start + Duration::from_secs(600 + n)));
+        assert_eq!(seldom.next().unwrap(), Some(2999));
+        assert!(seldom.take(100).all(|left_out| left_out == Some(0)));
     }
 
     #[test]

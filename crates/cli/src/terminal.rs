@@ -200,6 +200,7 @@ impl Terminal {
 
     /// This command serves others until it is asked to stop: it may take its time to end in order then.
     pub(crate) fn serves(&self) {
+        crate::log::limit();
         self.stop.serves.store(true, Ordering::Relaxed);
     }
 

@@ -1,11 +1,14 @@
 //! What a host has others do, and what these refuse, as its user sees it: real certificates, nothing attached anywhere.
 
 use crate::agent::Agent;
+use crate::attached::PATIENCE;
 use crate::cluster::{knows, start, wait_for};
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
 use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::registry::{Access, Registry};
 use serde_json::Value;
+use std::time::Instant;
 
 /// An operator and another host, which may fetch from `allowed`.
 fn hosts<'s>(scene: &'s Scene, allowed: &str) -> (Agent<'s>, Agent<'s>) {
@@ -100,4 +103,58 @@ fn an_agent_may_attach_what_is_cached_although_it_is_denied() {
     let disk = agent.attach(&words);
     assert!(disk["ready"]["ways"][0]["uri"].is_string(), "{disk}");
     agent.detach("vm");
+}
+
+/// The cause travels from the host that cannot to the operator who asked.
+#[test]
+fn a_host_says_why_it_cannot_fetch() {
+    let scene = noisy(1);
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let plain = format!("--plain-http {}", registry.host());
+    let image = format!("oci://{}/vm/disk:v1", registry.host());
+    scene.ok(&format!("image push file://~/store:v1 {image} {plain}"));
+    // It may use the store, and was not told that this has no TLS.
+    let (a, _b) = hosts(&scene, &format!("--allow-store oci://{}/vm", registry.host()));
+    let of_a = a.option();
+    for words in [
+        format!("swarm warm {image} --whole --on b {plain} {of_a}"),
+        format!("swarm pin {image} --copies 1 --on b {plain} {of_a}"),
+    ] {
+        let part = only(&scene, &words, "b");
+        assert!(part["lacking_bytes"].as_u64() > Some(0), "{part}");
+        let why = part["error"].as_str().unwrap_or_else(|| panic!("{part}"));
+        assert!(why.contains("--plain-http") && why.contains(&registry.host()), "{why}");
+        assert!(!why.contains(scene.path("").to_str().unwrap()) && why.len() <= 1024, "{why}");
+        let run = scene.run(&words);
+        let line = format!("{}{}", run.stdout, run.stderr);
+        assert!(
+            line.contains("b: of ") && line.contains("could not be had: ") && line.contains(why),
+            "{run}"
+        );
+    }
+}
+
+/// Requests can make a daemon warn as often as they like, and fill no log.
+#[test]
+fn warnings_that_requests_cause_are_limited() {
+    let scene = Scene::new();
+    let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
+    let hex = "ab".repeat(32);
+    // A store that is none, and no part that there is.
+    let order = serde_json::json!({
+        "digest": format!("sha256:{hex}"), "len": 65_536, "tree_root": hex, "tree_digest": format!("sha256:{hex}"),
+        "tree_len": 1024, "store": "nonsense", "parts": [[1_u64 << 40, 1]],
+    });
+    let request = format!("POST /v1/warm\n{}", serde_json::json!({ "blobs": [order] }));
+    let began = Instant::now();
+    for _ in 0..400 {
+        assert_eq!(agent.http(&request).0, 200);
+    }
+    let (mut warned, allowed) = (0, 100 + began.elapsed().as_secs() / 3 + 1);
+    let until = Instant::now() + PATIENCE;
+    while warned < 100 && Instant::now() < until {
+        let said = agent.said();
+        warned = said.lines().filter(|line| line.contains("cannot fetch for others")).count() as u64;
+    }
+    assert!((100..=allowed).contains(&warned), "{warned} of {allowed}");
 }

@@ -152,6 +152,12 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
         assert h.pread(512, 60 << 20) == b'b' * 512";
     let most = watched(&scene, &attached.uri(), script);
     assert!(most <= 24 * MIB, "{most}");
+    // The only disk has no name, and none is said.
+    let said = attached.said();
+    assert!(
+        said.contains("a request failed") && said.contains("(peer ") && !said.contains("export ,"),
+        "{said}"
+    );
     let report = attached.detach();
     assert!(report["reads"].as_u64().is_some());
 }

@@ -6,6 +6,7 @@
 
 use super::kernel::probe_trusting;
 use super::{CREATION_PATIENCE, UblkSettings};
+use crate::complaints::{Complaints, complain};
 use crate::slow_lane::SlowLane;
 use crate::{Export, STOP_PATIENCE, Server, host_cache};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
@@ -51,6 +52,7 @@ struct Target {
     lane: SlowLane,
     /// No more waiting for bytes from elsewhere.
     stopping: AtomicBool,
+    complaints: Complaints,
 }
 
 impl Ublk {
@@ -67,7 +69,8 @@ impl Ublk {
                 .remedy("export it with --fuse, which has its exact size"));
         }
         let (lane, stopping) = (SlowLane::new(WAITING_MAX), AtomicBool::new(false));
-        let target = Arc::new(Target { device: export.device, lane, stopping });
+        let target =
+            Arc::new(Target { device: export.device, lane, stopping, complaints: Complaints::default() });
         let (started, start) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let (serving, settings) = (Arc::clone(&target), settings.clone());
@@ -331,7 +334,7 @@ async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, 
     match result {
         Ok(()) => i32::try_from(len).unwrap_or(i32::MAX),
         Err(error) => {
-            tracing::warn!("ublk: {:?} at {offset} failed: {error}", request.operation);
+            complain!(target.complaints, Fault, %error, "ublk: {:?} at {offset} failed", request.operation);
             -errno(&error)
         }
     }
