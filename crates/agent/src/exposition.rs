@@ -3,6 +3,9 @@
 use headstart_disk::stats::{BUCKETS, Distribution};
 use std::fmt::{Display, Write};
 
+/// The media type of a page.
+pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// What a metric is.
 #[derive(Clone, Copy)]
 pub enum Kind {
@@ -22,6 +25,29 @@ pub type Number = (&'static str, &'static str, u64);
 pub struct Page(String);
 
 impl Page {
+    /// A page whose names begin with `prefix`, with the version as its first metric.
+    #[must_use]
+    pub fn of(prefix: &str) -> Self {
+        let (mut page, name) = (Self::default(), format!("{prefix}_info"));
+        page.metric(&name, Kind::Gauge, "The version of headstart.");
+        page.sample(&name, &[("version", env!("CARGO_PKG_VERSION"))], 1);
+        page
+    }
+
+    /// A metric with a sample of each thing that has it: its labels and the value.
+    pub fn each<'a, const LABELS: usize, V: Display>(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        help: &str,
+        values: impl Iterator<Item = ([(&'a str, &'a str); LABELS], Option<V>)>,
+    ) {
+        self.metric(name, kind, help);
+        for (labels, value) in values {
+            value.iter().for_each(|value| self.sample(name, &labels, value));
+        }
+    }
+
     /// Begins a metric; its samples follow.
     pub fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
@@ -59,7 +85,7 @@ impl Page {
         let _ = writeln!(self.0, "{name}_count{} {sum}", Labels(labels, None));
     }
 
-    /// The page.
+    /// The text of the page.
     #[must_use]
     pub fn finish(self) -> String {
         self.0

@@ -37,9 +37,7 @@ pub(super) fn render(served: &Served) -> String {
 
 /// What is counted begins at zero with each daemon, as Prometheus expects of counters; erasures of flash go on.
 pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
-    let mut page = Page::default();
-    page.metric("headstart_harvest_info", Kind::Gauge, "The version of headstart.");
-    page.sample("headstart_harvest_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let mut page = Page::of(PREFIX);
     for (kind, ending, numbers) in [(Kind::Gauge, "", &VSSD[..]), (Kind::Counter, "_total", &VSSD_IO[..])] {
         for (name, help, number) in numbers {
             let all = vssds.iter().map(|vssd| (vssd, Some(number(vssd))));
@@ -75,14 +73,9 @@ fn of_vssds<'a>(
     help: &str,
     values: impl Iterator<Item = (&'a Vssd, Option<impl Display>)>,
 ) {
-    let name = format!("{PREFIX}_vssd_{name}");
-    page.metric(&name, kind, help);
-    for (vssd, value) in values {
-        if let Some(value) = value {
-            let labels = [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
-            page.sample(&name, &labels, value);
-        }
-    }
+    let labels = |vssd: &'a Vssd| [("vssd", vssd.status.name.as_str()), ("kind", vssd.status.kind.name())];
+    let values = values.map(|(vssd, value)| (labels(vssd), value));
+    page.each(&format!("{PREFIX}_vssd_{name}"), kind, help, values);
 }
 
 fn now(status: &HostStatus) -> [Number; 12] {

@@ -9,6 +9,7 @@ use super::exports::Exports;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::disks::check_name;
+use crate::exposition;
 use crate::rest::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::rest::{HttpPort, Rest};
 use axum::extract::State;
@@ -507,7 +508,7 @@ async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 async fn page(served: Shared) -> Answer<impl IntoResponse> {
     let page = blocking(served, |served| Ok(metrics::render(served))).await?;
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page))
+    Ok(([(CONTENT_TYPE, exposition::TEXT)], page))
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

@@ -18,9 +18,7 @@ const STATES: [(DiskState, &str); 4] = [
 const SWARM: &str = "headstart_agent_swarm";
 
 pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
-    let mut page = Page::default();
-    page.metric("headstart_agent_info", Kind::Gauge, "The version of headstart.");
-    page.sample("headstart_agent_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let mut page = Page::of("headstart_agent");
     let disks = served.disks.list();
     page.metric("headstart_agent_disks", Kind::Gauge, "Disks that the agent looks after, by what they do.");
     for (state, name) in STATES {
@@ -28,10 +26,9 @@ pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {
         page.sample("headstart_agent_disks", &[("state", name)], number);
     }
     let name = "headstart_agent_disk_restarts_total";
-    page.metric(name, Kind::Counter, "How often a disk's process died and was started again.");
-    for disk in &disks {
-        page.sample(name, &[("disk", &disk.spec.name)], disk.restarts);
-    }
+    let help = "How often a disk's process died and was started again.";
+    let restarts = disks.iter().map(|disk| ([("disk", disk.spec.name.as_str())], Some(disk.restarts)));
+    page.each(name, Kind::Counter, help, restarts);
     page.numbers("headstart_agent_cache", Kind::Counter, &cached(served));
     if let Some(swarm) = &served.swarm {
         let status = swarm.status();

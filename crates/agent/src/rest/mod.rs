@@ -12,6 +12,7 @@ pub use listening::{HttpPort, serve};
 
 use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
+use crate::exposition;
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
@@ -327,10 +328,7 @@ async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
 /// Metrics of the agent and of its part in the swarm, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 async fn metrics(State(served): Shared) -> impl IntoResponse {
-    (
-        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
-        metrics::render(&served, &pins(&served).await),
-    )
+    ([(CONTENT_TYPE, exposition::TEXT)], metrics::render(&served, &pins(&served).await))
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use headstart_agent::exposition::{Kind, Page};
+use headstart_agent::exposition::{self, Kind, Page};
 use headstart_block::{Error, Result};
 use headstart_disk::Preloaded;
 use headstart_disk::stats::SlowCause;
@@ -33,13 +33,11 @@ pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Re
 }
 
 async fn page(State(session): State<Arc<Session>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], render(&session))
+    ([(CONTENT_TYPE, exposition::TEXT)], render(&session))
 }
 
 fn render(session: &Session) -> String {
-    let mut page = Page::default();
-    page.metric("headstart_info", Kind::Gauge, "The version of headstart.");
-    page.sample("headstart_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let mut page = Page::of("headstart");
     latencies(&mut page, &session.disks);
     requests(&mut page, &session.disks);
     writable(&mut page, &session.disks);
@@ -85,12 +83,7 @@ fn each_disk(
     disks: &[NamedDisk],
     value: impl Fn(&NamedDisk) -> Option<f64>,
 ) {
-    page.metric(name, kind, help);
-    for disk in disks {
-        if let Some(value) = value(disk) {
-            page.sample(name, &[("disk", &disk.name)], value);
-        }
-    }
+    page.each(name, kind, help, disks.iter().map(|disk| ([("disk", disk.name.as_str())], value(disk))));
 }
 
 #[expect(clippy::cast_precision_loss, reason = "Prometheus has nothing but doubles")]
