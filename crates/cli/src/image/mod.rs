@@ -158,7 +158,8 @@ pub(crate) struct Commit {
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
     pair: Vec<PathBuf>,
-    /// The image that it was written on [default: of a writable layer, the one that it notes]
+    /// The image that it was written on [default: of a writable layer, the one that it notes, if that is in a directory
+    /// or kept with the layer by `attach --keep-base`]
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]
