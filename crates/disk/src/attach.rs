@@ -106,6 +106,8 @@ pub struct WritableOptions {
     pub size: Option<u64>,
     /// Most bytes that the directory may take. `None`: twice what the disk holds over its image, and 128 MiB.
     pub max: Option<u64>,
+    /// The name of the image that it notes, where the image is attached from a copy of that. `None`: as it is attached.
+    pub origin: Option<Reference>,
 }
 
 /// A disk that was attached.
@@ -479,7 +481,8 @@ fn assemble(
         None => (Top::Base(base), None),
         Some(writable) => {
             let (disk, made) = open_writable(base, digest, reference, writable)?;
-            if let Err(error) = disk.note_reference(&reference.to_string()) {
+            let noted = writable.origin.as_ref().unwrap_or(reference);
+            if let Err(error) = disk.note_reference(&noted.to_string()) {
                 tracing::warn!(%error, "where the image is to be found is not noted in the writable directory");
             }
             disk.set_limits(Limits { max: writable.max, ..Limits::default() })?;

@@ -130,8 +130,20 @@ impl fmt::Display for Line<'_> {
         if let Some(error) = self.0["error"].as_str() {
             write!(f, ", {error}")?;
         }
+        let ready = &self.0["ready"];
         for image in self.0["images"].as_array().into_iter().flatten() {
-            write!(f, "\n  {} is {}", text(&image["image"]), text(&image["digest"]))?;
+            let mut served = ready["disks"].as_array().into_iter().flatten();
+            let is_it = |disk: &&Value| disk["digest"] == image["digest"] && disk["name"] == image["name"];
+            match served.find(is_it).filter(|disk| disk["kept_in"].is_string()) {
+                Some(kept) => {
+                    let (name, dir) = (text(&kept["image"]), text(&kept["kept_in"]));
+                    write!(f, "\n  {name} is {}, kept in {dir}", text(&image["digest"]))?;
+                }
+                None => write!(f, "\n  {} is {}", text(&image["image"]), text(&image["digest"]))?,
+            }
+        }
+        for warning in ready["warnings"].as_array().into_iter().flatten() {
+            write!(f, "\n  warning: {}", text(warning))?;
         }
         for space in self.0["space"].as_array().into_iter().flatten() {
             let bytes = |name: &str| ByteSize(space[name].as_u64().unwrap_or(0));
@@ -140,7 +152,7 @@ impl fmt::Display for Line<'_> {
                 write!(f, ", writes wait until it is collected")?;
             }
         }
-        let ways = self.0["ready"]["ways"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let ways = ready["ways"].as_array().map(Vec::as_slice).unwrap_or_default();
         ways.iter().try_for_each(|way| write!(f, "\n  {}", text(&way["uri"])))
     }
 }

@@ -25,6 +25,9 @@ use std::time::Duration;
 /// Smallest limit of a cache: with less, what was just fetched is thrown out again.
 const CACHE_SIZE_MIN: u64 = 4 << 20;
 
+/// The longest time that a read waits for a store, where --deadline does not say.
+const DEADLINE: Duration = Duration::from_secs(5 * 60);
+
 /// How a file of plans begins.
 const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
 
@@ -62,15 +65,16 @@ pub(crate) struct Attach {
     /// Take writes into this directory, which is made where it is not there; without it the disk is read-only
     #[arg(long, value_name = "DIR")]
     pub(crate) writable: Option<PathBuf>,
-    /// Copy the image into the writable directory before the disk is served, as `base`: from then on it needs no store
+    /// Copy the image into the writable directory before the disk is served, as `base`: from then on it needs no store,
+    /// and that image is served by whatever tag of the store it is attached
     #[arg(long, requires = "writable")]
     pub(crate) keep_base: bool,
     /// Make the disk this large; at least as large as it is
     #[arg(long, requires = "writable")]
     pub(crate) size: Option<ByteSize>,
-    /// Most bytes that the --writable directory of a disk takes, 16M at least: the guest gets ENOSPC (over virtio an
-    /// I/O error) for what goes beyond, and can write again after a discard [default: twice the data that is live, and
-    /// 128M]
+    /// Most bytes that the --writable directory of a disk takes, without the copy of --keep-base, 16M at least: the
+    /// guest gets ENOSPC (over virtio an I/O error) for what goes beyond, and can write again after a discard
+    /// [default: twice the data that is live, and 128M]
     #[arg(long, value_name = "SIZE", requires = "writable", value_parser = parse_writable_max)]
     pub(crate) writable_max: Option<ByteSize>,
     /// Where what was fetched is kept, shared by all disks of this host [default: /var/cache/headstart, or
@@ -103,10 +107,10 @@ pub(crate) struct Attach {
     /// then reads what others fetched into it
     #[arg(long, overrides_with = "cached_although_denied", help_heading = "Caching and preloading")]
     pub(crate) cached_although_denied: bool,
-    /// How long a read waits for a store that does not answer before the guest gets an error
-    #[arg(long, default_value = "5m", value_parser = parse_deadline, value_name = "TIME")]
-    #[arg(help_heading = "Caching and preloading")]
-    pub(crate) deadline: Duration,
+    /// How long a read waits for a store that does not answer before the guest gets an error, and a copy for
+    /// --keep-base before the attach fails [default: 5m; for --keep-base 30s]
+    #[arg(long, value_parser = parse_deadline, value_name = "TIME", help_heading = "Caching and preloading")]
+    pub(crate) deadline: Option<Duration>,
     /// Ask the agent of this host first for what is missing, at its swarm.sock; it has to have the same --cache
     #[arg(long, value_name = "SOCK", help_heading = "Caching and preloading")]
     pub(crate) swarm: Option<PathBuf>,
@@ -189,7 +193,8 @@ impl Attach {
 
     pub(crate) fn pull_settings(&self) -> headstart_pull::Settings {
         let miss_rest = if self.whole_blocks { Rest::None } else { Rest::default() };
-        headstart_pull::Settings { deadline: self.deadline, miss_rest, ..headstart_pull::Settings::default() }
+        let deadline = self.deadline.unwrap_or(DEADLINE);
+        headstart_pull::Settings { deadline, miss_rest, ..headstart_pull::Settings::default() }
     }
 
     /// Where fetched bytes are kept.

@@ -1,15 +1,30 @@
 //! `--keep-base`: a writable directory gets a copy of the image that it lies on, and needs no store from then on.
 
+use crate::terminal::print_above;
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
 use headstart_image::kept_base;
 use headstart_image::progress::Progress;
-use headstart_image::store::{ImageStore, lease_of_directory};
+use headstart_image::store::{ImageStore, by_digest, lease_of_directory};
 use headstart_image::transfer::transfer;
 use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
-use headstart_store::{Location, Reference, Selector, Settings, Store};
+use headstart_store::{Location, Reference, RetrySettings, Selector, Settings, Stop, StopSender, Store};
+use std::convert::Infallible;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::{Instant, sleep, timeout};
+
+/// The time without a byte after which the user is told what a copy waits for; twice that the next time.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a copy moves.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The longest time that reads of a copy that ended early are waited for.
+const LAST_READS: Duration = Duration::from_secs(2);
 
 /// Checks that a writable directory, where it is there, is one that no other user can exchange, and that its copy is in
 /// it and not elsewhere. A copy that others can read is closed.
@@ -34,55 +49,215 @@ pub(super) fn check(dir: &Path) -> Result<()> {
     }
 }
 
-/// The image that a disk is attached by: the copy in its writable directory, where there is one of the image that is
-/// asked for.
-pub(super) fn kept(dir: &Path, reference: &Reference, known: Option<&KnownImage>) -> Option<Reference> {
-    let kept = kept_base::find(dir)?;
-    let asked = match (&reference.selector, known) {
+/// The copy of its image in a writable directory.
+pub(super) struct Kept {
+    /// The copy.
+    pub(super) copy: Reference,
+    /// The image that was copied, by the name that the directory notes.
+    pub(super) origin: Option<Reference>,
+    /// The fact that the user should know where the image asked for may be another one.
+    pub(super) warning: Option<String>,
+}
+
+impl Kept {
+    /// The name of the image for people.
+    pub(super) fn image(&self) -> String {
+        self.origin.as_ref().unwrap_or(&self.copy).to_string()
+    }
+}
+
+/// The copy by which a disk is attached; none where the directory has none, or one of another image than the digest
+/// that is asked for.
+///
+/// # Errors
+/// [`ErrorKind::Conflict`] where a tag of another store is asked for than that from which the copy comes.
+pub(super) fn kept(dir: &Path, asked: &Reference, known: Option<&KnownImage>) -> Result<Option<Kept>> {
+    let Some(copy) = kept_base::find(dir) else { return Ok(None) };
+    let Selector::Digest(digest) = copy.selector else { return Ok(None) };
+    let noted = WritableDisk::inspect(dir)?.reference;
+    let noted = noted.and_then(|noted| noted.parse::<Reference>().ok());
+    let noted = noted.filter(|noted| noted.location != copy.location);
+    let wanted = match (&asked.selector, known) {
         (_, Some(known)) => Some(known.digest),
-        (Selector::Digest(digest), None) => Some(*digest),
-        // A tag may mean something else by now: the directory lies on what it lies on.
+        (Selector::Digest(wanted), None) => Some(*wanted),
         (Selector::Tag(_), None) => None,
     };
-    asked.is_none_or(|asked| kept.selector == Selector::Digest(asked)).then_some(kept)
+    match wanted {
+        Some(wanted) if wanted != digest => Ok(None),
+        Some(_) => {
+            let origin = noted.unwrap_or_else(|| by_digest(asked, digest));
+            Ok(Some(Kept { copy, origin: Some(origin), warning: None }))
+        }
+        None => kept_of_tag(dir, asked, copy, digest, noted).map(Some),
+    }
+}
+
+/// The same for a tag, which nobody is asked for: the directory lies on what it lies on.
+fn kept_of_tag(
+    dir: &Path,
+    asked: &Reference,
+    copy: Reference,
+    digest: Digest,
+    noted: Option<Reference>,
+) -> Result<Kept> {
+    let other =
+        "the image of a tag is not looked up again for such a directory; for another image, give a new one";
+    let warning = match &noted {
+        None => Some(format!(
+            "{} keeps a copy of an image, {digest}, without a note of its name: that image is served, whatever \
+             {asked} stands for; {other}",
+            dir.display()
+        )),
+        Some(noted) if noted.location != asked.location => {
+            let cause =
+                format!("it keeps its own copy of {noted} ({digest}), and {asked} is of another store");
+            let same = by_digest(asked, digest);
+            return Err(Error::new(ErrorKind::Conflict, cause).about(dir.display()).remedy(format!(
+                "attach {noted} instead, or {same} where that is the same image, or give a new directory"
+            )));
+        }
+        Some(noted) if noted.selector != asked.selector => Some(format!(
+            "{} keeps its own copy of {noted} ({digest}): that image is served, not {asked}; {other}",
+            dir.display()
+        )),
+        Some(_) => None,
+    };
+    Ok(Kept { copy, origin: noted, warning })
+}
+
+/// The copies of a process: what they read ends before the process's runtime does.
+pub(super) struct Copies {
+    sender: StopSender,
+    stop: Stop,
+}
+
+impl Copies {
+    pub(super) fn new() -> Self {
+        let (sender, stop) = Stop::new();
+        Self { sender, stop }
+    }
+
+    /// The settings of the stores of a copy, which give up after `deadline`.
+    fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
+        let stop = Some(self.stop.clone());
+        let Some(deadline) = deadline else { return Settings { stop, ..settings.clone() } };
+        Settings {
+            stop,
+            connect_timeout: settings.connect_timeout.min(deadline),
+            first_byte_timeout: settings.first_byte_timeout.min(deadline),
+            stall_timeout: settings.stall_timeout.min(deadline),
+            retry: RetrySettings { deadline, ..settings.retry },
+            ..settings.clone()
+        }
+    }
+
+    /// Ends what copies that ended early still read, and waits for that: threads that read have timers of `runtime`.
+    pub(super) fn end(self, runtime: &Runtime) {
+        let Self { sender, stop } = self;
+        sender.ask();
+        drop(stop);
+        if runtime.block_on(async { timeout(LAST_READS, sender.unused()).await }).is_err() {
+            tracing::debug!("reads of a copy do not end");
+        }
+    }
 }
 
 /// Copies the image of `reference` into the writable directory, and returns the copy; none where the directory lies on
-/// another image.
+/// another image. A store that gives nothing is waited for until `deadline`.
 ///
 /// # Errors
 /// What the stores report. What was copied stays, and the next copy goes on there.
 pub(super) async fn keep(
-    settings: &Settings,
+    (settings, copies): (&Settings, &Copies),
     reference: &Reference,
     dir: &Path,
+    deadline: Option<Duration>,
     progress: &dyn Progress,
-) -> Result<Option<Reference>> {
-    let from = headstart_store::open(&reference.location, settings)?;
-    let (digest, _) = from.manifest(&reference.selector).await?;
-    let disk = WritableDisk::inspect(dir).ok();
-    if disk.as_ref().is_some_and(|disk| disk.parent != digest.to_string()) {
-        return Ok(None);
+) -> Result<Option<Kept>> {
+    let settings = copies.settings(settings, deadline);
+    let from = headstart_store::open(&reference.location, &settings)?;
+    let moved = Moved { progress, bytes: AtomicU64::new(0), left: AtomicU64::new(u64::MAX) };
+    let copied = async {
+        let (digest, _) = from.manifest(&reference.selector).await?;
+        let disk = WritableDisk::inspect(dir).ok();
+        if disk.as_ref().is_some_and(|disk| disk.parent != digest.to_string()) {
+            return Ok(None);
+        }
+        private::make_directory(&dir.join(BASE_DIR))
+            .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
+        check(dir)?;
+        let location = kept_base::location(dir)?;
+        let to = headstart_store::open(&location, &settings)?;
+        let (selector, tag) = (Selector::Digest(digest), kept_base::tag()?);
+        let copied = transfer(&from, &selector, &to, &tag, settings.retry, &moved).await;
+        copied.map_err(|e| match e.kind() {
+            ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
+            _ => e,
+        })?;
+        if let Some(disk) = disk {
+            release(&*from, reference, disk.uuid, dir).await;
+        }
+        let copy = Reference { location, selector };
+        Ok::<_, Error>(Some(Kept { copy, origin: Some(reference.clone()), warning: None }))
+    };
+    tokio::select! {
+        biased;
+        copied = copied => copied,
+        never = tell_of_waiting(&*from, reference, &moved, settings.retry.deadline) => match never {},
     }
-    private::make_directory(&dir.join(BASE_DIR))
-        .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
-    check(dir)?;
-    let location = kept_base::location(dir)?;
-    let to = headstart_store::open(&location, settings)?;
-    let (selector, tag) = (Selector::Digest(digest), kept_base::tag()?);
-    let copied = transfer(&from, &selector, &to, &tag, settings.retry, progress).await;
-    copied.map_err(|e| match e.kind() {
-        ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
-        _ => e,
-    })?;
-    if let Some(disk) = disk {
-        release(&*from, reference, disk.uuid, dir).await;
-    }
-    Ok(Some(reference_of(location, digest)))
 }
 
-fn reference_of(location: Location, digest: Digest) -> Reference {
-    Reference { location, selector: Selector::Digest(digest) }
+/// Says what a copy waits for, each time that nothing has come for long.
+async fn tell_of_waiting(
+    from: &dyn Store,
+    reference: &Reference,
+    moved: &Moved<'_>,
+    deadline: Duration,
+) -> Infallible {
+    let so_far = || (from.counters().bytes, moved.bytes.load(Ordering::Relaxed));
+    let (mut last, mut since, mut after, mut is_told) = (so_far(), Instant::now(), TOLD_AFTER, false);
+    loop {
+        sleep(LOOK).await;
+        let now = so_far();
+        // Whatever takes long when all is there is not the store's.
+        if now != last || moved.left.load(Ordering::Relaxed) == 0 {
+            (last, since, is_told) = (now, Instant::now(), false);
+        } else if !is_told && since.elapsed() >= after {
+            print_above(&format!(
+                "headstart: --keep-base copies {reference}, and nothing has come for {} s, from its store or through \
+                 --limit-rate; a store that gives nothing is given up after {} (--deadline)",
+                after.as_secs(),
+                humantime::format_duration(deadline)
+            ));
+            (is_told, after) = (true, after * 2);
+        }
+    }
+}
+
+/// The progress of a copy, with the bytes that have moved.
+struct Moved<'a> {
+    progress: &'a dyn Progress,
+    bytes: AtomicU64,
+    /// Bytes that have not moved yet.
+    left: AtomicU64,
+}
+
+impl Progress for Moved<'_> {
+    fn begin(&self, task: &'static str, total: u64) {
+        self.left.store(total, Ordering::Relaxed);
+        self.progress.begin(task, total);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let less = |left: u64| Some(left.saturating_sub(bytes));
+        let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.progress.advance(bytes);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.progress.is_cancelled()
+    }
 }
 
 /// Releases the lease of a directory that needs its store no more. Best effort: a lease too many deletes nothing.

@@ -41,6 +41,7 @@ use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
+use keep_base::Copies;
 use preloads::Preloads;
 use recorded::Recorded;
 use serde::Serialize;
@@ -107,20 +108,17 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let result = self.run_on(&runtime, held, terminal, quiet, json);
-        if self.keep_base && result.is_err() {
-            // What a stopped copy still does must not find its timers gone. The process ends soon.
-            std::mem::forget(runtime);
-        } else {
-            // Fetches and look-ups of names that hang are not waited for.
-            runtime.shutdown_timeout(Duration::from_secs(1));
-        }
+        let copies = Copies::new();
+        let result = self.run_on((&runtime, &copies), held, terminal, quiet, json);
+        copies.end(&runtime);
+        // Fetches and look-ups of names that hang are not waited for.
+        runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(result?))
     }
 
     fn run_on(
         &self,
-        runtime: &Runtime,
+        (runtime, copies): (&Runtime, &Copies),
         held: Option<Held>,
         terminal: &Terminal,
         quiet: bool,
@@ -136,7 +134,7 @@ impl Attach {
             None
         });
         let before = Before::of(held);
-        let session = Session::open(self, &settings, &before, runtime.handle(), terminal)?;
+        let session = Session::open(self, (&settings, copies), &before, runtime.handle(), terminal)?;
         let session = Arc::new(session);
         let detached =
             self.serve_session(runtime, (&session, &before), (started, qemu), terminal, (quiet, json));
@@ -164,7 +162,7 @@ impl Attach {
             Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(session)))?),
             None => None,
         };
-        announce(session, &servers, metrics, started.elapsed(), json)?;
+        self.announce(session, &servers, metrics, started.elapsed(), json)?;
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
         let stopped = servers.stop();
@@ -173,6 +171,40 @@ impl Attach {
         drop(servers);
         ended.and(stopped).and(closed)?;
         Ok(report)
+    }
+
+    /// Says that the disks can be used, and what the user should know.
+    fn announce(
+        &self,
+        session: &Session,
+        servers: &Servers,
+        metrics: Option<String>,
+        took: Duration,
+        json: bool,
+    ) -> Result<()> {
+        let ways = servers.ways.as_slice();
+        let warnings: Vec<_> = session.warnings.iter().chain(&servers.warnings).map(String::as_str).collect();
+        for warning in &warnings {
+            let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
+        }
+        let warnings = if self.pid_file.is_some() { warnings } else { Vec::new() };
+        let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        let mut out = std::io::stdout().lock();
+        let written = if json {
+            let disks = session.disks.iter().map(|disk| ReadyDisk {
+                name: &disk.name,
+                image: &disk.image,
+                digest: disk.digest,
+                kept_in: disk.kept_in.as_deref(),
+                size: disk.disk.size(),
+                writable: !disk.disk.is_read_only(),
+            });
+            let ready = Ready { disks: disks.collect(), ways, metrics, warnings, ready_ms };
+            writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
+        } else {
+            print_ready(&mut out, session, ways, metrics.as_deref(), ready_ms)
+        };
+        written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
     }
 }
 
@@ -271,6 +303,9 @@ struct Ready<'a> {
     disks: Vec<ReadyDisk<'a>>,
     ways: &'a [Way],
     metrics: Option<String>,
+    /// The warnings for the user, where an agent passes them on.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'a str>,
     /// From the start of the program to now, in milliseconds.
     ready_ms: u64,
 }
@@ -280,37 +315,11 @@ struct ReadyDisk<'a> {
     name: &'a str,
     image: &'a str,
     digest: Digest,
+    /// The copy that the image is read from, where its writable directory keeps one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_in: Option<&'a Path>,
     size: u64,
     writable: bool,
-}
-
-fn announce(
-    session: &Session,
-    servers: &Servers,
-    metrics: Option<String>,
-    took: Duration,
-    json: bool,
-) -> Result<()> {
-    let ways = servers.ways.as_slice();
-    for warning in session.warnings.iter().chain(&servers.warnings) {
-        let _ = writeln!(std::io::stderr(), "headstart: warning: {warning}");
-    }
-    let ready_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    let mut out = std::io::stdout().lock();
-    let written = if json {
-        let disks = session.disks.iter().map(|disk| ReadyDisk {
-            name: &disk.name,
-            image: &disk.image,
-            digest: disk.digest,
-            size: disk.disk.size(),
-            writable: !disk.disk.is_read_only(),
-        });
-        let ready = Ready { disks: disks.collect(), ways, metrics, ready_ms };
-        writeln!(out, "{}", serde_json::to_string(&ready).unwrap_or_default())
-    } else {
-        print_ready(&mut out, session, ways, metrics.as_deref(), ready_ms)
-    };
-    written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
 }
 
 fn print_ready(
@@ -323,7 +332,9 @@ fn print_ready(
     for disk in &session.disks {
         let access = if disk.disk.is_read_only() { "read-only" } else { "writable" };
         let size = ByteSize(disk.disk.size());
-        writeln!(out, "{} is a disk of {size}, {access}, after {ready_ms} ms", disk.image)?;
+        let kept = disk.kept_in.as_ref().map(|dir| format!(" ({}), kept in {},", disk.digest, dir.display()));
+        let (image, kept) = (&disk.image, kept.unwrap_or_default());
+        writeln!(out, "{image}{kept} is a disk of {size}, {access}, after {ready_ms} ms")?;
     }
     for way in ways {
         writeln!(out, "  {}", way.uri)?;

@@ -151,7 +151,7 @@ impl Servers {
             let settings = KernelNbdSettings {
                 device: (device != "auto").then(|| device.into()),
                 // The kernel must not give a request up before its read does.
-                timeout: args.deadline.saturating_add(KERNEL_MARGIN),
+                timeout: args.pull_settings().deadline.saturating_add(KERNEL_MARGIN),
                 ..KernelNbdSettings::default()
             };
             let socket = self.own_socket(args)?;

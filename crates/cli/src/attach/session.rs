@@ -1,7 +1,7 @@
 //! The attached disks of one process: opened together, served together, detached together.
 
 use super::arguments::Attach;
-use super::keep_base;
+use super::keep_base::{self, Copies, Kept};
 use super::recording::Traces;
 use headstart_agent::disks::{Held, KeptImage, images_record};
 use headstart_agent::local::AgentSwarm;
@@ -18,7 +18,7 @@ use headstart_store::{Location, Reference, Selector, Settings, Store};
 use headstart_trace::Recorder;
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
@@ -113,7 +113,12 @@ impl Drop for Around {
 /// A disk and the name of its export.
 pub(crate) struct NamedDisk {
     pub(crate) name: String,
+    /// The image as it was asked for.
+    asked: String,
+    /// The image that is served: another name than was asked for where a writable directory keeps its base.
     pub(crate) image: String,
+    /// The copy in its writable directory, where the image is read from that.
+    pub(super) kept_in: Option<PathBuf>,
     pub(crate) disk: Arc<Disk>,
     pub(crate) recorder: Option<Arc<Recorder>>,
     /// The digest of the image's manifest, and the manifest.
@@ -154,7 +159,7 @@ impl Session {
     /// Attaches all images, at the same time, unless the user stops it.
     pub(crate) fn open(
         args: &Attach,
-        settings: &Settings,
+        (settings, copies): (&Settings, &Copies),
         before: &Before,
         runtime: &Handle,
         progress: &dyn Progress,
@@ -187,12 +192,13 @@ impl Session {
                 });
                 let unnamed = Unnamed {
                     name: image.name.clone(),
-                    image: image.reference.to_string(),
+                    asked: image.reference.to_string(),
+                    kept: None,
                     recorder: args.recording.recorder(created),
                     around: Arc::clone(&around),
                 };
                 async move {
-                    let place = Place { settings, store, host };
+                    let place = Place { settings, copies, store, host };
                     attach_one(args, &image.reference, before, unnamed, place, progress).await
                 }
             });
@@ -217,7 +223,7 @@ impl Session {
     pub(super) fn images(&self) -> Vec<KeptImage> {
         let kept = |disk: &NamedDisk| KeptImage {
             name: disk.name.clone(),
-            image: disk.image.clone(),
+            image: disk.asked.clone(),
             digest: disk.digest,
             // A manifest is JSON, and so it is text.
             manifest: String::from_utf8_lossy(&disk.manifest_bytes).into_owned(),
@@ -308,18 +314,35 @@ fn open_cache(args: &Attach, warnings: &mut Vec<String>) -> Result<Arc<Cache>> {
 /// What is known of a disk before there is one.
 struct Unnamed {
     name: String,
-    image: String,
+    asked: String,
+    /// Its copy in the writable directory.
+    kept: Option<Kept>,
     recorder: Option<Arc<Recorder>>,
     around: Arc<Around>,
 }
 
 impl Unnamed {
     fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
-        let Self { name, image, recorder, around } = self;
-        let Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings } = attached;
+        let Self { name, asked, kept, recorder, around } = self;
+        let Attached { disk, digest, manifest, manifest_bytes, made, hold, mut warnings } = attached;
         let made = Mutex::new(made);
-        let disk =
-            NamedDisk { name, image, disk, recorder, digest, manifest, manifest_bytes, made, around, hold };
+        let image = kept.as_ref().map_or_else(|| asked.clone(), Kept::image);
+        let kept_in = kept.as_ref().and_then(|kept| Some(kept.copy.directory().ok()?.to_owned()));
+        warnings.extend(kept.and_then(|kept| kept.warning));
+        let disk = NamedDisk {
+            name,
+            asked,
+            image,
+            kept_in,
+            disk,
+            recorder,
+            digest,
+            manifest,
+            manifest_bytes,
+            made,
+            around,
+            hold,
+        };
         (disk, warnings)
     }
 }
@@ -327,6 +350,7 @@ impl Unnamed {
 /// Where an image is attached from.
 struct Place<'a> {
     settings: &'a Settings,
+    copies: &'a Copies,
     /// The store, where it is not a directory of this host.
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
@@ -336,7 +360,7 @@ async fn attach_one(
     args: &Attach,
     reference: &Reference,
     before: &Before,
-    unnamed: Unnamed,
+    mut unnamed: Unnamed,
     place: Place<'_>,
     progress: &dyn Progress,
 ) -> Result<(NamedDisk, Vec<String>)> {
@@ -345,15 +369,16 @@ async fn attach_one(
     let writable =
         args.writable.as_ref().map(|dir| if several { dir.join(&unnamed.name) } else { dir.clone() });
     let (mut reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
-    let Place { settings, mut store, host } = place;
+    let Place { settings, copies, mut store, host } = place;
     if let Some(dir) = &writable {
         keep_base::check(dir)?;
-        let mut kept = keep_base::kept(dir, &reference, known.as_ref());
-        if kept.is_none() && args.keep_base {
-            kept = keep_base::keep(settings, &reference, dir, progress).await?;
+        unnamed.kept = keep_base::kept(dir, &reference, known.as_ref())?;
+        if unnamed.kept.is_none() && args.keep_base {
+            let (stores, deadline) = ((settings, copies), args.deadline);
+            unnamed.kept = keep_base::keep(stores, &reference, dir, deadline, progress).await?;
         }
-        if let Some(kept) = kept {
-            (reference, store) = (kept, None);
+        if let Some(kept) = &unnamed.kept {
+            (reference, store) = (kept.copy.clone(), None);
         }
     }
     let options = DiskOptions {
@@ -366,6 +391,7 @@ async fn attach_one(
             dir,
             size: args.size.map(|ByteSize(bytes)| bytes),
             max: args.writable_max.map(|ByteSize(bytes)| bytes),
+            origin: unnamed.kept.as_ref().and_then(|kept| kept.origin.clone()),
         }),
         recorder: unnamed.recorder.clone(),
         require_tree: args.require_tree,

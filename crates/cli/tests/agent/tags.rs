@@ -4,7 +4,7 @@
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::disk::noise;
-use crate::images::{Web, tool};
+use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
 use headstart_testkit::faults::{Fault, Rule};
@@ -248,5 +248,23 @@ fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
     assert_eq!(agent.detach("vm")["state"], "detached");
     // A disk of the same name is a new one.
     agent.attach("vm=file://~/store:v1 --nbd unix:~/vm.sock");
+    agent.detach("vm");
+}
+
+/// The agent says which image a disk has whose directory keeps its base, and passes on what the process warns of.
+#[test]
+fn of_a_disk_that_keeps_its_base_the_agent_says_what_is_served() {
+    let scene = layered();
+    let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
+    agent.attach("vm=file://~/store:v1 --writable ~/vm --keep-base --nbd unix:~/d.sock");
+    agent.detach("vm");
+    let words =
+        format!("attach vm=file://~/store:base --writable ~/vm --nbd unix:~/d.sock {}", agent.option());
+    let attached = scene.ok(&words).stdout;
+    let listed = scene.ok(&format!("disk list {}", agent.option())).stdout;
+    for said in [attached, listed] {
+        assert!(said.contains("store:v1 is sha256:") && said.contains("kept in"), "{said}");
+        assert!(!said.contains("store:base is ") && said.contains("warning: "), "{said}");
+    }
     agent.detach("vm");
 }

@@ -5,11 +5,13 @@ use crate::disk::{assert_same, noise};
 use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_testkit::faults::{Fault, Rule};
 use headstart_testkit::process::Process;
 use rustix::process::Signal;
 use std::fs;
+use std::net::TcpListener;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[track_caller]
 fn write(scene: &Scene, uri: &str, seed: u64, expected: &mut [u8]) {
@@ -103,4 +105,99 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
     }
     Attached::start(&scene, words.trim_start_matches("attach ")).detach();
     assert!(scene.path("vm/base/index.json").exists());
+}
+
+/// Whatever tag is asked for, the image in the directory is what is served, and that is said.
+#[test]
+fn a_kept_base_says_what_is_served() {
+    let scene = layered();
+    let digest = |tag: &str| scene.json(&format!("image inspect file://~/store:{tag}"))["digest"].clone();
+    let (v1, kept) = (digest("v1"), scene.path("vm/base"));
+    let attach = |image: &str| {
+        let words = format!("{image} --writable ~/vm --nbd unix:~/d.sock --no-record");
+        let attached = Attached::start(&scene, &words);
+        let (ready, said) = (attached.ready.clone(), attached.said());
+        attached.detach();
+        let disk = &ready["disks"][0];
+        let at = (disk["digest"].clone(), disk["kept_in"].clone());
+        assert_eq!(at, (v1.clone(), kept.to_str().unwrap().into()), "{ready}");
+        assert!(disk["image"].as_str().unwrap().ends_with("store:v1"), "{ready}");
+        said
+    };
+    let said = attach("file://~/store:v1 --keep-base");
+    assert!(!said.contains("warning"), "{said}");
+    // The same tag again, and the image by its digest: nothing to say.
+    for image in ["file://~/store:v1".to_owned(), format!("file://~/store@{}", v1.as_str().unwrap())] {
+        let said = attach(&image);
+        assert!(!said.contains("warning"), "{said}");
+    }
+    let said = attach("file://~/store:base");
+    let warning = said.lines().find(|line| line.starts_with("headstart: warning: ")).unwrap_or_default();
+    assert!(warning.contains("store:base") && warning.contains("store:v1"), "{said}");
+    assert!(warning.contains(v1.as_str().unwrap()), "{said}");
+    // For people.
+    let words = "attach file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock --no-record";
+    let mut process = Process::start(&mut scene.command(words));
+    let line = process.line("that it is ready", PATIENCE, |line| line.contains(" is a disk of "));
+    for part in ["store:v1 (", v1.as_str().unwrap(), "kept in", kept.to_str().unwrap()] {
+        assert!(line.contains(part), "{line}");
+    }
+    assert_eq!(process.stop(PATIENCE).code(), Some(0), "{process}");
+    // Of another store, a tag may be anything; a digest is what it says.
+    scene.ok("image pull file://~/store:v1 file://~/other:v1");
+    let by_digest = format!("other@{}", v1.as_str().unwrap());
+    let refused = "attach file://~/other:v1 --writable ~/vm --nbd unix:~/d.sock --no-record";
+    scene.fails(
+        refused,
+        &["vm", "its own copy of", "store:v1", "is of another store", &by_digest, "new directory"],
+    );
+    let said = attach(&format!("file://~/{by_digest}"));
+    assert!(!said.contains("warning"), "{said}");
+    // That changed nothing of what the directory notes.
+    scene.fails(refused, &["its own copy of", "store:v1"]);
+}
+
+/// A copy waits for its store as long as it was told, and says so.
+#[test]
+fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
+    let scene = Scene::new();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap();
+    for address in ["127.0.0.1:9".to_owned(), silent.to_string()] {
+        let began = Instant::now();
+        let image = format!("http://{address}/store:v1");
+        let words = format!(
+            "attach {image} --writable ~/vm --keep-base --deadline 4s --cache ~/cache --nbd unix:~/d.sock"
+        );
+        let run = scene.run(&words);
+        let took = began.elapsed();
+        let lines: Vec<_> = run.stderr.lines().collect();
+        assert!(run.status == Some(1) && lines.len() == 2, "{run}");
+        assert!(lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
+        assert!(lines[0].contains("4s (--deadline)") && lines[1].contains(&address), "{run}");
+        assert!(took > Duration::from_secs(2) && took < Duration::from_secs(12), "{took:?}: {run}");
+        assert!(!scene.path("vm").exists(), "{run}");
+    }
+}
+
+/// What is read of other blobs when one cannot be had ends with the copy.
+#[test]
+fn a_copy_that_fails_leaves_no_reads_behind() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    let inspected = scene.json("image inspect file://~/store:v1");
+    // The smaller layer is refused while the larger one is read slowly.
+    let digest = inspected["layers"][1]["digest"].as_str().unwrap().to_owned();
+    web.proxy.add(Rule::new(Fault::status(403)).on_path(digest.strip_prefix("sha256:").unwrap()));
+    let words = format!(
+        "attach {} --cache ~/cache --writable ~/vm --keep-base --limit-rate 100kB/s --nbd unix:~/d.sock",
+        web.image()
+    );
+    let began = Instant::now();
+    let run = scene.run(&words);
+    assert!(run.status == Some(1) && run.stderr.contains("403"), "{run}");
+    assert!(!run.stderr.contains("panicked"), "{run}");
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    web.proxy.clear_rules();
+    Attached::start(&scene, words.replace("--limit-rate 100kB/s", "").trim_start_matches("attach ")).detach();
 }

@@ -394,7 +394,12 @@ fn a_writable_disk_keeps_what_was_flushed() {
     let rig = Rig::new();
     let dir = rig.dir.path().join("writable");
     let options = DiskOptions {
-        writable: Some(WritableOptions { dir: dir.clone(), size: Some(DISK as u64 + (1 << 20)), max: None }),
+        writable: Some(WritableOptions {
+            dir: dir.clone(),
+            size: Some(DISK as u64 + (1 << 20)),
+            max: None,
+            origin: None,
+        }),
         ..DiskOptions::default()
     };
     let host = rig.host();
@@ -471,7 +476,12 @@ fn what_is_zeroed_is_recorded_as_written() {
     let rig = Rig::new();
     let recorder = Arc::new(Recorder::new(Instant::now(), LIMIT, 100));
     let options = DiskOptions {
-        writable: Some(WritableOptions { dir: rig.dir.path().join("writable"), size: None, max: None }),
+        writable: Some(WritableOptions {
+            dir: rig.dir.path().join("writable"),
+            size: None,
+            max: None,
+            origin: None,
+        }),
         recorder: Some(Arc::clone(&recorder)),
         ..DiskOptions::default()
     };
@@ -499,7 +509,7 @@ fn a_directory_that_was_made_for_nothing_goes_away_again() {
     let host = rig.host();
     let top = rig.dir.path().join("vms");
     let attach = |dir: &Path| {
-        let writable = Some(WritableOptions { dir: dir.to_owned(), size: None, max: None });
+        let writable = Some(WritableOptions { dir: dir.to_owned(), size: None, max: None, origin: None });
         rig.try_attach(&host, &DiskOptions { writable, ..DiskOptions::default() }).unwrap()
     };
     let attached = attach(&top.join("a/b"));
