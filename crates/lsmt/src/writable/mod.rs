@@ -316,6 +316,9 @@ impl WritableDisk {
             .remedy("attach the image it belongs to, or give a new directory"));
         }
         check_base(base.as_deref(), state.virtual_size)?;
+        // The names that were read must be there to stay before anything is cut off or goes: what a killed process has
+        // renamed may be in memory only, and another log names other places of the data.
+        directory.sync()?;
         let mut pairs = Vec::new();
         for files in &state.pairs {
             let (pair, runs) = Pair::recover(&*directory, files)?;
@@ -335,8 +338,6 @@ impl WritableDisk {
             active.set_virtual_size(state.virtual_size)?;
             active.sync_both()?;
         }
-        // The same holds for the names: the state that was read must be there to stay before anything goes.
-        directory.sync()?;
         state.remove_leftovers(&*directory);
         let frozen = pairs.into_iter().rev().map(|(pair, runs)| Arc::new(Frozen { pair, runs })).collect();
         Ok(Self::assemble(directory, state, Generation::first(active, frozen, base), runs))

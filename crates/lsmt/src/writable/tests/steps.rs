@@ -4,10 +4,10 @@
 //! is, to count its steps, and then once for each step, each kind of fault and several crashes.
 
 use super::super::state::STATE_NEW;
-use super::super::{NewDisk, WritableDisk};
+use super::super::{Load, NewDisk, WritableDisk};
 use super::model::{Interlude, Model, Op};
 use super::sim::{Fault, Machine};
-use headstart_block::{BlockDevice, ErrorKind};
+use headstart_block::{BlockDevice, ByteRange, ErrorKind};
 use uuid::Uuid;
 
 const SEEDS: u64 = 12;
@@ -179,4 +179,49 @@ fn damage_in_the_middle_of_a_log_is_no_torn_tail() {
     }
     machine.put("index", &index);
     assert!(WritableDisk::open_in(machine.directory(), None, "").is_ok());
+}
+
+/// A log with fewer records names less of the data file. Where a process dies after it has put that log in the place of
+/// another, the name is in memory only: the data that the other one names must stay until the name is durable.
+#[test]
+fn nothing_is_cut_off_before_the_names_are_durable() {
+    let new = NewDisk { size: 1 << 16, parent: String::new(), uuid: Uuid::from_u128(7) };
+    // A log of many records, the last of which name data that is dead.
+    let prepared = || {
+        let machine = Machine::default();
+        let disk = WritableDisk::create_in(machine.directory(), None, &new).unwrap();
+        disk.write_at(&[1; 4096], 0).unwrap();
+        for _ in 0..40 {
+            disk.write_at(&[2; 512], 8192).unwrap();
+            disk.write_zeroes(ByteRange::new(8192, 512).unwrap()).unwrap();
+            disk.flush().unwrap();
+        }
+        (machine, disk)
+    };
+    let collect = |disk: &WritableDisk| while disk.collect(Load::Offline).is_ok_and(|worked| worked) {};
+    let steps = |machine: &Machine, act: &dyn Fn()| {
+        let before = machine.steps();
+        act();
+        machine.steps() - before
+    };
+    let (machine, disk) = prepared();
+    let collecting = steps(&machine, &|| collect(&disk));
+    drop(disk);
+    let opening = steps(&machine, &|| drop(WritableDisk::open_in(machine.directory(), None, "").unwrap()));
+    for (killed, crashed) in (0..collecting).flat_map(|killed| (0..=opening).map(move |n| (killed, n))) {
+        for number in 0..SEEDS {
+            let (machine, disk) = prepared();
+            machine.arm(killed, Fault::Kill);
+            collect(&disk);
+            drop(disk);
+            assert!(machine.revive());
+            machine.arm(crashed, Fault::Crash);
+            drop(WritableDisk::open_in(machine.directory(), None, ""));
+            machine.crash(seed(number));
+            let disk = WritableDisk::open_in(machine.directory(), None, "").unwrap();
+            let mut all = [9; 12 << 10];
+            disk.read_at(&mut all, 0).unwrap();
+            assert!(all[..4096] == [1; 4096] && all[4096..] == [0; 8192], "{killed} {crashed}");
+        }
+    }
 }
