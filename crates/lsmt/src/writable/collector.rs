@@ -19,8 +19,8 @@
 //! before it are gone when no generation with a lower number is left ([`Alive`]). Nothing is added to the way of a
 //! read.
 //!
-//! *Commits* read for long. A commit says at its start how far the data file goes; what dies in front of that
-//! is *held* until no commit is left.
+//! *Commits* read for long. A commit says at its start how far the data file of each pair goes; what dies in front of
+//! that is *held* until no commit is left.
 //!
 //! *Evacuation* reads live sectors of a block, writes them at the end of the file and then, under the view's lock,
 //! enters the new place for those that are still at the old one: an ordinary write that loses against any other. The
@@ -74,8 +74,16 @@ pub(super) struct Collector {
 #[derive(Default)]
 pub(super) struct Commits {
     pub(super) count: usize,
-    /// The pair that was active when the last one started, and where its data file ended.
-    pub(super) frontier: (u64, u64),
+    /// The pairs that there were when the last one started, and where their data files ended then. One that is there
+    /// still and that an earlier commit reads is among them.
+    pub(super) read: Vec<(u64, u64)>,
+}
+
+impl Commits {
+    /// `true` if a commit may still read what is at `range`.
+    fn reads(&self, range: FileRange) -> bool {
+        self.count > 0 && self.read.iter().any(|(pair, end)| *pair == range.pair && range.start < *end)
+    }
 }
 
 impl Collector {
@@ -237,13 +245,11 @@ impl WritableDisk {
             if collector.shared.contains(&extent.pair) {
                 continue;
             }
-            let commits = lock(&self.commits);
-            if commits.count > 0 && (extent.pair, extent.start) < commits.frontier {
+            if lock(&self.commits).reads(extent) {
                 self.held.fetch_add(extent.len(), Ordering::Relaxed);
                 space::push(&mut collector.held, extent);
                 continue;
             }
-            drop(commits);
             let dead = collector.dead.entry(extent.pair).or_default();
             let range = dead.insert(extent.start, extent.end);
             collector.died += extent.len() * SECTOR_SIZE;

@@ -42,7 +42,7 @@ impl WritableDisk {
             view.set_aside();
             let generation = &view.generation;
             commits.count += 1;
-            commits.frontier = (generation.active.number, generation.active.end());
+            commits.read = generation.pairs().map(|pair| (pair.number, pair.end())).collect();
             (generation.frozen.clone(), generation.set_aside().len(), view.size)
         };
         if let [above @ .., lowest] = &levels[..own]

@@ -4,6 +4,7 @@
 
 mod behaviour;
 mod collecting;
+mod committing;
 mod failing;
 mod limited;
 mod model;
