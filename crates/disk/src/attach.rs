@@ -485,7 +485,8 @@ fn assemble(
             if let Err(error) = disk.note_reference(&noted.to_string()) {
                 tracing::warn!(%error, "where the image is to be found is not noted in the writable directory");
             }
-            disk.set_limits(Limits { max: writable.max, ..Limits::default() })?;
+            let patience = options.pull.deadline;
+            disk.set_limits(Limits { max: writable.max, patience, ..Limits::default() })?;
             (Top::Writable(Arc::new(disk)), made)
         }
     };

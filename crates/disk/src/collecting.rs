@@ -1,12 +1,12 @@
-//! The thread that collects the garbage of a writable layer.
+//! The threads that look after a writable layer: one collects its garbage, another brings bytes of the image that are
+//! to be merged with what was written.
 //!
-//! The layer decides what to do ([`WritableDisk::collect`]); the thread says when. While clients write it takes a tenth
-//! of the time for itself, more as the garbage comes near the bound at which writes wait, and all of it when a write
-//! waits or none has come for a second.
+//! The layer decides what to do ([`WritableDisk::collect`]) and how much of the time that may take ([`Load`]); the
+//! threads say when. Bytes come from elsewhere, which may take minutes: so they have a thread of their own.
 
 use crate::puller::Puller;
 use headstart_block::{Error, Result};
-use headstart_lsmt::writable::{Load, SpaceStatus, WritableDisk};
+use headstart_lsmt::writable::{Load, WritableDisk};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 /// The time between two looks at a disk that has nothing to collect.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The time without writes after which a disk counts as quiet.
-const QUIET: Duration = Duration::from_secs(1);
+/// As [`LOOK`], while a write waits.
+const LOOK_WHILE_WAITING: Duration = Duration::from_millis(5);
 
 /// The time until the next try after a failure.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The longest pause between two steps while there is something to do.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The time between two warnings of refused writes.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// The collector of one disk. Ends when it is dropped.
+/// The collector of one disk. Ends when it is dropped; whoever drops it closes the disk's puller first.
 pub(crate) struct Collecting {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    stop: Vec<Sender<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Collecting {
@@ -36,27 +36,40 @@ impl Collecting {
     /// # Errors
     /// [`headstart_block::ErrorKind::Io`] where there are no threads left.
     pub(crate) fn start(disk: &Arc<WritableDisk>, puller: Option<Arc<Puller>>) -> Result<Self> {
+        let mut new = Self { stop: Vec::new(), threads: Vec::new() };
+        let collected = Arc::clone(disk);
+        new.spawn("collect", move |stopped| collect(&collected, stopped))?;
+        if let Some(puller) = puller {
+            let disk = Arc::clone(disk);
+            new.spawn("collect-fetch", move |stopped| fetch(&disk, &puller, stopped))?;
+        }
+        Ok(new)
+    }
+
+    fn spawn(&mut self, name: &str, work: impl FnOnce(&Receiver<()>) + Send + 'static) -> Result<()> {
         let (stop, stopped) = channel();
-        let disk = Arc::clone(disk);
         let thread = std::thread::Builder::new()
-            .name("collect".to_owned())
-            .spawn(move || collect(&disk, puller.as_ref(), &stopped))
+            .name(name.to_owned())
+            .spawn(move || work(&stopped))
             .map_err(|e| Error::io("cannot start a thread", e))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        self.stop.push(stop);
+        self.threads.push(thread);
+        Ok(())
     }
 }
 
 impl Drop for Collecting {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
+        self.stop.clear();
+        for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-fn collect(disk: &WritableDisk, puller: Option<&Arc<Puller>>, stopped: &Receiver<()>) {
+fn collect(disk: &WritableDisk, stopped: &Receiver<()>) {
     let (mut writes, mut written_at) = (0, Instant::now());
+    let (mut refused, mut refused_at) = (0, None::<Instant>);
     let mut pause = LOOK;
     let mut has_failed = false;
     while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
@@ -64,10 +77,19 @@ fn collect(disk: &WritableDisk, puller: Option<&Arc<Puller>>, stopped: &Receiver
         if space.writes != writes {
             (writes, written_at) = (space.writes, Instant::now());
         }
-        let load = load(&space, written_at.elapsed());
+        if space.refused_writes != refused && refused_at.is_none_or(|at| at.elapsed() >= SAY_AGAIN) {
+            (refused, refused_at) = (space.refused_writes, Some(Instant::now()));
+            tracing::warn!(
+                pieces = space.runs,
+                copied_up_bytes = space.copied_up_bytes,
+                "writes are refused: a disk is in too many small pieces, and they cannot be merged"
+            );
+        }
+        let load = Load::of(&space, written_at.elapsed());
         let started = Instant::now();
         pause = match disk.collect(load) {
-            Ok(true) => self::pause(load, space.garbage_percent, started.elapsed()),
+            Ok(true) => load.pause(&space, started.elapsed()),
+            Ok(false) if load == Load::Pressed => LOOK_WHILE_WAITING,
             Ok(false) => LOOK,
             Err(error) => {
                 if !has_failed {
@@ -78,47 +100,30 @@ fn collect(disk: &WritableDisk, puller: Option<&Arc<Puller>>, stopped: &Receiver
             }
         };
         has_failed &= pause == AFTER_FAILURE;
-        // Bytes of the image are brought here before they are merged with others.
-        if let (Some(puller), Some(absent)) = (puller, disk.take_absent()) {
-            let _ = puller.wait(&[absent]);
+    }
+}
+
+/// Brings what of the image is to be merged with what was written.
+fn fetch(disk: &WritableDisk, puller: &Arc<Puller>, stopped: &Receiver<()>) {
+    let mut failed_at = None::<Instant>;
+    let mut pause = LOOK;
+    while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+        let absent = disk.take_absent();
+        if absent.is_empty() {
+            if failed_at.is_some_and(|at| at.elapsed() >= AFTER_FAILURE) && disk.retry_absent() {
+                failed_at = None;
+            }
+            pause = if disk.space().waiting_writes > 0 { LOOK_WHILE_WAITING } else { LOOK };
+            continue;
         }
-    }
-}
-
-fn load(space: &SpaceStatus, silence: Duration) -> Load {
-    if space.waiting_writes > 0 {
-        Load::Pressed
-    } else if silence > QUIET {
-        Load::Quiet
-    } else {
-        Load::Busy
-    }
-}
-
-/// The pause after a step that took so long.
-fn pause(load: Load, garbage_percent: u64, took: Duration) -> Duration {
-    match (load, garbage_percent) {
-        (Load::Busy, 0..50) => (took * 9).clamp(Duration::from_millis(1), PAUSE_MAX),
-        (Load::Busy, 50..75) => took.min(PAUSE_MAX),
-        _ => Duration::ZERO,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn clients_come_first_until_the_garbage_is_much() {
-        let took = Duration::from_millis(4);
-        assert_eq!(pause(Load::Busy, 10, took), took * 9);
-        assert_eq!(pause(Load::Busy, 10, Duration::ZERO), Duration::from_millis(1));
-        assert_eq!(pause(Load::Busy, 60, took), took);
-        assert_eq!(pause(Load::Busy, 90, took), Duration::ZERO);
-        assert_eq!(pause(Load::Quiet, 10, took), Duration::ZERO);
-        let waiting = SpaceStatus { waiting_writes: 1, ..SpaceStatus::default() };
-        assert_eq!(load(&waiting, QUIET * 2), Load::Pressed);
-        assert_eq!(load(&SpaceStatus::default(), QUIET * 2), Load::Quiet);
-        assert_eq!(load(&SpaceStatus::default(), QUIET / 2), Load::Busy);
+        let brought = puller.wait(&absent);
+        if let Err(error) = &brought
+            && !puller.is_closed()
+        {
+            tracing::warn!(%error, "small pieces of a writable layer cannot be merged: the image cannot be read");
+            failed_at = Some(Instant::now());
+        }
+        disk.absent_came(brought.as_ref().copied());
+        pause = LOOK_WHILE_WAITING;
     }
 }

@@ -120,14 +120,12 @@ fn write(disk: &WritableDisk, writer: u64, rate: Option<f64>, count: &AtomicU64)
 fn collect(disk: &WritableDisk, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let space = disk.space();
-        let load = if space.waiting_writes > 0 { Load::Pressed } else { Load::Busy };
+        let load = Load::of(&space, Duration::ZERO);
         let started = Instant::now();
-        let pause = match disk.collect(load) {
-            Ok(true) if load == Load::Pressed || space.garbage_percent >= 75 => Duration::ZERO,
-            Ok(true) if space.garbage_percent >= 50 => started.elapsed(),
-            Ok(true) => (started.elapsed() * 9).clamp(Duration::from_millis(1), Duration::from_millis(100)),
+        thread::sleep(match disk.collect(load) {
+            Ok(true) => load.pause(&space, started.elapsed()),
+            _ if load == Load::Pressed => Duration::from_millis(5),
             _ => Duration::from_millis(100),
-        };
-        thread::sleep(pause);
+        });
     }
 }

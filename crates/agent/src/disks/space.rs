@@ -24,6 +24,9 @@ pub struct DiskSpace {
     pub live_bytes: u64,
     /// Data that was overwritten or discarded and still takes space, and the log.
     pub garbage_bytes: u64,
+    /// Those of the live bytes that merging small pieces has copied up from the image.
+    #[serde(default)]
+    pub copied_up_bytes: u64,
     /// Garbage given back to the file system since the process was started.
     pub collected_bytes: u64,
     /// Number of writes and discards that waited until garbage was collected.

@@ -132,14 +132,26 @@ const WRITABLE: &[WritableGauge] = &[
     (
         "headstart_writable_copied_bytes_total",
         Kind::Counter,
-        "Bytes that were written again to free the blocks around them.",
+        "Bytes that were written again to free the blocks around them, or to merge small pieces.",
         |s| Some(s.copied_bytes),
+    ),
+    (
+        "headstart_writable_copied_up_bytes",
+        Kind::Gauge,
+        "Those of the bytes read that merging small pieces has copied up from the image.",
+        |s| Some(s.copied_up_bytes),
     ),
     (
         "headstart_writable_throttled_writes_total",
         Kind::Counter,
         "Writes and discards that waited until garbage was collected.",
         |s| Some(s.throttled_writes),
+    ),
+    (
+        "headstart_writable_refused_writes_total",
+        Kind::Counter,
+        "Writes and discards refused because the disk is in too many small pieces.",
+        |s| Some(s.refused_writes),
     ),
     ("headstart_writable_waiting_writes", Kind::Gauge, "Writes and discards that wait for that now.", |s| {
         Some(s.waiting_writes)

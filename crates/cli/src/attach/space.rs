@@ -41,6 +41,7 @@ fn spaces(session: &Session) -> Vec<DiskSpace> {
             name: disk.name.clone(),
             live_bytes: space.live_bytes,
             garbage_bytes: space.garbage_bytes,
+            copied_up_bytes: space.copied_up_bytes,
             collected_bytes: space.collected_bytes,
             throttled_writes: space.throttled_writes,
             waiting_writes: space.waiting_writes,

@@ -3,11 +3,12 @@
 
 use super::WritableDisk;
 use super::collector::Collector;
+use super::lack::{Lack, Unmerged};
 use super::pair::Pair;
 use super::runs::{Piece, RunMap, What, visit_merged};
 use super::space::{self, BLOCK_SECTORS, FileRange};
 use super::view::{Frozen, Generation, PIECES};
-use headstart_block::{ByteRange, Error, Result, SECTOR_SIZE};
+use headstart_block::{Error, Result, SECTOR_SIZE};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,8 +38,10 @@ pub(super) struct Pass {
     pub(super) coarsened: u64,
     /// Merging has made fewer of some runs.
     pub(super) merged: bool,
-    /// Bytes of the base that merging runs lacks.
-    pub(super) absent: Option<ByteRange>,
+    /// The bytes of the base that merging runs lacks.
+    pub(super) lack: Lack,
+    /// The reason for which the last window that was not merged stays as it is.
+    pub(super) unmerged: Option<Unmerged>,
     absorbed: u64,
     /// The frozen pairs, lowest first, that are being absorbed.
     absorbing: Vec<u64>,
@@ -47,6 +50,12 @@ pub(super) struct Pass {
 }
 
 impl Pass {
+    /// `true` if merging cannot go on before bytes of the base have come.
+    pub(super) fn awaits_base(&self) -> bool {
+        let at_end = self.coarsened == u64::MAX;
+        !self.lack.has_arrived() && (self.lack.is_full() || at_end && self.lack.is_waiting())
+    }
+
     /// `true` if evacuation has moved something since the last call.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)

@@ -1,13 +1,18 @@
 //! The bound on the map in memory: where there are too many runs, those of a window are made one.
 //!
-//! All of a window, a few hundred kilobytes of the disk, is read, holes included, which show what is below, and
-//! written as one run; neighbouring windows that are written together share one. Windows with eight runs or more come
-//! first, then those with four, then two. So no disk has more runs than [`runs_max`] and a quarter, of some 50 bytes
-//! each, at the price of data that is copied up from the base: only a disk of very many scattered small writes pays it.
+//! All of a window, a few hundred kilobytes of the disk, is read from its first run to its last, holes included, which
+//! show what is below, and written as one run. Windows with eight runs or more come first, then those with four, then
+//! two. So no disk has more runs than [`runs_max`] and a quarter, of some 50 bytes each, at the price of data that is
+//! copied up from the base: only a disk of very many scattered small writes pays it. How much that may be is bounded,
+//! too (`copied_up.rs`): beyond it, or where the base cannot be read, writes that make more runs are refused.
 //! Up to twice as many more are there while a commit goes on, which keeps those of its start.
+//!
+//! What of the base is not on this host is noted (`lack.rs`). The owner of the disk brings it while the pass goes on
+//! elsewhere, and it is merged as soon as it has come.
 
 use super::WritableDisk;
 use super::collector::Collector;
+use super::lack::Unmerged;
 use super::pair::Pair;
 use super::policy::Limits;
 use super::runs::{Piece, What};
@@ -47,6 +52,30 @@ struct Window {
 }
 
 impl Window {
+    /// The sectors from the first of these runs to the last.
+    fn of(mut pieces: Vec<Piece>) -> Option<Self> {
+        let is_run = |piece: &Piece| piece.what != What::Hole;
+        let (first, last) = (pieces.iter().position(is_run)?, pieces.iter().rposition(is_run)?);
+        pieces.truncate(last + 1);
+        pieces.drain(..first);
+        let (start, end) = (pieces.first()?.start, pieces.last()?.end);
+        Some(Self { start, end, pieces, place: None })
+    }
+
+    /// The parts that show what is below.
+    fn holes(&self) -> impl Iterator<Item = Piece> {
+        self.pieces.iter().copied().filter(|piece| piece.what == What::Hole)
+    }
+
+    /// Bytes that merging it copies up.
+    fn copied_up(&self) -> u64 {
+        self.holes().map(|hole| hole.len() * SECTOR_SIZE).sum()
+    }
+
+    fn range(&self) -> ByteRange {
+        ByteRange::between(self.start * SECTOR_SIZE, self.end * SECTOR_SIZE)
+    }
+
     /// `false` if zeros were read as something else: they were written, and may be zeros again by now. Nothing
     /// else can change and be the same again, because no place of the data file is used twice.
     #[expect(clippy::cast_possible_truncation, reason = "places in a window")]
@@ -58,52 +87,111 @@ impl Window {
     }
 }
 
+/// Windows on their way to be merged.
+#[derive(Default)]
+struct Batch {
+    buffer: Vec<u8>,
+    windows: Vec<Window>,
+    /// Bytes that they copy up.
+    copied_up: u64,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.buffer.len() >= STEP_BYTES
+    }
+}
+
+/// The result of reading a window.
+enum Read {
+    Done,
+    /// It was written to meanwhile, and stays as it is.
+    Changed,
+    /// Bytes of the base are not on this host.
+    Absent(String),
+    Unmerged(Unmerged),
+}
+
 impl WritableDisk {
     /// Merges the runs of some windows that have `least` or more; returns whether the pass came to its end.
     pub(super) fn coarsen(&self, collector: &mut Collector, least: u64) -> Result<bool> {
         let active = Arc::clone(&self.generation().active);
-        let (mut position, mut looked, mut ended) = (collector.pass.coarsened, 0, false);
-        let (mut buffer, mut windows) = (Vec::new(), Vec::new());
-        while !ended && looked < LOOK_MAX && buffer.len() < STEP_BYTES {
+        let pass = &mut collector.pass;
+        let (mut position, mut looked, mut ended) = (pass.coarsened, 0, false);
+        let mut batch = Batch::default();
+        while !batch.is_full()
+            && let Some(range) = pass.lack.next_arrived()
+        {
+            // Where its bytes are gone again, or others have come in between, a later pass finds it.
+            if let Some(window) = self.window_of(range) {
+                self.read_window(window, &mut batch);
+            }
+        }
+        while !ended && looked < LOOK_MAX && !batch.is_full() && !pass.lack.is_full() {
             let found;
             (found, position) = self.next_window(position, least);
             looked += LOOK_AT_ONCE;
             ended = found.is_none() && position == u64::MAX;
-            let Some(mut window) = found else { continue };
-            let filled = buffer.len();
-            let range = ByteRange::between(window.start * SECTOR_SIZE, window.end * SECTOR_SIZE);
-            #[expect(clippy::cast_possible_truncation, reason = "a window")]
-            buffer.resize(filled + range.len() as usize, 0);
-            match self.read_at(&mut buffer[filled..], range.offset()) {
-                Ok(()) if !window.agrees_with(&buffer[filled..]) => {
-                    buffer.truncate(filled);
-                    continue;
-                }
-                Ok(()) if buffer[filled..].iter().any(|byte| *byte != 0) => {
-                    if !self.has_room_for_copy(buffer.len() as u64) {
-                        // Others take as much. Once something is discarded, another pass begins.
-                        buffer.truncate(filled);
-                        ended = true;
-                        break;
+            let Some(window) = found else { continue };
+            let range = window.range();
+            match self.read_window(window, &mut batch) {
+                Read::Done | Read::Changed => {}
+                Read::Absent(cause) => {
+                    if !pass.lack.note(range) {
+                        let cause = pass.lack.failure().map_or(cause, str::to_owned);
+                        pass.unmerged = Some(Unmerged::Unreadable(cause));
                     }
-                    window.place = Some(filled as u64 / SECTOR_SIZE);
                 }
-                Ok(()) => buffer.truncate(filled),
-                // What cannot be read stays in pieces.
-                Err(error) => {
-                    buffer.truncate(filled);
-                    if error.kind() == ErrorKind::Absent {
-                        collector.pass.absent = Some(range);
-                    }
-                    continue;
+                Read::Unmerged(why) => {
+                    // Others take as much. Once something is discarded, another pass begins.
+                    ended = matches!(why, Unmerged::Full);
+                    pass.unmerged = Some(why);
                 }
             }
-            windows.push(window);
         }
-        collector.pass.coarsened = if ended { 0 } else { position };
-        collector.pass.merged |= !windows.is_empty();
-        self.enter_windows(&active, &buffer, &windows)?;
+        if ended && pass.lack.is_waiting() {
+            (ended, position) = (false, u64::MAX);
+        }
+        pass.coarsened = if ended { 0 } else { position };
+        pass.merged |= !batch.windows.is_empty();
+        self.enter_windows(&active, &batch)?;
         Ok(ended)
+    }
+
+    /// Reads a window into the batch, unless it is to stay as it is.
+    fn read_window(&self, mut window: Window, batch: &mut Batch) -> Read {
+        let copied_up = window.copied_up();
+        {
+            let view = self.view();
+            if copied_up > 0 && batch.copied_up + copied_up > view.copy_room(self.space_of(&view).live) {
+                return Read::Unmerged(Unmerged::CopiedUp);
+            }
+        }
+        let (filled, range) = (batch.buffer.len(), window.range());
+        #[expect(clippy::cast_possible_truncation, reason = "a window")]
+        batch.buffer.resize(filled + range.len() as usize, 0);
+        let read = match self.read_at(&mut batch.buffer[filled..], range.offset()) {
+            Ok(()) if !window.agrees_with(&batch.buffer[filled..]) => Read::Changed,
+            Ok(()) if batch.buffer[filled..].iter().all(|byte| *byte == 0) => {
+                batch.buffer.truncate(filled);
+                Read::Done
+            }
+            Ok(()) if !self.has_room_for_copy(batch.buffer.len() as u64) => Read::Unmerged(Unmerged::Full),
+            Ok(()) => {
+                window.place = Some(filled as u64 / SECTOR_SIZE);
+                batch.copied_up += copied_up;
+                Read::Done
+            }
+            Err(error) if error.kind() == ErrorKind::Absent => Read::Absent(error.to_string()),
+            // What cannot be read stays in pieces.
+            Err(error) => Read::Unmerged(Unmerged::Unreadable(error.to_string())),
+        };
+        if matches!(read, Read::Done) {
+            batch.windows.push(window);
+        } else {
+            batch.buffer.truncate(filled);
+        }
+        read
     }
 
     /// `true` if so many bytes of copies fit below [`Limits::max`], where clients would be admitted as well.
@@ -114,12 +202,11 @@ impl WritableDisk {
             && limits.max.is_none_or(|max| space.files() + bytes <= max - limits.slack() / 8)
     }
 
-    /// Takes the part of the base that [`collect`](Self::collect) would have read last, had it been on this host.
-    #[must_use]
-    pub fn take_absent(&self) -> Option<ByteRange> {
-        let absent = self.collector.try_lock().ok()?.pass.absent.take()?;
-        let base = self.generation().base.as_ref().map_or(0, |base| base.size());
-        Some(absent.intersect(ByteRange::between(0, base))).filter(|range| !range.is_empty())
+    /// The runs of a range that was a window, where there are several still.
+    fn window_of(&self, range: ByteRange) -> Option<Window> {
+        let view = self.view();
+        let pieces = view.runs.pieces(range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
+        Window::of(pieces.collect()).filter(|window| window.pieces.len() > 1)
     }
 
     /// The next window from `position` on whose runs are worth merging, and where to go on: at `u64::MAX` at the end.
@@ -150,20 +237,21 @@ impl WritableDisk {
             };
             position = end;
             if runs >= least + crosses(start) + crosses(end) {
-                return (Some(Window { start, end, pieces, place: None }), end);
+                return (Window::of(pieces), end);
             }
         }
         (None, position)
     }
 
-    fn enter_windows(&self, to: &Arc<Pair>, buffer: &[u8], windows: &[Window]) -> Result<()> {
-        if windows.is_empty() {
+    fn enter_windows(&self, to: &Arc<Pair>, batch: &Batch) -> Result<()> {
+        if batch.windows.is_empty() {
             return Ok(());
         }
         self.bound_pending()?;
-        let moffset = self.append(to, buffer)?;
+        let moffset = self.append(to, &batch.buffer)?;
         let mut stale = Vec::new();
-        for Window { start, end, pieces, place } in windows {
+        for window in &batch.windows {
+            let Window { start, end, pieces, place } = window;
             let mut view = self.view_mut();
             let is_active = Arc::ptr_eq(&view.generation.active, to);
             // Holes show the base and frozen pairs, which a change of these runs would tell of.
@@ -171,6 +259,9 @@ impl WritableDisk {
             let place = place.map(|place| moffset + place);
             if same {
                 let what = place.map_or(What::Zero, What::Data);
+                if what.is_data() {
+                    window.holes().for_each(|hole| view.copied_up.add(hole.start, hole.end));
+                }
                 let records = view.write(Piece { start: *start, end: *end, what });
                 self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
             } else if let Some(first) = place {
@@ -181,7 +272,7 @@ impl WritableDisk {
             }
         }
         super::lock(&self.ready).append(&mut stale);
-        self.counters.copied.fetch_add(buffer.len() as u64, Ordering::Relaxed);
+        self.counters.copied.fetch_add(batch.buffer.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Freezing the active pair, and collecting the garbage of frozen ones.
 
+use super::copied_up::CopiedUp;
 use super::pair::{self, Pair};
 use super::runs::{Piece, RunMap, What};
 use super::state::PAIRS_MAX;
@@ -130,12 +131,15 @@ impl WritableDisk {
         let numbers: Vec<_> = frozen.iter().rev().map(|frozen| frozen.pair.number).chain([active]).collect();
         let mut new = state.with_pairs(&numbers);
         let base = new_base.map(|(base, parent)| {
-            new.parent = parent;
+            (new.parent, new.copied_up_bytes) = (parent, 0);
             base
         });
         self.store(&mut state, new)?;
         let old = {
             let mut view = self.view_mut();
+            if base.is_some() {
+                view.copied_up = CopiedUp::default();
+            }
             let base = base.or_else(|| view.generation.base.clone());
             let frozen = view.generation.set_aside().iter().cloned().chain(frozen).collect();
             let new = view.generation.next(view.generation.active.clone(), frozen, base);

@@ -66,6 +66,8 @@ pub(super) struct Collector {
     failed: Vec<FileRange>,
     /// Why punching has failed in this step.
     failure: Option<Error>,
+    /// The last failure of a step that a writer did, to be told by the next one of the collector's thread.
+    untold: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
     pub(super) shared: BTreeSet<u64>,
 }
@@ -100,6 +102,7 @@ impl Collector {
             can_punch: true,
             failed: Vec::new(),
             failure: None,
+            untold: None,
             shared: BTreeSet::new(),
         };
         let frozen = generation.frozen.iter().map(|level| (&level.pair, &level.runs));
@@ -136,6 +139,11 @@ impl Collector {
     /// The reason for which punching has failed since the last call.
     pub(super) fn take_failure(&mut self) -> Option<Error> {
         self.failure.take()
+    }
+
+    /// Remembers a failure that is no error of the writer that met it.
+    pub(super) fn leave_untold(&mut self, error: Error) {
+        self.untold = Some(error);
     }
 
     fn set_failed(&mut self, range: FileRange, error: Error) {
@@ -177,13 +185,15 @@ impl WritableDisk {
             Err(TryLockError::WouldBlock) => return Ok(false),
         };
         let worked = self.step(&mut collector, load)?;
-        collector.take_failure().map_or(Ok(worked), Err)
+        collector.take_failure().or_else(|| collector.untold.take()).map_or(Ok(worked), Err)
     }
 
     /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and why.
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
         let settled = self.settle(collector);
+        // Where that fails it is tried again by the next step.
+        let _ = self.note_copied_up();
         let facts = self.facts(collector, load);
         match collector.policy.next(&self.limits(), &facts) {
             Action::Rest => return Ok(collector.retry(&self.generation()) || settled),
@@ -201,7 +211,8 @@ impl WritableDisk {
             Action::Coarsen { least } => {
                 if self.coarsen(collector, least)? {
                     let merged = std::mem::take(&mut collector.pass.merged);
-                    collector.policy.coarse_pass_ended(merged, self.view().runs.len() as u64, facts.runs_max);
+                    let after = self.facts(collector, load);
+                    collector.policy.coarse_pass_ended(merged, &after);
                     self.gate.notify_all();
                 }
             }
@@ -334,7 +345,7 @@ impl WritableDisk {
     }
 
     fn facts(&self, collector: &Collector, load: Load) -> Facts {
-        let (space, active, records, dying, frozen, set_aside, runs, runs_max) = {
+        let (space, active, records, dying, frozen, set_aside, runs, runs_max, copy_room) = {
             let view = self.view();
             let generation = &view.generation;
             let set_aside = generation.set_aside().len();
@@ -345,7 +356,9 @@ impl WritableDisk {
             let active = Arc::clone(&generation.active);
             let (runs, runs_max) = (view.runs.len() as u64, runs_max(&view.limits, view.size));
             let frozen = generation.frozen.len() > set_aside;
-            (self.space_of(&view), active, records, dying, frozen, set_aside > 0, runs, runs_max)
+            let space = self.space_of(&view);
+            let copy_room = view.copy_room(space.live).min(view.limits.usable().saturating_sub(space.live));
+            (space, active, records, dying, frozen, set_aside > 0, runs, runs_max, copy_room)
         };
         let ready = space::sectors(&lock(&self.ready));
         let no_commit = lock(&self.commits).count == 0;
@@ -363,6 +376,8 @@ impl WritableDisk {
             records,
             runs,
             runs_max,
+            copy_room,
+            awaits_base: collector.pass.awaits_base(),
             log: active.log_bytes(),
             dying: (dying + ready) * SECTOR_SIZE,
             ripe,

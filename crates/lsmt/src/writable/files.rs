@@ -4,6 +4,9 @@
 //! simulated directory in the place of the real one. What the traits promise is what POSIX does, no more: a
 //! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
+use super::BASE_DIR;
+use super::state::STATE_NEW;
+use crate::format::PAGE_SIZE;
 use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -170,6 +173,26 @@ impl Directory for RealDirectory {
     fn sync(&self) -> Result<()> {
         self.dir.sync().map_err(|e| Error::io("cannot sync the directory", e).about(self.name()))
     }
+}
+
+/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
+pub(super) fn refuse_content(directory: &dyn Directory) -> Result<()> {
+    let conflict = |name: &str| {
+        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
+            .remedy("open the disk that is there, or give an empty directory"))
+    };
+    for name in directory.list()? {
+        let expected = match &*name {
+            // The copy of the base is there first.
+            STATE_NEW | LOCK | BASE_DIR => true,
+            "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
+            _ => false,
+        };
+        if !expected {
+            return conflict(&name);
+        }
+    }
+    Ok(())
 }
 
 struct RealFile {

@@ -2,7 +2,10 @@
 
 use super::WritableDisk;
 use super::coarsen::runs_max;
+use super::collector::Collector;
+use super::lack::Unmerged;
 use super::policy::{Limits, Load, Space};
+use super::runs::{Piece, What};
 use super::view::View;
 use headstart_block::{ByteSize, Error, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,8 +15,8 @@ use std::time::Duration;
 /// The longest time between two looks at what a writer waits for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Tries of a waiting writer to punch holes that cannot be punched: some two seconds.
-const FAILURES_MAX: u32 = 400;
+/// The longest time that a writer goes on trying what fails: some two seconds.
+const FAILING_MAX: Duration = Duration::from_secs(2);
 
 /// Writers that wait for space.
 #[derive(Default)]
@@ -31,10 +34,11 @@ impl Gate {
         }
     }
 
-    /// Waits for a change, but not for long.
-    fn wait(&self) {
+    /// Waits for a change, but not for long; returns the time that this took for sure.
+    fn wait(&self) -> Duration {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(self.changed.wait_timeout(guard, LOOK));
+        let (_guard, waited) = self.changed.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner);
+        if waited.timed_out() { LOOK } else { Duration::ZERO }
     }
 }
 
@@ -49,6 +53,8 @@ pub(super) struct Counters {
     pub(super) writes: AtomicU64,
     /// Number of those that waited.
     throttled: AtomicU64,
+    /// Number of those that were refused because of too many runs.
+    refused: AtomicU64,
 }
 
 /// The space of a writable disk, and what its collector did since the disk was opened.
@@ -60,8 +66,10 @@ pub struct SpaceStatus {
     pub garbage_bytes: u64,
     /// Bytes given back to the file system.
     pub collected_bytes: u64,
-    /// Bytes of live data that were written again to free the blocks around them.
+    /// Bytes of live data that were written again to free the blocks around them, or to merge runs.
     pub copied_bytes: u64,
+    /// Bytes of the live data that merging runs has copied up from the base.
+    pub copied_up_bytes: u64,
     /// Writes and discards that waited for space.
     pub throttled_writes: u64,
     /// Writes and discards that wait now.
@@ -70,6 +78,8 @@ pub struct SpaceStatus {
     pub runs: u64,
     /// Number of writes and discards, one of many megabytes counted as several.
     pub writes: u64,
+    /// Writes and discards that were refused because the disk is in too many pieces.
+    pub refused_writes: u64,
     /// The garbage in per cent of what makes writes wait.
     pub garbage_percent: u64,
     /// Most bytes that the directory may take.
@@ -95,6 +105,13 @@ struct Demand {
     end: u64,
     added: u64,
     killed: u64,
+}
+
+impl Demand {
+    fn piece(self) -> Piece {
+        let what = if self.added > 0 { What::Data(0) } else { What::Zero };
+        Piece { start: self.start, end: self.end, what }
+    }
 }
 
 /// The answer to a demand.
@@ -131,6 +148,7 @@ impl WritableDisk {
         let view = self.view();
         let space = self.space_of(&view);
         let (runs, limits) = (view.runs.len(), view.limits);
+        let copied_up_bytes = view.copied_up.bytes().min(space.live);
         let frozen: usize = view.generation.frozen.iter().map(|level| level.runs.len()).sum();
         drop(view);
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -140,10 +158,12 @@ impl WritableDisk {
             garbage_percent: limits.garbage_percent(&space),
             collected_bytes: load(&self.counters.collected),
             copied_bytes: load(&self.counters.copied),
+            copied_up_bytes,
             throttled_writes: load(&self.counters.throttled),
             waiting_writes: load(&self.gate.waiting),
             runs: (runs + frozen) as u64,
             writes: load(&self.counters.writes),
+            refused_writes: load(&self.counters.refused),
             max_bytes: limits.max,
         }
     }
@@ -194,7 +214,7 @@ impl WritableDisk {
                 return Verdict::Refused(full(limits));
             }
         }
-        if has_too_many_runs(&view) {
+        if needs_merging(&view, demand) {
             return Verdict::Wait;
         }
         // Reserved first, so that of many that come at once none is overlooked.
@@ -213,7 +233,8 @@ impl WritableDisk {
     fn admit_slowly(&self, demand: Demand) -> Result<Admitted<'_>> {
         self.counters.throttled.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting::new(&self.gate.waiting);
-        let mut failures = 0;
+        let patience = self.limits().patience;
+        let (mut failing, mut lacking) = (Duration::ZERO, Duration::ZERO);
         loop {
             self.check_usable()?;
             match self.judge(demand) {
@@ -229,25 +250,29 @@ impl WritableDisk {
                     continue;
                 }
             };
-            let worked = self.step(&mut collector, Load::Pressed)?;
-            let has_failed = collector.take_failure().is_some();
-            if has_failed && failures < FAILURES_MAX {
+            let (worked, failed) = self.step_for_writer(&mut collector);
+            if failed.is_some() && failing < FAILING_MAX.min(patience) {
                 // Later it may go well. It is no fault of this write.
                 drop(collector);
-                failures += 1;
-                self.gate.wait();
+                failing += self.gate.wait();
                 continue;
             }
-            if worked && !has_failed {
-                continue;
+            match failed {
+                Some(Failed::Step(error)) => return Err(error),
+                None if worked => continue,
+                Some(Failed::Hole) | None => {}
             }
             let others_end = collector.waits_for_readers() || self.reserved.load(Ordering::Relaxed) > 0;
+            let (lacks_base, why) = (collector.pass.lack.is_waiting(), collector.pass.unmerged.clone());
             drop(collector);
+            let needs_merging = needs_merging(&self.view(), demand);
             if others_end {
                 self.gate.wait();
-            } else if has_too_many_runs(&self.view()) {
-                return Err(Error::new(ErrorKind::NoSpace, "it has too many small pieces")
-                    .remedy("they are merged as soon as the image below can be read"));
+            } else if needs_merging && lacks_base && lacking < patience {
+                lacking += self.gate.wait();
+            } else if needs_merging {
+                self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(self.too_many_runs(if lacks_base { Some(Unmerged::late()) } else { why }));
             } else if self.limits().max.is_some() && demand.added > 0 {
                 return Err(full(&self.limits()));
             } else {
@@ -257,12 +282,36 @@ impl WritableDisk {
             }
         }
     }
+
+    /// Does a step of the collector for a writer that waits. What fails in it is left to be told to the collector's own
+    /// thread; the writer tries again.
+    fn step_for_writer(&self, collector: &mut Collector) -> (bool, Option<Failed>) {
+        match self.step(collector, Load::Pressed) {
+            Ok(worked) => {
+                let Some(error) = collector.take_failure() else { return (worked, None) };
+                collector.leave_untold(error);
+                (worked, Some(Failed::Hole))
+            }
+            Err(error) => {
+                let own = Error::new(error.kind(), error.to_string());
+                collector.leave_untold(error);
+                (false, Some(Failed::Step(own)))
+            }
+        }
+    }
 }
 
-/// More runs than there may be until some are merged.
-fn has_too_many_runs(view: &View) -> bool {
+/// A part of a step of the collector that has failed.
+enum Failed {
+    /// A hole could not be punched; all else was done.
+    Hole,
+    Step(Error),
+}
+
+/// `true` where there are so many runs that some must be merged before `demand` may make more.
+fn needs_merging(view: &View, demand: Demand) -> bool {
     let max = runs_max(&view.limits, view.size);
-    view.runs.len() as u64 > max + max / 4
+    view.runs.len() as u64 > max + max / 4 && view.runs.adds_a_run(demand.piece())
 }
 
 fn full(limits: &Limits) -> Error {

@@ -73,9 +73,12 @@ mod coarsen;
 mod collect;
 mod collector;
 mod commit;
+mod copied_up;
 mod files;
 mod gate;
+mod lack;
 mod log;
+mod pace;
 mod pair;
 mod policy;
 mod relog;
@@ -88,7 +91,8 @@ mod tests;
 mod view;
 
 use self::collector::{Collector, Commits};
-use self::files::{Directory, RealDirectory};
+use self::copied_up::CopiedUp;
+use self::files::{Directory, RealDirectory, refuse_content};
 use self::gate::{Counters, Gate};
 use self::pair::Pair;
 use self::runs::{Piece, RunMap, What};
@@ -96,7 +100,6 @@ use self::space::FileRange;
 use self::state::{State, StoreError};
 use self::view::{Alive, Frozen, Generation, PIECES, View, whole_sectors};
 use crate::Segment;
-use crate::format::PAGE_SIZE;
 use crate::stack::check_bounds;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
 use std::path::Path;
@@ -352,6 +355,7 @@ impl WritableDisk {
             size: state.virtual_size,
             limits: Limits::default(),
             dying: Vec::new(),
+            copied_up: CopiedUp::noted(state.copied_up_bytes),
             generation: Arc::new(generation),
             runs,
             pending: Vec::new(),
@@ -541,6 +545,7 @@ impl WritableDisk {
         let mut view = self.view_mut();
         let active = Arc::ptr_eq(&view.generation.active, pair);
         if active {
+            view.copied_up.remove(piece.start, piece.end);
             let records = view.write(piece);
             self.unlogged.fetch_add(records as u64, Ordering::Relaxed);
         }
@@ -675,26 +680,6 @@ fn check_inside(runs: &RunMap, size: u64) -> Result<()> {
             size / SECTOR_SIZE
         ))
         .remedy("state.json is not the one that belongs to it: restore the directory from a copy"));
-    }
-    Ok(())
-}
-
-/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
-fn refuse_content(directory: &dyn Directory) -> Result<()> {
-    let conflict = |name: &str| {
-        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
-            .remedy("open the disk that is there, or give an empty directory"))
-    };
-    for name in directory.list()? {
-        let expected = match &*name {
-            // The copy of the base is there first.
-            state::STATE_NEW | files::LOCK | BASE_DIR => true,
-            "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
-            _ => false,
-        };
-        if !expected {
-            return conflict(&name);
-        }
     }
     Ok(())
 }

@@ -21,10 +21,14 @@
 //! these evacuated as well.
 
 use super::space::CLASSES;
+use std::time::Duration;
 
 /// The garbage from which on ranges of each class are punched while clients write, in per cent of what makes them wait:
 /// of one block, of two, of four, of eight and more.
 const PUNCHED_FROM: [u64; CLASSES] = [75, 60, 45, 20];
+
+/// Bytes of room for copies more than before that make merging runs worth another try.
+const WORTH_A_PASS: u64 = 1 << 20;
 
 /// A record of the log.
 const RECORD: u64 = 16;
@@ -41,11 +45,21 @@ pub struct Limits {
     pub max: Option<u64>,
     /// Runs in memory beyond which they are merged; by the size of the disk where it is not said.
     pub runs: Option<u64>,
+    /// Bytes that merging runs may copy up from the base even where clients wrote less.
+    pub copied_up: u64,
+    /// The longest time that a write waits for bytes of the base that are not on this host.
+    pub patience: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { slack: 128 << 20, max: None, runs: None }
+        Self {
+            slack: 128 << 20,
+            max: None,
+            runs: None,
+            copied_up: 128 << 20,
+            patience: Duration::from_secs(300),
+        }
     }
 }
 
@@ -118,6 +132,10 @@ pub(super) struct Facts {
     /// Runs in the map of the active pair, and how many there should be at most.
     pub(super) runs: u64,
     pub(super) runs_max: u64,
+    /// Bytes that merging runs may copy up.
+    pub(super) copy_room: u64,
+    /// Merging runs cannot go on before bytes of the base have come.
+    pub(super) awaits_base: bool,
     /// The log of the active pair.
     pub(super) log: u64,
     /// Died, by records that are not durable.
@@ -188,8 +206,8 @@ pub(super) struct Policy {
     barren: Option<(u64, u64)>,
     /// The pass of merging runs that goes on: the least number of a window.
     coarse: Option<u64>,
-    /// The runs when no pass could merge any.
-    unmerged: Option<u64>,
+    /// The runs when no pass could merge any, and the bytes that might be copied up then.
+    unmerged: Option<(u64, u64)>,
 }
 
 impl Policy {
@@ -199,21 +217,31 @@ impl Policy {
         self.barren = least.filter(|_| !moved).map(|least| (died, least));
     }
 
-    /// A pass of merging runs has come to the end of the disk; it has merged something or not, and left so many runs.
-    pub(super) fn coarse_pass_ended(&mut self, merged: bool, runs: u64, runs_max: u64) {
+    /// A pass of merging runs has come to the end of the disk; it has merged something or not, and left so many runs
+    /// and so much room for copies.
+    pub(super) fn coarse_pass_ended(&mut self, merged: bool, facts: &Facts) {
+        let Facts { runs, runs_max, copy_room, .. } = *facts;
         let least = self.coarse.take().filter(|_| runs > runs_max - runs_max / 8);
         // Clients may have made as many as were merged.
         self.coarse =
             least.and_then(|least| if merged { Some(8) } else { Some(least / 2).filter(|it| *it >= 2) });
-        self.unmerged = least.filter(|_| self.coarse.is_none()).map(|_| runs);
+        self.unmerged = least.filter(|_| self.coarse.is_none()).map(|_| (runs, copy_room));
+    }
+
+    /// The base may be readable again where it was not.
+    pub(super) fn may_merge_again(&mut self) {
+        self.unmerged = None;
     }
 
     fn merging(&mut self, facts: &Facts) -> Option<u64> {
-        let is_news = self.unmerged.is_none_or(|runs| facts.runs.abs_diff(runs) > facts.runs_max / 64);
+        let is_news = self.unmerged.is_none_or(|(runs, room)| {
+            facts.runs.abs_diff(runs) > facts.runs_max / 64
+                || facts.copy_room > room.saturating_add(WORTH_A_PASS)
+        });
         if self.coarse.is_none() && facts.runs > facts.runs_max && is_news {
             self.coarse = Some(8);
         }
-        self.coarse
+        self.coarse.filter(|_| !facts.awaits_base)
     }
 
     pub(super) fn next(&mut self, limits: &Limits, facts: &Facts) -> Action {
@@ -302,7 +330,8 @@ mod tests {
 
     const SECTOR: u64 = 512;
     const SLACK: u64 = 256 << 10;
-    const LIMITS: Limits = Limits { slack: SLACK, max: None, runs: None };
+    const LIMITS: Limits =
+        Limits { slack: SLACK, max: None, runs: None, copied_up: 0, patience: Duration::ZERO };
 
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Sector {
@@ -338,6 +367,8 @@ mod tests {
                 records: self.map.len() as u64,
                 runs: 0,
                 runs_max: 1,
+                copy_room: 0,
+                awaits_base: false,
                 log,
                 dying: self.count(count(Sector::Dying)),
                 ripe: [self.count(|block| if full(block) { 8 } else { 0 }), 0, 0, 0],

@@ -142,6 +142,21 @@ impl RunMap {
         self.data_sectors += data_len(piece);
     }
 
+    /// `false` if inserting `piece` replaces a run as a whole, or lengthens one of zeros, so that no more are there
+    /// than before.
+    pub(super) fn adds_a_run(&self, piece: Piece) -> bool {
+        let around = self.pieces(piece.start.saturating_sub(1), piece.end + 1);
+        let mut found = 0;
+        let mut left = 1;
+        // No more than three can be left of what is there: one on each side, and the new one.
+        for run in around.filter(|run| run.what != What::Hole).take(3) {
+            found += 1;
+            let joins = run.what == What::Zero && piece.what == What::Zero;
+            left += u64::from(run.start < piece.start && !joins) + u64::from(run.end > piece.end && !joins);
+        }
+        left > found
+    }
+
     /// Makes `[start, end)` a hole.
     fn cut_out(&mut self, start: u64, end: u64, dead: &mut impl FnMut(u64, u64)) {
         let mut cut = |old: Piece, from: u64| {
@@ -298,8 +313,11 @@ mod tests {
                 // Sometimes the file goes on where it was, sometimes not.
                 data_end += u64::from(gap);
                 let what = if zero { What::Zero } else { What::Data(data_end) };
-                let mut dead = Vec::new();
+                let (mut dead, before, adds) = (Vec::new(), map.len(), map.adds_a_run(Piece { start, end, what }));
                 map.insert_over(Piece { start, end, what }, &mut |moffset, len| dead.extend(moffset..moffset + len));
+                prop_assert!(adds || map.len() <= before);
+                // Data that goes on where other data ends in the file is joined with it, which is not foreseen.
+                prop_assert!(!adds || map.len() > before || !zero);
                 let mut lost = Vec::new();
                 for sector in start..end {
                     if let What::Data(moffset) = disk[sector as usize] {

@@ -32,6 +32,9 @@ pub(super) struct State {
     /// 0.1.0 passes over it, and drops it when it changes the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reference: Option<String>,
+    /// Bytes that merging runs has copied up from what it lies on, about. Version 0.1.0 passes over it, too.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) copied_up_bytes: u64,
     /// Size of the disk in bytes.
     pub(super) virtual_size: u64,
     /// The pairs, lowest first; the last one takes the writes.
@@ -68,7 +71,7 @@ fn number_of(name: &str) -> Option<u64> {
 impl State {
     pub(super) fn new(uuid: Uuid, parent: String, virtual_size: u64, pairs: &[u64]) -> Self {
         let pairs = pairs.iter().copied().map(PairFiles::of).collect();
-        Self { version: VERSION, uuid, parent, reference: None, virtual_size, pairs }
+        Self { version: VERSION, uuid, parent, reference: None, copied_up_bytes: 0, virtual_size, pairs }
     }
 
     /// The same state with other pairs.
@@ -175,6 +178,11 @@ pub(super) struct StoreError {
     pub(super) error: Error,
     /// Whether the new state may be the one that counts after a crash.
     pub(super) in_doubt: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Checks that a disk can have `size` bytes.

@@ -5,6 +5,7 @@
 //! it along with the pieces of its range, lets the lock go and reads the files, which stay readable through
 //! it even when garbage collection has since dropped them from the directory.
 
+use super::copied_up::CopiedUp;
 use super::pair::Pair;
 use super::policy::Limits;
 use super::runs::{Piece, RunMap, What, visit_merged};
@@ -36,6 +37,7 @@ pub(super) struct View {
     pub(super) data_mark: u64,
     /// Sectors that died by records that no flush has taken yet.
     pub(super) dying: Vec<FileRange>,
+    pub(super) copied_up: CopiedUp,
 }
 
 /// The generations that somebody still has.

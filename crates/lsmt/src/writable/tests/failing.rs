@@ -2,9 +2,11 @@
 
 use super::super::alone::Unknown;
 use super::super::{Limits, Load, NewDisk, WritableDisk};
-use super::sim::Machine;
-use headstart_block::BlockDevice;
+use super::sim::{Fault, Machine};
+use headstart_block::{BlockDevice, ErrorKind};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// A dead range that is punched at once.
@@ -126,4 +128,35 @@ fn a_base_that_cannot_be_read_stops_nothing() {
     let space = disk.space();
     assert_eq!((space.runs, space.live_bytes), (RUNS + 1, (RUNS + 1) * 4096));
     assert!(machine.taken() <= space.live_bytes + 5 * 4096, "{}", machine.taken());
+}
+
+/// A failure of a step that a writer does for the collector: the step is tried again, and the next one tells of it.
+#[test]
+fn a_step_that_fails_is_no_error_of_the_writer_that_does_it() {
+    let machine = Machine::default();
+    let prepared = |machine: &Machine, rounds: u64| {
+        let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(PART * PARTS)).unwrap();
+        disk.view_mut().limits = Limits { slack: 256 << 10, ..Limits::default() };
+        for round in 0..rounds {
+            disk.write_at(&[1; 4096], round % 2 * 4096).unwrap();
+        }
+        disk
+    };
+    let waits = |rounds: u64| prepared(&Machine::default(), rounds).space().throttled_writes > 0;
+    let first = (1..1000).find(|rounds| waits(*rounds)).unwrap();
+    let disk = prepared(&machine, first - 1);
+    // Nothing can be made durable, so that nothing that died can be given back.
+    machine.arm(0, Fault::Full);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| disk.write_at(&[2; 4096], 0));
+        while disk.space().waiting_writes == 0 && !writer.is_finished() {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+        thread::park_timeout(Duration::from_millis(50));
+        assert!(!writer.is_finished());
+        machine.repair();
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!(disk.collect(Load::Busy).unwrap_err().kind(), ErrorKind::NoSpace);
+    disk.collect(Load::Busy).unwrap();
 }

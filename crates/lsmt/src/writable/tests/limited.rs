@@ -1,4 +1,4 @@
-//! `--writable-max` holds whatever is done to keep other bounds.
+//! `--writable-max` holds whatever is done to keep other bounds, and so does the bound on what merging copies up.
 
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::collecting::{full_base, taken};
@@ -35,4 +35,74 @@ fn merging_runs_takes_no_more_than_the_limit() {
     let mut found = vec![0; 512];
     disk.read_at(&mut found, SIZE - 512).unwrap();
     assert!(found == [0xba; 512] && refused > 0, "{refused}");
+}
+
+fn base_over(size: u64) -> NewDisk {
+    NewDisk { size, parent: String::new(), uuid: Uuid::from_u128(7) }
+}
+
+/// Scattered sectors take no more of the image along than there is of them, or a fixed amount.
+#[test]
+fn merging_runs_copies_up_no_more_than_was_written() {
+    const COPIES: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let disk = WritableDisk::create(dir.path(), Some(full_base(SIZE)), &base_over(SIZE)).unwrap();
+    disk.view_mut().limits =
+        Limits { runs: Some(256), copied_up: COPIES, slack: 1 << 20, ..Limits::default() };
+    let (mut refused, mut written, mut last) = (None, 0, 0);
+    for place in (0..SIZE).step_by(16 << 10) {
+        match disk.write_at(&[7; 512], place) {
+            Ok(()) => (written, last) = (written + 512, place),
+            Err(error) => refused = Some(error),
+        }
+        let space = disk.space();
+        assert!(space.copied_up_bytes <= COPIES && space.runs <= 256 + 64 + 1, "{space:?}");
+        assert!(space.live_bytes <= written + COPIES, "{space:?}");
+        assert!(taken(dir.path()) <= 2 * (written + COPIES) + (1 << 20), "{}", taken(dir.path()));
+    }
+    let error = refused.expect("nothing was refused");
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.to_string().contains("small pieces") && error.to_string().contains("copied"), "{error}");
+    // What replaces pieces is let through, and what clients write over is no copy any more.
+    disk.write_at(&[8; 512], last).unwrap();
+    let before = disk.space();
+    assert!(before.refused_writes > 0 && before.copied_up_bytes > COPIES / 2, "{before:?}");
+    disk.write_at(&vec![9; 4 << 20], last - (4 << 20) + (16 << 10)).unwrap();
+    disk.write_at(&vec![9; 4 << 20], 0).unwrap();
+    assert!(disk.space().copied_up_bytes < before.copied_up_bytes / 4, "{:?}", disk.space());
+    // The more is written in large pieces, the more may be copied for small ones.
+    disk.write_at(&vec![9; 8 << 20], SIZE - (8 << 20)).unwrap();
+    for place in (32 << 20..46 << 20).step_by(16 << 10) {
+        disk.write_at(&[7; 512], place).unwrap();
+    }
+    assert!(disk.space().copied_up_bytes > COPIES, "{:?}", disk.space());
+    let mut found = vec![0; 512];
+    for (place, byte) in [(0, 9), (last, 9), (SIZE - 512, 9), (33 << 20, 7), ((33 << 20) + 512, 0xba)] {
+        disk.read_at(&mut found, place).unwrap();
+        assert_eq!(found, [byte; 512], "{place}");
+    }
+}
+
+/// It is not forgotten what was copied up before the disk was opened.
+#[test]
+fn what_was_copied_up_is_known_when_the_disk_is_opened_again() {
+    let (dir, base) = (tempfile::tempdir().unwrap(), full_base(SIZE));
+    let disk = WritableDisk::create(dir.path(), Some(base.clone()), &base_over(SIZE)).unwrap();
+    disk.view_mut().limits = Limits { runs: Some(256), ..Limits::default() };
+    for place in (0..SIZE).step_by(16 << 10) {
+        disk.write_at(&[7; 512], place).unwrap();
+    }
+    while disk.collect(Load::Quiet).unwrap() {}
+    let before = disk.space().copied_up_bytes;
+    assert!(before >= 32 << 20, "{before}");
+    drop(disk);
+    let disk = WritableDisk::open(dir.path(), Some(base), "").unwrap();
+    let after = disk.space().copied_up_bytes;
+    assert!(after.abs_diff(before) < 16 << 20 && after > 0, "{before} {after}");
+    disk.write_zeroes(ByteRange::between(0, SIZE)).unwrap();
+    while disk.collect(Load::Quiet).unwrap() {}
+    assert_eq!(disk.space().copied_up_bytes, 0);
+    drop(disk);
+    let disk = WritableDisk::open(dir.path(), Some(full_base(SIZE)), "").unwrap();
+    assert_eq!(disk.space().copied_up_bytes, 0);
 }

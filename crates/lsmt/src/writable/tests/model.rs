@@ -14,6 +14,7 @@ use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use uuid::Uuid;
 
 const SECTOR: usize = SECTOR_SIZE as usize;
@@ -240,7 +241,8 @@ impl Model {
 
     fn set_limits(&self) {
         if let Some(slack) = self.slack {
-            self.disk().view_mut().limits = Limits { slack, max: None, runs: Some(16) };
+            self.disk().view_mut().limits =
+                Limits { slack, runs: Some(16), patience: Duration::ZERO, ..Limits::default() };
         }
     }
 

@@ -1,0 +1,182 @@
+//! The bytes of the base that merging runs needs and that are not on this host: noted by the collector, brought by the
+//! owner of the disk.
+
+use super::WritableDisk;
+use headstart_block::{ByteRange, ByteSize, Error, ErrorKind};
+
+/// Ranges that are noted at the same time, a window of the disk each: 16 MiB at most.
+const RANGES_MAX: usize = 64;
+
+/// The ranges of the disk whose bytes of the base are wanted, on their way, or have come.
+#[derive(Default)]
+pub(super) struct Lack {
+    wanted: Vec<ByteRange>,
+    underway: Vec<ByteRange>,
+    /// Those that have come and were not merged yet.
+    arrived: Vec<ByteRange>,
+    /// The reason for which the last ones did not come; nothing is wanted until it is forgotten.
+    failure: Option<String>,
+}
+
+impl Lack {
+    /// Notes a range that is not on this host; `false` where such ranges cannot be had at present.
+    pub(super) fn note(&mut self, range: ByteRange) -> bool {
+        if self.failure.is_some() {
+            return false;
+        }
+        if !self.is_full() && !self.wanted.contains(&range) && !self.underway.contains(&range) {
+            self.wanted.push(range);
+        }
+        true
+    }
+
+    /// `true` where no more can be noted before some have come.
+    pub(super) fn is_full(&self) -> bool {
+        self.wanted.len() + self.underway.len() >= RANGES_MAX
+    }
+
+    /// `true` while something is to come.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.wanted.is_empty() || !self.underway.is_empty()
+    }
+
+    /// `true` where something has come that was not merged yet.
+    pub(super) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Takes a range that has come.
+    pub(super) fn next_arrived(&mut self) -> Option<ByteRange> {
+        self.arrived.pop()
+    }
+
+    /// The reason for which nothing comes.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Takes what is wanted of a base that has the bytes `below`.
+    fn take(&mut self, below: ByteRange) -> Vec<ByteRange> {
+        self.wanted.retain(|range| !range.intersect(below).is_empty());
+        let taken = self.wanted.iter().map(|range| range.intersect(below)).collect();
+        self.underway.append(&mut self.wanted);
+        taken
+    }
+
+    fn ended(&mut self, result: Result<(), &Error>) {
+        let came = std::mem::take(&mut self.underway);
+        match result {
+            Ok(()) => self.arrived.extend(came),
+            Err(error) => {
+                self.wanted.clear();
+                self.failure = Some(error.to_string());
+            }
+        }
+    }
+}
+
+impl WritableDisk {
+    /// Takes the parts of the base that [`collect`](Self::collect) would have read, had they been on this host. Whoever
+    /// takes some says with [`absent_came`](Self::absent_came) what became of them.
+    #[must_use]
+    pub fn take_absent(&self) -> Vec<ByteRange> {
+        let size = self.generation().base.as_ref().map_or(0, |base| base.size());
+        super::lock(&self.collector).pass.lack.take(ByteRange::between(0, size))
+    }
+
+    /// Says that the parts that were taken have come, or why not. After a failure none are asked for until
+    /// [`retry_absent`](Self::retry_absent) says so.
+    pub fn absent_came(&self, result: Result<(), &Error>) {
+        super::lock(&self.collector).pass.lack.ended(result);
+        self.gate.notify_all();
+    }
+
+    /// Has parts that could not be brought asked for again; returns whether there were any.
+    pub fn retry_absent(&self) -> bool {
+        let mut collector = super::lock(&self.collector);
+        let had_failed = collector.pass.lack.failure.take().is_some();
+        if had_failed {
+            collector.policy.may_merge_again();
+        }
+        had_failed
+    }
+
+    /// The error of a write that finds too many runs, none of which can be merged.
+    pub(super) fn too_many_runs(&self, why: Option<Unmerged>) -> Error {
+        let text = "the disk is in too many small pieces";
+        let (cause, remedy) = match why {
+            Some(Unmerged::Unreadable(cause)) => (
+                format!("{text}, and what lies between them cannot be read: {cause}"),
+                "they are merged as soon as the image below can be read",
+            ),
+            Some(Unmerged::CopiedUp) => (
+                format!(
+                    "{text}, and merging them has copied {} of the image already",
+                    ByteSize(self.space().copied_up_bytes)
+                ),
+                "discard what the disk needs no more (fstrim), or write in larger pieces",
+            ),
+            Some(Unmerged::Full) | None => (
+                format!("{text}, and there is no room to merge them"),
+                "discard what the disk needs no more (fstrim), or attach it with a larger --writable-max",
+            ),
+        };
+        Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
+    }
+}
+
+/// The reason for which a window stays in pieces.
+#[derive(Clone, Debug)]
+pub(super) enum Unmerged {
+    /// What lies below cannot be read.
+    Unreadable(String),
+    /// As much was copied up as may be.
+    CopiedUp,
+    /// The directory has no room for a copy.
+    Full,
+}
+
+impl Unmerged {
+    /// The reason where bytes of the base are asked for, and do not come.
+    pub(super) fn late() -> Self {
+        Self::Unreadable("its bytes did not come in time".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::SECTOR_SIZE;
+
+    fn range(number: u64) -> ByteRange {
+        ByteRange::between(number * SECTOR_SIZE, (number + 1) * SECTOR_SIZE)
+    }
+
+    #[test]
+    fn what_is_noted_is_taken_once_and_comes_or_not() {
+        let mut lack = Lack::default();
+        assert!(lack.note(range(1)) && lack.note(range(1)) && lack.is_waiting());
+        let below = ByteRange::between(0, 1 << 20);
+        assert_eq!(lack.take(below), [range(1)]);
+        // It is on its way, and not asked for again.
+        assert!(lack.note(range(1)) && lack.note(range(2)));
+        assert_eq!(lack.take(below), [range(2)]);
+        assert!(lack.is_waiting() && !lack.has_arrived());
+        lack.ended(Ok(()));
+        assert!(!lack.is_waiting() && lack.has_arrived());
+        assert_eq!((lack.next_arrived(), lack.next_arrived()), (Some(range(2)), Some(range(1))));
+        for number in 0..100 {
+            assert!(lack.note(range(number)));
+        }
+        assert!(lack.is_full() && lack.take(below).len() == RANGES_MAX && lack.is_full());
+        lack.ended(Err(&Error::new(ErrorKind::Unavailable, "the store is away")));
+        assert!(!lack.is_waiting() && !lack.is_full() && !lack.has_arrived());
+        assert!(!lack.note(range(1)) && lack.failure().is_some_and(|why| why.contains("the store is away")));
+        // What the base does not have is nothing that could come.
+        let mut lack = Lack::default();
+        assert!(lack.note(range(0)) && lack.note(range(9)));
+        assert_eq!(lack.take(ByteRange::between(0, 100)), [ByteRange::between(0, 100)]);
+        lack.ended(Ok(()));
+        assert!(!lack.is_waiting() && lack.next_arrived() == Some(range(0)) && !lack.has_arrived());
+    }
+}
