@@ -18,7 +18,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::IntoResponse;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_export::SocketAccess;
 use headstart_harvest::GssdId;
 use headstart_harvest::broker::Counters;
@@ -254,6 +254,16 @@ impl Served {
         })
     }
 
+    /// The use that clients may make of a vSSD; none where there are no clients for certain.
+    fn use_of(&self, vssd: &Vssd) -> Option<&'static str> {
+        let ways = self.exports.ways(&vssd.status.name);
+        if vssd.clients > 0 {
+            return Some("is in use: clients have it open by NBD");
+        }
+        let may_be_open = ways.vhost_user.is_some() || ways.fuse.is_some();
+        may_be_open.then_some("may be in use by vhost-user or as a file")
+    }
+
     fn create(&self, new: NewVssd) -> Result<Vssd> {
         let NewVssd { name, kind, channels, size, nbd, vhost_user, fuse, .. } = new;
         let NewVssd { socket_owner, socket_mode, tls_clients, .. } = new;
@@ -278,10 +288,9 @@ impl Served {
 
     fn remove(&self, name: &str, force: bool) -> Result<Vssd> {
         let gone = self.get(name)?;
-        if gone.clients > 0 && !force {
-            return Err(Error::new(ErrorKind::Conflict, "is in use: clients have it open by NBD")
-                .about(name)
-                .remedy("disconnect them first, or delete it with --force"));
+        if !force && let Some(used) = self.use_of(&gone) {
+            let error = Error::new(ErrorKind::Conflict, used).about(name);
+            return Err(error.remedy("disconnect its clients first, then delete it with --force"));
         }
         let ways = self.exports.ways(name);
         // What its clients wrote last is deleted along with the rest.
@@ -301,17 +310,21 @@ impl Served {
 
     fn resize(&self, name: &str, size: u64, force: bool) -> Result<Vssd> {
         let there = self.get(name)?;
-        let ways = self.exports.ways(name);
-        let may_be_open = there.clients > 0 || ways.vhost_user.is_some() || ways.fuse.is_some();
-        if size < there.status.size && may_be_open && !force {
-            let cause = match there.clients {
-                0 => {
-                    "may be in use by vhost-user or as a file, and what lies beyond the new size would be lost"
+        if size < there.status.size && !force {
+            let beyond = self.host.stored_beyond(name, size)?;
+            let cause = match self.use_of(&there) {
+                Some(used) => format!("{used}, and what lies beyond the new size would be lost"),
+                None if beyond > 0 => {
+                    format!("holds {} beyond the new size, which would be lost", ByteSize(beyond))
                 }
-                _ => "is in use, and what lies beyond the new size would be lost",
+                None => String::new(),
             };
-            let error = Error::new(ErrorKind::Conflict, cause).about(name);
-            return Err(error.remedy("make the file system on it smaller first, then resize it with --force"));
+            if !cause.is_empty() {
+                let error = Error::new(ErrorKind::Conflict, cause).about(name);
+                return Err(
+                    error.remedy("make the file system on it smaller first, then resize it with --force")
+                );
+            }
         }
         let status = self.host.resize(name, size);
         self.exports.refresh();

@@ -50,7 +50,7 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "N", requires = "vhost_user", help_heading = "Ways to serve the disk",
           value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
     pub(crate) queues: Option<u16>,
-    /// Let NBD clients make the disk larger; without it only --size does
+    /// Let clients of NBD and FUSE make the disk larger; without it only --size does
     #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]
     pub(crate) allow_resize: bool,
     /// Mount the disk as a file: over this file, or as disk.raw in this directory

@@ -63,7 +63,8 @@ impl Servers {
             servers.add(Box::new(server), Some(qemu));
         }
         if let Some(path) = &args.fuse {
-            let settings = FuseSettings { access: args.access.access(), ..FuseSettings::default() };
+            let (access, allow_resize) = (args.access.access(), args.allow_resize);
+            let settings = FuseSettings { access, allow_resize, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));

@@ -39,14 +39,14 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  headstart harvest vssd resize db 8G\n  \
         headstart harvest vssd resize db 2G --force\n\n\
         Clients by vhost-user and FUSE are told; a client by NBD sees the new size when it connects anew. What lies \
-        beyond a smaller size is lost: make the file system on it smaller first. With clients connected that takes \
-        --force.")]
+        beyond a smaller size is lost: make the file system on it smaller first. Where clients may have it open, or \
+        something is written there, that takes --force.")]
     Resize {
         /// The vSSD
         name: String,
         /// Its new size
         size: ByteSize,
-        /// Make it smaller although clients may have it open
+        /// Make it smaller although clients may have it open, or something is written beyond the new size
         #[arg(long)]
         force: bool,
         #[command(flatten)]
@@ -73,7 +73,7 @@ pub(crate) enum Command {
     Delete {
         /// The vSSD
         name: String,
-        /// Cut off clients that have it open by NBD
+        /// Cut off clients that have it open, or may have it open by vhost-user or FUSE
         #[arg(long)]
         force: bool,
         #[command(flatten)]

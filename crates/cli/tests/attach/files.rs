@@ -59,6 +59,31 @@ fn a_data_set_of_any_size() {
     attached.detach();
 }
 
+#[test]
+fn the_users_of_a_file_make_the_disk_larger_only_where_they_may() {
+    let scene = layered();
+    if !has_fuse() {
+        return;
+    }
+    let Some(web) = Web::before(&scene) else { return };
+    fs::create_dir(scene.path("mnt")).unwrap();
+    for (option, size) in [("", 16 << 20), ("--allow-resize", 20 << 20)] {
+        let words = format!("{} --cache ~/cache --writable ~/w --fuse ~/mnt {option}", web.image());
+        let attached = Attached::start(&scene, &words);
+        let file = fs::File::options().write(true).open(scene.path("mnt/disk.raw")).unwrap();
+        let grown = file.set_len(20 << 20);
+        assert_eq!(grown.is_ok(), !option.is_empty(), "{grown:?}");
+        if let Err(error) = grown {
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+        assert_eq!(file.metadata().unwrap().len(), size);
+        drop(file);
+        attached.detach();
+        let state = fs::read_to_string(scene.path("w/state.json")).unwrap();
+        assert!(state.contains(&format!("\"virtual_size\": {size}")), "{state}");
+    }
+}
+
 /// A disk of 40 MiB with an ext4 file system at 1 MiB, full of files; what is in it is in `tree`.
 fn with_file_system(scene: &Scene) {
     fs::create_dir_all(scene.path("tree/a/b c")).unwrap();

@@ -90,7 +90,10 @@ fn sizes_change_while_disks_are_used() {
     assert_eq!(resized["size"], 24 << 20);
     qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 0 16M 8M", "write -P 2 23M 1M"]);
     assert_eq!(daemon.vssd("db")["size"], 24 << 20);
-    daemon.ask("vssd resize db 8M");
+    // There are no clients now, but there is what they wrote.
+    daemon.refuses("vssd resize db 8M", &["db", "2 MiB", "--force"]);
+    qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 2 23M 1M"]);
+    daemon.ask("vssd resize db 8M --force");
     assert_eq!(daemon.vssd("db")["size"], 8 << 20);
     // A client may have a file system on all of it.
     let client = Client::open(&daemon, "db");
@@ -100,6 +103,8 @@ fn sizes_change_while_disks_are_used() {
     // What was beyond the end has not come back.
     daemon.ask("vssd resize db 24M");
     qemu_io(&scene, &db, &["read -P 0 8M 16M"]);
+    // Nothing is lost of what was never written.
+    daemon.ask("vssd resize db 16M");
 }
 
 #[test]

@@ -226,7 +226,7 @@ fn sizes_access_and_deletion_reach_the_process() {
     let pid = kill(&daemon, "a");
     assert_eq!([mode(&scene.path("a.sock")), mode(&of_a)], [0o660; 2], "after a kill");
     assert_eq!(read(&of_a, (28 << 20) - 4096, 4096), [9; 4096]);
-    daemon.ask("vssd delete a");
+    daemon.ask("vssd delete a --force");
     assert!(!is_alive(pid) && !scene.path("a.sock").exists() && !of_a.exists());
     let left = scene.names("h/exports");
     assert!(left.iter().all(|name| name.starts_with("b.")), "{left:?}");

@@ -76,14 +76,17 @@ pub struct FuseSettings {
     /// The users who may open the file. If not said otherwise, those who may open the mount point where that is a
     /// file, and its owner alone where it is a directory.
     pub access: SocketAccess,
+    /// Its users may make the file, and so the disk, larger.
+    pub allow_resize: bool,
 }
 
 impl Default for FuseSettings {
-    /// `disk.raw`; a worker a core, four at most; 64 requests that wait.
+    /// `disk.raw`; a worker a core, four at most; 64 requests that wait; of a fixed size.
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let access = SocketAccess::default();
-        Self { file_name: "disk.raw".into(), workers: cores.min(4), waiting_max: 64, access }
+        let (workers, allow_resize) = (cores.min(4), false);
+        Self { file_name: "disk.raw".into(), workers, waiting_max: 64, access, allow_resize }
     }
 }
 
@@ -120,7 +123,7 @@ impl FuseServer {
         let name = metadata.is_dir().then(|| settings.file_name.clone());
         let file = name.as_ref().map_or_else(|| point.clone(), |name| point.join(name));
         let image = Arc::new(Image::new(export, settings.waiting_max));
-        let tree = Tree::new(Arc::clone(&image), name, &metadata, &settings.access);
+        let tree = Tree::new(Arc::clone(&image), name, &metadata, settings);
         let inode = tree.file();
         let (fuse, mount) = Mount::new(point, image.read_only, &settings.access)?;
         let mut config = fuser::Config::default();

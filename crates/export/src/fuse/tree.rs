@@ -1,8 +1,7 @@
 //! The file system: one directory with one file, or the file alone.
 
 use super::image::{Image, errno};
-use super::{BACKGROUND, TRANSFER};
-use crate::SocketAccess;
+use super::{BACKGROUND, FuseSettings, TRANSFER};
 use fuser::{
     AccessFlags, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty,
@@ -25,6 +24,8 @@ pub(super) struct Tree {
     face: Mutex<Face>,
     /// How long the kernel may keep names and attributes.
     keep: Duration,
+    /// The file's users may make it larger.
+    allow_resize: bool,
 }
 
 /// What a `chmod` or `chown` changes; it is forgotten with the mount.
@@ -49,13 +50,15 @@ const KEEP_WRITABLE: Duration = Duration::from_secs(1);
 
 impl Tree {
     /// Shows `image` at a mount point, whose owner it gets. A file gets the mount point's permissions too, in a
-    /// directory it is the owner's alone. `access` overrules both; who may open a file by it can pass its directory.
+    /// directory it is the owner's alone. The access of `settings` overrules both; who may open a file by it can pass
+    /// its directory.
     pub(super) fn new(
         image: Arc<Image>,
         name: Option<OsString>,
         mount_point: &std::fs::Metadata,
-        access: &SocketAccess,
+        settings: &FuseSettings,
     ) -> Self {
+        let FuseSettings { access, allow_resize, .. } = settings;
         let mode = match (access.is_default(), &name) {
             (true, None) => mount_point.mode() & 0o777,
             _ => access.mode(),
@@ -71,7 +74,7 @@ impl Tree {
             modified: now(),
         };
         let keep = if image.read_only { KEEP_READ_ONLY } else { KEEP_WRITABLE };
-        Self { image, name, face: Mutex::new(face), keep }
+        Self { image, name, face: Mutex::new(face), keep, allow_resize: *allow_resize }
     }
 
     pub(super) fn file(&self) -> INodeNo {
@@ -121,15 +124,15 @@ impl Tree {
         }
     }
 
-    /// Sets the size: a disk grows, and never shrinks.
+    /// Sets the size: a disk grows where its users may do that, and never shrinks.
     fn truncate(&self, size: u64) -> Result<(), Errno> {
         let device = &self.image.device;
         match size.cmp(&device.size()) {
             std::cmp::Ordering::Equal => Ok(()),
-            std::cmp::Ordering::Less => Err(Errno::EPERM),
-            std::cmp::Ordering::Greater => {
+            std::cmp::Ordering::Greater if self.allow_resize => {
                 device.resize(size).map_err(|error| self.image.fault("grow", size, &error))
             }
+            _ => Err(Errno::EPERM),
         }
     }
 }

@@ -76,12 +76,16 @@ struct Mounted {
 
 impl Mounted {
     fn new(disk: MemoryDisk) -> Self {
+        Self::with(disk, &FuseSettings::default())
+    }
+
+    fn with(disk: MemoryDisk, settings: &FuseSettings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let point = directory.path().join("mnt");
         fs::create_dir(&point).unwrap();
         let disk = Arc::new(disk);
         let export = Export::new("test", Arc::clone(&disk) as Arc<dyn BlockDevice>);
-        let server = FuseServer::start(export, &point, &FuseSettings::default()).unwrap();
+        let server = FuseServer::start(export, &point, settings).unwrap();
         Self { server: Some(server), disk, directory }
     }
 
@@ -188,7 +192,8 @@ fn any_bytes_can_be_written() {
     }
     use rustix::fs::{FallocateFlags, fallocate};
     let mut model = content(1 << 20, 9);
-    let mut mounted = Mounted::new(MemoryDisk::of(&model, false));
+    let settings = FuseSettings { allow_resize: true, ..FuseSettings::default() };
+    let mut mounted = Mounted::with(MemoryDisk::of(&model, false), &settings);
     let file = OpenOptions::new().read(true).write(true).open(mounted.path()).unwrap();
     let mut state = 77_u64;
     let mut random = |below: usize| {

@@ -74,7 +74,7 @@ use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::{Decided, Job};
-use headstart_block::{BlockDevice, ByteSize};
+use headstart_block::{BlockDevice, ByteSize, Extent};
 use levelling::Levelling;
 use media::Media;
 use meta::Meta;
@@ -231,6 +231,25 @@ impl Host {
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
         let there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
         there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
+    }
+
+    /// Bytes, in whole pages, that a vSSD holds beyond a size.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
+        let disk = self.disk(name)?;
+        let (mut at, mut stored) = (size, 0);
+        while at < disk.size() {
+            let Extent { range, zero } = disk.extent_at(at)?;
+            // It became smaller meanwhile.
+            if range.is_empty() {
+                break;
+            }
+            stored += if zero { 0 } else { range.len() };
+            at = range.end();
+        }
+        Ok(stored)
     }
 
     /// Makes a vSSD larger or smaller; what lay beyond a smaller size is gone.
