@@ -46,7 +46,7 @@ impl Record {
 
     /// Forgets a disk.
     pub(super) fn remove(&self, dir: &Path) {
-        for ending in ["json", "pid", "images", "out", "log", "log.1", "space", "space.new"] {
+        for ending in ["json", "pid", "images", "socket", "out", "log", "log.1", "space", "space.new"] {
             let _ = fs::remove_file(file(dir, &self.spec.name, ending));
         }
     }

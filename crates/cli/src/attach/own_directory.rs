@@ -3,12 +3,16 @@
 //! It goes with the process that made it, also where that is killed: the process holds a lock on a file in it, and
 //! whoever makes the next one removes those of this user that nobody holds. Only files that such a directory has are
 //! removed, so that a directory of somebody else's with a like name loses nothing.
+//!
+//! The path of an agent's disk is the same for all processes of the disk: a guest connects again where it was connected.
+//! Its first process writes the path down, and the later ones make the directory there.
 
-use headstart_block::{Error, Result};
+use headstart_block::{Error, Result, private};
 use headstart_export::SocketAccess;
 use rustix::fs::{FlockOperation, OFlags, flock};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -37,23 +41,50 @@ impl OwnDirectory {
     /// # Errors
     /// Where it cannot be made.
     pub(super) fn make(access: &SocketAccess) -> Result<Self> {
-        Self::make_in(&std::env::temp_dir(), access)
+        Self::make_in(&std::env::temp_dir(), None, access)
     }
 
-    fn make_in(parent: &Path, access: &SocketAccess) -> Result<Self> {
+    /// The same for a disk of an agent, with the file in which its path is written down. Where something else is at
+    /// the path it gets another one, with a warning: a guest does not find it there.
+    ///
+    /// # Errors
+    /// Where it cannot be made, or its path cannot be written down.
+    pub(super) fn make_again(record: &Path, access: &SocketAccess) -> Result<Self> {
+        if let Some(path) = recorded(record) {
+            let (parent, name) = (path.parent().unwrap_or(&path), path.file_name().and_then(OsStr::to_str));
+            match Self::make_in(parent, name, access) {
+                Ok(made) => return Ok(made),
+                Err(error) => tracing::warn!(%error, "the disk is served at another socket than before"),
+            }
+        }
+        let made = Self::make(access)?;
+        let written = private::options().create(true).truncate(true).write(true).open(record);
+        written
+            .and_then(|mut file| writeln!(file, "{}", made.dir.path().display()))
+            .map_err(|e| Error::io("cannot write", e).about(record.display()))?;
+        Ok(made)
+    }
+
+    fn make_in(parent: &Path, name: Option<&str>, access: &SocketAccess) -> Result<Self> {
         remove_abandoned(parent);
-        let made = Self::locked_in(parent).map_err(|e| {
+        let made = Self::locked_in(parent, name).map_err(|e| {
+            let thing = name.map_or_else(|| parent.to_owned(), |name| parent.join(name));
             Error::io("cannot make a directory for the socket", e)
-                .about(parent.display())
+                .about(thing.display())
                 .remedy("name a socket by --nbd unix:/PATH, or another temporary directory by TMPDIR")
         })?;
         access.open_directory(made.dir.path())?;
         Ok(made)
     }
 
-    fn locked_in(parent: &Path) -> io::Result<Self> {
+    fn locked_in(parent: &Path, name: Option<&str>) -> io::Result<Self> {
         loop {
-            let dir = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+            let mut builder = tempfile::Builder::new();
+            match name {
+                Some(name) => builder.prefix(name).rand_bytes(0),
+                None => builder.prefix(PREFIX),
+            };
+            let dir = builder.tempdir_in(parent)?;
             let lock = open(&dir.path().join(LOCK), true)?;
             // Another process that looks for abandoned ones may have it for a moment, and take it for one.
             flock(&lock, FlockOperation::LockExclusive)?;
@@ -67,6 +98,13 @@ impl OwnDirectory {
     pub(super) fn socket(&self) -> PathBuf {
         self.dir.path().join(SOCKET)
     }
+}
+
+/// The path that an earlier process wrote down.
+fn recorded(record: &Path) -> Option<PathBuf> {
+    let path = PathBuf::from(fs::read_to_string(record).ok()?.trim_end());
+    let name = path.file_name().and_then(OsStr::to_str)?;
+    (path.is_absolute() && name.starts_with(PREFIX)).then_some(path)
 }
 
 fn open(path: &Path, make: bool) -> io::Result<File> {
@@ -100,7 +138,7 @@ mod tests {
     #[test]
     fn what_a_killed_process_left_goes_and_nothing_else() {
         let parent = tempfile::tempdir().unwrap();
-        let make = || OwnDirectory::make_in(parent.path(), &SocketAccess::default()).unwrap();
+        let make = || OwnDirectory::make_in(parent.path(), None, &SocketAccess::default()).unwrap();
         let names = || {
             let entries = fs::read_dir(parent.path()).unwrap();
             let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
@@ -126,5 +164,34 @@ mod tests {
         assert!(foreign.join("nbd.sock").exists() && mixed.join("precious").exists());
         drop((living, next));
         assert_eq!(names(), ["headstart-foreign", "headstart-mixed"]);
+    }
+
+    #[test]
+    fn the_next_process_of_a_disk_has_the_same_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = dir.path().join("vm.socket");
+        let make = || OwnDirectory::make_again(&record, &SocketAccess::default()).unwrap();
+        let killed = make();
+        let socket = killed.socket();
+        fs::write(&socket, "").unwrap();
+        drop(killed._lock);
+        let killed = killed.dir.keep();
+        let next = make();
+        assert_eq!(next.socket(), socket);
+        assert!(!socket.exists(), "what the killed one left is still there");
+        drop(next);
+        // Something else is there now; the path that is had instead is the one from then on.
+        fs::create_dir(&killed).unwrap();
+        let other = make();
+        let path = other.socket();
+        assert_ne!(path, socket);
+        drop(other);
+        assert_eq!(make().socket(), path);
+        fs::remove_dir(&killed).unwrap();
+        for damaged in ["", "/etc\n", "headstart-x"] {
+            fs::write(&record, damaged).unwrap();
+            let made = make().socket();
+            assert!(made.starts_with(std::env::temp_dir()) && made != path, "{made:?}");
+        }
     }
 }

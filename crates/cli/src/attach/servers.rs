@@ -87,7 +87,11 @@ impl Servers {
     }
 
     fn own_socket(&mut self, args: &Attach) -> Result<PathBuf> {
-        let made = OwnDirectory::make(&args.access.access())?;
+        let access = args.access.access();
+        let made = match &args.pid_file {
+            Some(file) => OwnDirectory::make_again(&file.with_extension("socket"), &access)?,
+            None => OwnDirectory::make(&access)?,
+        };
         let socket = made.socket();
         self.made = Some(made);
         Ok(socket)
@@ -111,6 +115,13 @@ impl Servers {
         let server = NbdServer::start(&settings, session.disks.iter().map(export).collect());
         let server = server.map_err(|error| with_remedy(error, socket.as_deref()))?;
         self.warn_of_open_port(&settings, session);
+        if args.pid_file.is_some() && matches!(settings.address, Address::Tcp(_, 0)) {
+            self.warnings.push(format!(
+                "{}: the port is another one when the process of the disk is started again, and its guest does not \
+                 find it; name a port",
+                settings.address
+            ));
+        }
         let uri = server.uri();
         self.running.push(Box::new(server));
         for disk in &session.disks {

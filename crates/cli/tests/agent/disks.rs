@@ -127,6 +127,16 @@ fn disks_are_watched() {
 /// A process that is killed is started again, with all that was flushed; watchers hear of it.
 #[test]
 fn a_process_that_dies_is_started_again() {
+    goes_on_after_its_process_died("--nbd unix:~/d.sock");
+}
+
+/// The socket that nobody named is at the same place, where a guest looks for it.
+#[test]
+fn a_process_that_dies_is_started_again_at_its_own_socket() {
+    goes_on_after_its_process_died("");
+}
+
+fn goes_on_after_its_process_died(way: &str) {
     let scene = noisy(4);
     if !installed(&["qemu-io"]) {
         return;
@@ -137,7 +147,7 @@ fn a_process_that_dies_is_started_again() {
     write!(events, "GET /v1/events HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
     let mut events = BufReader::new(events).lines();
     assert!(events.next().unwrap().unwrap().contains("200"));
-    let disk = agent.attach("file://~/store:v1 --as vm --writable ~/vm --nbd unix:~/d.sock");
+    let disk = agent.attach(&format!("file://~/store:v1 --as vm --writable ~/vm {way}"));
     let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
     tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "write -P 7 1M 64k", "-c", "flush"]);
     kill(&disk["pid"]);
