@@ -86,6 +86,14 @@ pub(super) fn copy(
 ) -> Result<Box<dyn Report>> {
     let settings = stores.settings()?;
     let tag = target.tag(source)?;
+    // What is copied into a directory is not there for others.
+    let warm = warm.filter(|warm| warm.said || target.location.is_remote());
+    if warm.is_some() && !target.location.is_remote() {
+        let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
+        return Err(Error::invalid(cause)
+            .about(&target.location)
+            .remedy("push it to a registry or an object store, or leave out --warm"));
+    }
     let from = headstart_store::open(&source.location, &settings)?;
     let to = headstart_store::open(&target.location, &settings.without_mirrors())?;
     let work = async {
@@ -107,8 +115,6 @@ pub(super) fn copy(
         _ => e,
     })?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };
-    // What is copied into a directory is not there for others.
-    let warm = warm.filter(|_| target.location.is_remote());
     let warmed = warm.map(|warm| warm.warm(&image, stores));
     let is_right = warm.zip(warmed.as_ref()).is_none_or(|(warm, warmed)| warm.is_right(warmed));
     Ok(Box::new(Copied { warmed, is_right, ..Copied::new(&image, &done) }))

@@ -260,7 +260,11 @@ impl fmt::Display for Pruned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let would = if self.dry_run { "would be " } else { "" };
         for image in &self.images {
-            writeln!(f, "{would}deleted: {}, without a tag since {}", image.name(), image.untagged_since)?;
+            write!(f, "{would}deleted: {}, without a tag since {}", image.name(), image.untagged_since)?;
+            match image.holders.as_slice() {
+                [] => writeln!(f)?,
+                holders => writeln!(f, ", although it is needed by {}", holders.join(", "))?,
+            }
         }
         for image in &self.untagged {
             write!(f, "kept: {}, without a tag since {}", image.name(), image.untagged_since)?;

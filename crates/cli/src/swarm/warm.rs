@@ -288,8 +288,8 @@ const ON_PUSH: &str = "HEADSTART_WARM_ON_PUSH";
 /// What is to be done after a push.
 pub(crate) struct OnPush {
     agent: AgentClient,
-    /// Somebody asked for it, this time.
-    said: bool,
+    /// `true` if it was asked for this time.
+    pub(crate) said: bool,
 }
 
 /// What came of that.

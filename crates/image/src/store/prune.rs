@@ -92,14 +92,12 @@ impl ImageStore {
         let lock = self.layout.lock()?;
         let policy = if options.dry_run { StalePolicy::Count } else { StalePolicy::Delete };
         let index = self.layout.index()?;
-        let mut leases = self.counting_leases(&lock, !options.dry_run)?;
-        if options.force {
-            leases.leases.clear();
-        }
+        let leases = self.counting_leases(&lock, !options.dry_run)?;
         // A writer that lives now takes its lease under the lock, and lives until this is decided, or dies.
         let keeps_all = remove_stale(&self.layout, StalePolicy::Count)?.publishes_early;
-        let PruneOptions { now, older_than, .. } = *options;
-        let rules = PruneRules { now, older_than, least_age: Duration::ZERO, keeps_all };
+        let PruneOptions { now, older_than, force: ignores_leases, .. } = *options;
+        let rules =
+            PruneRules { now, older_than, least_age: Duration::ZERO, keeps_all, ignores_leases };
         let input = PruneInput {
             index: &index,
             blobs: self.blobs(now)?,

@@ -318,17 +318,15 @@ impl BucketStore {
         mark: Option<&PruneMark>,
     ) -> Result<BucketPruneReport> {
         let Versioned { index, version } = self.index().await?;
-        let mut leases = self.counting_leases(now, options.dry_run, look).await?;
-        if options.force {
-            leases.counting.clear();
-        }
+        let leases = self.counting_leases(now, options.dry_run, look).await?;
         let objects = self.objects_below("blobs/sha256").await?.into_iter();
         let blob = |(hex, meta): (String, ObjectMeta)| {
             let (digest, written) = (Digest::from_hex(&hex)?, meta.last_modified.into());
             Some(StoredBlob { digest, len: meta.size, written })
         };
-        let older_than = options.older_than;
-        let rules = PruneRules { now, older_than, least_age: older_than, keeps_all: false };
+        let BucketPruneOptions { older_than, force: ignores_leases, .. } = *options;
+        let rules =
+            PruneRules { now, older_than, least_age: older_than, keeps_all: false, ignores_leases };
         let input = PruneInput {
             index: &index,
             blobs: objects.filter_map(blob).collect(),

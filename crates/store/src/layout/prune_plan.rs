@@ -41,6 +41,8 @@ pub struct PruneRules {
     pub least_age: Duration,
     /// `true` if nothing is deleted, because blobs are being written whose image is to come.
     pub keeps_all: bool,
+    /// `true` if leases keep nothing.
+    pub ignores_leases: bool,
 }
 
 /// A blob of the store.
@@ -328,11 +330,11 @@ impl PrunePlan {
 
     /// Begins at what leases name, and at images whose time has not come.
     fn keep_held(&mut self) {
-        for lease in &self.leases {
+        let PruneRules { now, older_than, ignores_leases, .. } = self.rules;
+        for lease in self.leases.iter().filter(|_| !ignores_leases) {
             self.walk.found.extend(lease.blobs.iter());
             self.walk.keep(lease.image);
         }
-        let PruneRules { now, older_than, .. } = self.rules;
         let is_due =
             |image: &&UntaggedImage| older_than.is_zero() || image.until.is_some_and(|until| until <= now);
         let kept: Vec<_> =
@@ -585,8 +587,9 @@ mod tests {
                 now().duration_since(since).unwrap() < rules.older_than
             };
             let mut kept: Vec<_> = nameless.iter().filter(stays).copied().collect();
-            kept.extend(self.leases.iter().map(|lease| lease.image));
-            found.extend(self.leases.iter().flat_map(|lease| &lease.blobs));
+            let counting = self.leases.iter().filter(|_| !rules.ignores_leases);
+            kept.extend(counting.clone().map(|lease| lease.image));
+            found.extend(counting.flat_map(|lease| &lease.blobs));
             self.close(&kept, &mut found, &mut read);
             let old = self.blobs.values().filter(|blob| {
                 now().duration_since(blob.written).unwrap() >= rules.least_age && !rules.keeps_all
@@ -624,10 +627,11 @@ mod tests {
         #[test]
         fn it_decides_as_a_plain_model(
             all in prop::collection::vec(made(), 0..8), older_than in 0_u32..10, least_age in 0_u32..10,
-            keeps_all in prop::bool::weighted(0.1),
+            keeps_all in prop::bool::weighted(0.1), ignores_leases in prop::bool::weighted(0.2),
         ) {
             let world = World::of(&all);
-            let rules = PruneRules { now: now(), older_than: older_than * DAY, least_age: least_age * DAY, keeps_all };
+            let (older_than, least_age) = (older_than * DAY, least_age * DAY);
+            let rules = PruneRules { now: now(), older_than, least_age, keeps_all, ignores_leases };
             let (nameless, deleted) = world.decide(&rules);
             let decision = world.plan(rules);
             prop_assume!(decision.is_some());
@@ -642,7 +646,8 @@ mod tests {
             // Manifests go first.
             let first = decision.deleted.iter().take(decision.images.len()).map(|blob| blob.digest);
             prop_assert_eq!(first.collect::<BTreeSet<_>>(), images(&decision.images));
-            for image in &decision.untagged {
+            // Also of an image that is deleted all the same, its holders are told.
+            for image in decision.untagged.iter().chain(&decision.images) {
                 let is_held = world.leases.iter().any(|lease| lease.image == image.digest);
                 prop_assert!(!is_held || !image.holders.is_empty());
             }
