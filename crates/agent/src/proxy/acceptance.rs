@@ -3,7 +3,7 @@
 use crate::peers::SharedBlob;
 use crate::proxy::wish::Wish;
 use crate::proxy::{Face, add, local};
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ const STALE: Duration = Duration::from_secs(3600);
 /// How long a client that was refused is not asked for again.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// How long nobody is accepted for a blob of which somebody had other bytes.
+/// How long nobody is accepted for a blob of which somebody had other bytes, or some of the bytes.
 const DOUBT: Duration = Duration::from_secs(60);
 
 /// How long a client is remembered that asks for nothing; its blob is in use meanwhile.
@@ -28,8 +28,8 @@ const UNUSED: Duration = Duration::from_secs(600);
 /// Clients times blobs that are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
-/// The bytes of a part that a server has to give, and how many: who knows a tenth of a blob passes once in ten
-/// thousand minutes.
+/// The bytes of a part that a server has to give, and the number of parts. A try costs a minute unless no part at all
+/// comes: a client that knows a tenth of a blob passes once in some three thousand minutes.
 const PART: u64 = 16 << 10;
 const PARTS: usize = 4;
 
@@ -144,23 +144,32 @@ impl Face {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] where that cannot be said; [`ErrorKind::Denied`] where it does not;
-    /// [`ErrorKind::Corrupt`] where they are others.
+    /// [`ErrorKind::Corrupt`] where they are others, or some of them only.
     async fn check(&self, wish: &Wish, blob: &SharedBlob) -> Result<()> {
         let len = blob.blob().spec().len;
         let parts = draw(len)?;
         // Who is refused makes nobody fetch anything.
-        let theirs = try_join_all(parts.iter().map(|part| self.origin.read(wish, *part, len))).await?;
+        let theirs = join_all(parts.iter().map(|part| self.origin.read(wish, *part, len))).await;
+        if theirs.iter().any(Result::is_ok) && theirs.iter().any(Result::is_err) {
+            return Err(self.is_doubtful(wish, blob, "a client's server has a part of this blob's bytes"));
+        }
+        let theirs = theirs.into_iter().collect::<Result<Vec<_>>>()?;
         let away = |e: Error| Error::new(ErrorKind::Unavailable, "the blob cannot be read").caused_by(e);
         let ours = try_join_all(parts.iter().map(|part| local(blob, *part))).await.map_err(away)?;
         if theirs == ours {
             return Ok(());
         }
+        Err(self.is_doubtful(wish, blob, "a client's server has other bytes than this blob's"))
+    }
+
+    /// Accepts nobody for a blob for a while.
+    fn is_doubtful(&self, wish: &Wish, blob: &SharedBlob, cause: &'static str) -> Error {
         add(&self.counts.impostors, 1);
         let digest = blob.blob().spec().digest;
         self.acceptances.doubt(digest);
         let host = wish.url.host_str().unwrap_or_default();
-        tracing::warn!(blob = %digest, host, "a client's server has other bytes than this blob's");
-        Err(Error::corrupt("the client's server has other bytes"))
+        tracing::warn!(blob = %digest, host, "{cause}");
+        Error::corrupt(cause)
     }
 }
 

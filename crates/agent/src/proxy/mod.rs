@@ -22,7 +22,8 @@
 //!
 //! # What is bounded
 //!
-//! Requests under way, and the bytes that each has in memory. Only programs on this host reach the proxy, and it
+//! Connections, the time in which a request's head has to arrive on one, requests under way, and the bytes that each has
+//! in memory. Only programs on this host reach the proxy, and it
 //! answers only to names of this host, so that no web page reaches it by a name of its own.
 
 mod acceptance;
@@ -36,6 +37,7 @@ use crate::peers::{SharedBlob, Swarm};
 use crate::proxy::acceptance::Acceptances;
 use crate::proxy::origin::Origin;
 use crate::proxy::wish::{Asked, Wish, is_of_this_host};
+use crate::rest::serve_all;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -56,6 +58,12 @@ use tokio::task::AbortHandle;
 
 /// Requests under way; more wait.
 const REQUESTS_MAX: usize = 256;
+
+/// Connections that are open; more wait. Some are only kept for a client's next request.
+const CONNECTIONS_MAX: usize = 2 * REQUESTS_MAX;
+
+/// The time within which the head of a request must arrive.
+const HEAD_TIME: Duration = Duration::from_secs(10);
 
 /// How long they wait.
 const TURN: Duration = Duration::from_secs(10);
@@ -85,7 +93,7 @@ pub struct ProxyCounters {
     pub filled_bytes: u64,
     /// Servers that were asked whether a client may read a blob.
     pub checks: u64,
-    /// Of those, who answered with other bytes than the blob's.
+    /// Servers among them that answered with other bytes than the blob's, or with some of them only.
     pub impostors: u64,
 }
 
@@ -152,7 +160,7 @@ impl Proxy {
                 tidied.acceptances.forget_unused();
             }
         };
-        let serving = async move { drop(axum::serve(listener, all).await) };
+        let serving = serve_all(listener, all, CONNECTIONS_MAX, HEAD_TIME);
         let both = async move {
             tokio::select! {
                 () = serving => {}

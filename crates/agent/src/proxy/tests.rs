@@ -14,6 +14,9 @@ use headstart_testkit::token_server::TokenServer;
 use reqwest::Client;
 use std::path::Path;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 const USER: &str = "reader";
 const PASSWORD: &str = "secret";
@@ -252,6 +255,68 @@ async fn a_server_that_does_not_know_the_bytes_lets_nobody_in() {
     // For a while nobody is asked.
     let answer = host.ask(&format!("{url}?again"), &[(RANGE, "bytes=100000-100009")]).await;
     assert_eq!((answer.bytes, host.proxy.counters().checks), (Bytes::from_static(&[0; 10]), 1));
+}
+
+/// A server that answers with what it knows, and is in trouble otherwise, learns nothing for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
+    let sample = sample(8 << 20, 5);
+    let (host, _shared) = Host::with(&sample).await;
+    let known: Arc<Vec<u8>> = Arc::new(sample.bytes[..4 << 20].to_vec());
+    let len = sample.spec.len;
+    let answer = move |request: Request| {
+        let known = Arc::clone(&known);
+        async move {
+            let range = request.headers().get(RANGE).unwrap().to_str().unwrap().to_owned();
+            let (from, to) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
+            let (from, to): (usize, usize) = (from.parse().unwrap(), to.parse().unwrap());
+            let status = if to < Vec::len(&known) {
+                StatusCode::PARTIAL_CONTENT
+            } else {
+                StatusCode::SERVICE_UNAVAILABLE
+            };
+            let part = known.get(from..=to).unwrap_or_default().to_vec();
+            (status, [(CONTENT_RANGE, format!("bytes {from}-{to}/{len}"))], part)
+        }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let liar = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await });
+    let mut number = 0;
+    let mut ask = async || {
+        number += 1;
+        let url = format!("{liar}/{number}/blobs/{}", sample.spec.digest);
+        host.ask(&url, &[(RANGE, "bytes=8388000-8388009")]).await;
+        host.proxy.counters()
+    };
+    // One try in 16 is lucky, and as many get no part at all.
+    let mut counters = ask().await;
+    while counters.impostors == 0 {
+        assert!(counters.checks < 60, "no doubt: {counters:?}");
+        counters = ask().await;
+    }
+    for _ in 0..100 {
+        let after = ask().await;
+        assert_eq!((after.served, after.checks), (counters.served, counters.checks), "{after:?}");
+    }
+}
+
+/// Connections on which no request comes are closed, and hold up those of others for no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_request_is_not_waited_for() {
+    let host = Host::start(&Settings::default()).await;
+    let mut half = Vec::new();
+    for _ in 0..CONNECTIONS_MAX {
+        let mut stream = TcpStream::connect(host.proxy.address()).await.unwrap();
+        stream.write_all(b"GET /d/http://127.0").await.unwrap();
+        half.push(stream);
+    }
+    let begun = Instant::now();
+    let answer = host.get(&host.through("http://127.0.0.1:1/"), &[]).await;
+    assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
+    assert!(begun.elapsed() < HEAD_TIME * 2, "{:?}", begun.elapsed());
+    // It is closed, with or without a word.
+    let _ = tokio::time::timeout(HEAD_TIME, half[0].read_to_end(&mut Vec::new())).await.expect("it is open");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -30,7 +30,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::answers::refused;
 
@@ -156,6 +157,39 @@ async fn connection(stream: TcpStream, looking: Router) {
     let service = TowerToHyperService::new(looking);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection of a program that looks ended early");
+    }
+}
+
+/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection on which the head
+/// of a request does not arrive within `head_time`, from the end of the answer before, is closed.
+pub(crate) async fn serve_all(
+    listener: TcpListener,
+    router: Router,
+    connections_max: usize,
+    head_time: Duration,
+) {
+    let places = Arc::new(Semaphore::new(connections_max));
+    let mut open = JoinSet::new();
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(AFTER_ERROR).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        while open.try_join_next().is_some() {}
+        open.spawn(async move {
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(head_time);
+            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
     }
 }
 

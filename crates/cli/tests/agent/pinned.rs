@@ -130,6 +130,8 @@ fn what_is_pushed_is_warm() {
     wait_for("connected", || part(&agent)["peers"].as_array().unwrap().len() == 1);
     let push = |tag: &str| format!("image push file://~/store:v1 oci://{host}/vm:{tag} --plain-http {host}");
     scene.fails(&format!("{} --warm --agent ~/x.sock", push("v1")), &["no agent answers", "x.sock"]);
+    let words = format!("image push file://~/store:v1 file://~/other --warm {}", agent.option());
+    scene.fails(&words, &["directory", "--warm"]);
     let done = scene.json(&format!("{} --warm {}", push("v1"), agent.option()));
     let warmed = done["warmed"].as_array().unwrap();
     assert_eq!((warmed.len(), &warmed[0]["host"], &warmed[0]["lacking_bytes"]), (1, &"a".into(), &0.into()));

@@ -130,7 +130,7 @@ fn a_prune_by_force_deletes_what_is_in_use_and_says_so() {
     let digest = move_tag(&scene);
     let dry = scene.ok(&format!("{PRUNE_NOW} --force --dry-run")).stdout;
     let holder = format!("process {}", attached.process().id());
-    assert!(dry.contains(&digest.to_string()) && dry.contains("needed by") && dry.contains(&holder), "{dry}");
+    assert!(dry.contains(&digest) && dry.contains("needed by") && dry.contains(&holder), "{dry}");
     scene.ok(&format!("image inspect file://~/store@{digest}"));
     assert_eq!(scene.json(&format!("{PRUNE_NOW} --force"))["images"][0]["digest"], digest.as_str());
     scene.fails(&format!("image inspect file://~/store@{digest}"), &["is not in the store"]);

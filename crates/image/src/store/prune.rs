@@ -96,8 +96,7 @@ impl ImageStore {
         // A writer that lives now takes its lease under the lock, and lives until this is decided, or dies.
         let keeps_all = remove_stale(&self.layout, StalePolicy::Count)?.publishes_early;
         let PruneOptions { now, older_than, force: ignores_leases, .. } = *options;
-        let rules =
-            PruneRules { now, older_than, least_age: Duration::ZERO, keeps_all, ignores_leases };
+        let rules = PruneRules { now, older_than, least_age: Duration::ZERO, keeps_all, ignores_leases };
         let input = PruneInput {
             index: &index,
             blobs: self.blobs(now)?,

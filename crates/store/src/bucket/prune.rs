@@ -325,8 +325,7 @@ impl BucketStore {
             Some(StoredBlob { digest, len: meta.size, written })
         };
         let BucketPruneOptions { older_than, force: ignores_leases, .. } = *options;
-        let rules =
-            PruneRules { now, older_than, least_age: older_than, keeps_all: false, ignores_leases };
+        let rules = PruneRules { now, older_than, least_age: older_than, keeps_all: false, ignores_leases };
         let input = PruneInput {
             index: &index,
             blobs: objects.filter_map(blob).collect(),
