@@ -33,9 +33,15 @@ impl Published {
 /// # Errors
 /// [`ErrorKind::NotFound`] where the directory knows no host of a name; what the operating system reports.
 pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
+    revoke_at(dir, names, unix_now())
+}
+
+/// Revokes hosts as [`revoke`] does, by a clock that says `now`. It may have been set back since the hosts were added.
+fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
     let authority = Authority::open(dir)?;
+    let mut revoked = Vec::new();
     for name in names {
-        if authority.certificate_of(name)?.is_none() {
+        let Some(certificate) = authority.certificate_of(name)? else {
             let known = authority.hosts()?.join(", ");
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -43,10 +49,10 @@ pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
             )
             .about(dir.display())
             .remedy(format!("its hosts are {known}")));
-        }
+        };
+        revoked.push((name, now.max(certificate.added.unwrap_or_default())));
     }
-    let now = unix_now();
-    authority.publish(|list| names.iter().for_each(|name| list.revoke(name, now)))
+    authority.publish(|list| revoked.iter().for_each(|(name, at)| list.revoke(name, *at)))
 }
 
 /// Draws another gossip key.
@@ -177,5 +183,26 @@ mod tests {
         assert_eq!(published(&dir).unwrap(), second);
         assert_eq!(host("b").gossip_key, host("a").gossip_key);
         assert_eq!(add(&["a"])[0].made, Made::Kept);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_revokes_what_was_added_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let hosts = vec!["a".to_owned()];
+        let add = || init(&dir, &InitSettings { hosts: hosts.clone(), ..InitSettings::default() }).unwrap();
+        let mut before: Vec<HostCertificate> = Vec::new();
+        for now in [0, unix_now() - 1000, 1, u64::MAX / 2, 7] {
+            let made = &add().hosts[0];
+            assert_eq!(made.made, Made::New, "{now}");
+            let host = Credentials::load(&made.directory, "a").unwrap();
+            let list = |published: &Published| TrustList::open(&published.list, &host.authority).unwrap();
+            if let Ok(published) = published(&dir) {
+                assert_eq!(list(&published).revocation(&host.identity.says()), None, "{now}");
+            }
+            before.push(host.identity.says());
+            let list = list(&revoke_at(&dir, &hosts, now).unwrap());
+            assert!(before.iter().all(|certificate| list.revocation(certificate).is_some()), "{now}");
+        }
     }
 }
