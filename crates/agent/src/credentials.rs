@@ -4,6 +4,7 @@
 //! DIR/ca.pem, DIR/ca.key      the authority; its key stays with who adds hosts
 //! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
 //! DIR/trust                   which hosts were revoked, signed; not there before the first was (`trust_list`)
+//! DIR/records.json            the keys that were revoked (`records`)
 //! DIR/hosts/NAME/             all that one host needs, to be copied there:
 //!     ca.pem, gossip.key, trust   as above
 //!     host.pem, host.key      its certificate, in which its name is, and its key; not the key where the host has made
@@ -21,6 +22,7 @@ mod adding;
 mod authority;
 mod certificate;
 mod identity;
+mod records;
 mod request;
 mod revoking;
 mod schedule;
@@ -59,10 +61,11 @@ const HOST_KEY: &str = "host.key";
 const GOSSIP_KEY: &str = "gossip.key";
 const HOSTS: &str = "hosts";
 const TRUST: &str = "trust";
+const RECORDS: &str = "records.json";
 const REQUEST: &str = "request.pem";
 
 /// What a cluster's directory has in it.
-const OWN_FILES: [&str; 5] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, TRUST];
+const OWN_FILES: [&str; 6] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, RECORDS, TRUST];
 
 /// The proof of one host that it belongs to its cluster.
 pub struct Credentials {

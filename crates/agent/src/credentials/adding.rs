@@ -46,6 +46,12 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
             .about(path.to_string())
             .remedy("check that it came from the host that is to be added"));
     }
+    if let Some(before) = authority.kept_records()?.revoked_as(&request.public_key) {
+        let cause = format!("`{before}` was revoked with this key");
+        return Err(Error::new(ErrorKind::Denied, cause)
+            .about(path.to_string())
+            .remedy("make a request in an empty directory there: it gets another key"));
+    }
     let known = authority.certificate_of(name)?;
     let member = authority.member(name)?;
     let is_same_key = known.as_ref().is_some_and(|known| known.public_key == request.public_key);
@@ -59,10 +65,6 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
                 "where that host is no more, run `headstart swarm revoke {} {name}` first",
                 dir.display()
             )));
-        }
-        (Some(_), None) if is_same_key => {
-            let error = Error::new(ErrorKind::Denied, format!("`{name}` was revoked with this key"));
-            return Err(error.remedy("make a request in an empty directory there: it gets another key"));
         }
         (_, Some(member)) => {
             let added = member.added.map_or_else(|| authority.added_now(name), Ok)?;
@@ -130,8 +132,23 @@ mod tests {
         assert_eq!(add(&cluster, &request_of_other).unwrap_err().kind(), ErrorKind::Conflict);
         revoke(&cluster, &["node4".to_owned()]).unwrap();
         assert_eq!(add(&cluster, &none).unwrap_err().kind(), ErrorKind::Denied);
+        // By another name, too, and after another host has got the name.
+        let renamed = |name: &str| {
+            let key = rcgen::KeyPair::from_pem(&fs::read_to_string(node.join(HOST_KEY)).unwrap()).unwrap();
+            let path = dir.path().join(format!("{name}.pem"));
+            fs::write(&path, SigningRequest::make(name, &key).unwrap().pem().unwrap()).unwrap();
+            add(&cluster, &settings(name, &path)).unwrap_err()
+        };
+        let error = renamed("node5");
+        assert!(
+            error.kind() == ErrorKind::Denied
+                && error.to_string().contains("`node4` was revoked with this key"),
+            "{error}"
+        );
         let host = add(&cluster, &AddSettings { roles: Roles::default(), ..request_of_other }).unwrap();
         assert_eq!((host.made, host.roles.root), (Made::New, false));
+        assert_eq!(renamed("node6").kind(), ErrorKind::Denied);
+        assert_eq!(add(&cluster, &none).unwrap_err().kind(), ErrorKind::Denied);
         assert!(take(&host, &other).identity.says().added > first.identity.says().added);
         // A key that `init` made is not left beside a certificate of another key.
         let third = dir.path().join("third");

@@ -4,6 +4,7 @@
 //! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
 
 use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
+use super::records::Records;
 use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use crate::file::{Readers, replace};
@@ -105,6 +106,7 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
         make_authority(dir)?;
     }
     let authority = Authority::open(dir)?;
+    authority.kept_records()?;
     authority.default_roles(settings, &names, &mut wanted)?;
     let make = |name: &String| {
         let roles = wanted.get(name).copied().unwrap_or_default();
@@ -385,6 +387,7 @@ fn make_authority(dir: &Path) -> Result<()> {
     rand::fill(&mut gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
     replace(&dir.join(GOSSIP_KEY), format!("{}\n", hex(&gossip_key)).as_bytes(), Readers::Owner)?;
     replace(&dir.join(CA_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
+    Records::new().write(dir)?;
     // Last: where it is, the others are.
     replace(&dir.join(CA), certificate.pem().as_bytes(), Readers::All)
 }

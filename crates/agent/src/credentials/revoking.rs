@@ -2,6 +2,7 @@
 
 use super::authority::{Authority, hex};
 use super::certificate::{HostCertificate, unix_now};
+use super::records::Records;
 use super::trust_list::{TRUST_LIST_MAX, TrustList};
 use super::{CA, GOSSIP_KEY, TRUST, certificates, read_text};
 use crate::file::{Readers, read, replace};
@@ -39,6 +40,7 @@ pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
 /// Revokes hosts as [`revoke`] does, by a clock that says `now`. It may have been set back since the hosts were added.
 fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
     let authority = Authority::open(dir)?;
+    authority.kept_records()?;
     let mut revoked = Vec::new();
     for name in names {
         let Some(certificate) = authority.certificate_of(name)? else {
@@ -52,7 +54,9 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
         };
         revoked.push((name, now.max(certificate.added.unwrap_or_default())));
     }
-    authority.publish(|list| revoked.iter().for_each(|(name, at)| list.revoke(name, *at)))
+    let published = authority.publish(|list| revoked.iter().for_each(|(name, at)| list.revoke(name, *at)))?;
+    authority.kept_records()?;
+    Ok(published)
 }
 
 /// Draws another gossip key.
@@ -88,9 +92,10 @@ impl Authority {
 
     /// The certificate that a host has, where it has one and is a member.
     pub(super) fn member(&self, name: &str) -> Result<Option<HostCertificate>> {
-        let list = self.trust_list()?;
+        let (list, records) = (self.trust_list()?, Records::read(self.dir())?);
         let is_revoked = |certificate: &HostCertificate| {
             list.as_ref().is_some_and(|(list, _)| list.revocation(certificate).is_some())
+                || records.as_ref().is_some_and(|them| them.revoked_as(&certificate.public_key).is_some())
         };
         Ok(self.certificate_of(name)?.filter(|certificate| !is_revoked(certificate)))
     }

@@ -4,7 +4,7 @@
 //! host and the same key, and roles, the time at which the host was added and the length of its validity are copied
 //! from it. Nothing that the host says changes them. Refused are
 //!
-//! * hosts that were revoked, as the swarm or the cluster's directory knows;
+//! * hosts that were revoked, as the swarm or the cluster's directory knows, and keys that were, by whatever name;
 //! * hosts of which the cluster's directory has another certificate: another key, another time at which it was added,
 //!   or fewer roles;
 //! * certificates of earlier versions, which do not say when the host was added;
@@ -14,6 +14,7 @@
 
 use super::authority::{Authority, DAYS_MAX, Grant};
 use super::certificate::HostCertificate;
+use super::records::Records;
 use super::request::SigningRequest;
 use super::validity::DAY;
 use super::{CA, CA_KEY, Credentials, check_name};
@@ -158,6 +159,10 @@ impl Signer {
         if list.is_some_and(|(list, _)| list.revocation(proved).is_some()) {
             return Err(denied("the host was revoked"));
         }
+        let records = Records::read(self.authority.dir()).map_err(unreadable)?;
+        if records.is_some_and(|records| records.revoked_as(&proved.public_key).is_some()) {
+            return Err(denied("the host's key was revoked"));
+        }
         let Some(known) = self.authority.certificate_of(&proved.name).map_err(unreadable)? else {
             return Ok(());
         };
@@ -252,10 +257,16 @@ mod tests {
         // Revoked in the directory, which no agent was told: at once, by the next request.
         revoke(&scene.cluster, &["c".to_owned()]).unwrap();
         assert!(why(signer.renew(&c.says(), &c.request().unwrap(), later, 0)).contains("was revoked"));
+        let key_of_c = fs::read_to_string(scene.cluster.join("hosts/c/host.key")).unwrap();
+        let key_of_c = rcgen::KeyPair::from_pem(&key_of_c).unwrap();
         // Added again it is another host of that name; the one before it gets nothing, even without the list.
         scene.init(&["c"]);
         let again = scene.credentials("c").identity;
         fs::remove_file(scene.cluster.join("trust")).unwrap();
+        let renamed = HostCertificate { name: "d".to_owned(), ..c.says() };
+        let request = SigningRequest::make("d", &key_of_c).unwrap();
+        assert!(why(signer.renew(&renamed, request.der(), later, 0)).contains("key was revoked"));
+        fs::remove_file(scene.cluster.join("records.json")).unwrap();
         assert!(
             why(signer.renew(&c.says(), &c.request().unwrap(), later, 0))
                 .contains("another host of this name")

@@ -1,0 +1,161 @@
+//! Records of the authority, in the cluster's directory: the keys that were revoked.
+//!
+//! A trust list names hosts and times ([`super::trust_list`]). A key that was revoked could come back under another
+//! name, with a request of its own; so the hash of each is kept, and no certificate is signed for it again.
+//!
+//! ```text
+//! DIR/records.json    {"version": 1,
+//!                      "earlier_hosts": ["NAME", ...],         hosts that had certificates before there were records
+//!                      "revoked_keys": {"SHA-256": "NAME"}}    of each public key (SubjectPublicKeyInfo), in hex
+//! ```
+//!
+//! A key is recorded as long as its certificate is in `hosts/*/host.pem`: after the list that revokes it was signed,
+//! and before another certificate takes its place, also where the run that revoked it was cut off or was one of an
+//! earlier version. Version 0.1.0 refuses a directory with this file, because it would sign for any key.
+
+use super::RECORDS;
+use super::authority::Authority;
+use super::certificate::HostCertificate;
+use crate::file::{Readers, read, replace};
+use headstart_block::{Digest, Error, Result};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// The version of the file.
+const VERSION: u32 = 1;
+
+/// Most bytes of the file: some 200,000 keys.
+const LEN_MAX: u64 = 32 << 20;
+
+/// The authority's records.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Records {
+    version: u32,
+    /// Names of hosts that had certificates before there were records, from whichever version of headstart.
+    earlier_hosts: BTreeSet<String>,
+    /// The name of the host by the hash of each public key that was revoked.
+    revoked_keys: BTreeMap<String, String>,
+}
+
+impl Records {
+    /// The records of a cluster without hosts.
+    pub(super) fn new() -> Self {
+        Self { version: VERSION, earlier_hosts: BTreeSet::new(), revoked_keys: BTreeMap::new() }
+    }
+
+    /// The records in a cluster's directory; `None` where it has none.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Corrupt`] where the file is something else,
+    /// [`headstart_block::ErrorKind::Unsupported`] where it is of a later version; what the operating system reports.
+    pub(super) fn read(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(RECORDS);
+        let Some(bytes) = read(&path, LEN_MAX)? else { return Ok(None) };
+        let nonsense = |e: serde_json::Error| {
+            Error::corrupt("are no records of an authority").caused_by(e).about(path.display())
+        };
+        let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(nonsense)?;
+        if json.get("version").and_then(serde_json::Value::as_u64).is_some_and(|it| it > VERSION.into()) {
+            return Err(Error::unsupported("are records of a later version of headstart")
+                .about(path.display())
+                .remedy("run the latest version of headstart in this directory"));
+        }
+        serde_json::from_value(json).map(Some).map_err(nonsense)
+    }
+
+    /// Writes the records to a cluster's directory.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub(super) fn write(&self, dir: &Path) -> Result<()> {
+        let bytes =
+            serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("cannot be kept").caused_by(e));
+        replace(&dir.join(RECORDS), &bytes?, Readers::Owner)
+    }
+
+    /// Takes note of a host's key that is revoked.
+    fn revoke(&mut self, host: &HostCertificate) {
+        self.revoked_keys.insert(hash(&host.public_key), host.name.clone());
+    }
+
+    /// The name of the host that had a key when the key was revoked; `None` where it was not.
+    pub(super) fn revoked_as(&self, public_key: &[u8]) -> Option<&str> {
+        self.revoked_keys.get(&hash(public_key)).map(String::as_str)
+    }
+}
+
+fn hash(public_key: &[u8]) -> String {
+    Digest::of(public_key).hex()
+}
+
+impl Authority {
+    /// The records, with all that the trust list revokes of what is in the directory. Those of a directory of an
+    /// earlier version are made.
+    ///
+    /// # Errors
+    /// As [`Records::read`]; where a host's certificate cannot be read.
+    fn records(&self) -> Result<Records> {
+        let list = self.trust_list()?.map(|(list, _)| list);
+        let revoked = || list.iter().flat_map(|list| &list.revoked).map(|revoked| &revoked.name);
+        let mut records = match Records::read(self.dir())? {
+            Some(records) => records,
+            None => {
+                let hosts = self.hosts()?.into_iter().chain(revoked().cloned());
+                Records { earlier_hosts: hosts.collect(), ..Records::new() }
+            }
+        };
+        for name in revoked() {
+            if let (Some(list), Some(certificate)) = (&list, self.certificate_of(name)?)
+                && list.revocation(&certificate).is_some()
+            {
+                records.revoke(&certificate);
+            }
+        }
+        Ok(records)
+    }
+
+    /// The records, written where they are not as they were.
+    ///
+    /// # Errors
+    /// As [`Records::read`]; where a host's certificate cannot be read, or what the operating system reports.
+    pub(super) fn kept_records(&self) -> Result<Records> {
+        let records = self.records()?;
+        if Records::read(self.dir())?.as_ref() != Some(&records) {
+            records.write(self.dir())?;
+        }
+        Ok(records)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::credentials::{InitSettings, init, revoke};
+    use headstart_block::ErrorKind;
+    use std::fs;
+
+    #[test]
+    fn a_directory_without_records_has_those_of_its_revoked_certificates() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let hosts = || vec!["a".to_owned(), "b".to_owned()];
+        init(&dir, &InitSettings { hosts: hosts(), ..InitSettings::default() }).unwrap();
+        let authority = Authority::open(&dir).unwrap();
+        assert_eq!(authority.records().unwrap(), Records::new());
+        revoke(&dir, &["b".to_owned()]).unwrap();
+        let key_of = |name| authority.certificate_of(name).unwrap().unwrap().public_key;
+        let written = authority.records().unwrap();
+        assert_eq!((written.revoked_as(&key_of("b")), written.revoked_as(&key_of("a"))), (Some("b"), None));
+        fs::remove_file(dir.join(RECORDS)).unwrap();
+        let made = authority.records().unwrap();
+        assert_eq!(made.revoked_keys, written.revoked_keys);
+        assert_eq!(made.earlier_hosts, hosts().into_iter().collect());
+        // What is no file of this version is never written over.
+        for (text, kind) in [("{}", ErrorKind::Corrupt), (r#"{"version":2}"#, ErrorKind::Unsupported)] {
+            fs::write(dir.join(RECORDS), text).unwrap();
+            assert_eq!(revoke(&dir, &["a".to_owned()]).unwrap_err().kind(), kind);
+            assert_eq!(fs::read_to_string(dir.join(RECORDS)).unwrap(), text);
+        }
+    }
+}
