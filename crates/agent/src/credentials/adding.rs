@@ -7,6 +7,7 @@ use super::validity::DAY;
 use super::{HOST_KEY, check_name};
 use crate::file::read;
 use headstart_block::{Error, ErrorKind, Result};
+use rcgen::{KeyPair, PublicKeyData};
 use std::path::{Path, PathBuf};
 
 /// Most bytes of a request's file: PEM takes four bytes for three, and may have text around it.
@@ -75,17 +76,21 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let validity = authority.validity(u64::from(days) * DAY, unix_now())?;
     let grant = Grant { name, roles, added, validity };
     let certificate = authority.sign(&grant, &request.key()?)?;
+    // First: a run that is cut off leaves no certificate beside a key of an earlier host.
+    remove_other_key(&authority.host_dir(name).join(HOST_KEY), &request.public_key)?;
     let directory = authority.write_host(name, &certificate)?;
-    if !is_same_key {
-        // One that `init` made for an earlier host of this name.
-        match std::fs::remove_file(directory.join(HOST_KEY)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io("cannot remove", e).about(directory.join(HOST_KEY).display()));
-            }
-            _ => {}
-        }
-    }
     Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after: validity.not_after })
+}
+
+/// Removes the key that `init` made for an earlier host of the name, if one is there: it is not the one that the
+/// request is for. A run of an earlier version that was cut off may have left it beside the host's certificate.
+fn remove_other_key(path: &Path, public_key: &[u8]) -> Result<()> {
+    let Some(bytes) = read(path, FILE_MAX)? else { return Ok(()) };
+    let key = String::from_utf8(bytes).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+    if key.is_some_and(|key| key.subject_public_key_info() == public_key) {
+        return Ok(());
+    }
+    std::fs::remove_file(path).map_err(|e| Error::io("cannot remove", e).about(path.display()))
 }
 
 #[cfg(test)]
@@ -134,7 +139,7 @@ mod tests {
         assert_eq!(add(&cluster, &none).unwrap_err().kind(), ErrorKind::Denied);
         // By another name, too, and after another host has got the name.
         let renamed = |name: &str| {
-            let key = rcgen::KeyPair::from_pem(&fs::read_to_string(node.join(HOST_KEY)).unwrap()).unwrap();
+            let key = KeyPair::from_pem(&fs::read_to_string(node.join(HOST_KEY)).unwrap()).unwrap();
             let path = dir.path().join(format!("{name}.pem"));
             fs::write(&path, SigningRequest::make(name, &key).unwrap().pem().unwrap()).unwrap();
             add(&cluster, &settings(name, &path)).unwrap_err()
@@ -155,6 +160,40 @@ mod tests {
         revoke(&cluster, &["a".to_owned()]).unwrap();
         let host = add(&cluster, &settings("a", &request(&third, "a").unwrap().request)).unwrap();
         assert!(!host.directory.join(HOST_KEY).exists());
+    }
+
+    #[test]
+    fn a_run_that_is_cut_off_leaves_no_wrong_key_and_a_right_one_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (cluster, node) = (dir.path().join("cluster"), dir.path().join("node"));
+        let made = init(&cluster, &InitSettings { hosts: vec!["a".to_owned()], ..InitSettings::default() });
+        let key = made.unwrap().hosts[0].directory.join(HOST_KEY);
+        let before = fs::read(&key).unwrap();
+        // The key that is the request's own stays.
+        let own = dir.path().join("own.pem");
+        let pair = KeyPair::from_pem(std::str::from_utf8(&before).unwrap()).unwrap();
+        fs::write(&own, SigningRequest::make("a", &pair).unwrap().pem().unwrap()).unwrap();
+        let settings = |request: &Path| AddSettings {
+            name: "a".to_owned(),
+            request: request.to_owned(),
+            roles: Roles::default(),
+            days: None,
+        };
+        add(&cluster, &settings(&own)).unwrap();
+        assert_eq!(fs::read(&key).unwrap(), before);
+        // Cut off before the certificate is written.
+        revoke(&cluster, &["a".to_owned()]).unwrap();
+        let other = settings(&request(&node, "a").unwrap().request);
+        let obstacle = key.with_file_name("host.pem.new");
+        fs::create_dir(&obstacle).unwrap();
+        add(&cluster, &other).unwrap_err();
+        assert!(!key.exists());
+        fs::remove_dir(&obstacle).unwrap();
+        add(&cluster, &other).unwrap();
+        // Left by an earlier version, after it.
+        fs::write(&key, &before).unwrap();
+        assert_eq!(add(&cluster, &other).unwrap().made, Made::Renewed);
+        assert!(!key.exists());
     }
 
     #[test]
