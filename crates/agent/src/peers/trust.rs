@@ -36,6 +36,18 @@ struct Held {
     list: Option<(TrustList, Arc<Vec<u8>>)>,
     /// When the gossip key changed, in milliseconds of the host's clock; 0 as long as it did not.
     rekeyed_ms: Option<u64>,
+    /// The number of the list of which another host had another one, which was said.
+    said_conflict: Option<u64>,
+}
+
+/// The error that says that the authority has signed two lists of one number.
+fn conflict(number: u64) -> Error {
+    let error =
+        Error::new(ErrorKind::Conflict, format!("the swarm has another list {number} of its authority's"));
+    error.remedy(
+        "two copies of the cluster's directory sign lists: keep one, repeat what the other one revoked there, and run \
+         `headstart swarm rekey` until its list has a higher number",
+    )
 }
 
 /// What a list is to a host that is told of it.
@@ -78,12 +90,17 @@ impl Trust {
     }
 
     /// Takes a list where it is later than what is known.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where it is another list of the same number; as [`TrustList::open`].
     fn offer(&self, bytes: &[u8], now_ms: u64) -> Result<Offered> {
         let list = TrustList::open(bytes, &self.authorities)?;
         let mut held = self.held();
-        let known = held.list.as_ref().map_or(0, |(list, _)| list.number);
-        if list.number <= known {
-            return Ok(if list.number == known { Offered::Known } else { Offered::Earlier });
+        match &held.list {
+            Some((known, _)) if list.number < known.number => return Ok(Offered::Earlier),
+            Some((known, _)) if list == *known => return Ok(Offered::Known),
+            Some((known, _)) if list.number == known.number => return Err(conflict(list.number)),
+            _ => {}
         }
         let kept = self.file.as_ref().map(|file| file::replace(file, bytes, Readers::Owner));
         if let Some(Err(error)) = kept {
@@ -94,6 +111,13 @@ impl Trust {
         }
         held.list = Some((list, Arc::new(bytes.to_vec())));
         Ok(Offered::Taken)
+    }
+
+    /// Returns `true` if it was not said yet that there are two lists of the number that is known.
+    fn is_news_of_conflict(&self) -> bool {
+        let mut held = self.held();
+        let number = held.list.as_ref().map(|(list, _)| list.number);
+        std::mem::replace(&mut held.said_conflict, number) != number
     }
 
     /// The list as it is told to others.
@@ -131,9 +155,20 @@ impl Host {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where the authority has not signed it, [`ErrorKind::Unsupported`] where it is of another
-    /// version.
+    /// version; [`ErrorKind::Conflict`] where this host's user tells one that is not later than what is known.
     pub(super) fn trust_told(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
-        match tokio::task::block_in_place(|| self.trust.offer(bytes, self.now_ms()))? {
+        let offered = match tokio::task::block_in_place(|| self.trust.offer(bytes, self.now_ms())) {
+            // The other host broke no rule. Both go on with their lists until there is a later one.
+            Err(error) if error.kind() == ErrorKind::Conflict && from.is_some() => {
+                if self.trust.is_news_of_conflict() {
+                    let host = from.map(|link| link.name.as_str()).unwrap_or_default();
+                    tracing::warn!(%error, host, "a list of revoked hosts is not taken");
+                }
+                return Ok(());
+            }
+            offered => offered?,
+        };
+        match offered {
             Offered::Taken => self.trust_changed(from),
             Offered::Known if from.is_none() => {
                 self.links().iter().for_each(|(link, _)| self.tell_trust(link));
@@ -184,7 +219,7 @@ impl super::Swarm {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] where the authority has not signed it, [`ErrorKind::Conflict`] where a later one is
-    /// known.
+    /// known, or another one of the same number.
     pub fn publish_trust(&self, list: &[u8]) -> Result<Vec<String>> {
         self.host.trust_told(None, list)?;
         let links = self.host.links();
@@ -193,5 +228,47 @@ impl super::Swarm {
             .filter(|(link, _)| link.protocol > VERSION_1)
             .map(|(link, _)| link.name.clone())
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rcgen::{CertificateParams, KeyPair};
+
+    fn list(number: u64, key: u8) -> TrustList {
+        TrustList { number, signed_at: 5, revoked: Vec::new(), gossip_key: [key; 32] }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn of_all_lists_the_first_of_the_highest_number_counts_and_another_of_it_is_a_conflict(
+            offers in prop::collection::vec((1u64..4, 0u8..3), 1..12),
+        ) {
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::default().self_signed(&key).unwrap();
+            let seal = Arc::new(Seal::new(Some([9; 32])).unwrap());
+            let trust = Trust { authorities: vec![certificate.der().clone()], ..Trust::none(seal) };
+            let mut known: Option<(u64, u8)> = None;
+            for (number, gossip_key) in offers {
+                // Signed anew each time: the signature is another one, and that makes it no other list.
+                let offered = trust.offer(&list(number, gossip_key).sign(&key).unwrap(), 0);
+                let expected = match known {
+                    Some((before, _)) if number < before => Ok(Offered::Earlier),
+                    Some(before) if before == (number, gossip_key) => Ok(Offered::Known),
+                    Some((before, _)) if number == before => Err(ErrorKind::Conflict),
+                    _ => Ok(Offered::Taken),
+                };
+                if expected == Ok(Offered::Taken) {
+                    known = Some((number, gossip_key));
+                }
+                prop_assert_eq!(offered.map_err(|error| error.kind()), expected);
+            }
+            let current = TrustList::open(&trust.current().unwrap(), &trust.authorities).unwrap();
+            prop_assert_eq!(Some(current), known.map(|(number, key)| list(number, key)));
+        }
     }
 }

@@ -74,6 +74,15 @@ fn a_list_that_no_agent_could_be_told_is_told_later_and_an_earlier_one_is_refuse
     assert!(said.contains("list 2") && said.contains("a has it, and told 0 hosts"), "{said}");
     std::fs::copy(scene.path("first"), scene.path("cluster/trust")).unwrap();
     scene.fails(&format!("swarm publish ~/cluster {}", a.option()), &["later list"]);
+    // The directory is a copy of an earlier day, and signs another list 2: that is not passed over in silence, whoever
+    // tells it, and the next list takes the place of both.
+    scene.fails(&format!("swarm rekey ~/cluster {}", a.option()), &["another list 2", "swarm rekey"]);
+    scene.fails(&format!("swarm publish ~/cluster {}", a.option()), &["another list 2"]);
+    let mut b = start(&scene, "b", "cluster/hosts/b", &joining(&a));
+    let said = b.line("another list 2");
+    assert!(said.contains("is not taken"), "{said}");
+    let told = scene.json(&format!("swarm rekey ~/cluster {}", a.option()));
+    assert_eq!((&told["number"], &told["hosts"]), (&json!(3), &json!(["b"])));
     // What no authority signed, another cluster's too, changes nothing.
     scene.ok("swarm init ~/other --host z");
     scene.fails("swarm rekey ~/other --agent ~/none.sock", &["it is signed"]);
