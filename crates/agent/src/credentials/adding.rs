@@ -1,9 +1,8 @@
 //! Hosts that are added by a signing request: their key never leaves them.
 
 use super::authority::{Authority, Grant, Made, MadeHost, check_days};
-use super::certificate::{Roles, unix_now};
+use super::certificate::Roles;
 use super::request::{REQUEST_MAX, SigningRequest};
-use super::validity::DAY;
 use super::{HOST_KEY, check_name};
 use crate::file::read;
 use headstart_block::{Error, ErrorKind, Result};
@@ -73,7 +72,7 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
         }
         (_, None) => (settings.roles, authority.added_now(name)?, Made::New),
     };
-    let validity = authority.validity(u64::from(days) * DAY, unix_now())?;
+    let validity = authority.valid_for(days)?;
     let grant = Grant { name, roles, added, validity };
     let certificate = authority.sign(&grant, &request.key()?)?;
     // First: a run that is cut off leaves no certificate beside a key of an earlier host.

@@ -299,7 +299,7 @@ impl Authority {
             Some(added) => added,
             None => self.added_now(name)?,
         };
-        let validity = self.validity(u64::from(days) * DAY, unix_now())?;
+        let validity = self.valid_for(days)?;
         let grant = Grant { name, roles, added, validity };
         let certificate = match &before {
             Some(before) => self.sign(&grant, &public_key(&before.public_key)?)?,

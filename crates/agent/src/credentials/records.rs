@@ -1,10 +1,11 @@
-//! Records of the authority, in the cluster's directory: the keys that were revoked.
+//! Records of the authority, in the cluster's directory: the keys that were revoked, and how long certificates last.
 //!
 //! A trust list names hosts and times ([`super::trust_list`]). A key that was revoked could come back under another
 //! name, with a request of its own; so the hash of each is kept, and no certificate is signed for it again.
 //!
 //! ```text
 //! DIR/records.json    {"version": 1,
+//!                      "longest_seconds": 7776000,             for which a certificate was signed
 //!                      "earlier_hosts": ["NAME", ...],         hosts that had certificates before there were records
 //!                      "revoked_keys": {"SHA-256": "NAME"}}    of each public key (SubjectPublicKeyInfo), in hex
 //! ```
@@ -15,7 +16,9 @@
 
 use super::RECORDS;
 use super::authority::Authority;
-use super::certificate::HostCertificate;
+use super::certificate::{HostCertificate, unix_now};
+use super::trust_list::Revoked;
+use super::validity::{DAY, Validity};
 use crate::file::{Readers, read, replace};
 use headstart_block::{Digest, Error, Result};
 use serde::{Deserialize, Serialize};
@@ -32,6 +35,8 @@ const LEN_MAX: u64 = 32 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Records {
     version: u32,
+    /// The longest time for which a certificate was signed, in seconds.
+    longest_seconds: u64,
     /// Names of hosts that had certificates before there were records, from whichever version of headstart.
     earlier_hosts: BTreeSet<String>,
     /// The name of the host by the hash of each public key that was revoked.
@@ -41,7 +46,12 @@ pub(super) struct Records {
 impl Records {
     /// The records of a cluster without hosts.
     pub(super) fn new() -> Self {
-        Self { version: VERSION, earlier_hosts: BTreeSet::new(), revoked_keys: BTreeMap::new() }
+        Self {
+            version: VERSION,
+            longest_seconds: 0,
+            earlier_hosts: BTreeSet::new(),
+            revoked_keys: BTreeMap::new(),
+        }
     }
 
     /// The records in a cluster's directory; `None` where it has none.
@@ -83,6 +93,13 @@ impl Records {
     pub(super) fn revoked_as(&self, public_key: &[u8]) -> Option<&str> {
         self.revoked_keys.get(&hash(public_key)).map(String::as_str)
     }
+
+    /// `true` if all certificates that a revocation holds for have ended at `now`, in seconds since 1970. An authority
+    /// that has not heard of the revocation may have renewed one, until its own certificate ended.
+    pub(super) fn is_over(&self, revoked: &Revoked, now: u64) -> bool {
+        let end = revoked.at.saturating_add(self.longest_seconds.saturating_mul(2));
+        now > end && !self.earlier_hosts.contains(&revoked.name)
+    }
 }
 
 fn hash(public_key: &[u8]) -> String {
@@ -115,6 +132,21 @@ impl Authority {
         Ok(records)
     }
 
+    /// The validity of a certificate that is signed now for so many days, which is taken note of.
+    ///
+    /// # Errors
+    /// As [`validity`](Self::validity) and [`kept_records`](Self::kept_records).
+    pub(super) fn valid_for(&self, days: u32) -> Result<Validity> {
+        let seconds = u64::from(days) * DAY;
+        let validity = self.validity(seconds, unix_now())?;
+        let mut records = Records::read(self.dir())?.map_or_else(|| self.kept_records(), Ok)?;
+        if records.longest_seconds < seconds {
+            records.longest_seconds = seconds;
+            records.write(self.dir())?;
+        }
+        Ok(validity)
+    }
+
     /// The records, written where they are not as they were.
     ///
     /// # Errors
@@ -142,7 +174,7 @@ mod tests {
         let hosts = || vec!["a".to_owned(), "b".to_owned()];
         init(&dir, &InitSettings { hosts: hosts(), ..InitSettings::default() }).unwrap();
         let authority = Authority::open(&dir).unwrap();
-        assert_eq!(authority.records().unwrap(), Records::new());
+        assert_eq!(authority.records().unwrap(), Records { longest_seconds: 90 * DAY, ..Records::new() });
         revoke(&dir, &["b".to_owned()]).unwrap();
         let key_of = |name| authority.certificate_of(name).unwrap().unwrap().public_key;
         let written = authority.records().unwrap();
@@ -151,6 +183,13 @@ mod tests {
         let made = authority.records().unwrap();
         assert_eq!(made.revoked_keys, written.revoked_keys);
         assert_eq!(made.earlier_hosts, hosts().into_iter().collect());
+        // So long may a certificate last that is as long as the longest, and that was renewed once more; those of
+        // earlier hosts may last longer.
+        let over_at = |name: &str, now| {
+            written.is_over(&Revoked { name: name.to_owned(), at: 1000 }, now)
+                && (name == "c" || !made.is_over(&Revoked { name: name.to_owned(), at: 1000 }, now))
+        };
+        assert!(!over_at("c", 1000 + 180 * DAY) && over_at("c", 1001 + 180 * DAY) && over_at("b", u64::MAX));
         // What is no file of this version is never written over.
         for (text, kind) in [("{}", ErrorKind::Corrupt), (r#"{"version":2}"#, ErrorKind::Unsupported)] {
             fs::write(dir.join(RECORDS), text).unwrap();

@@ -40,7 +40,6 @@ pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
 /// Revokes hosts as [`revoke`] does, by a clock that says `now`. It may have been set back since the hosts were added.
 fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
     let authority = Authority::open(dir)?;
-    authority.kept_records()?;
     let mut revoked = Vec::new();
     for name in names {
         let Some(certificate) = authority.certificate_of(name)? else {
@@ -114,6 +113,8 @@ impl Authority {
         let mut list =
             before.unwrap_or(TrustList { number: 0, signed_at: 0, revoked: Vec::new(), gossip_key: [0; 32] });
         change(&mut list);
+        let records = self.kept_records()?;
+        list.make_room(|revoked| records.is_over(revoked, unix_now()));
         list.number += 1;
         list.signed_at = unix_now();
         rand::fill(&mut list.gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
@@ -209,5 +210,33 @@ mod tests {
             let list = list(&revoke_at(&dir, &hosts, now).unwrap());
             assert!(before.iter().all(|certificate| list.revocation(certificate).is_some()), "{now}");
         }
+    }
+
+    #[test]
+    fn revocations_of_certificates_that_have_ended_make_room_for_others_and_no_others_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let hosts = vec!["a".to_owned()];
+        init(&dir, &InitSettings { hosts: hosts.clone(), ..InitSettings::default() }).unwrap();
+        let authority = Authority::open(&dir).unwrap();
+        let name = |number: u32| format!("host-{number:010}");
+        let publish = |numbers: std::ops::Range<u32>, at| {
+            authority.publish(|list| numbers.for_each(|number| list.revoke(&name(number), at)))
+        };
+        // They stay as long as there is room.
+        publish(0..2000, 1).unwrap();
+        assert_eq!(revoke(&dir, &hosts).unwrap().revoked.len(), 2001);
+        let now = unix_now();
+        let last = publish(5000..8000, now).unwrap();
+        let recent = || (5000..8000).map(name);
+        assert_eq!(last.revoked, hosts.iter().cloned().chain(recent()).collect::<Vec<_>>());
+        // What was left out is a member no more where its certificate is still in the directory, and what has not
+        // ended is not left out.
+        let error = publish(8000..10_000, now).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("5001 hosts"), "{error}");
+        assert_eq!(published(&dir).unwrap(), last);
+        publish(0..10, 1).unwrap();
+        authority.publish(|list| list.revoked.retain(|revoked| revoked.name != "a")).unwrap();
+        assert!(authority.certificate_of("a").unwrap().is_some() && authority.member("a").unwrap().is_none());
     }
 }

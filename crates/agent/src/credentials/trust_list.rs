@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A revocation names a host and a time. It holds for all certificates of that name whose host was added at that time
-//! or before, renewed ones too, and not for those of a host of the same name that is added later.
+//! or before, renewed ones too, and not for those of a host of the same name that is added later. It stays in the lists
+//! until there are so many that they do not fit, and all certificates that it holds for have ended.
 
 use super::certificate::HostCertificate;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
@@ -27,6 +28,9 @@ const HEAD: &[u8] = b"headstart trust 1\n";
 
 /// Most bytes of a list: what fits into a frame between hosts.
 pub(crate) const TRUST_LIST_MAX: usize = crate::peers::frame::MESSAGE_MAX;
+
+/// Bytes of a list beside its content, at most: the head, lengths, and a signature of P-256.
+const AROUND_MAX: usize = 128;
 
 /// A host that is no member any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +64,15 @@ impl TrustList {
         match self.revoked.binary_search_by(|revoked| revoked.name.as_str().cmp(name)) {
             Ok(at) => self.revoked[at].at = self.revoked[at].at.max(now),
             Err(at) => self.revoked.insert(at, Revoked { name: name.to_owned(), at: now }),
+        }
+    }
+
+    /// Leaves out the revocations that `is_over` says hold for no certificate any more, where all would not fit into a
+    /// list.
+    pub(crate) fn make_room(&mut self, is_over: impl Fn(&Revoked) -> bool) {
+        let len = postcard::to_extend(self, Vec::new()).map_or(usize::MAX, |content| content.len());
+        if len > TRUST_LIST_MAX - AROUND_MAX {
+            self.revoked.retain(|revoked| !is_over(revoked));
         }
     }
 
