@@ -3,11 +3,17 @@
 //! Gossip finds other hosts by datagrams. Where those do not come through, or are sealed with another key, this host
 //! connects to the named ones directly: their certificates say which hosts they are. A host that was away while the
 //! gossip key changed comes back by that.
+//!
+//! Several hosts that were away together gossip with each other under the earlier key, and are connected. So a host
+//! that is connected goes on at the longest pause: it connects to the named hosts, and to some of those that it was
+//! connected to before, that no connection belongs to. Over such a connection both tell their authority's list. What
+//! gossip says of these hosts does not count, because a revoked host that has the earlier key may say it.
 
 use crate::peers::channel::Channel;
-use crate::peers::members::Door;
+use crate::peers::members::{Door, key_of};
 use headstart_block::{Error, Result};
-use std::collections::HashMap;
+use headstart_swarm::PeerKey;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +22,54 @@ use tokio::task::JoinSet;
 
 /// How long gossip has to find a host before those that were named are connected to, and at most between two tries.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
-const LAST_PAUSE: Duration = Duration::from_secs(60);
+const LAST_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
+/// Hosts that this one was connected to and that are remembered, and how many of them are tried at a time.
+const REMEMBERED_MAX: usize = 64;
+const REMEMBERED_AT_ONCE: usize = 4;
+
+/// Addresses of which the host is remembered: names in DNS change.
+const PLACES_MAX: usize = 1024;
+
 /// What has been said of each host that was to be joined, so that it is said once.
 type Said = HashMap<String, String>;
 
+/// Hosts that this one was connected to, the next one to try first.
+#[derive(Debug, Default)]
+struct Remembered(VecDeque<(PeerKey, SocketAddr)>);
+
+impl Remembered {
+    /// Takes note of the hosts that are connected; returns the addresses to try of others, in turns.
+    fn next(&mut self, connected: &HashMap<PeerKey, SocketAddr>) -> Vec<SocketAddr> {
+        self.0.retain(|(key, _)| !connected.contains_key(key));
+        let away = self.0.len().min(REMEMBERED_AT_ONCE);
+        let tried = self.0.iter().take(away).map(|(_, address)| *address).collect();
+        self.0.rotate_left(away);
+        // One that is lost is tried before those that were lost earlier.
+        connected.iter().for_each(|(key, address)| self.0.push_front((*key, *address)));
+        self.0.truncate(REMEMBERED_MAX);
+        tried
+    }
+}
+
+/// What is known of addresses that were connected to.
+#[derive(Debug, Default)]
+struct Places {
+    /// The hosts that were there. Where a host listens may have several addresses.
+    hosts: HashMap<SocketAddr, PeerKey>,
+    /// Addresses of this host itself.
+    own: HashSet<SocketAddr>,
+}
+
 impl Door {
-    /// Looks for the hosts that were named, as often as this host is connected to none, until the swarm ends.
+    /// Looks for the hosts that were named as often as this host is connected to none, and at the longest pause for
+    /// those that it is not connected to, until the swarm ends.
     pub(super) async fn join(self: Arc<Self>, named: Vec<String>) {
-        if named.is_empty() {
-            return;
-        }
         let (mut said, mut connections) = (Said::new(), JoinSet::new());
+        let (mut remembered, mut places) = (Remembered::default(), Places::default());
         let mut stopping = self.stopping.clone();
         let mut pause = FIRST_PAUSE;
         loop {
@@ -39,21 +78,83 @@ impl Door {
                 return;
             }
             while connections.try_join_next().is_some() {}
+            let is_longest = pause == LAST_PAUSE;
+            let mut others = &named[..];
             if self.host.is_connected() {
-                self.miss_gossip(&mut said);
+                if !named.is_empty() {
+                    self.miss_gossip(&mut said);
+                }
             } else {
+                others = &[];
                 for name in &named {
                     match self.find(name).await {
-                        Ok(Some((channel, address))) => {
-                            let door = Arc::clone(&self);
-                            connections.spawn(async move { door.run(channel, address).await });
-                        }
+                        Ok(Some((channel, address))) => self.run_in(&mut connections, channel, address),
                         Ok(None) => {}
                         Err(error) => say(&mut said, name, &error),
                     }
                 }
             }
+            if is_longest {
+                self.join_others(others, &mut remembered, &mut places, &mut connections).await;
+            }
             pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Runs a connection in a task of its own, until it ends.
+    fn run_in(
+        self: &Arc<Self>,
+        connections: &mut JoinSet<Result<()>>,
+        channel: Channel,
+        address: SocketAddr,
+    ) {
+        let door = Arc::clone(self);
+        connections.spawn(async move { door.run_beyond(channel, address).await });
+    }
+
+    /// Connects to hosts that were named, or connected before, and that this host is not connected to.
+    async fn join_others(
+        self: &Arc<Self>,
+        named: &[String],
+        remembered: &mut Remembered,
+        places: &mut Places,
+        connections: &mut JoinSet<Result<()>>,
+    ) {
+        let listening: HashMap<String, SocketAddr> =
+            self.host.members().into_iter().map(|member| (member.name, member.address)).collect();
+        // Where a connection comes from that was accepted is not where its host listens.
+        let mut connected = HashMap::new();
+        for (link, _) in self.host.links() {
+            connected.insert(link.key, listening.get(&link.name).copied().unwrap_or(link.address));
+        }
+        let mut addresses: Vec<SocketAddr> = Vec::new();
+        for name in named {
+            // One that cannot be found is said where this host is connected to none.
+            addresses.extend(lookup_host(name).await.into_iter().flatten().take(ADDRESSES_MAX));
+        }
+        if places.hosts.len() > PLACES_MAX {
+            places.hosts.clear();
+        }
+        addresses.extend(remembered.next(&connected));
+        for address in addresses {
+            if *self.stopping.borrow() {
+                return;
+            }
+            let is_connected = |key| connected.contains_key(key);
+            if places.own.contains(&address) || places.hosts.get(&address).is_some_and(is_connected) {
+                continue;
+            }
+            match self.connect_any(address).await {
+                Ok(channel) if self.is_own(&channel) => _ = places.own.insert(address),
+                Ok(channel) => {
+                    let key = key_of(&channel.hello.name);
+                    places.hosts.insert(address, key);
+                    if !self.host.needs_no_connection(key) {
+                        self.run_in(connections, channel, address);
+                    }
+                }
+                Err(error) => tracing::debug!(%error, %address, "a host that is not connected is not there"),
+            }
         }
     }
 
@@ -96,5 +197,37 @@ fn say(said: &mut Said, host: &str, error: &Error) {
     if said.get(host) != Some(&why) {
         tracing::warn!(%host, %error, "this host is not in the swarm: it cannot join");
         said.insert(host.to_owned(), why);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address(host: u64) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, 1], u16::try_from(host).unwrap()))
+    }
+
+    proptest! {
+        #[test]
+        fn each_host_that_was_connected_is_tried_in_turn_and_none_that_is(
+            times in prop::collection::vec(prop::collection::btree_set(0u64..200, 0..100), 1..30),
+        ) {
+            let mut remembered = Remembered::default();
+            let mut last = HashMap::new();
+            for connected in times {
+                last = connected.iter().map(|host| (PeerKey(*host), address(*host))).collect();
+                let tried = remembered.next(&last);
+                prop_assert!(tried.len() <= REMEMBERED_AT_ONCE);
+                prop_assert!(tried.iter().all(|it| !last.values().any(|other| other == it)));
+            }
+            // When all are lost, those of the last time are tried, and then those before.
+            let (none, kept) = (HashMap::new(), remembered.0.len());
+            let mut next = |times: usize| (0..times).flat_map(|_| remembered.next(&none)).collect::<HashSet<_>>();
+            let (of_last, at_first) = (last.len().min(REMEMBERED_MAX), next(last.len().div_ceil(REMEMBERED_AT_ONCE)));
+            prop_assert!(at_first.iter().filter(|it| last.values().any(|other| other == *it)).count() >= of_last);
+            prop_assert!(kept <= REMEMBERED_MAX && next(kept).len() == kept);
+        }
     }
 }

@@ -114,24 +114,34 @@ impl Door {
 
     /// Runs one connection until it ends.
     pub(super) async fn run(&self, channel: Channel, address: SocketAddr) -> Result<()> {
+        self.run_among(channel, address, self.connections_max).await
+    }
+
+    /// Runs one connection as [`run`](Self::run) does, also where there are as many as may be: the other host may know
+    /// a later list of the authority's.
+    pub(super) async fn run_beyond(&self, channel: Channel, address: SocketAddr) -> Result<()> {
+        self.run_among(channel, address, self.connections_max.saturating_add(1)).await
+    }
+
+    async fn run_among(&self, channel: Channel, address: SocketAddr, connections_max: usize) -> Result<()> {
         let key = key_of(&channel.hello.name);
         if self.is_own(&channel) {
             return Err(Error::new(ErrorKind::Unavailable, "this is the host itself"));
         }
         if let Err(error) = self.admit(&channel, address) {
-            return Err(self.refuse(channel, key, error).await);
+            return Err(self.refuse(channel, key, error, None).await);
         }
         if let Err(error) = self.take_place(&channel, key).await {
             // A second connection of the same process is no reason for a word.
             let is_news = error.kind() == ErrorKind::Conflict;
-            return Err(if is_news { self.refuse(channel, key, error).await } else { error });
+            return Err(if is_news { self.refuse(channel, key, error, None).await } else { error });
         }
-        let link = self.host.connected(key, self.connections_max, |peer, now_ms| {
-            Link::new(peer, key, &channel, address, now_ms)
-        });
+        let link = self
+            .host
+            .connected(key, connections_max, |peer, now_ms| Link::new(peer, key, &channel, address, now_ms));
         let Some(link) = link else {
             let error = Error::new(ErrorKind::Unavailable, "too many hosts, or one that is left alone");
-            return Err(self.refuse(channel, key, error).await);
+            return Err(self.refuse(channel, key, error, self.host.trust.current()).await);
         };
         // A list may have come since the host was admitted.
         if let Some(error) = self.host.trust.refusal(link.certificate().as_ref()) {
@@ -216,8 +226,15 @@ impl Door {
         Err(namesake(&channel.hello.name, before.address.ip()))
     }
 
-    /// Tells a host why it is refused, where it speaks a version that can be told; the reason.
-    async fn refuse(&self, mut channel: Channel, key: PeerKey, error: Error) -> Error {
+    /// Tells a host why it is refused, where it speaks a version that can be told; the reason. A host that there is
+    /// only no room for is told the authority's list before.
+    async fn refuse(
+        &self,
+        mut channel: Channel,
+        key: PeerKey,
+        error: Error,
+        list: Option<Arc<Vec<u8>>>,
+    ) -> Error {
         self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
         let is_wrong = matches!(error.kind(), ErrorKind::Denied | ErrorKind::Conflict);
         if is_wrong && self.host.cannot_reach(key, &error) {
@@ -225,6 +242,9 @@ impl Door {
         }
         if channel.protocol() > VERSION_1 {
             let mut out = Vec::new();
+            if let Some(list) = &list {
+                push_frame(&mut out, Kind::Trust, 0, 0, list);
+            }
             push_frame(&mut out, Kind::Refused, 0, REFUSED_CONNECTION, refusal(&error.to_string()));
             let say = async {
                 channel.stream.write_all(&out).await?;

@@ -23,6 +23,7 @@ mod orders;
 mod renewing;
 mod rogues;
 mod roles;
+mod trust;
 
 const LONG: Duration = Duration::from_secs(20);
 

@@ -121,7 +121,7 @@ impl Trust {
     }
 
     /// The list as it is told to others.
-    fn current(&self) -> Option<Arc<Vec<u8>>> {
+    pub(super) fn current(&self) -> Option<Arc<Vec<u8>>> {
         self.held().list.as_ref().map(|(_, bytes)| Arc::clone(bytes))
     }
 
