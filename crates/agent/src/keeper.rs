@@ -21,7 +21,7 @@ use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -54,6 +54,9 @@ const KEPT_MAX: usize = 4096;
 /// How long a blob stays, at least, that this host takes part in because another said so: what the swarm knows of it
 /// takes memory for a while after it was let go.
 const LET_GO_AFTER: Duration = Duration::from_secs(660);
+
+/// Stores of the blobs that this host takes part in because one other host said so, at most.
+const STORES_OF_HOST_MAX: usize = 128;
 
 /// Parts that are brought at once for all orders of other hosts, which take turns.
 const TURNS: usize = 32;
@@ -102,6 +105,8 @@ pub struct Keeper {
 struct Kept {
     digest: Digest,
     shared: Arc<SharedBlob>,
+    /// The name of the store that it is in.
+    store: String,
     /// The other host that said so.
     by: Option<String>,
     since: Instant,
@@ -177,7 +182,7 @@ impl Keeper {
         for word in words {
             let done = match word {
                 Word::Bring(order) if host == self.swarm.name() => {
-                    self.bring(order, self.stores.get(&order.store), None).await?
+                    self.bring(order, || self.stores.get(&order.store), None).await?
                 }
                 Word::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
                 word => self.swarm.order(host, word).await?,
@@ -218,7 +223,12 @@ impl Keeper {
     async fn obey_word(&self, asked: &Asked) -> Result<Done> {
         match &asked.word {
             Word::Bring(order) => {
-                let (store, why) = self.store_of_others(order);
+                let mut why = None;
+                let store = || {
+                    let (store, refused) = self.store_of_others(order);
+                    why = refused;
+                    store
+                };
                 let done = self.bring(order, store, Some(&asked.host)).await?;
                 Ok(Done { why: done.why.or(why), ..done })
             }
@@ -239,15 +249,19 @@ impl Keeper {
             return Ok(());
         }
         let spec = order.spec()?;
+        if !asked.is_operator {
+            self.stores.check_for_others(&order.store)?;
+        }
+        // Before the store is opened: what is not admitted takes nothing.
+        self.admit(&asked.host, order, spec.len)?;
         let store = match self.stores.get_for_others(&order.store) {
             Ok(store) => Some(store),
             Err(_) if asked.is_operator => None,
             Err(error) => return Err(error),
         };
-        self.admit(&asked.host, &spec.digest, spec.len)?;
         // It looks into the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
-        self.keep(spec.digest, &Arc::new(shared), Some(&asked.host));
+        self.keep(order, &Arc::new(shared), Some(&asked.host));
         Ok(())
     }
 
@@ -260,30 +274,38 @@ impl Keeper {
     }
 
     /// Brings what an order says to this host, and takes part in the blob from now on. What another host orders has to
-    /// fit into what it may take.
-    async fn bring(&self, order: &Order, store: Option<Arc<dyn Store>>, by: Option<&str>) -> Result<Done> {
+    /// fit into what it may take, before the store is opened.
+    async fn bring(
+        &self,
+        order: &Order,
+        open_store: impl FnOnce() -> Option<Arc<dyn Store>>,
+        by: Option<&str>,
+    ) -> Result<Done> {
         let spec = order.spec()?;
-        let carrier = store.clone().map(Carrier::new);
         let whole = |range: ByteRange| Chunks::touched(range).bytes(spec.len);
         let ranges: Vec<ByteRange> = order.ranges().into_iter().map(whole).collect();
         let bytes = ranges.iter().fold(0, |sum: u64, range| sum.saturating_add(range.len()));
         let take = |by| self.budget.take(by, spec.len, bytes, self.swarm.room());
         let _share = by.map(take).transpose()?;
-        by.map_or(Ok(()), |by| self.admit(by, &spec.digest, spec.len))?;
+        by.map_or(Ok(()), |by| self.admit(by, order, spec.len))?;
+        let store = open_store();
+        let carrier = store.clone().map(Carrier::new);
         // It looks into the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);
-        self.keep(spec.digest, &shared, by);
+        self.keep(order, &shared, by);
         let turns = by.map(|_| &*self.turns);
         Ok(bring_all(&shared, carrier.as_ref(), &ranges, turns).await)
     }
 
-    fn keep(&self, digest: Digest, shared: &Arc<SharedBlob>, by: Option<&str>) {
+    fn keep(&self, order: &Order, shared: &Arc<SharedBlob>, by: Option<&str>) {
+        let digest = shared.blob().spec().digest;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.retain(|known| known.digest != digest || known.by.as_deref() != by);
         kept.push_back(Kept {
             digest,
             shared: Arc::clone(shared),
+            store: order.store.clone(),
             by: by.map(str::to_owned),
             since: Instant::now(),
         });
@@ -292,17 +314,18 @@ impl Keeper {
         }
     }
 
-    /// Makes sure that what another host describes, and what is kept of that, does not grow without end: each lets go
-    /// its own oldest first, though not what is so new that its state may still be there when more comes.
+    /// Makes sure that what another host describes, the stores of that and what is kept of it do not grow without end:
+    /// each lets go its own oldest first, though not what is so new that its state may still be there when more comes.
     ///
     /// # Errors
     /// [`ErrorKind::NoSpace`] where there is too much that is new.
-    fn admit(&self, by: &str, digest: &Digest, len: u64) -> Result<()> {
+    fn admit(&self, by: &str, order: &Order, len: u64) -> Result<()> {
+        let digest = order.spec()?.digest;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let described = |kept: &VecDeque<Kept>, host: Option<&str>| {
             let is_of = |by: &str| host.is_none_or(|host| host == by);
             // What is ordered again takes the place of what was.
-            let is_other = |known: &&Kept| known.digest != *digest || known.by.as_deref() != Some(by);
+            let is_other = |known: &&Kept| known.digest != digest || known.by.as_deref() != Some(by);
             let of_host = |known: &&Kept| known.by.as_deref().is_some_and(is_of);
             let lens =
                 kept.iter().filter(of_host).filter(is_other).map(|known| known.shared.blob().spec().len);
@@ -321,6 +344,25 @@ impl Keeper {
                 };
                 kept.remove(oldest);
             }
+        }
+        // A store that is kept by another blob, too, takes no other place.
+        let stores = |kept: &VecDeque<Kept>| {
+            let of_host =
+                kept.iter().filter(|known| known.by.as_deref() == Some(by) && known.digest != digest);
+            of_host
+                .map(|known| known.store.clone())
+                .chain([order.store.clone()])
+                .collect::<HashSet<_>>()
+                .len()
+        };
+        while stores(&kept) > STORES_OF_HOST_MAX {
+            let oldest = kept.iter().position(|known| known.by.as_deref() == Some(by));
+            let Some(oldest) = oldest.filter(|at| kept.get(*at).is_some_and(Kept::is_old)) else {
+                let cause = format!("names more than {STORES_OF_HOST_MAX} stores at a time");
+                return Err(Error::new(ErrorKind::NoSpace, cause)
+                    .remedy("order from fewer stores at a time, or again in some minutes"));
+            };
+            kept.remove(oldest);
         }
         Ok(())
     }

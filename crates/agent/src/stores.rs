@@ -17,7 +17,8 @@ use headstart_store::{Location, Settings, Store, StorePrefix};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Stores that are opened at a time; more are not used.
+/// Stores that are open at a time for this host's own use, and as many that other hosts name. Where there are more,
+/// those are closed that nothing uses.
 const STORES_MAX: usize = 1024;
 
 /// The stores that the agent can reach.
@@ -25,6 +26,8 @@ pub struct Stores {
     settings: Settings,
     /// By name, and whether other hosts named it.
     open: Mutex<HashMap<(String, bool), Arc<dyn Store>>>,
+    /// [`STORES_MAX`].
+    most: usize,
     allowed: Vec<StorePrefix>,
     named: Mutex<Named>,
 }
@@ -59,7 +62,7 @@ impl Stores {
     /// None yet; `settings` say how they are reached, `allowed` which ones other hosts may name.
     #[must_use]
     pub fn new(settings: Settings, allowed: Vec<StorePrefix>) -> Self {
-        Self { settings, open: Mutex::default(), allowed, named: Mutex::default() }
+        Self { settings, open: Mutex::default(), most: STORES_MAX, allowed, named: Mutex::default() }
     }
 
     fn named(&self) -> MutexGuard<'_, Named> {
@@ -128,10 +131,23 @@ impl Stores {
         if let Some(store) = open.get(&key) {
             return Ok(Arc::clone(store));
         }
-        if open.len() >= STORES_MAX {
-            return Err(Error::invalid(format!("the agent uses {STORES_MAX} stores already, and no other")));
-        }
         let location: Location = name.parse()?;
+        let of_kind = |open: &HashMap<(String, bool), _>| {
+            open.keys().filter(|(_, is_of_others)| *is_of_others == for_others).count()
+        };
+        if of_kind(&open) >= self.most {
+            // What uses a store has the reference to it from here, and the lock is held.
+            open.retain(|(_, is_of_others), store| {
+                *is_of_others != for_others || Arc::strong_count(store) > 1
+            });
+        }
+        if of_kind(&open) >= self.most {
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("the agent uses {} stores already, and no other", self.most),
+            )
+            .about(name));
+        }
         let settings = Settings { one_origin: for_others, ..self.settings.clone() };
         let store = headstart_store::open(&location, &settings)?;
         open.insert(key, Arc::clone(&store));
@@ -162,5 +178,29 @@ mod tests {
         stores.set_pinned(std::iter::empty());
         let error = stores.get_for_others("oci://registry.lan/vm").err().unwrap().to_string();
         assert!(error.contains("oci://registry.lan/vm") && error.contains("--allow-store"), "{error}");
+    }
+
+    #[test]
+    fn stores_that_other_hosts_name_take_no_place_of_its_own_and_what_nothing_uses_makes_room() {
+        let prefix = "https://store.example/images".parse().unwrap();
+        let stores = Stores { most: 4, ..Stores::new(Settings::default(), vec![prefix]) };
+        let name = |number: usize| format!("https://store.example/images/{number}");
+        // Others name stores without end, and use none of them for long.
+        for number in 0..10 * stores.most {
+            stores.get_for_others(&name(number)).unwrap();
+        }
+        let held: Vec<_> =
+            (0..stores.most).map(|number| stores.get_for_others(&name(number)).unwrap()).collect();
+        let why = stores.get_for_others(&name(stores.most)).err().unwrap();
+        assert_eq!(why.kind(), ErrorKind::NoSpace);
+        // Those that are in use stay the same ones, and this host opens its own.
+        let again = stores.get_for_others(&name(1)).unwrap();
+        assert!(Arc::ptr_eq(&again, &held[1]));
+        let own: Vec<_> = (0..stores.most).map(|number| stores.get(&name(number)).unwrap()).collect();
+        assert!(stores.get(&name(stores.most)).is_none());
+        drop((again, held, own));
+        assert!(
+            stores.get(&name(stores.most)).is_some() && stores.get_for_others(&name(stores.most)).is_ok()
+        );
     }
 }

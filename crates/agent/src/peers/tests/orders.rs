@@ -354,6 +354,52 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
     }
 }
 
+/// No member takes all the places that a root has for stores.
+#[test]
+fn a_member_names_so_many_stores_to_a_root_and_no_more() {
+    let cluster = Cluster::new(&["victim", "member"]);
+    let victim = cluster.host("victim", Role::Root, &[]);
+    let all = "http://127.0.0.1:9/images";
+    let stores = Stores::new(headstart_store::Settings::default(), vec![all.parse().unwrap()]);
+    let keeper =
+        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
+    let entered = cluster.runtime.enter();
+    let _obeying = keeper.obey();
+    drop(entered);
+    let address = ("victim", victim.swarm.address());
+    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+    let mut name = |blob: u8, store: u8| {
+        let len = 1 << 20;
+        let tree = Tree {
+            root: TreeRoot::from_bytes([blob; 32]),
+            digest: Digest::of(&[blob, 1]),
+            size: outboard_len(len),
+        };
+        let order = Order::of(Digest::of(&[blob]), len, &tree, format!("{all}/{store}"));
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Order, blob.into(), 0, &Word::Open(order).encode().unwrap());
+        rogue.send(&cluster, &frame);
+        let is_open = |count| victim.swarm.status().blobs.len() == count;
+        if usize::from(store) < 128 {
+            cluster.wait_until("it takes part", || is_open(usize::from(blob) + 1));
+            return String::new();
+        }
+        loop {
+            let (header, body) = rogue.next(&cluster).expect("it answers");
+            if (header.kind, header.b) == (Kind::Refused, REFUSED_ORDER) {
+                return decode_refusal(&body).unwrap();
+            }
+        }
+    };
+    for blob in 0..128 {
+        name(blob, blob);
+    }
+    let why = name(128, 128);
+    assert!(why.contains("names more than 128 stores"), "{why}");
+    // Another blob of a store that it has named takes no place.
+    name(128, 5);
+}
+
 /// What an order says is looked at before anything is taken for it.
 #[test]
 fn an_order_takes_no_space_for_what_it_says() {
