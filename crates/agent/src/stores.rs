@@ -132,7 +132,7 @@ impl Stores {
             return Ok(Arc::clone(store));
         }
         let location: Location = name.parse()?;
-        let of_kind = |open: &HashMap<(String, bool), _>| {
+        let of_kind = |open: &HashMap<(String, bool), Arc<dyn Store>>| {
             open.keys().filter(|(_, is_of_others)| *is_of_others == for_others).count()
         };
         if of_kind(&open) >= self.most {

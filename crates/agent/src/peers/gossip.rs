@@ -6,7 +6,9 @@
 //!
 //! The library panics on some messages that only a holder of the key can make, and holds as many entries as are named
 //! to it. Its task is started again then, without what it knew, and that is said; connections and disks go on
-//! meanwhile.
+//! meanwhile. Names are counted, and not the runs that hosts have had: many hosts that start again at once are no
+//! more hosts than before. Where the library itself was sound, the host stays the same run to the others, and goes on
+//! from its heartbeat: otherwise each start would leave an entry at all other hosts, and they would start again, too.
 //!
 //! # A datagram
 //!
@@ -27,8 +29,11 @@
 mod claim;
 #[cfg(test)]
 mod entries;
+mod run;
 
 pub(super) use claim::Claims;
+
+use run::{Run, too_many};
 
 use crate::peers::frame::NAME_MAX;
 use anyhow::Context;
@@ -83,10 +88,12 @@ const NAMESAKES_MAX: usize = 8;
 /// Members that are gossiped with when the library's task starts again.
 const KNOWN_MAX: usize = 64;
 
-/// Entries of hosts, present and past, that the library may hold; how often they are counted, and after how many bytes.
-const ENTRIES_MAX: usize = 4096;
-const COUNT_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of messages after which entries are counted.
 const COUNT_AFTER: usize = 128 << 10;
+
+/// How long the run of a host that is gone is remembered, and for half of that told to others: longer than it takes all
+/// of them to notice.
+const GONE_AFTER: Duration = Duration::from_secs(300);
 
 /// The pause before the library's task starts again.
 const START_AGAIN: Duration = Duration::from_secs(1);
@@ -141,6 +148,8 @@ pub(super) struct Gossip {
     gossiper: Gossiper,
     /// Nothing between an end that nobody asked for and the next start.
     running: Option<Running>,
+    /// The run that goes on at the next start, where one does.
+    run: Option<Run>,
     /// The members that were known last: where to begin again.
     known: Vec<SocketAddr>,
     /// Tells when this host's certificate has been renewed, where it has one.
@@ -151,11 +160,11 @@ pub(super) struct Gossip {
 
 impl Gossiper {
     /// Joins those that can be reached of the seeds and of `others`, and goes on trying the seeds.
-    async fn start(&self, others: &[SocketAddr]) -> Result<Running> {
+    async fn start(&self, run: Run, others: &[SocketAddr]) -> Result<Running> {
         let failed = |e: anyhow::Error| {
             Error::new(ErrorKind::Io, "cannot gossip with other hosts").caused_by(e.into_boxed_dyn_error())
         };
-        let (name, address, generation) = (&self.own.name, self.own.address, generation());
+        let (name, address, generation) = (&self.own.name, self.own.address, run.generation);
         let listen_addr = self.socket.local_addr().map_err(|e| Error::io("has no address", e))?;
         let seeds: Vec<SocketAddr> = self.seeds.iter().filter_map(|seed| seed.parse().ok()).collect();
         let config = ChitchatConfig {
@@ -165,7 +174,7 @@ impl Gossiper {
             listen_addr,
             seed_nodes: self.seeds.clone(),
             failure_detector_config: FailureDetectorConfig {
-                dead_node_grace_period: Duration::from_secs(3600),
+                dead_node_grace_period: GONE_AFTER,
                 ..FailureDetectorConfig::default()
             },
             marked_for_deletion_grace_period: Duration::from_secs(3600),
@@ -183,7 +192,10 @@ impl Gossiper {
             strays: Arc::clone(&self.strays),
             much: Arc::clone(&much),
         };
-        let handle = spawn_chitchat(config, values, &transport).await.map_err(failed)?;
+        // What other hosts know of the run has to be said again in a later version.
+        let initial = if run.is_known() { Vec::new() } else { values.clone() };
+        let handle = spawn_chitchat(config, initial, &transport).await.map_err(failed)?;
+        run.go_on(&handle, &values).await;
         for seed in seeds.iter().chain(others) {
             handle.gossip(*seed).map_err(failed)?;
         }
@@ -222,8 +234,8 @@ impl Gossip {
     /// Where the library cannot be started.
     pub(super) async fn join(gossiper: Gossiper) -> Result<Self> {
         let renewals = gossiper.claims.as_ref().map(Claims::renewals);
-        let running = Some(gossiper.start(&[]).await?);
-        Ok(Self { gossiper, running, known: Vec::new(), renewals, checked: HashMap::new() })
+        let running = Some(gossiper.start(Run::new(), &[]).await?);
+        Ok(Self { gossiper, running, run: None, known: Vec::new(), renewals, checked: HashMap::new() })
     }
 
     /// The other hosts, once they are not the same as before; `None` where there will be no more news. It can be
@@ -241,7 +253,10 @@ impl Gossip {
                     return Some(self.members());
                 }
                 ended = ended => ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string()),
-                entries = too_many(handle, much) => format!("it names {entries} hosts"),
+                hosts = too_many(handle, much) => {
+                    self.run = Run::of(handle, *generation).await;
+                    format!("it names {hosts} hosts")
+                }
                 () = renewed(&mut self.renewals) => {
                     self.gossiper.claim_again(handle, *generation).await;
                     continue;
@@ -259,8 +274,8 @@ impl Gossip {
     /// Starts the library's task again, after a pause.
     async fn start_again(&mut self) {
         tokio::time::sleep(START_AGAIN).await;
-        match self.gossiper.start(&self.known).await {
-            Ok(running) => self.running = Some(running),
+        match self.gossiper.start(self.run.unwrap_or_else(Run::new), &self.known).await {
+            Ok(running) => (self.running, self.run) = (Some(running), None),
             Err(error) => tracing::warn!(%error, "the gossip between hosts does not start"),
         }
     }
@@ -303,18 +318,6 @@ impl Gossip {
     }
 }
 
-/// Returns how many entries there are once there are too many.
-async fn too_many(handle: &ChitchatHandle, much: &Notify) -> usize {
-    loop {
-        // After a while, or once enough has come for many.
-        let _ = tokio::time::timeout(COUNT_EVERY, much.notified()).await;
-        let entries = handle.with_chitchat(|chitchat| chitchat.node_states().len()).await;
-        if entries > ENTRIES_MAX {
-            return entries;
-        }
-    }
-}
-
 /// Whether a host's claim is right; each is checked once.
 fn is_right(
     checked: &mut HashMap<ChitchatId, (String, bool)>,
@@ -351,13 +354,6 @@ fn chosen(claimed: Vec<Member>, others: Vec<Member>, unclaimed_max: usize) -> Ve
         addresses.into_iter().map(move |address| Member { name: name.clone(), address })
     });
     members.chain(unclaimed).collect()
-}
-
-/// Greater each time that a host starts.
-#[expect(clippy::disallowed_methods, reason = "the gossip library tells runs of a host apart by the time")]
-fn generation() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Seals and opens datagrams.
