@@ -139,7 +139,8 @@ pub struct MadeDirectory {
 }
 
 impl MadeDirectory {
-    /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk.
+    /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk. The disk must
+    /// still be open: without its lock, another attach may have made the directory its own.
     pub fn remove(self) {
         if let Some((store, uuid)) = &self.release {
             // Best effort: the lease of a directory that is gone is over.
@@ -228,8 +229,8 @@ pub async fn attach_remote(
     let (hold, warning) = match leasing.finish(!attached.warnings.is_empty()).await {
         Ok(taken) => taken,
         Err(error) => {
-            let Attached { disk, made, .. } = attached;
-            drop(disk);
+            // The disk is still open here, so that no other attach has taken the directory.
+            let Attached { disk: _disk, made, .. } = attached;
             if let Some(made) = made {
                 made.remove();
             }
@@ -529,10 +530,8 @@ fn open_writable(
             return match WritableDisk::create(&options.dir, Some(base), &new) {
                 Ok(disk) => Ok((disk, Some(made))),
                 Err(error) => {
-                    // In a directory that was there before there may be files of others.
-                    if !made.missing.is_empty() {
-                        made.remove();
-                    }
+                    // Files that are there now are those of another attach, which was faster.
+                    made.remove_empty();
                     Err(error)
                 }
             };

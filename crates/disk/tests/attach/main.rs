@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
+mod one_directory;
 mod streams;
 mod swarm;
 mod treeless;

@@ -12,7 +12,7 @@ use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::{File, TryLockError};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The file whose lock says that a process uses the directory.
@@ -98,17 +98,23 @@ impl RealDirectory {
     pub(super) fn lock(path: &Path) -> Result<Self> {
         let failed = |what| move |e| Error::io(what, e).about(path.display());
         let unlocked = Self::unlocked(path)?;
+        let lock_path = path.join(LOCK);
         unlocked.dir.check_owner()?;
         let lock = unlocked.dir.open_or_create(LOCK, like());
         let lock = lock.map_err(failed("cannot open its lock file"))?;
         private::close(&lock).map_err(|e| private::not_closed(path, e))?;
+        let in_use = || {
+            Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
+                .remedy("detach it there first")
+                .about(path.display())
+        };
         match lock.try_lock() {
-            Ok(()) => Ok(Self { lock: Some(lock), ..unlocked }),
-            Err(TryLockError::WouldBlock) => {
-                Err(Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
-                    .remedy("detach it there first")
-                    .about(path.display()))
+            // Whoever made the directory and failed has removed the lock file: the next lock is on another one.
+            Ok(()) if !is_still(&lock, &lock_path).map_err(failed("cannot look at its lock file"))? => {
+                Err(in_use())
             }
+            Ok(()) => Ok(Self { lock: Some(lock), ..unlocked }),
+            Err(TryLockError::WouldBlock) => Err(in_use()),
             Err(TryLockError::Error(e)) => Err(failed("cannot lock it")(e)),
         }
     }
@@ -137,6 +143,12 @@ impl RealDirectory {
         }
         Ok(Box::new(RealFile { file, path }))
     }
+}
+
+/// `true` if a name still means an open file.
+fn is_still(file: &File, path: &Path) -> std::io::Result<bool> {
+    let (open, named) = (file.metadata()?, std::fs::symlink_metadata(path));
+    Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
 }
 
 impl Directory for RealDirectory {
@@ -243,4 +255,24 @@ impl LogFile for RealFile {
             Err(e) => Err(self.failed("cannot punch a hole")(e.into())),
         }
     }
+}
+
+/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
+pub(super) fn refuse_content(directory: &dyn Directory) -> Result<()> {
+    let conflict = |name: &str| {
+        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
+            .remedy("open the disk that is there, or give an empty directory"))
+    };
+    for name in directory.list()? {
+        let expected = match &*name {
+            // The copy of the base is there first.
+            state::STATE_NEW | LOCK | BASE_DIR => true,
+            "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
+            _ => false,
+        };
+        if !expected {
+            return conflict(&name);
+        }
+    }
+    Ok(())
 }

@@ -192,15 +192,24 @@ impl WritableDisk {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where there is a disk already or it is in use, [`ErrorKind::Invalid`] for an
-    /// impossible size.
+    /// impossible size. Files that were made in a new directory are removed again.
     pub fn create(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
         let path = path.as_ref();
-        let directory = RealDirectory::create(path)?;
+        let is_new = !path.exists();
+        let directory = Arc::new(RealDirectory::create(path)?);
         let about = |e: Error| e.about(path.display());
         // One that holds other things is not ours to close.
-        refuse_content(&directory).map_err(about)?;
-        directory.close_to_others()?;
-        Self::create_in(Arc::new(directory), base, new).map_err(about)
+        refuse_content(&*directory).map_err(about)?;
+        let made = directory.close_to_others();
+        let made = made.and_then(|()| Self::create_in(Arc::<RealDirectory>::clone(&directory), base, new));
+        made.map_err(|error| {
+            // The lock is still held: these files are nobody else's. In a directory that was there before there may be
+            // files of others.
+            if is_new {
+                Self::remove_new(path);
+            }
+            about(error)
+        })
     }
 
     /// Opens the disk in `path`, which must lie on the base that `parent` names.
@@ -245,8 +254,9 @@ impl WritableDisk {
         path.join(state::STATE).exists()
     }
 
-    /// Removes the files of a disk that was just created, to which nothing was written and which nobody has open.
-    /// What cannot be removed stays; whoever opens the directory next takes it as it is.
+    /// Removes the files of a disk that was just created and to which nothing was written. The caller still has it
+    /// open: without its lock, the files may be those of another process. What cannot be removed stays; whoever opens
+    /// the directory next takes it as it is.
     pub fn remove_new(path: &Path) {
         let pair = state::PairFiles::of(0);
         for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {

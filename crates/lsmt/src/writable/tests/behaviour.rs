@@ -61,6 +61,46 @@ fn a_second_opener_is_refused() {
     assert_eq!(refused(WritableDisk::create(dir.path(), None, &new_disk(512))).kind(), ErrorKind::Conflict);
 }
 
+/// What a failed creation made goes while its lock is held, and nothing else goes.
+#[test]
+fn a_creation_that_fails_leaves_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("new");
+    assert_eq!(refused(WritableDisk::create(&path, None, &new_disk(100))).kind(), ErrorKind::Invalid);
+    assert!(names(&path).is_empty());
+    // In a directory that was there, others may have files.
+    std::fs::write(path.join("data"), "").unwrap();
+    refused(WritableDisk::create(&path, None, &new_disk(100)));
+    assert_eq!(names(&path), ["data", "lock"]);
+    let disk = WritableDisk::create(&path, None, &new_disk(1 << 20)).unwrap();
+    assert_eq!(refused(WritableDisk::create(&path, None, &new_disk(1 << 20))).kind(), ErrorKind::Conflict);
+    drop(disk);
+    WritableDisk::open(&path, None, "sha256:aa").unwrap();
+}
+
+/// Disks come and go in a directory, and their lock files along: one at a time has it.
+#[test]
+fn a_lock_on_a_removed_file_is_none() {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let holders = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..200 {
+                    let Ok(disk) = WritableDisk::create(dir.path(), None, &new_disk(1 << 20)) else {
+                        continue;
+                    };
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                    holders.fetch_sub(1, Ordering::SeqCst);
+                    WritableDisk::remove_new(dir.path());
+                    drop(disk);
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn another_parent_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
