@@ -1,6 +1,7 @@
 //! The cache directory as one process has it open.
 
 use crate::blob::CachedBlob;
+use crate::earlier;
 use crate::evict::{self, Evictor};
 use crate::files::{self, Directory, lock};
 use crate::overlay::Overlay;
@@ -282,7 +283,20 @@ impl Cache {
                 Some(self.blob_of(&mut blobs, &spec, identity, None))
             }
         };
-        Ok(self.blob_of(&mut blobs, spec, identity, tree))
+        let blob = self.blob_of(&mut blobs, spec, identity, tree);
+        drop(blobs);
+        earlier::take_over_tree(self, &blob);
+        Ok(blob)
+    }
+
+    /// The outboard of a hash tree as version 0.1.0 cached it, if it did: it left the root out of the identity.
+    pub(crate) fn earlier_outboard(self: &Arc<Self>, tree: &Tree) -> Result<Arc<CachedBlob>> {
+        let (spec, identity) = outboard_of(tree)?;
+        let identity = Identity { root: [0; 32], ..identity };
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let blob = Arc::new_cyclic(|me| CachedBlob::new(me, self, number, &spec, identity, None));
+        blob.find_files();
+        Ok(blob)
     }
 
     /// The blob that files are of, with its hash tree, apart from the one that disks of this process use: for who

@@ -49,6 +49,7 @@
 //! | `claim`, `pin` | single-flight; what must stay |
 //! | `sidecar` | the format, byte by byte, and what of it is believed |
 //! | `durable` | what survives a loss of power; forgetting |
+//! | `earlier` | hash trees that version 0.1.0 cached |
 //! | `files` | making, finding, recovering and removing a blob's files |
 //! | `evict`, `policy` | giving space back; the choice of what |
 //! | `overlay` | what the disk did not take |
@@ -64,6 +65,7 @@ mod cache;
 mod claim;
 mod contents;
 mod durable;
+mod earlier;
 mod evict;
 mod files;
 mod locks;

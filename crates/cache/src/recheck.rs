@@ -206,7 +206,7 @@ impl CachedBlob {
     }
 
     /// The runs of whole units that touch `range` and are on the disk.
-    fn local_runs(&self, files: &Files, range: ByteRange) -> Vec<ByteRange> {
+    pub(crate) fn local_runs(&self, files: &Files, range: ByteRange) -> Vec<ByteRange> {
         let mut runs = Vec::new();
         let units = self.units_within(range);
         presence::runs(files.sidecar.local(), &units, true, &mut |run| runs.push(self.bytes_of(&run)));

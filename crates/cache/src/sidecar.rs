@@ -13,8 +13,8 @@
 //!   24   4  kind: 1 data with a hash tree, 2 data without, 3 outboard
 //!   28   4  0
 //!   32  32  digest of the blob (SHA-256)
-//!   64  32  root of its hash tree (BLAKE3), of an outboard that of the tree it is; zeros without. Earlier releases
-//!           wrote zeros for outboards, too: such a file is not found any more, and its pages are fetched again
+//!   64  32  root of its hash tree (BLAKE3), of an outboard that of the tree it is; zeros without. Version 0.1.0
+//!           wrote zeros for outboards, too: of such a file, the pages that prove under a root are taken over
 //!   96  32  digest of its outboard; zeros without
 //!  128  32  SHA-256 of the name of the store it comes from, where there is no tree; zeros otherwise
 //!  160   8  inode of the data file

@@ -5,6 +5,7 @@
 mod basic;
 mod broken;
 mod crashes;
+mod earlier;
 mod model;
 mod pressure;
 mod rot;

@@ -1,0 +1,50 @@
+//! Hash trees that version 0.1.0 cached.
+//!
+//! It named the files of an outboard without the root of the tree, so that blobs of other roots reached them, too. Such
+//! files are read once: where an outboard has no files of its own yet, those pages are taken over that prove under its
+//! root. Without them, a host whose store is away could give nothing to others, although every byte is there. The files
+//! themselves stay until they are evicted.
+
+use crate::blob::CachedBlob;
+use crate::cache::Cache;
+use headstart_block::{ByteRange, ReadAt, Result};
+use headstart_image::hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
+use std::sync::Arc;
+
+/// Bytes of an outboard that are proven at once.
+const PART: u64 = 64 << 10;
+
+/// Takes over what version 0.1.0 cached of a blob's hash tree. What cannot be taken over is fetched again.
+pub(crate) fn take_over_tree(cache: &Arc<Cache>, blob: &CachedBlob) {
+    if let Err(error) = try_take_over(cache, blob) {
+        tracing::debug!(blob = %blob.spec().digest, %error, "a hash tree of an earlier version is not taken over");
+    }
+}
+
+fn try_take_over(cache: &Arc<Cache>, blob: &CachedBlob) -> Result<()> {
+    let (Some(spec), Some(outboard)) = (&blob.spec().tree, blob.tree()) else { return Ok(()) };
+    if outboard.present_files().is_some() {
+        return Ok(());
+    }
+    let earlier = cache.earlier_outboard(spec)?;
+    let Some(files) = earlier.present_files() else { return Ok(()) };
+    let tree = HashTree::open(spec.root, &*earlier, blob.len())?;
+    let take = |part: ByteRange| -> Result<bool> {
+        let OutboardCheck { wrong, is_complete } = tree.check_outboard(part)?;
+        if wrong.is_some() || !is_complete {
+            return Ok(false);
+        }
+        let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(0)];
+        earlier.read_at(&mut bytes, part.offset())?;
+        outboard.insert(part.offset(), &bytes)?;
+        Ok(true)
+    };
+    for run in earlier.local_runs(files, ByteRange::between(0, earlier.len())) {
+        for part in run.parts(PART) {
+            if !take(part)? {
+                part.parts(TREE_PAGE).try_for_each(|page| take(page).map(drop))?;
+            }
+        }
+    }
+    Ok(())
+}
