@@ -26,6 +26,9 @@ const RENEWED: Duration = Duration::from_secs(6 * 3600);
 /// When a renewal that failed is tried again.
 const TRIED_AGAIN: Duration = Duration::from_secs(60);
 
+/// When a renewal that the store refused is tried again: its credentials may be put right meanwhile.
+const REFUSED: Duration = Duration::from_secs(1800);
+
 /// The longest time that an attach waits for its lease. After that the disk is served meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -242,10 +245,20 @@ impl Leasing {
         let Self { claim, runtime, .. } = self;
         let (store, id) = (Arc::clone(&claim.store), claim.leases[0].0.clone());
         let (record, location) = (claim.record.clone(), claim.reference.location.to_string());
-        let renewing = runtime.spawn(claim.renew(begins, [RENEWED, TRIED_AGAIN])).abort_handle();
+        let pauses = Pauses { every: RENEWED, again: TRIED_AGAIN, refused: REFUSED };
+        let is_written = begins == RENEWED;
+        let renewing = runtime.spawn(claim.renew(begins, is_written, pauses)).abort_handle();
         let held = InStore { store, runtime, id, record, location, renewing, is_released: false };
         Ok((Hold { _in_directory: None, in_store: Mutex::new(Some(held)) }, warning))
     }
+}
+
+/// The pauses of a renewal: after one that succeeded, one that failed, and one that was refused.
+#[derive(Clone, Copy)]
+struct Pauses {
+    every: Duration,
+    again: Duration,
+    refused: Duration,
 }
 
 /// The leases of a disk in a store.
@@ -296,14 +309,15 @@ impl Claim {
         Ok(is_there)
     }
 
-    /// Writes leases, all of them even where some fail; `true` if somebody deletes blobs who may not have seen them.
+    /// Writes leases, all of them even where some fail; `true` if somebody deletes blobs who may not have seen them. Of
+    /// several errors, one that is final is reported.
     async fn put(&self, leases: &[(String, Lease)]) -> Result<bool> {
         let (mut is_pruned, mut failed) = (false, None);
         for (id, lease) in leases {
             match self.store.put_lease(id, lease).await {
                 Ok(sees_prune) => is_pruned |= sees_prune,
-                Err(error) if is_final(&error) => return Err(error),
-                Err(error) => failed = Some(error),
+                Err(error) if failed.as_ref().is_none_or(|failed| !is_final(failed)) => failed = Some(error),
+                Err(_) => {}
             }
         }
         failed.map_or(Ok(is_pruned), Err)
@@ -318,25 +332,33 @@ impl Claim {
     }
 
     /// Writes the leases again and again, first after `pause`: every so often where it succeeds, and where it does not.
-    async fn renew(self, pause: Duration, [every, again]: [Duration; 2]) {
-        let (mut pause, mut was_there) = (pause, true);
+    /// `is_written` is `true` if they were written before. A store that refuses them then may have credentials that are
+    /// over, and is asked again; one that never took any keeps none.
+    async fn renew(self, pause: Duration, mut is_written: bool, pauses: Pauses) {
+        let (mut pause, mut was_there, mut is_refused) = (pause, true, false);
         loop {
             sleep(pause).await;
-            pause = every;
+            pause = pauses.every;
             match self.take(None).await {
                 Ok(is_there) => {
+                    (is_written, is_refused) = (true, false);
                     if was_there && !is_there {
                         tracing::warn!("{}", gone(&self.reference));
                     }
                     was_there = is_there;
                 }
                 Err(error) if is_final(&error) => {
-                    tracing::warn!("{}", unprotected(&self.reference, &error));
-                    return;
+                    if !is_refused {
+                        tracing::warn!("{}", unprotected(&self.reference, &error));
+                    }
+                    if !is_written {
+                        return;
+                    }
+                    (pause, is_refused) = (pauses.refused, true);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "a lease could not be renewed yet");
-                    pause = again;
+                    pause = pauses.again;
                 }
             }
         }
@@ -462,9 +484,10 @@ mod tests {
     }
 
     /// The number of leases that were written, in `answers`, once `most` were or it ended.
-    async fn renewals(answers: Vec<Option<ErrorKind>>, every: [Duration; 2], most: u64) -> u64 {
+    async fn renewals(answers: Vec<Option<ErrorKind>>, [every, again]: [Duration; 2], most: u64) -> u64 {
         let store = Counting::answering(answers);
-        let renewing = tokio::spawn(claim(&store, &["x"]).renew(Duration::ZERO, every));
+        let pauses = Pauses { every, again, refused: again };
+        let renewing = tokio::spawn(claim(&store, &["x"]).renew(Duration::ZERO, false, pauses));
         while store.calls.load(Ordering::SeqCst) < most && !renewing.is_finished() {
             sleep(Duration::from_millis(1)).await;
         }
@@ -473,12 +496,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lease_is_renewed_and_what_fails_is_tried_again_unless_it_is_final() {
+    async fn a_lease_is_renewed_and_what_fails_is_tried_again_unless_none_was_ever_taken() {
         let [soon, never] = [Duration::from_millis(1), Duration::from_secs(3600)];
         assert!(renewals(vec![None], [soon, never], 5).await >= 5);
         let away = Some(ErrorKind::Unavailable);
         assert!(renewals(vec![away, away, None], [never, soon], 3).await == 3);
-        assert_eq!(renewals(vec![None, Some(ErrorKind::Denied)], [soon, soon], 9).await, 2);
+        let denied = Some(ErrorKind::Denied);
+        assert_eq!(renewals(vec![denied, None], [soon, soon], 9).await, 1);
+        assert_eq!(renewals(vec![away, denied, None], [soon, soon], 9).await, 2);
+        assert!(renewals(vec![None, denied, away, denied, None], [soon, soon], 9).await >= 9);
+    }
+
+    /// Credentials that are over for a while: 403 from then on, until they are put right.
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_refuses_for_a_while_has_the_leases_again() {
+        let denied = Some(ErrorKind::Denied);
+        let store = Counting::answering(vec![None, denied, denied, None]);
+        let hold = leasing(&store, &["x"], false).finish(false).await.unwrap();
+        sleep(RENEWED + REFUSED * 2 + Duration::from_secs(1)).await;
+        assert_eq!(*store.written.lock().unwrap(), ["x", "x"]);
+        drop(hold);
+    }
+
+    /// A refused lease keeps no other from being written.
+    #[tokio::test]
+    async fn all_leases_are_written_where_one_is_refused() {
+        let store = Counting::answering(vec![Some(ErrorKind::Denied), None, Some(ErrorKind::Unavailable)]);
+        let leases = claim(&store, &["a", "b", "c"]);
+        let error = leases.put(&leases.leases).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied);
+        assert_eq!(*store.written.lock().unwrap(), ["b"]);
     }
 
     #[tokio::test]

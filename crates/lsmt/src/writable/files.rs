@@ -256,23 +256,3 @@ impl LogFile for RealFile {
         }
     }
 }
-
-/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
-pub(super) fn refuse_content(directory: &dyn Directory) -> Result<()> {
-    let conflict = |name: &str| {
-        Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))
-            .remedy("open the disk that is there, or give an empty directory"))
-    };
-    for name in directory.list()? {
-        let expected = match &*name {
-            // The copy of the base is there first.
-            state::STATE_NEW | LOCK | BASE_DIR => true,
-            "data" | "index" => directory.open(&name)?.len()? <= PAGE_SIZE as u64,
-            _ => false,
-        };
-        if !expected {
-            return conflict(&name);
-        }
-    }
-    Ok(())
-}
