@@ -79,3 +79,20 @@ fn disks_keep_to_the_rate_of_their_agent_together() {
     let found = agent.disks();
     assert!(found.iter().all(|disk| disk["restarts"] == 0 && disk["state"] == "serving"), "{found:?}");
 }
+
+/// A disk of the agent that was stopped just while it took from the rate keeps no agent from starting.
+#[test]
+fn a_rate_whose_lock_is_held_keeps_no_agent_from_starting() {
+    let scene = Scene::new();
+    let mut agent = Agent::start(&scene, "a", "--limit-rate 4MB/s");
+    agent.stop();
+    let path = scene.path("a/rate");
+    let held = std::fs::File::open(&path).unwrap();
+    held.lock().unwrap();
+    let rate = || f64::from_le_bytes(std::fs::read(&path).unwrap()[8..16].try_into().unwrap());
+    assert_eq!(rate(), 4e6);
+    let mut agent = agent.with("--limit-rate 8MB/s");
+    assert_eq!(rate(), 8e6);
+    agent.stop();
+    drop(held);
+}

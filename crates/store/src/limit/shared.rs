@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Numbers are little-endian. Who takes from it holds the file's lock for as long as that takes, which ends with its
-//! process; a process that is stopped just then is waited for a second, then there is no limit until it goes on. A
+//! process; a process that is stopped just then is waited for a second, then there is no limit until it goes on, and
+//! whoever sets the rate writes the rate alone. A
 //! wall clock that is set back adds nothing, one that is set forward fills the bucket once. Nothing in it needs to
 //! outlive the host: it is never synced.
 
@@ -24,6 +25,9 @@ use tokio::time::Instant;
 
 const MAGIC: &[u8; 8] = b"HSRATE01";
 const LEN: usize = 32;
+
+/// The place of what changes with each read: all behind the rate.
+const FLOW: usize = 16;
 
 /// The longest that the file's lock is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
@@ -81,8 +85,24 @@ fn now_nanos() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Takes the file's lock, unless another process has it for as long as [`LOCK_PATIENCE`]; `false` then.
+#[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
+fn lock_within_patience(file: &File) -> std::io::Result<bool> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) if waited >= LOCK_PATIENCE => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
+            Err(TryLockError::Error(e)) => return Err(e),
+        }
+        waited += LOCK_RETRY;
+    }
+}
+
 /// Sets the rate of a shared bucket in bytes a second, also for those that have it open: `None` for no limit. Makes the
-/// file where it is not there.
+/// file where it is not there. A process that was stopped while it had the file's lock is waited for a second; then the
+/// rate changes all the same.
 ///
 /// # Errors
 /// What the operating system reports.
@@ -95,12 +115,14 @@ pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let file = open().map_err(about)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
     let rate = rate.map_or(0.0, |rate| rate.max(1) as f64);
-    let locked = file.lock().map_err(about);
+    let is_locked = lock_within_patience(&file).map_err(about)?;
     let before = Content::read(&file).map_err(about)?;
     let (bytes, at_nanos) = before
         .map_or((most(rate), now_nanos()), |content| (content.flow.bytes.min(most(rate)), content.at_nanos));
-    let content = Content { flow: TokenFlow { rate, bytes }, at_nanos };
-    let written = locked.and_then(|()| file.write_all_at(&content.encode(), 0).map_err(about));
+    let content = Content { flow: TokenFlow { rate, bytes }, at_nanos }.encode();
+    // What follows the rate is written by whoever has the lock.
+    let changed = if is_locked || before.is_none() { &content[..] } else { &content[..FLOW] };
+    let written = file.write_all_at(changed, 0).map_err(about);
     // The lock ends with the file, too.
     let _ = file.unlock();
     written
@@ -174,7 +196,8 @@ impl LockedFile {
         let passed = Duration::from_nanos(now.saturating_sub(content.at_nanos));
         let pause = content.flow.take(passed, bytes, floor);
         content.at_nanos = now;
-        let _ = self.file.write_all_at(&content.encode(), 0);
+        // The rate may be set meanwhile, where this process was stopped for long.
+        let _ = self.file.write_all_at(&content.encode()[FLOW..], FLOW as u64);
         pause
     }
 }
@@ -242,6 +265,29 @@ mod tests {
         // It was waited for once.
         limit.take(1 << 20, Urgency::Demand).await;
         assert_eq!(start.elapsed(), first);
+    }
+
+    #[test]
+    fn the_rate_is_set_while_another_holds_the_lock_and_stays_set() {
+        let (_dir, path) = scene();
+        set_shared_rate(&path, Some(1000)).unwrap();
+        let bucket = SharedBucket::open(&path).unwrap();
+        let stopped = LockedFile {
+            file: File::options().read(true).write(true).open(&path).unwrap(),
+            held_since: None,
+        };
+        stopped.file.lock().unwrap();
+        let before = Content::read(&stopped.file).unwrap().unwrap();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let setting = path.clone();
+        std::thread::spawn(move || done.send(set_shared_rate(&setting, Some(5000))));
+        is_done.recv_timeout(LOCK_PATIENCE * 30).expect("it waits for ever").unwrap();
+        assert_eq!(bucket.rate(), Some(5000.0));
+        let after = Content::read(&stopped.file).unwrap().unwrap();
+        assert_eq!(after, Content { flow: TokenFlow { rate: 5000.0, ..before.flow }, ..before });
+        // It goes on, and the rate stays.
+        assert!(stopped.take(now_nanos(), 1.0, Floor::Overdrawn).is_none());
+        assert_eq!(bucket.rate(), Some(5000.0));
     }
 
     #[test]
