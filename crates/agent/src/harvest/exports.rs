@@ -71,6 +71,17 @@ pub struct Exports {
     /// The daemon's directory.
     dir: PathBuf,
     file: PathBuf,
+    /// The ways in the file, of vSSDs that are served otherwise than by default.
+    kept: Mutex<BTreeMap<String, Ways>>,
+}
+
+/// The time at which a vSSD is served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Since {
+    /// For the first time: an export process that does not start is an error.
+    Now,
+    /// It was served before: an export process that does not start is tried again.
+    Before,
 }
 
 impl Exports {
@@ -84,14 +95,17 @@ impl Exports {
         let mut ways = ways::read(&file)?;
         make_socket_directory(dir)?;
         let shared = shared.map(Shared::start).transpose()?;
-        let exports =
-            Self { shared: RwLock::new(shared), served: Mutex::default(), dir: dir.to_owned(), file };
         let sold = host.list().into_iter().filter(|status| status.kind != Kind::Unsold);
-        let sold = sold.map(|VssdStatus { name, .. }| {
-            let ways = ways.remove(&name).unwrap_or_default();
-            (name, ways)
-        });
-        for (name, (served, failed)) in exports.serve_all(host, sold.collect())? {
+        let sold: Vec<_> = sold
+            .map(|VssdStatus { name, .. }| {
+                let ways = ways.remove(&name).unwrap_or_default();
+                (name, ways)
+            })
+            .collect();
+        let kept = sold.iter().filter(|(_, ways)| !ways.is_none()).cloned().collect();
+        let (served, dir) = (Mutex::default(), dir.to_owned());
+        let exports = Self { shared: RwLock::new(shared), served, dir, file, kept: Mutex::new(kept) };
+        for (name, (served, failed)) in exports.serve_all(host, sold)? {
             if let Err(error) = failed {
                 tracing::warn!(vssd = name, %error, "a vSSD is not served in all ways");
             }
@@ -107,10 +121,7 @@ impl Exports {
     /// is none, and for names of certificates where the daemon sees no certificates.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
-        let plain = ways.is_none();
-        let (served, started) = self.serve(host, name, ways)?;
-        self.lock().insert(name.to_owned(), served);
-        let added = started.and_then(|()| if plain { Ok(()) } else { self.write() });
+        let added = self.begin(host, name, ways.clone()).and_then(|()| self.keep(name, Some(ways)));
         if added.is_err()
             && let Err(error) = self.remove(name)
         {
@@ -119,34 +130,60 @@ impl Exports {
         added
     }
 
+    /// Begins to serve a vSSD. Where one of the ways fails, those that do not are served.
+    fn begin(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
+        let (served, started) = self.serve(host, name, ways, Since::Now)?;
+        self.lock().insert(name.to_owned(), served);
+        started
+    }
+
     /// Serves a vSSD no longer; its clients are cut off, and what they wrote is durable.
     ///
     /// # Errors
     /// Where a flush fails; it is not served any more all the same.
     pub fn remove(&self, name: &str) -> Result<()> {
+        let kept = self.keep(name, None);
+        self.end(name).and(kept)
+    }
+
+    /// Ends the servers of a vSSD, if it has any. What is kept of it stays.
+    fn end(&self, name: &str) -> Result<()> {
         let Some(served) = self.lock().remove(name) else { return Ok(()) };
         let removed = self.with_shared(|shared| shared.server.remove(name)).transpose().map(drop);
-        let written = if served.ways.is_none() { Ok(()) } else { self.write() };
         let stopped = served.stop();
         export_process::forget(&self.dir, name);
-        stopped.and(removed).and(written)
+        stopped.and(removed)
     }
 
     /// Serves a vSSD in other ways than before; its clients are cut off.
     ///
     /// # Errors
-    /// As of [`Exports::add`]; then it is served as before, as far as that can be.
+    /// As of [`Exports::add`], and where a flush fails; then it is served as before, as far as that can be, and what
+    /// cannot be is tried again when the daemon starts.
     pub fn change(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let before = self.ways(name);
-        self.remove(name)?;
-        let changed = self.add(host, name, ways);
+        // Before anything ends: a daemon that dies meanwhile serves it in these ways when it is back.
+        self.keep(name, Some(ways.clone()))?;
+        let ended = self.end(name);
+        let changed = ended.and_then(|()| self.begin(host, name, ways));
         if changed.is_err()
-            && let Err(error) = self.add(host, name, before)
+            && let Err(error) = self.go_back(host, name, before)
         {
-            tracing::warn!(vssd = name, %error, "a vSSD is not served any more");
+            tracing::warn!(vssd = name, %error, "a vSSD is not served in all ways any more");
         }
         changed
+    }
+
+    /// Serves a vSSD as before a change that failed.
+    fn go_back(&self, host: &Host, name: &str, before: Ways) -> Result<()> {
+        let kept = self.keep(name, Some(before.clone()));
+        if let Err(error) = self.end(name) {
+            tracing::warn!(vssd = name, %error, "a vSSD was not flushed when its new servers ended");
+        }
+        let (served, started) = self.serve(host, name, before, Since::Before)?;
+        self.lock().insert(name.to_owned(), served);
+        started.and(kept)
     }
 
     /// How a vSSD is served.
@@ -233,7 +270,7 @@ impl Exports {
     fn serve_all(&self, host: &Host, sold: Vec<(String, Ways)>) -> Result<Vec<(String, Started)>> {
         let (slow, quick): (Vec<_>, Vec<_>) = sold.into_iter().partition(|(_, ways)| ways.need_process());
         let serve = &|(name, ways): (String, Ways)| {
-            let started = self.serve(host, &name, ways)?;
+            let started = self.serve(host, &name, ways, Since::Before)?;
             Ok((name, started))
         };
         std::thread::scope(|scope| {
@@ -248,17 +285,20 @@ impl Exports {
     }
 
     /// Starts all servers of a vSSD. What could be started is served, whatever becomes of the rest.
-    fn serve(&self, host: &Host, name: &str, ways: Ways) -> Result<Started> {
+    fn serve(&self, host: &Host, name: &str, ways: Ways, since: Since) -> Result<Started> {
         let export = Export::new(name, host.disk(name)?);
         let mut served = Served { export, ways, nbd: None, process: None, error: None };
-        let started = self.start_servers(&mut served);
-        if let Err(error) = &started {
+        let started = self.start_servers(&mut served, since);
+        // A process says so itself, as long as it is so.
+        if let Err(error) = &started
+            && served.process.is_none()
+        {
             served.error = Some(error.to_string());
         }
         Ok((served, started))
     }
 
-    fn start_servers(&self, served: &mut Served) -> Result<()> {
+    fn start_servers(&self, served: &mut Served, since: Since) -> Result<()> {
         let shared = self.with_shared(|shared| match shared.export(served) {
             Some(export) => shared.server.add(export),
             None => Ok(()),
@@ -276,7 +316,9 @@ impl Exports {
         let settings = NbdSettings::new(Address::Unix(path));
         let settings = NbdSettings { access: access.clone(), leftover, memory: MEMORY, ..settings };
         served.nbd = Some(Box::new(NbdServer::start(&settings, vec![served.export.clone()])?));
-        let (process, started) = ExportProcess::start(&self.dir, &served.export, &served.ways, &access);
+        let is_tried_again = since == Since::Before;
+        let Served { export, ways, .. } = &*served;
+        let (process, started) = ExportProcess::start(&self.dir, export, ways, &access, is_tried_again);
         served.process = process;
         started
     }
@@ -307,12 +349,19 @@ impl Exports {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 
-    fn write(&self) -> Result<()> {
-        let served = self.lock();
-        let special = served.iter().filter(|(_, served)| !served.ways.is_none());
-        let ways = special.map(|(name, served)| (name.clone(), served.ways.clone())).collect();
-        drop(served);
-        ways::write(&self.file, &ways)
+    /// Keeps the ways of a vSSD for the next daemon, or forgets them.
+    fn keep(&self, name: &str, ways: Option<Ways>) -> Result<()> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changed = kept.clone();
+        match ways.filter(|ways| !ways.is_none()) {
+            Some(ways) => changed.insert(name.to_owned(), ways),
+            None => changed.remove(name),
+        };
+        if changed != *kept {
+            ways::write(&self.file, &changed)?;
+            *kept = changed;
+        }
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Served>> {
@@ -365,4 +414,87 @@ fn make_socket_directory(dir: &Path) -> Result<()> {
     let sockets = dir.join(SOCKETS);
     private::make_directory(&sockets)
         .map_err(|e| Error::io("cannot make the directory of sockets", e).about(sockets.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::{BlockDevice, Extent};
+    use headstart_harvest::host::{FlashPlace, Options, Settings, VssdSpec};
+
+    /// A vSSD that cannot be flushed, and the file of ways as it was whenever that was tried.
+    struct Unflushed {
+        disk: Arc<dyn BlockDevice>,
+        file: PathBuf,
+        kept: Mutex<Vec<BTreeMap<String, Ways>>>,
+    }
+
+    impl BlockDevice for Unflushed {
+        fn size(&self) -> u64 {
+            self.disk.size()
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+            self.disk.read_at(buf, offset)
+        }
+
+        fn is_read_only(&self) -> bool {
+            false
+        }
+
+        fn extent_at(&self, offset: u64) -> Result<Extent> {
+            self.disk.extent_at(offset)
+        }
+
+        fn flush(&self) -> Result<()> {
+            self.kept.lock().unwrap().push(ways::read(&self.file).unwrap());
+            Err(Error::new(ErrorKind::Io, "its flash is gone"))
+        }
+    }
+
+    fn at(socket: &Path) -> Ways {
+        Ways { nbd: Some(socket.to_owned()), ..Ways::default() }
+    }
+
+    #[test]
+    fn a_change_that_fails_leaves_a_vssd_served_as_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let [before, after, nowhere] = ["before", "after", "nothing/a"].map(|name| dir.path().join(name));
+        let flash = FlashPlace::File { path: dir.path().join("flash"), size: Some(1 << 30) };
+        let (size, settings) = (Some(1 << 30), Settings::default());
+        let options = Options { dir: dir.path().to_owned(), flash, size, erase: false, settings };
+        let host = Host::open(options, Arc::new(super::super::clock())).unwrap();
+        let exports = Exports::start(None, dir.path(), false, &host).unwrap();
+        host.create("a", VssdSpec { kind: Kind::Regular, channels: Some(1), size: None }).unwrap();
+        exports.add(&host, "a", at(&before)).unwrap();
+        let is_served_at = |socket: &Path| {
+            assert_eq!(exports.ways("a"), at(socket));
+            assert_eq!(ways::read(&exports.file).unwrap(), BTreeMap::from([("a".to_owned(), at(socket))]));
+            assert_eq!([&before, &after].map(|socket| socket.exists()), [socket == before, socket == after]);
+        };
+        let device = Arc::new(Unflushed {
+            disk: host.disk("a").unwrap(),
+            file: exports.file.clone(),
+            kept: Mutex::default(),
+        });
+        let export = Export::new("a", Arc::<Unflushed>::clone(&device));
+        let settings = NbdSettings::new(Address::Unix(dir.path().join("unflushed")));
+        let unflushed = Box::new(NbdServer::start(&settings, vec![export]).unwrap());
+        let flushed = exports.lock().get_mut("a").unwrap().nbd.replace(unflushed).unwrap();
+        flushed.stop().unwrap();
+        let error = exports.change(&host, "a", at(&after)).unwrap_err();
+        assert!(error.to_string().contains("its flash is gone"), "{error}");
+        is_served_at(&before);
+        // A daemon that had died just then would have served it in the new ways.
+        let kept = std::mem::take(&mut *device.kept.lock().unwrap());
+        let new = BTreeMap::from([("a".to_owned(), at(&after))]);
+        assert!(!kept.is_empty() && kept.iter().all(|kept| *kept == new), "{kept:?}");
+        exports.change(&host, "a", at(&nowhere)).unwrap_err();
+        is_served_at(&before);
+        exports.change(&host, "a", at(&after)).unwrap();
+        is_served_at(&after);
+        exports.change(&host, "a", Ways::default()).unwrap();
+        assert_eq!(ways::read(&exports.file).unwrap(), BTreeMap::new());
+        exports.stop().unwrap();
+    }
 }

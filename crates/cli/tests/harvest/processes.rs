@@ -266,6 +266,26 @@ fn errors_and_discards_come_through() {
     assert!(beyond.raw_os_error().is_some(), "{beyond}");
 }
 
+/// What hinders the first process of a daemon may end by itself.
+#[test]
+fn a_process_that_does_not_start_with_its_daemon_is_tried_again() {
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 1G");
+    let made = daemon.ask("vssd create a --vhost-user ~/a.sock");
+    daemon.stop();
+    let log = scene.path("h/exports/a.log");
+    let _ = fs::remove_file(&log);
+    fs::create_dir(&log).unwrap();
+    daemon.start_again();
+    let failed = daemon.vssd("a");
+    assert!(failed["process"]["serving"] == false && failed["error"].is_string(), "{failed}");
+    fs::remove_dir(&log).unwrap();
+    process(&daemon, "a");
+    let vssd = daemon.vssd("a");
+    assert_eq!((&vssd["error"], &vssd["uris"]), (&Value::Null, &made["uris"]), "{vssd}");
+    daemon.stop();
+}
+
 #[test]
 fn what_cannot_be_served_so_is_refused_and_leaves_nothing() {
     let scene = Scene::new();

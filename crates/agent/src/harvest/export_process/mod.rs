@@ -23,7 +23,8 @@
 //!
 //! # When something dies
 //!
-//! * The process: it is started again, after a pause that grows while it dies soon after each start.
+//! * The process: it is started again, after a pause that grows while it dies soon after each start. One that never
+//!   served is an error where the vSSD is made or changed; where it was served before, it is tried again as well.
 //! * The daemon: the process finds its connections closed and ends at once, without an answer to anybody.
 //! * A process that does not end when it is told to: it is killed.
 
@@ -75,6 +76,8 @@ pub(super) struct ExportProcess {
     device: Arc<dyn BlockDevice>,
     /// The name of the listening socket.
     socket: Option<SocketFile>,
+    /// The cause where there is no such socket although it was asked for.
+    unbound: Option<String>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -126,6 +129,8 @@ struct Supervisor {
     export: Export,
     assignment: Assignment,
     listener: Option<UnixListener>,
+    /// `true` if a process that never served is tried again, too.
+    is_tried_again: bool,
 }
 
 /// The end of a process.
@@ -139,14 +144,16 @@ enum Ended {
 
 impl ExportProcess {
     /// Starts a process that serves a vSSD as `ways` say, where they name vhost-user or FUSE. `dir` is the daemon's
-    /// directory. The error says which way is missing; without a process there is none at all.
+    /// directory. The error says which way is missing; without a process there is none at all. `is_tried_again` says
+    /// that a process which never serves is tried again and again: the vSSD was served so before.
     pub(super) fn start(
         dir: &Path,
         export: &Export,
         ways: &Ways,
         access: &SocketAccess,
+        is_tried_again: bool,
     ) -> (Option<Self>, Result<()>) {
-        match Self::try_start(dir, export, ways, access) {
+        match Self::try_start(dir, export, ways, access, is_tried_again) {
             Ok((process, started)) => (process, started),
             Err(error) => (None, Err(error)),
         }
@@ -157,6 +164,7 @@ impl ExportProcess {
         export: &Export,
         ways: &Ways,
         access: &SocketAccess,
+        is_tried_again: bool,
     ) -> Result<(Option<Self>, Result<()>)> {
         if !ways.need_process() {
             return Ok((None, Ok(())));
@@ -194,13 +202,15 @@ impl ExportProcess {
             export: export.clone(),
             assignment,
             listener,
+            is_tried_again,
         };
         let thread = std::thread::Builder::new()
             .name("harvest-export".to_owned())
             .spawn(move || supervisor.run())
             .map_err(|e| Error::io("cannot start a thread", e))?;
         let device = Arc::clone(&export.device);
-        let process = Self { shared, device, socket, thread: Some(thread) };
+        let unbound = bound.as_ref().err().map(ToString::to_string);
+        let process = Self { shared, device, socket, unbound, thread: Some(thread) };
         let started = process.shared.started();
         Ok((Some(process), bound.and(started)))
     }
@@ -212,7 +222,8 @@ impl ExportProcess {
 
     /// The cause where the process or one of its ways is missing.
     pub(super) fn error(&self) -> Option<String> {
-        self.shared.lock().error.clone().map(|fault| Error::from(fault).to_string())
+        let of_process = || self.shared.lock().error.clone().map(|fault| Error::from(fault).to_string());
+        self.unbound.clone().or_else(of_process)
     }
 
     pub(super) fn status(&self) -> ExportProcessStatus {
@@ -324,8 +335,10 @@ impl Supervisor {
             self.shared.set(|state| {
                 (state.pid, state.channel, state.is_serving) = (None, None, false);
                 state.error = error.or(state.error.take());
+                // Who waits for the first process waits for no second one.
+                state.is_decided |= self.is_tried_again;
             });
-            if self.shared.lock().is_stopping || !has_served {
+            if self.shared.lock().is_stopping || !(has_served || self.is_tried_again) {
                 break;
             }
             let pause = pauses.after(begun.elapsed());
