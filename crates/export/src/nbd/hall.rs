@@ -17,6 +17,8 @@ use tokio_rustls::TlsAcceptor;
 
 /// How long a client that finds no place waits for one.
 const ROOM: Duration = Duration::from_secs(4);
+/// The time after which a client that was cut off is not waited for any more: its requests wait for the disk.
+const LEAVES: Duration = Duration::from_secs(2);
 /// How often it is looked meanwhile whether there is one.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -57,18 +59,19 @@ struct Guest {
     /// What it has chosen.
     export: Option<Arc<ExportState>>,
     activity: Arc<Activity>,
-    /// Cut off, in favour of another.
-    is_leaving: bool,
+    /// The moment at which it was cut off, in favour of another.
+    left: Option<Instant>,
 }
 
 impl Guests {
     /// Cuts off a client that does not use its place, unless one is leaving already; `false` if there is none.
     fn make_room(&mut self, now: Instant, complaints: &Complaints) -> bool {
-        if self.connections.values().any(|guest| guest.is_leaving) {
+        let is_leaving = |left: Instant| now.saturating_duration_since(left) < LEAVES;
+        if self.connections.values().any(|guest| guest.left.is_some_and(is_leaving)) {
             return true;
         }
-        let clients = self.connections.iter().map(|(number, guest)| (*number, guest.activity.standing(now)));
-        match choose(clients) {
+        let staying = self.connections.iter().filter(|(_, guest)| guest.left.is_none());
+        match choose(staying.map(|(number, guest)| (*number, guest.activity.standing(now)))) {
             Choice::Drop(number) => {
                 if let Some(guest) = self.connections.get_mut(&number) {
                     complain!(
@@ -76,7 +79,7 @@ impl Guests {
                         MakesRoom,
                         "an NBD client that asks for nothing, or takes no replies, makes room for another"
                     );
-                    guest.is_leaving = true;
+                    guest.left = Some(now);
                     guest.cut_off();
                 }
                 true
@@ -144,7 +147,7 @@ impl Hall {
         guests.next += 1;
         let activity = Arc::new(Activity::new());
         let sockets = vec![Arc::downgrade(socket)];
-        let guest = Guest { sockets, export: None, activity: Arc::clone(&activity), is_leaving: false };
+        let guest = Guest { sockets, export: None, activity: Arc::clone(&activity), left: None };
         guests.connections.insert(number, guest);
         Some(Slot { hall: Arc::clone(self), number, activity })
     }
@@ -242,5 +245,48 @@ impl Drop for Slot {
         guests.connections.remove(&self.number);
         drop(guests);
         self.hall.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::standing::GRACE;
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+
+    fn socket() -> (UnixStream, Arc<OwnedFd>) {
+        let (client, served) = UnixStream::pair().unwrap();
+        (client, Arc::new(served.into()))
+    }
+
+    /// A client whose requests wait for the disk keeps its place after it was cut off. The next one goes instead.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "a client is silent for a while")]
+    fn a_client_that_does_not_leave_keeps_no_other_from_being_replaced() {
+        let limits =
+            Limits { connections_max: 2, handshake_timeout: GRACE, send_timeout: GRACE, allow_resize: false };
+        let hall = Arc::new(Hall::new(Vec::new(), None, limits, 1 << 20));
+        let (_stuck_client, stuck_socket) = socket();
+        let stuck = hall.admit(&stuck_socket).unwrap();
+        let (mut client, served) = socket();
+        let leaving = hall.admit(&served).unwrap();
+        std::thread::sleep(GRACE);
+        let leaves = std::thread::spawn(move || {
+            // It lasts until the socket is shut down.
+            let read = client.read(&mut [0]).unwrap();
+            drop((leaving, served));
+            read
+        });
+        let (_new_client, new_socket) = socket();
+        let begun = now();
+        let new = hall.admit(&new_socket).expect("there is room");
+        assert!((LEAVES..ROOM).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert_eq!(leaves.join().unwrap(), 0);
+        assert_eq!(hall.connections(), 2);
+        // Nobody else can go now: the new client has not had its time.
+        new.activity.asked();
+        assert!(hall.admit(&socket().1).is_none());
+        drop((stuck, new));
     }
 }
