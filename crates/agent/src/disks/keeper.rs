@@ -211,8 +211,9 @@ impl Kept {
                 () = self.detach.notified() => {
                     // Asked a second time, it would end without taking care.
                     if !std::mem::replace(&mut self.record.detaching, true) {
-                        process.stop();
+                        // It looks there whether it ends for good.
                         self.save();
+                        process.stop();
                     }
                     self.set(|status| status.state = DiskState::Detaching);
                 }

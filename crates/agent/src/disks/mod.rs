@@ -49,6 +49,7 @@ use utoipa::ToSchema;
 
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
 pub use process::{Held, LOG_MAX, hold_pid_file};
+pub use record::ends_for_good;
 pub use space::{DiskSpace, tell_space};
 
 /// Events that a slow watcher may be behind before it misses some.

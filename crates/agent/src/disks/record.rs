@@ -71,6 +71,17 @@ impl Record {
     }
 }
 
+/// `true` if the disk of a process is not to be started again when the process ends: it was asked to be detached, or no
+/// agent has a record of it. A record that cannot be read is one.
+#[must_use]
+pub fn ends_for_good(pid_file: &Path) -> bool {
+    match crate::file::read(&pid_file.with_extension("json"), LEN_MAX) {
+        Ok(None) => true,
+        Ok(Some(text)) => serde_json::from_slice(&text).is_ok_and(|record: Record| record.detaching),
+        Err(_) => false,
+    }
+}
+
 /// Gives rates without a unit theirs.
 fn add_units(arguments: &mut [String]) {
     let mut is_rate = false;
@@ -139,6 +150,23 @@ mod tests {
         assert!(read[1..].iter().all(Result::is_err), "{read:?}");
         record.remove(dir.path());
         assert!(!dir.path().join("a.json").exists());
+    }
+
+    #[test]
+    fn a_disk_ends_for_good_where_it_is_detached_or_nobody_has_a_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid_file = dir.path().join("a.pid");
+        assert!(ends_for_good(&pid_file));
+        let mut record = Record { served: true, ..Record::new(spec("a")) };
+        for detaching in [false, true] {
+            record.detaching = detaching;
+            record.write(dir.path()).unwrap();
+            assert_eq!(ends_for_good(&pid_file), detaching);
+        }
+        fs::write(dir.path().join("a.json"), "{").unwrap();
+        assert!(!ends_for_good(&pid_file));
+        record.remove(dir.path());
+        assert!(ends_for_good(&pid_file));
     }
 
     /// The record that the first release wrote.

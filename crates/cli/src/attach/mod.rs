@@ -36,7 +36,7 @@ pub(crate) use arguments::{Attach, NamedImage};
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};
-use headstart_agent::disks::{Held, hold_pid_file, keep_images};
+use headstart_agent::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
@@ -166,7 +166,7 @@ impl Attach {
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
         let stopped = servers.stop();
-        let closed = session.close();
+        let closed = session.close(self.pid_file.as_deref().is_none_or(ends_for_good));
         let report = Detached::of(session);
         drop(servers);
         ended.and(stopped).and(closed)?;

@@ -244,8 +244,9 @@ impl Session {
         self.disks.iter().for_each(|disk| disk.hold.give_up());
     }
 
-    /// Ends all waiting and makes everything durable.
-    pub(crate) fn close(&self) -> Result<()> {
+    /// Ends all waiting and makes everything durable. The images are given up if the disks end `for_good`: those of
+    /// disks that an agent starts again stay held meanwhile.
+    pub(crate) fn close(&self, for_good: bool) -> Result<()> {
         for disk in &self.disks {
             disk.disk.close();
         }
@@ -253,7 +254,9 @@ impl Session {
         for disk in &self.disks {
             let flushed = disk.disk.flush().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
-            disk.hold.release();
+            if for_good {
+                disk.hold.release();
+            }
         }
         if let Some(traces) = &self.traces {
             traces.stop();

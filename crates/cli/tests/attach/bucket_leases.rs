@@ -1,15 +1,17 @@
 //! Images that disks need stay in object stores: leases, prunes and copies that must not meet, and the week of grace.
 
-use crate::attached::Attached;
+use crate::attached::{Attached, PATIENCE};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{Run, Scene};
 use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 const DAY: Duration = Duration::from_secs(86400);
 
@@ -251,6 +253,50 @@ fn an_image_that_went_before_its_lease_was_there_leaves_nothing() {
     assert!(world.names(".headstart/leases").is_empty());
 }
 
+/// Ends the process of an agent's disk as the end of the host does, and waits for that.
+#[track_caller]
+fn end_disk(scene: &Scene, name: &str) {
+    let file = |ending: &str| fs::read_to_string(scene.path(&format!("a/disks/{name}.{ending}")));
+    let pid = Pid::from_raw(file("pid").unwrap().trim().parse().unwrap()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while !file("out").is_ok_and(|out| out.contains("{\"reads\"")) {
+        assert!(Instant::now() < until, "it does not end: {:?}", file("log"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The host goes down in good order and comes back: what its agent starts again stays held meanwhile.
+#[test]
+fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
+    let Some(world) = World::new() else { return };
+    let agent = || {
+        let words = "agent --json --dir ~/a --cache ~/a-cache --plain a --listen 127.0.0.1:0";
+        let mut command = world.scene.command(words);
+        command.envs(S3::environment(&world.server.endpoint()));
+        let mut process = Process::start(&mut command);
+        process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+        process
+    };
+    let mut first = agent();
+    world.run("attach s3://images/vm:v1 --nbd unix:~/n.sock --as vm --agent ~/a/agent.sock").succeeds();
+    let leases = world.names(".headstart/leases");
+    assert!(leases.len() == 1 && leases[0].starts_with("disk-"), "{leases:?}");
+    first.kill();
+    end_disk(&world.scene, "vm");
+    assert_eq!(world.names(".headstart/leases"), leases);
+    let mut second = agent();
+    let until = Instant::now() + PATIENCE;
+    while world.json("disk list --agent ~/a/agent.sock")["disks"][0]["state"] != "serving" {
+        assert!(Instant::now() < until, "it is not started again");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(world.names(".headstart/leases"), leases);
+    world.run("disk detach vm --agent ~/a/agent.sock").succeeds();
+    assert!(world.names(".headstart/leases").is_empty());
+    assert_eq!(second.stop(PATIENCE).code(), Some(0), "{second}");
+}
+
 /// A copy of a directory has a lease of its own, also in an object store.
 #[test]
 fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {
@@ -287,7 +333,7 @@ fn the_lease_of_a_dead_process_is_over_on_its_host() {
     let mut attached = world.attach("s3://images/vm:v1");
     let state = || world.json("lease list s3://images/vm")["leases"][0]["state"].as_str().unwrap().to_owned();
     assert_eq!(state(), "held");
-    attached.process().signal(rustix::process::Signal::KILL);
+    attached.process().signal(Signal::KILL);
     attached.process().end(crate::attached::PATIENCE);
     assert_eq!(state(), "over");
     let path = world.path(".headstart/leases").join(&world.names(".headstart/leases")[0]);
@@ -319,7 +365,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     proxy.add(Rule::new(Fault::status(403)).on(|asked| ["DELETE", "POST"].contains(&&*asked.method)));
     let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
     let id = world.names(".headstart/leases").remove(0);
-    attached.process().signal(rustix::process::Signal::INT);
+    attached.process().signal(Signal::INT);
     let warning = attached.warning();
     for part in [&*id, "s3://images/vm", "headstart lease release"] {
         assert!(warning.contains(part), "{warning}");

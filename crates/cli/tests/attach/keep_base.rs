@@ -172,10 +172,13 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
         let run = scene.run(&words);
         let took = began.elapsed();
         let lines: Vec<_> = run.stderr.lines().collect();
-        assert!(run.status == Some(1) && lines.len() == 2, "{run}");
-        assert!(lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
-        assert!(lines[0].contains("4s (--deadline)") && lines[1].contains(&address), "{run}");
-        assert!(took > Duration::from_secs(2) && took < Duration::from_secs(12), "{took:?}: {run}");
+        assert!(run.status == Some(1) && lines.last().is_some_and(|line| line.contains(&address)), "{run}");
+        assert!(took < Duration::from_secs(12), "{took:?}: {run}");
+        // A server that refuses to answer may be given up before that is said.
+        if address == silent.to_string() {
+            assert!(lines.len() == 2 && lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
+            assert!(lines[0].contains("4s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
+        }
         assert!(!scene.path("vm").exists(), "{run}");
     }
 }
