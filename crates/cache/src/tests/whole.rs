@@ -6,6 +6,7 @@ use crate::sidecar::Locks;
 use crate::whole::{Checked, check};
 use crate::{Cache, CacheSettings, CachedBlob, EntryKind, Watcher};
 use headstart_block::{ByteRange, ErrorKind, ReadAt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
@@ -172,6 +173,9 @@ fn what_is_found_wrong_otherwise_is_dropped_unless_a_tree_proves_it() {
     assert_eq!(missing(&blob, units(0, 5)), [units(0, 3)]);
     sample.fill(&blob, all());
     assert!(matches!(check(&blob, &|| false).unwrap(), Checked::Right));
+    // The digest proves it: what is wrong with it was so in the store.
+    assert!(!blob.discard_wrong(units(2, 4)).unwrap() && blob.is_proven());
+    blob.present_files().unwrap().data.write_all_at(&[!sample.bytes[9]], 9).unwrap();
     assert!(blob.discard_wrong(units(2, 4)).unwrap() && !blob.is_proven());
     assert_eq!((missing(&blob, all()), cache.counters().damaged_bytes), (vec![units(2, 4)], 2 * UNIT));
     let verified = cache.blob(&sample.spec).unwrap();

@@ -334,7 +334,7 @@ fn the_lease_of_a_dead_process_is_over_on_its_host() {
     let state = || world.json("lease list s3://images/vm")["leases"][0]["state"].as_str().unwrap().to_owned();
     assert_eq!(state(), "held");
     attached.process().signal(Signal::KILL);
-    attached.process().end(crate::attached::PATIENCE);
+    attached.process().end(PATIENCE);
     assert_eq!(state(), "over");
     let path = world.path(".headstart/leases").join(&world.names(".headstart/leases")[0]);
     let lease: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
