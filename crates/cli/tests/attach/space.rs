@@ -162,6 +162,80 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
     assert!(report["reads"].as_u64().is_some());
 }
 
+/// A boot sector: writes 127 sectors at a time from 16 MiB on until one write fails, or up to 64 MiB, then the first
+/// ones again. The status of the machine says 2 where one has failed and the last has not.
+fn boot_sector() -> [u8; 512] {
+    let code = [
+        0x31, 0xc0, // xor ax, ax
+        0x8e, 0xd8, // mov ds, ax
+        0xbe, 0x44, 0x7c, // next: mov si, packet
+        0xb8, 0x00, 0x43, // mov ax, 0x4300: extended write
+        0xcd, 0x13, // int 0x13
+        0x72, 0x17, // jc full
+        0x81, 0x06, 0x4c, 0x7c, 0x80, 0x00, // add word [packet + 8], 128
+        0x83, 0x16, 0x4e, 0x7c, 0x00, // adc word [packet + 10], 0
+        0x81, 0x3e, 0x4e, 0x7c, 0x02, 0x00, // cmp word [packet + 10], 2: 64 MiB
+        0x72, 0xe3, // jb next
+        0xb0, 0x01, // mov al, 1
+        0xeb, 0x1a, // jmp end
+        0xc7, 0x06, 0x4c, 0x7c, 0x00, 0x80, // full: mov word [packet + 8], 0x8000: 16 MiB
+        0xc7, 0x06, 0x4e, 0x7c, 0x00, 0x00, // mov word [packet + 10], 0
+        0xbe, 0x44, 0x7c, // mov si, packet
+        0xb8, 0x00, 0x43, // mov ax, 0x4300
+        0xcd, 0x13, // int 0x13
+        0xb0, 0x02, // mov al, 2
+        0x73, 0x02, // jnc end
+        0xb0, 0x03, // mov al, 3
+        0xe6, 0xf4, // end: out 0xf4, al: isa-debug-exit
+        0xf4, // hlt
+        0xeb, 0xfd, // jmp hlt
+        // packet: 16 bytes, 127 sectors, from 0x1000:0, to sector 0x8000
+        16, 0, 127, 0, 0x00, 0x00, 0x00, 0x10, 0x00, 0x80, 0, 0, 0, 0, 0, 0,
+    ];
+    let mut sector = [0; 512];
+    sector[..code.len()].copy_from_slice(&code);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector
+}
+
+/// Over vhost-user a write that has no room fails, alone, and the machine goes on.
+#[test]
+fn a_machine_on_a_limited_directory_gets_an_error_and_goes_on() {
+    if !installed(&["qemu-system-x86_64", "nbdsh"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut disk = vec![0; 16 << 20];
+    disk[..512].copy_from_slice(&boot_sector());
+    fs::write(scene.path("disk.raw"), &disk).unwrap();
+    scene.ok("image import disk.raw file://~/store:v1");
+    let words = "file://~/store:v1 --size 64M --writable ~/vm --writable-max 16M";
+    let attached = Attached::start(&scene, &format!("{words} --nbd unix:~/d.sock --vhost-user ~/v.sock"));
+    let status = std::process::Command::new("timeout")
+        .args(["60", "qemu-system-x86_64", "-accel", "tcg", "-M", "pc,memory-backend=memory", "-m", "64M"])
+        .args(["-nodefaults", "-display", "none", "-no-reboot"])
+        .args(["-object", "memory-backend-memfd,id=memory,share=on,size=64M"])
+        .args(["-chardev", &format!("socket,id=disk,path={}", scene.path("v.sock").display())])
+        .args(["-device", "vhost-user-blk-pci,chardev=disk,bootindex=1"])
+        .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
+        .status()
+        .unwrap();
+    // The status that the boot sector gave, doubled, and one.
+    assert_eq!(status.code(), Some(5), "{}", attached.said());
+    let taken = taken(&scene.path("vm"));
+    assert!((8 * MIB..=16 * MIB).contains(&taken), "{taken}");
+    let script = "\
+        refused = None\n\
+        try: h.pwrite(b'a' * 1048576, 60 << 20)\n\
+        except nbd.Error as e: refused = e.errno\n\
+        assert refused == 'ENOSPC', refused\n\
+        h.trim(4 << 20, 16 << 20)\n\
+        h.pwrite(b'a' * 1048576, 60 << 20)\n\
+        h.flush()";
+    tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
+    attached.detach();
+}
+
 #[test]
 fn a_file_of_a_limited_directory_is_full() {
     if !installed(&["fusermount3", "dd"]) {
