@@ -22,9 +22,9 @@
 //!
 //! # What is bounded
 //!
-//! Connections, the time in which a request's head has to arrive on one, requests under way, and the bytes that each has
-//! in memory. Only programs on this host reach the proxy, and it
-//! answers only to names of this host, so that no web page reaches it by a name of its own.
+//! Connections, the time in which a request's head has to arrive on one, requests under way, and the bytes that each
+//! has in memory. Only programs on this host reach the proxy, and it answers only to names of this host, so that no web
+//! page reaches it by a name of its own.
 
 mod acceptance;
 mod origin;

@@ -4,7 +4,7 @@
 //! whoever makes the next one removes those of this user that nobody holds. Only files that such a directory has are
 //! removed, so that a directory of somebody else's with a like name loses nothing.
 //!
-//! The path of an agent's disk is the same for all processes of the disk: a guest connects again where it was connected.
+//! The path of an agent's disk is the same for all processes of the disk: a guest connects again where it was before.
 //! Its first process writes the path down, and the later ones make the directory there.
 
 use headstart_block::{Error, Result, private};
