@@ -211,7 +211,7 @@ enum Phase {
     Kept,
 }
 
-/// A decision that is being made; see the [module](self).
+/// A decision that is being made.
 #[derive(Debug)]
 pub struct PrunePlan {
     rules: PruneRules,
