@@ -80,6 +80,8 @@ fn a_file_system_stays_whole_while_what_it_lies_on_is_taken_back() {
     // Of a daemon that is killed because the test failed nothing stays mounted.
     let _fuse = Mounted { dir: scene.path("mnt").display().to_string() };
     let (mut daemon, _) = lent(&scene, "--fuse ~/mnt");
+    // Larger than the flash behind it.
+    daemon.ask("vssd resize batch 420M");
     tools::run(&scene, "mkfs.ext4", "-q -F -b 4096 mnt/disk.raw 420M");
     let Some(device) = LoopDevice::over(&scene.path("mnt/disk.raw")) else { return };
     let Some(mounted) = Mounted::over(&device, scene.path("fs").display().to_string()) else { return };
