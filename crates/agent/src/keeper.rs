@@ -12,6 +12,7 @@
 //! ([`crate::stores`]). What orders may take is bounded before it is taken (`budget`), and their parts take turns: an
 //! order of a terabyte does not hold up one of a megabyte.
 
+use crate::peers::complaints::complain;
 use crate::peers::orders::{Asked, Done, Order, Word};
 use crate::peers::{SharedBlob, Swarm};
 use crate::stores::Stores;
@@ -459,9 +460,13 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
                 continue;
             }
             Word::Open(order) => {
-                if let Err(error) = keeper.take_part(order, &asked) {
-                    tracing::warn!(%error, host = %asked.host, "a root does not take part in a blob of an agent");
-                    keeper.swarm.obeyed(&asked, &Done::refused(0, &error));
+                match keeper.take_part(order, &asked) {
+                    Ok(()) => keeper.swarm.took_part(&asked),
+                    Err(error) => {
+                        let (said, host) = (keeper.swarm.complaints(), &asked.host);
+                        complain!(said, TakesNoPart, host, %error, "a root does not take part in a blob of an agent");
+                        keeper.swarm.obeyed(&asked, &Done::refused(0, &error));
+                    }
                 }
                 continue;
             }
@@ -470,7 +475,8 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
         let keeper = Arc::clone(&keeper);
         tasks.spawn(async move {
             let done = keeper.obey_word(&asked).await.unwrap_or_else(|error| {
-                tracing::warn!(%error, host = %asked.host, "what another host ordered cannot be done");
+                let (said, host) = (keeper.swarm.complaints(), &asked.host);
+                complain!(said, NotDone, host, %error, "what another host ordered cannot be done");
                 Done::refused(asked.word.len(), &error)
             });
             keeper.swarm.obeyed(&asked, &done);

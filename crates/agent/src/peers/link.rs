@@ -7,6 +7,7 @@
 use crate::credentials::{HostCertificate, Roles};
 use crate::peers::blob::Blob;
 use crate::peers::channel::Channel;
+use crate::peers::complaints::InVain;
 use crate::peers::frame::{self, HEADER, Header, Kind, PROCESS};
 use crate::peers::host::Host;
 use crate::peers::outbox::{Next, Outbox, STALLED_MS, Sending};
@@ -66,6 +67,8 @@ pub(super) struct Link {
     strays: AtomicU64,
     /// The requests for certificates that came in the hour that began then, in milliseconds of the host's clock.
     certificate_requests: Mutex<(u64, u32)>,
+    /// Its orders that were refused.
+    in_vain: Mutex<InVain>,
     /// When it was heard last, in milliseconds of the host's clock.
     pub(super) heard: AtomicU64,
     closed: AtomicBool,
@@ -124,6 +127,7 @@ impl Link {
             received: AtomicU64::new(0),
             strays: AtomicU64::new(0),
             certificate_requests: Mutex::default(),
+            in_vain: Mutex::default(),
             heard: AtomicU64::new(now_ms),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
@@ -206,6 +210,11 @@ impl Link {
         if entry.left == 0 {
             requests.remove(&request);
         }
+    }
+
+    /// Notes what became of an order of the other host's. `true` if it orders too much in vain.
+    pub(super) fn note_order(&self, is_refused: bool, now_ms: u64) -> bool {
+        self.in_vain.lock().unwrap_or_else(PoisonError::into_inner).note(is_refused, now_ms)
     }
 
     /// Ends it, from whatever place.

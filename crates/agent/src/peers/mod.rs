@@ -37,6 +37,7 @@
 
 mod blob;
 mod channel;
+pub(crate) mod complaints;
 mod core;
 mod fetching;
 mod finding;

@@ -13,6 +13,7 @@
 //! obeyed, or not in full, is told with the reason.
 
 use crate::peers::Swarm;
+use crate::peers::complaints::{Complaints, complain};
 use crate::peers::frame::{DONE, Kind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
 use crate::peers::host::Host;
 use crate::peers::link::Link;
@@ -200,6 +201,11 @@ impl Done {
         Self { bytes, lacking: bytes, why: Some(error.to_string()) }
     }
 
+    /// `true` if nothing of the order was done.
+    fn is_refused(&self) -> bool {
+        self.why.is_some() && self.lacking == self.bytes
+    }
+
     /// As earlier builds understand it, too: the reason goes in a frame of its own.
     fn encode(&self) -> [u8; DONE] {
         let mut bytes = [0; DONE];
@@ -268,6 +274,8 @@ pub(super) struct Orders {
     /// Who waits for which to be done.
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(super) last: AtomicU32,
+    /// What was said of those of others.
+    complaints: Complaints,
 }
 
 impl Orders {
@@ -313,6 +321,16 @@ impl Host {
     fn done(&self, asked: &Asked, done: &Done) {
         let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
         let Some(link) = link else { return };
+        if link.note_order(done.is_refused(), self.now_ms()) {
+            let host = &link.name;
+            complain!(
+                self.orders.complaints,
+                OrdersInVain,
+                host,
+                "a host whose orders are all refused is disconnected"
+            );
+            return link.close();
+        }
         let mut sent = Ok(());
         if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
             let why = for_others(why);
@@ -357,6 +375,18 @@ impl Swarm {
     /// An order was obeyed.
     pub(crate) fn obeyed(&self, asked: &Asked, done: &Done) {
         self.host.done(asked, done);
+    }
+
+    /// This host took part in a blob as it was told, which has no answer.
+    pub(crate) fn took_part(&self, asked: &Asked) {
+        if let Some(peer) = self.host.core().peers.get(&asked.peer) {
+            peer.link.note_order(false, self.host.now_ms());
+        }
+    }
+
+    /// What was said of other hosts' orders.
+    pub(crate) fn complaints(&self) -> &Complaints {
+        &self.host.orders.complaints
     }
 
     /// `true` if the host that asks has shown that it may read all of these blobs.

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::keeper::{Keeper, Obeying};
+use crate::peers::complaints::{Cause, REFUSED_MAX};
 use crate::peers::frame::{REFUSED_ORDER, decode_refusal};
 use crate::peers::orders::{Order, Word};
 use crate::pins::Pin;
@@ -451,4 +452,43 @@ fn who_orders_without_end_and_reads_no_answer_is_closed() {
     });
     assert!(sent.count() < 400, "400,000 refusals wait for it");
     scene.cluster.wait_until("it is disconnected", || scene.victim.is_connected_to(0));
+}
+
+/// In words of its own choosing, and it reads all answers.
+#[test]
+fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
+    const AT_ONCE: usize = 256;
+    let (_, mut order, _) = theft(37, "");
+    order.store = format!("http://{}/x", "\u{7}".repeat(190));
+    let cluster = Cluster::new(&["victim", "member"]);
+    let victim = cluster.host("victim", Role::Root, &[]);
+    let stores = Stores::new(headstart_store::Settings::default(), Vec::new());
+    let keeper =
+        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
+    let entered = cluster.runtime.enter();
+    let _obeying = keeper.obey();
+    drop(entered);
+    let address = ("victim", victim.swarm.address());
+    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+    let mut frame = Vec::new();
+    push_frame(&mut frame, Kind::Order, 1, 0, &Word::Open(order).encode().unwrap());
+    let many = frame.repeat(AT_ONCE);
+    let mut refused = 0;
+    'sending: while refused <= 2 * REFUSED_MAX as usize {
+        let sending = async { tokio::time::timeout(LONG, rogue.stream.write_all(&many)).await };
+        if !matches!(cluster.runtime.block_on(sending), Ok(Ok(()))) {
+            break;
+        }
+        let mut answered = 0;
+        while answered < AT_ONCE {
+            let Some((header, _)) = rogue.next(&cluster) else { break 'sending };
+            answered += usize::from(header.kind == Kind::Done);
+        }
+        refused += answered;
+    }
+    assert!(refused <= REFUSED_MAX as usize, "{refused} orders were refused over one connection");
+    cluster.wait_until("it is disconnected", || victim.is_connected_to(0));
+    // All but the first, but for those that had to wait and were refused unread.
+    let said = victim.swarm.complaints().left_out(Cause::TakesNoPart, "member");
+    assert!(said > u64::from(REFUSED_MAX) / 2, "{said}");
 }
