@@ -326,6 +326,19 @@ fn who_is_no_operator_orders_nothing() {
     assert_eq!(scene.pins_told(), []);
 }
 
+/// Has a root obey, which may use stores below `allowed`, and connects a member to it that means harm.
+fn obeying_before_a_member(cluster: &Cluster, victim: &TestHost, allowed: &[&str]) -> (Obeying, Rogue) {
+    let allowed = allowed.iter().map(|prefix| prefix.parse().unwrap()).collect();
+    let stores = Stores::new(headstart_store::Settings::default(), allowed);
+    let keeper =
+        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
+    let entered = cluster.runtime.enter();
+    let obeying = keeper.obey();
+    drop(entered);
+    let address = ("victim", victim.swarm.address());
+    (obeying, Rogue::connect(cluster, &cluster.credentials("member"), address).unwrap())
+}
+
 #[test]
 fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() {
     let (secret, mut order, _) = theft(36, "");
@@ -333,14 +346,7 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
     for (is_allowed, allowed) in [(false, "https://elsewhere.example"), (true, web.url.as_str())] {
         let cluster = Cluster::new(&["victim", "member"]);
         let victim = cluster.host("victim", Role::Root, &[]);
-        let stores = Stores::new(headstart_store::Settings::default(), vec![allowed.parse().unwrap()]);
-        let keeper =
-            Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
-        let entered = cluster.runtime.enter();
-        let _obeying = keeper.obey();
-        drop(entered);
-        let address = ("victim", victim.swarm.address());
-        let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+        let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[allowed]);
         order.store.clone_from(&web.url);
         let mut frame = Vec::new();
         push_frame(&mut frame, Kind::Order, 1, 0, &Word::Open(order.clone()).encode().unwrap());
@@ -367,14 +373,7 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
     let cluster = Cluster::new(&["victim", "member"]);
     let victim = cluster.host("victim", Role::Root, &[]);
     let all = "http://127.0.0.1:9/images";
-    let stores = Stores::new(headstart_store::Settings::default(), vec![all.parse().unwrap()]);
-    let keeper =
-        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
-    let entered = cluster.runtime.enter();
-    let _obeying = keeper.obey();
-    drop(entered);
-    let address = ("victim", victim.swarm.address());
-    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+    let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[all]);
     let mut name = |blob: u8, store: u8| {
         let len = 1 << 20;
         let tree = Tree {
@@ -462,14 +461,7 @@ fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     order.store = format!("http://{}/x", "\u{7}".repeat(190));
     let cluster = Cluster::new(&["victim", "member"]);
     let victim = cluster.host("victim", Role::Root, &[]);
-    let stores = Stores::new(headstart_store::Settings::default(), Vec::new());
-    let keeper =
-        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
-    let entered = cluster.runtime.enter();
-    let _obeying = keeper.obey();
-    drop(entered);
-    let address = ("victim", victim.swarm.address());
-    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("member"), address).unwrap();
+    let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[]);
     let mut frame = Vec::new();
     push_frame(&mut frame, Kind::Order, 1, 0, &Word::Open(order).encode().unwrap());
     let many = frame.repeat(AT_ONCE);
