@@ -80,7 +80,7 @@ pub struct Exports {
 enum Since {
     /// For the first time: an export process that does not start is an error.
     Now,
-    /// It was served before: an export process that does not start is tried again.
+    /// A vSSD that was served before: an export process that does not start is tried again.
     Before,
 }
 

@@ -41,7 +41,7 @@ pub(crate) enum Say {
     Quietly,
 }
 
-/// What was said of other hosts.
+/// The lines that were said of other hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints(Mutex<HashMap<(Cause, String), Said>>);
 

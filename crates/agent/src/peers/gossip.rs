@@ -91,7 +91,7 @@ const KNOWN_MAX: usize = 64;
 /// Bytes of messages after which entries are counted.
 const COUNT_AFTER: usize = 128 << 10;
 
-/// How long the run of a host that is gone is remembered, and for half of that told to others: longer than it takes all
+/// The time for which a host's ended run is remembered, and for half of which others are told: longer than it takes all
 /// of them to notice.
 const GONE_AFTER: Duration = Duration::from_secs(300);
 

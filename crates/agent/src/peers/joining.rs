@@ -55,7 +55,7 @@ impl Remembered {
     }
 }
 
-/// What is known of addresses that were connected to.
+/// The facts about addresses that were connected to.
 #[derive(Debug, Default)]
 struct Places {
     /// The hosts that were there. Where a host listens may have several addresses.

@@ -384,7 +384,7 @@ impl Swarm {
         }
     }
 
-    /// What was said of other hosts' orders.
+    /// The lines that were said of other hosts' orders.
     pub(crate) fn complaints(&self) -> &Complaints {
         &self.host.orders.complaints
     }

@@ -19,7 +19,7 @@ const STALE: Duration = Duration::from_secs(3600);
 /// How long a client that was refused is not asked for again.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// How long nobody is accepted for a blob of which somebody had other bytes, or some of the bytes.
+/// The time for which no client is accepted for a blob after a server gave other bytes of it, or only some.
 const DOUBT: Duration = Duration::from_secs(60);
 
 /// How long a client is remembered that asks for nothing; its blob is in use meanwhile.

@@ -31,7 +31,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A store, and a directory of somebody else's with a file in it.
+/// A store, and another user's directory with a file in it.
 fn scene() -> Scene {
     let scene = layered();
     fs::create_dir_all(scene.path("theirs/precious")).unwrap();
