@@ -441,8 +441,20 @@ mod tests {
     }
 
     /// As a server that is killed.
-    fn abandon(listening: (UnixListener, SocketFile)) {
-        std::mem::forget(listening.1);
+    fn abandon((listener, file): (UnixListener, SocketFile)) {
+        let path = file.path().to_owned();
+        std::mem::forget(file);
+        close(listener, &path);
+    }
+
+    /// Returns once nobody listens at `path`: a program that another test starts meanwhile holds the listener too,
+    /// from its fork until it is executed.
+    fn close(listener: UnixListener, path: &Path) {
+        drop(listener);
+        let address = SocketAddrUnix::new(path).unwrap();
+        while answers(&address) {
+            std::thread::yield_now();
+        }
     }
 
     fn mode(path: &Path) -> u32 {
@@ -481,14 +493,14 @@ mod tests {
                 abandon(listen_with(&path, Leftover::IsUnknown).unwrap());
                 fs::remove_file(&path).unwrap();
             }
-            drop(UnixListener::bind(&path).unwrap());
+            close(UnixListener::bind(&path).unwrap(), &path);
             let said = refused(Leftover::IsUnknown).to_string();
             assert!(said.contains(&format!("rm {}", path.display())), "{said}");
             assert!(path.exists());
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a mark was left beside it");
             fs::remove_file(&path).unwrap();
         }
-        drop(UnixListener::bind(&path).unwrap());
+        close(UnixListener::bind(&path).unwrap(), &path);
         drop(listen_with(&path, Leftover::IsOurs).unwrap());
         assert!(!path.exists());
     }
@@ -498,11 +510,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let (listener, first) = listen_with(&path, Leftover::IsUnknown).unwrap();
-        drop(listener);
-        let (_listener, second) = listen_with(&path, Leftover::IsUnknown).unwrap();
+        close(listener, &path);
+        let (listener, second) = listen_with(&path, Leftover::IsUnknown).unwrap();
         drop(first);
         assert!(path.exists(), "the first took the second's socket");
-        abandon((_listener, second));
+        abandon((listener, second));
         drop(listen_with(&path, Leftover::IsUnknown).unwrap());
         assert!(!path.exists());
     }
