@@ -5,6 +5,7 @@
 //!
 //! | module | what it names |
 //! |---|---|
+//! | [`complaints`] | lines of a log that others cause, a few of them aloud |
 //! | [`digest`] | the names of blobs |
 //! | [`size`] | sectors, sizes as people write them (`4k`, `40G`) |
 //! | [`range`] | a half-open interval of bytes |
@@ -20,6 +21,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod complaints;
 pub mod device;
 pub mod digest;
 pub mod error;
@@ -33,6 +35,7 @@ pub mod size;
 pub mod source;
 pub mod time;
 
+pub use complaints::{Complaints, Say};
 pub use device::{BlockDevice, ClientGuard, Extent};
 pub use digest::{Digest, SHA256};
 pub use error::{Error, ErrorKind, Result};

@@ -481,6 +481,6 @@ fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     assert!(refused <= REFUSED_MAX as usize, "{refused} orders were refused over one connection");
     cluster.wait_until("it is disconnected", || victim.is_connected_to(0));
     // All but the first, but for those that had to wait and were refused unread.
-    let said = victim.swarm.complaints().left_out(Cause::TakesNoPart, "member");
+    let said = victim.swarm.complaints().left_out(&(Cause::TakesNoPart, "member".to_owned()));
     assert!(said > u64::from(REFUSED_MAX) / 2, "{said}");
 }

@@ -1,0 +1,129 @@
+//! Lines of a log that others cause, of which a server says a few aloud.
+//!
+//! A client or another host can do the same wrong thing a thousand times a second, and the log belongs to all. So of
+//! each cause a server says the first line aloud, then one a minute at most, with the number of those that it left out
+//! meanwhile; the others are said at level `debug`.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The time from a line to the next one of the same cause.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Causes that are known at a time; of more nothing is said aloud.
+const KNOWN_MAX: usize = 4096;
+
+/// The way in which a line is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Say {
+    /// For everybody, as a warning.
+    Aloud {
+        /// Lines of the same cause that were left out since the last one; `None` without any.
+        left_out: Option<u64>,
+    },
+    /// For those who look for it.
+    Quietly,
+}
+
+/// The lines that were said of each cause: a kind of event, or a kind and who caused it.
+#[derive(Debug)]
+pub struct Complaints<Cause>(Mutex<HashMap<Cause, Said>>);
+
+/// The lines of one cause.
+#[derive(Debug)]
+struct Said {
+    at: Instant,
+    left_out: u64,
+}
+
+impl Said {
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.at) >= EVERY
+    }
+}
+
+impl<Cause> Default for Complaints<Cause> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<Cause: Eq + Hash> Complaints<Cause> {
+    /// The way in which the next line of this cause is said.
+    #[expect(clippy::disallowed_methods, reason = "lines are limited by the clock")]
+    pub fn next(&self, cause: Cause) -> Say {
+        self.next_at(cause, Instant::now())
+    }
+
+    fn next_at(&self, cause: Cause, now: Instant) -> Say {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(said) = known.get_mut(&cause) {
+            if !said.is_over(now) {
+                said.left_out += 1;
+                return Say::Quietly;
+            }
+            let left_out = Some(said.left_out).filter(|number| *number > 0);
+            *said = Said { at: now, left_out: 0 };
+            return Say::Aloud { left_out };
+        }
+        if known.len() >= KNOWN_MAX {
+            known.retain(|_, said| !said.is_over(now));
+        }
+        if known.len() >= KNOWN_MAX {
+            return Say::Quietly;
+        }
+        known.insert(cause, Said { at: now, left_out: 0 });
+        Say::Aloud { left_out: None }
+    }
+
+    /// Lines of this cause that were left out since the last one that was said aloud.
+    pub fn left_out(&self, cause: &Cause) -> u64 {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get(cause).map_or(0, |said| said.left_out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "times count from now")]
+    fn the_first_line_is_said_aloud_and_then_one_a_minute_with_the_number_of_the_others() {
+        let (start, complaints) = (Instant::now(), Complaints::default());
+        // A thousand lines a second, for three minutes.
+        let lines: Vec<_> = (0..180_000)
+            .filter_map(|millis| match complaints.next_at("a", start + Duration::from_millis(millis)) {
+                Say::Aloud { left_out } => Some((millis, left_out)),
+                Say::Quietly => None,
+            })
+            .collect();
+        assert_eq!(lines, [(0, None), (60_000, Some(59_999)), (120_000, Some(59_999))]);
+        assert_eq!(complaints.left_out(&"a"), 59_999);
+        assert_eq!(complaints.next_at("a", start + 10 * EVERY), Say::Aloud { left_out: Some(59_999) });
+        assert_eq!(complaints.next_at("a", start + 20 * EVERY), Say::Aloud { left_out: None });
+    }
+
+    #[test]
+    fn no_cause_hides_another() {
+        let complaints = Complaints::default();
+        for cause in ["a", "b", "c"] {
+            assert_eq!(complaints.next(cause), Say::Aloud { left_out: None }, "{cause}");
+            assert_eq!(complaints.next(cause), Say::Quietly, "{cause}");
+        }
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "times count from now")]
+    fn causes_without_end_take_no_memory_without_end() {
+        let (start, complaints) = (Instant::now(), Complaints::default());
+        let aloud = |from: usize, now| {
+            (from..from + 2 * KNOWN_MAX).filter(|n| complaints.next_at(*n, now) != Say::Quietly).count()
+        };
+        assert_eq!(aloud(0, start), KNOWN_MAX);
+        assert_eq!(aloud(10 * KNOWN_MAX, start + EVERY), KNOWN_MAX);
+        assert_eq!(complaints.0.lock().unwrap().len(), KNOWN_MAX);
+    }
+}
