@@ -21,6 +21,7 @@
 mod adding;
 mod authority;
 mod certificate;
+mod cluster_lock;
 mod identity;
 mod records;
 mod request;

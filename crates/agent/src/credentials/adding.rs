@@ -2,6 +2,7 @@
 
 use super::authority::{Authority, Grant, Made, MadeHost, check_days};
 use super::certificate::Roles;
+use super::cluster_lock::ClusterLock;
 use super::request::{REQUEST_MAX, SigningRequest};
 use super::{HOST_KEY, check_name};
 use crate::file::read;
@@ -35,6 +36,7 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let name = settings.name.as_str();
     check_name(name)?;
     let days = check_days(settings.days)?;
+    let _lock = ClusterLock::take(dir)?;
     let authority = Authority::open(dir)?;
     let path = settings.request.display();
     let bytes = read(&settings.request, FILE_MAX)?

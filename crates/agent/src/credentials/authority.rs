@@ -4,6 +4,7 @@
 //! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
 
 use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
+use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
@@ -101,6 +102,7 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     let days = check_days(settings.days)?;
     refuse_foreign(dir, &super::OWN_FILES)?;
     make_dir(dir)?;
+    let _lock = ClusterLock::take(dir)?;
     let made = if dir.join(CA).exists() { Made::Kept } else { Made::New };
     if made == Made::New {
         make_authority(dir)?;

@@ -12,7 +12,7 @@
 //!
 //! A key is recorded as long as its certificate is in `hosts/*/host.pem`: after the list that revokes it was signed,
 //! and before another certificate takes its place, also where the run that revoked it was cut off or was one of an
-//! earlier version. Version 0.1.0 refuses a directory with this file, because it would sign for any key.
+//! earlier version. Version 0.1.0 does not know this file, and signs for any key.
 
 use super::RECORDS;
 use super::authority::Authority;

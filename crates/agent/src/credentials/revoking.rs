@@ -2,6 +2,7 @@
 
 use super::authority::{Authority, hex};
 use super::certificate::{HostCertificate, unix_now};
+use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::trust_list::{TRUST_LIST_MAX, TrustList};
 use super::{CA, GOSSIP_KEY, TRUST, certificates, read_text};
@@ -39,6 +40,7 @@ pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
 
 /// Revokes hosts as [`revoke`] does, by a clock that says `now`. It may have been set back since the hosts were added.
 fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
+    let _lock = ClusterLock::take(dir)?;
     let authority = Authority::open(dir)?;
     let mut revoked = Vec::new();
     for name in names {
@@ -63,6 +65,7 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
 /// # Errors
 /// What the operating system reports.
 pub fn rekey(dir: &Path) -> Result<Published> {
+    let _lock = ClusterLock::take(dir)?;
     Authority::open(dir)?.publish(|_| ())
 }
 
@@ -189,6 +192,27 @@ mod tests {
         assert_eq!(published(&dir).unwrap(), second);
         assert_eq!(host("b").gossip_key, host("a").gossip_key);
         assert_eq!(add(&["a"])[0].made, Made::Kept);
+    }
+
+    #[test]
+    fn revocations_at_the_same_time_all_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let hosts: Vec<_> = (0..8).map(|number| format!("host-{number}")).collect();
+        let members = || {
+            init(&dir, &InitSettings { hosts: hosts[..1].to_vec(), ..InitSettings::default() }).unwrap();
+        };
+        std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(members))));
+        init(&dir, &InitSettings { hosts: hosts.clone(), ..InitSettings::default() }).unwrap();
+        Credentials::load(&dir.join("hosts").join("host-0"), "host-0").unwrap();
+        std::thread::scope(|scope| {
+            for name in &hosts {
+                scope.spawn(|| revoke(&dir, std::slice::from_ref(name)).unwrap());
+            }
+        });
+        let mut last = published(&dir).unwrap();
+        last.revoked.sort();
+        assert_eq!((last.number, last.revoked), (8, hosts));
     }
 
     #[test]
