@@ -493,7 +493,7 @@ impl Door {
                     self.host.disconnected(link.peer);
                 }
             }
-            self.host.trust.tick(now);
+            tokio::task::block_in_place(|| self.host.trust.tick(now));
             let validity = self.host.renewals.identity.as_ref().map(|identity| identity.says().validity);
             if let Some(notice) = validity.and_then(|validity| reminder.due(validity, unix_now())) {
                 match self.host.renewals.failure() {

@@ -21,6 +21,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// How long gossip under an earlier key is still opened, in milliseconds.
 const OVERLAP_MS: u64 = 60_000;
 
+/// The time after which a list that could not be kept is written again, in milliseconds.
+const AGAIN_MS: u64 = 10_000;
+
 /// What this host knows of its authority's lists.
 pub(super) struct Trust {
     authorities: Vec<CertificateDer<'static>>,
@@ -38,6 +41,8 @@ struct Held {
     rekeyed_ms: Option<u64>,
     /// The number of the list of which another host had another one, which was said.
     said_conflict: Option<u64>,
+    /// When the list is written again, in milliseconds of the host's clock, as it is not in its file.
+    unkept: Option<u64>,
 }
 
 /// The error that says that the authority has signed two lists of one number.
@@ -98,19 +103,39 @@ impl Trust {
         let mut held = self.held();
         match &held.list {
             Some((known, _)) if list.number < known.number => return Ok(Offered::Earlier),
-            Some((known, _)) if list == *known => return Ok(Offered::Known),
+            Some((known, _)) if list == *known => {
+                if held.unkept.is_some() {
+                    self.keep(&mut held, now_ms);
+                }
+                return Ok(Offered::Known);
+            }
             Some((known, _)) if list.number == known.number => return Err(conflict(list.number)),
             _ => {}
-        }
-        let kept = self.file.as_ref().map(|file| file::replace(file, bytes, Readers::Owner));
-        if let Some(Err(error)) = kept {
-            tracing::warn!(%error, "the list of revoked hosts will not be known after a restart");
         }
         if self.seal.rekey(list.gossip_key)? {
             held.rekeyed_ms = Some(now_ms);
         }
         held.list = Some((list, Arc::new(bytes.to_vec())));
+        held.unkept = None;
+        self.keep(&mut held, now_ms);
         Ok(Offered::Taken)
+    }
+
+    /// Writes the list to its file, or notes when that is tried again.
+    fn keep(&self, held: &mut Held, now_ms: u64) {
+        let (Some(file), Some((_, bytes))) = (&self.file, &held.list) else { return };
+        let was_said = held.unkept.is_some();
+        held.unkept = match file::replace(file, bytes, Readers::Owner) {
+            Ok(()) => None,
+            Err(error) => {
+                if was_said {
+                    tracing::debug!(%error, "the list of revoked hosts cannot be kept yet");
+                } else {
+                    tracing::warn!(%error, "the list of revoked hosts is not kept, and written again until it is");
+                }
+                Some(now_ms.saturating_add(AGAIN_MS))
+            }
+        };
     }
 
     /// Returns `true` if it was not said yet that there are two lists of the number that is known.
@@ -140,9 +165,12 @@ impl Trust {
         )))
     }
 
-    /// Gives up the earlier gossip key once its time is over.
+    /// Gives up the earlier gossip key once its time is over, and keeps a list that could not be kept.
     pub(super) fn tick(&self, now_ms: u64) {
         let mut held = self.held();
+        if held.unkept.is_some_and(|at| now_ms >= at) {
+            self.keep(&mut held, now_ms);
+        }
         if held.rekeyed_ms.is_some_and(|since| now_ms.saturating_sub(since) >= OVERLAP_MS) {
             held.rekeyed_ms = None;
             self.seal.give_up_previous();
@@ -239,6 +267,35 @@ mod tests {
 
     fn list(number: u64, key: u8) -> TrustList {
         TrustList { number, signed_at: 5, revoked: Vec::new(), gossip_key: [key; 32] }
+    }
+
+    #[test]
+    fn a_list_that_could_not_be_kept_is_kept_as_soon_as_that_works() {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::default().self_signed(&key).unwrap();
+        let seal = Arc::new(Seal::new(Some([9; 32])).unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("trust");
+        let authorities = vec![certificate.der().clone()];
+        let trust = Trust { authorities, file: Some(file.clone()), ..Trust::none(seal) };
+        // A directory that has something in it is in the way of the new file.
+        let in_the_way = dir.path().join("trust.new");
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        let (first, second) = (list(1, 1).sign(&key).unwrap(), list(2, 2).sign(&key).unwrap());
+        assert_eq!(trust.offer(&first, 0).unwrap(), Offered::Taken);
+        trust.tick(AGAIN_MS);
+        assert!(!file.exists());
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        trust.tick(2 * AGAIN_MS - 1);
+        assert!(!file.exists());
+        trust.tick(2 * AGAIN_MS);
+        assert_eq!(std::fs::read(&file).unwrap(), first);
+        // Also when it is told again.
+        std::fs::create_dir_all(in_the_way.join("x")).unwrap();
+        assert_eq!(trust.offer(&second, 0).unwrap(), Offered::Taken);
+        std::fs::remove_dir_all(&in_the_way).unwrap();
+        assert_eq!(trust.offer(&second, 1).unwrap(), Offered::Known);
+        assert_eq!(std::fs::read(&file).unwrap(), second);
     }
 
     proptest! {
