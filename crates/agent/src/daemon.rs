@@ -94,8 +94,8 @@ pub struct Agent {
     /// Where a root writes down what it was asked for.
     recent: Option<PathBuf>,
     _scrub: Option<Scrub>,
-    /// Given up last.
-    _lock: File,
+    /// Given up last: the locks of its directory and of the one of what lasts.
+    _locks: [File; 2],
 }
 
 impl Agent {
@@ -108,7 +108,7 @@ impl Agent {
             settings;
         let lock = take(&dir)?;
         access.open_directory(&dir)?;
-        make(&state, PINS)?;
+        let state_lock = take_state(&state)?;
         let rate = dir.join(RATE);
         let stores = within_shared_rate(stores, &rate)?;
         let reaching = stores.clone();
@@ -161,7 +161,7 @@ impl Agent {
             recent,
             proxy,
             _scrub: scrub,
-            _lock: lock,
+            _locks: [lock, state_lock],
         })
     }
 
@@ -262,14 +262,25 @@ fn take(dir: &Path) -> Result<File> {
     make(dir, "lock")?;
     let path = dir.join("lock");
     let lock = private::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
+    lock_for(lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?, dir)
+}
+
+/// Makes an agent's directory of what lasts, and locks it: what two agents write there would take each other's place.
+fn take_state(state: &Path) -> Result<File> {
+    make(state, PINS)?;
+    let directory = File::open(state).map_err(|e| Error::io("cannot open", e).about(state.display()))?;
+    lock_for(directory, state)
+}
+
+/// Locks an open file for this agent, because of which no other one works in `dir`.
+fn lock_for(file: File, dir: &Path) -> Result<File> {
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
         Err(rustix::io::Errno::WOULDBLOCK) => {
             Err(Error::new(ErrorKind::Conflict, "another agent runs there")
                 .about(dir.display())
-                .remedy("end it first, or give this one a --dir and a --cache of its own"))
+                .remedy("end it first, or give this one a --dir, a --state and a --cache of its own"))
         }
-        Err(e) => Err(Error::io("cannot lock", e.into()).about(path.display())),
+        Err(e) => Err(Error::io("cannot lock", e.into()).about(dir.display())),
     }
 }
