@@ -34,6 +34,8 @@ use super::directory::{Creation, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
 use headstart_block::guarded::{Access, GuardedDir};
 use headstart_block::{Digest, Error, ErrorKind, Result};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::fs::{self, File, TryLockError};
@@ -262,8 +264,9 @@ impl Lease {
     #[must_use]
     pub fn process_is_gone(&self) -> bool {
         let is_here = HostId::here().is_ok_and(|here| here.numbers_processes_as(&self.host));
-        let found = is_here.then(|| fs::metadata(format!("/proc/{}", self.pid)));
-        found.is_some_and(|found| found.is_err_and(|e| e.kind() == io::ErrorKind::NotFound))
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| is_here);
+        // Unlike /proc, this knows processes of other users also where these are hidden.
+        pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
     }
 
     /// Reads a lease.
@@ -650,5 +653,17 @@ mod tests {
         layout.remove_lease("w").unwrap();
         layout.remove_lease("w").unwrap();
         assert_eq!(layout.leases().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn only_a_process_that_the_kernel_does_not_know_is_gone() {
+        let gone = |pid, host: HostId| Lease { pid, ..lease(writable(), host) }.process_is_gone();
+        let here = || HostId::here().unwrap();
+        // The first one belongs to root, whoever runs this.
+        assert!(!gone(std::process::id(), here()) && !gone(1, here()));
+        // No kernel gives out a number as large as this.
+        assert!(gone(1 << 30, here()));
+        assert!(!gone(1 << 30, HostId { boot: "another".to_owned(), ..here() }));
+        assert!(!gone(u32::MAX, here()) && !gone(0, here()));
     }
 }
