@@ -194,6 +194,7 @@ impl Session {
                     name: image.name.clone(),
                     asked: image.reference.to_string(),
                     kept: None,
+                    is_taken_anew: false,
                     recorder: args.recording.recorder(created),
                     around: Arc::clone(&around),
                 };
@@ -320,18 +321,26 @@ struct Unnamed {
     asked: String,
     /// Its copy in the writable directory.
     kept: Option<Kept>,
+    /// An earlier version served it, and its image is what its tag stands for now.
+    is_taken_anew: bool,
     recorder: Option<Arc<Recorder>>,
     around: Arc<Around>,
 }
 
 impl Unnamed {
     fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
-        let Self { name, asked, kept, recorder, around } = self;
+        let Self { name, asked, kept, is_taken_anew, recorder, around } = self;
         let Attached { disk, digest, manifest, manifest_bytes, made, hold, mut warnings } = attached;
         let made = Mutex::new(made);
         let image = kept.as_ref().map_or_else(|| asked.clone(), Kept::image);
         let kept_in = kept.as_ref().and_then(|kept| Some(kept.copy.directory().ok()?.to_owned()));
         warnings.extend(kept.and_then(|kept| kept.warning));
+        if is_taken_anew {
+            warnings.push(format!(
+                "an earlier version served the disk and did not note its image; {asked} is {digest} now: if the tag \
+                 was moved meanwhile, restart its guest"
+            ));
+        }
         let disk = NamedDisk {
             name,
             asked,
@@ -384,6 +393,8 @@ async fn attach_one(
             (reference, store) = (kept.copy.clone(), None);
         }
     }
+    let is_tag = matches!(reference.selector, Selector::Tag(_)) && unnamed.kept.is_none();
+    unnamed.is_taken_anew = is_tag && matches!(before, Before::Served);
     let options = DiskOptions {
         pull: args.pull_settings(),
         plan: args.policy.plan(),

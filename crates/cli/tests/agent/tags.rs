@@ -228,6 +228,11 @@ fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     world.agent.again();
     world.disks.insert("local", (1, 0));
     world.check();
+    let said = fs::read_to_string(scene.path("a/disks/local.log")).unwrap();
+    assert!(
+        said.contains("an earlier version served the disk") && said.contains(&world.digests[1]),
+        "{said}"
+    );
     world.tag = 2;
     scene.ok("image import 2.raw file://~/store:base");
     world.kill_all(&world.names());
