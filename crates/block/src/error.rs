@@ -55,6 +55,7 @@ struct Inner {
     absent: Option<ByteRange>,
     retry_after: Option<Duration>,
     lasting: bool,
+    answered: bool,
 }
 
 impl Error {
@@ -69,6 +70,7 @@ impl Error {
             absent: None,
             retry_after: None,
             lasting: false,
+            answered: false,
         }))
     }
 
@@ -164,6 +166,25 @@ impl Error {
         self.0.lasting
     }
 
+    /// Adds that the other end is there: it answered with something other than what was asked for.
+    #[must_use]
+    pub fn answered(mut self) -> Self {
+        self.0.answered = true;
+        self
+    }
+
+    /// `true` if the other end answered, even if another try may help.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        self.0.answered
+    }
+
+    /// `true` if the other end gave no answer: it may be down, or out of reach.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        self.0.kind == ErrorKind::Unavailable && !self.0.answered
+    }
+
     /// What a caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -237,6 +258,14 @@ mod tests {
         let error = Error::corrupt("frame 7 fails its checksum").about("layer.zf").remedy("fetch it again");
         assert_eq!(error.to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
         assert_eq!(error.about("outer").to_string(), "layer.zf: frame 7 fails its checksum; fetch it again");
+    }
+
+    #[test]
+    fn an_answer_is_told_from_silence() {
+        let failed = || Error::new(ErrorKind::Unavailable, "failed");
+        assert!(failed().is_away() && !failed().answered().is_away());
+        assert!(failed().answered().about("x").caused_by("y").remedy("z").has_answered());
+        assert!(!Error::new(ErrorKind::Denied, "refused").is_away());
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! An image in a local directory is read where it lies. Any other goes through the cache: its manifest is asked
 //! for, its layers are opened, and from then on the pull engine brings what is read. Where the store does not
 //! answer, the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while
-//! its registry is away starts what it has. A store that refuses the credentials has answered: whoever may not read
-//! the image any more does not get it out of a cache that others filled.
+//! its registry is away starts what it has. A store that refuses the credentials, has no such image or gives something
+//! else is not away: a user that may no longer read the image does not get it out of a cache that others filled.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -36,11 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::time::timeout;
 use uuid::Uuid;
-
-/// How long a store may take to name an image that was attached before, when all of it is in the cache.
-const KNOWN_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a store may take to name an image before it is asked whether it is there at all.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -330,7 +326,7 @@ fn instead_of_store(
     is_pinned: bool,
     although_denied: bool,
 ) -> Option<&'static str> {
-    let is_away = refusal.kind() == ErrorKind::Unavailable;
+    let is_away = refusal.is_away();
     match (is_whole, is_pinned) {
         (true, _) if is_away || although_denied => Some("All of it is in the cache, as it was seen last"),
         (_, true) if is_away => Some("Hosts of the swarm keep it"),
@@ -338,12 +334,24 @@ fn instead_of_store(
     }
 }
 
+/// `true` for the errors of a store that is away, or that does not give the image.
+fn is_of_store(error: &Error) -> bool {
+    let kinds = [ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::NotFound, ErrorKind::Corrupt];
+    kinds.contains(&error.kind()) || error.has_answered()
+}
+
 /// The error of a store that does not give an image, where all of that is in the cache.
 fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
-    if !is_whole || refusal.kind() != ErrorKind::Denied {
+    if !is_whole || refusal.is_away() {
         return refusal;
     }
-    Error::new(ErrorKind::Denied, "all of it is in the cache, but its store refuses it")
+    let cause = match refusal.kind() {
+        ErrorKind::Denied => "all of it is in the cache, but its store refuses it",
+        // Stores hide images in this way from clients that may not read them.
+        ErrorKind::NotFound => "all of it is in the cache, but its store refuses it or does not have it",
+        _ => "all of it is in the cache, but its store answers something else",
+    };
+    Error::new(refusal.kind(), cause)
         .caused_by(refusal)
         .remedy("--cached-although-denied attaches it all the same")
 }
@@ -407,23 +415,15 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         let bytes = bytes.to_vec();
         return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false });
     };
-    // What a digest stands for cannot have changed: only whether the store can be used is asked.
-    let asked = async {
-        match reference.selector {
-            Selector::Digest(_) => store.check().await.map(|()| None),
-            Selector::Tag(_) => ask_manifest(store, &reference.selector).await.map(Some),
-        }
-    };
-    // Only what can do without its store is impatient with it.
     let located = locate_whole(host, store, &bytes).await;
     let is_pinned = pinned(&digest).is_some();
+    // The image of a digest cannot have changed, but the caller's right to read it can have: only the manifest itself
+    // shows that, because a store may let in clients to which it shows nothing.
     let answer = if located.is_some() || is_pinned {
-        timeout(KNOWN_PATIENCE, asked).await.unwrap_or_else(|_| {
-            let patience = KNOWN_PATIENCE.as_secs();
-            Err(Error::new(ErrorKind::Unavailable, format!("does not answer within {patience} s")))
-        })
+        store.manifest_again(&reference.selector, &digest).await
     } else {
-        asked.await
+        // Without its store it is of no use: that is given the time it needs.
+        ask_manifest(store, &reference.selector).await.map(Some)
     };
     match answer {
         Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned }),
@@ -432,7 +432,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
             let located = located.filter(|_| told == digest);
             Ok(Named { digest: told, bytes: bytes.to_vec(), refusal: None, located, is_pinned: false })
         }
-        Err(refusal) if matches!(refusal.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {
+        Err(refusal) if is_of_store(&refusal) => {
             Ok(Named { digest, bytes, refusal: Some(refusal), located, is_pinned })
         }
         Err(error) => Err(error),
@@ -462,8 +462,12 @@ async fn ask_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest,
     }
 }
 
-/// Not being able to remember an image is no reason not to attach it.
+/// Remembers an image, where that works: an attach does not fail without. A document that is no image, such as a page
+/// that asks for a password, does not take the place of one.
 fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &[u8]) {
+    if Manifest::parse(manifest).is_err() {
+        return;
+    }
     if let Err(error) = known_images.remember(name, digest, manifest) {
         tracing::warn!(%error, "it will not attach while its store is away");
     }

@@ -230,7 +230,7 @@ async fn bring_with(
     let data = runs.into_iter().map(|run| (blob, run));
     let tree = blob.tree().map(|tree| pages.into_iter().map(move |run| (tree, run))).into_iter().flatten();
     let fetching =
-        data.chain(tree).map(|(blob, run)| retry.run(move || bring_right(blob, run, fetcher), || ()));
+        data.chain(tree).map(|(blob, run)| retry.run(move || bring_right(blob, run, fetcher), |_| ()));
     try_join_all(fetching).await?;
     Ok(())
 }

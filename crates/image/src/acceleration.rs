@@ -58,7 +58,7 @@ async fn read_trace(store: &dyn Store, layer: &Layer) -> Result<Bytes> {
 /// A whole blob, checked against its digest.
 async fn read_blob(store: &dyn Store, digest: &Digest, len: u64) -> Result<Bytes> {
     let once = || store.read(digest, ByteRange::between(0, len), Urgency::Demand);
-    let bytes = if len == 0 { Bytes::new() } else { RetrySettings::default().run(once, || ()).await? };
+    let bytes = if len == 0 { Bytes::new() } else { RetrySettings::default().run(once, |_| ()).await? };
     if Digest::of(&bytes) != *digest {
         return Err(Error::corrupt("does not match its digest"));
     }

@@ -128,7 +128,7 @@ impl Artifact {
         let range = ByteRange::between(0, self.size);
         // Somebody waits for it: a disk that has been attached.
         let once = || store.read(&self.file, range, Urgency::Demand);
-        let bytes = RetrySettings::default().run(once, || ()).await?;
+        let bytes = RetrySettings::default().run(once, |_| ()).await?;
         if Digest::of(&bytes) != self.file {
             return Err(
                 Error::corrupt("does not match its digest").about(format!("file of plans {}", self.file))

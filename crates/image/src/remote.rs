@@ -225,7 +225,7 @@ impl RemoteBlob {
     async fn bring(&self, range: ByteRange) -> Result<()> {
         for run in self.missing(range) {
             let once = || self.link.store.read(&self.digest, run, Urgency::Demand);
-            let bytes = self.link.retry.run(once, || ()).await?;
+            let bytes = self.link.retry.run(once, |_| ()).await?;
             if bytes.len() as u64 != run.len() {
                 return Err(Error::new(ErrorKind::Unavailable, "the store gave other bytes than asked for")
                     .about(self.name()));

@@ -45,7 +45,7 @@ impl BlobSource {
         let parts: Vec<_> = range.parts(REQUEST).collect();
         let read = |part| {
             let once = move || self.store.read(&self.blob, part, Urgency::Background);
-            async move { self.retry.run(once, || ()).await }
+            async move { self.retry.run(once, |_| ()).await }
         };
         let mut parts = stream::iter(parts).map(read).buffered(IN_FLIGHT);
         let mut done = 0;

@@ -468,21 +468,35 @@ fn explain(error: object_store::Error) -> Error {
     let text = error.to_string();
     let shown = code_and_message(&text).unwrap_or_else(|| without_secrets(&text));
     match METADATA_SERVERS.iter().find(|(url, _)| text.contains(url)) {
+        // The store was not even asked: without credentials it counts as one that refuses.
         Some((_, remedy)) => {
             Error::new(kind, "there are no credentials in the environment, nor any of this machine")
                 .caused_by(shown)
                 .remedy(*remedy)
+                .answered()
         }
-        None if kind == ErrorKind::NotFound => Error::new(kind, cause),
+        None if kind == ErrorKind::NotFound => Error::new(kind, cause).answered(),
+        None if has_answered(&text) => Error::new(kind, cause).caused_by(shown).answered(),
         None => Error::new(kind, cause).caused_by(shown),
     }
 }
 
+/// `true` if a message of the library is of an answer with a status below 500, or with a redirect that leads nowhere.
+fn has_answered(text: &str) -> bool {
+    const STATUS: &str = "Server returned non-2xx status code: ";
+    let status = text.split_once(STATUS).map(|(_, status)| status);
+    status.is_some_and(|status| status.starts_with(['3', '4']))
+        || ["Received redirect without LOCATION", "error following redirect"]
+            .iter()
+            .any(|part| text.contains(part))
+}
+
 /// Where the library asks for credentials when the environment has none, as virtual machines of a cloud do, and what
 /// who has no such machine is to do. The first that fits counts.
-const METADATA_SERVERS: [(&str, &str); 4] = [
+const METADATA_SERVERS: [(&str, &str); 5] = [
     ("169.254.169.254/latest/", NO_S3_CREDENTIALS),
     ("169.254.170.", NO_S3_CREDENTIALS),
+    ("/latest/api/token", NO_S3_CREDENTIALS),
     ("169.254.169.254/metadata/", "set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY"),
     ("/computeMetadata/", "set GOOGLE_APPLICATION_CREDENTIALS"),
 ];

@@ -148,7 +148,7 @@ pub(crate) fn cause(error: reqwest::Error) -> String {
 
 /// The connection failed, or broke.
 pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
-    let is_connect = error.is_connect();
+    let (is_connect, is_redirect) = (error.is_connect(), error.is_redirect());
     let cause = cause(error);
     if cause.contains(guard::REFUSED) {
         return guard::refused(cause, redact(url));
@@ -165,6 +165,7 @@ pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
     let certificate = is_connect && cause.contains("invalid peer certificate");
     let error = Error::new(ErrorKind::Unavailable, cause).about(redact(url));
     let error = if certificate { error.lasting() } else { error };
+    let error = if is_redirect { error.answered() } else { error };
     match remedy {
         Some(remedy) => error.remedy(remedy),
         None => error,
@@ -199,7 +200,9 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
         408 | 425 | 429 | 500.. | ..=399 => ErrorKind::Unavailable,
         _ => ErrorKind::Io,
     };
-    Error::new(kind, format!("the server answered {status}")).about(redact(url))
+    let error = Error::new(kind, format!("the server answered {status}")).about(redact(url));
+    // Behind a 5xx the server itself may be away.
+    if status.is_server_error() { error } else { error.answered() }
 }
 
 /// The error that an answer is which is no success, with how long the server asks to be left alone.
@@ -257,7 +260,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<()> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let Some(encoding) = encodings.find(|encoding| *encoding != "identity") else { return Ok(()) };
     let cause = format!("the server compressed the answer ({encoding:?}), unasked");
-    let error = Error::new(ErrorKind::Unavailable, cause).lasting();
+    let error = Error::new(ErrorKind::Unavailable, cause).lasting().answered();
     Err(error.remedy("turn off compression of what it stores at the server"))
 }
 
@@ -362,7 +365,8 @@ mod tests {
             (400, ErrorKind::Io),
         ] {
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(status_error(status, &url).kind(), kind, "{status}");
+            let error = status_error(status, &url);
+            assert_eq!((error.kind(), error.has_answered()), (kind, status.as_u16() < 500), "{status}");
         }
     }
 

@@ -11,6 +11,9 @@
 //! * What is a matter of how a server is set up ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
 //!   certificate of nobody known) is tried again for a moment only (`LASTING`): a balancer may have sent one request
 //!   to the wrong server.
+//! * A manifest that the caller has already is asked for again with little patience (`AGAIN_LIMIT`), and the last
+//!   refusal that the store answered with is remembered: a store that says "too many requests" and then nothing is not
+//!   away.
 //! * A blob that is not there, though a manifest names it, is asked for twice more within a second
 //!   (`ABSENT_PAUSES`): registries and mirrors of several places may show a manifest before its blobs. If it stays
 //!   away it is [`ErrorKind::NotFound`], which nobody tries again. For lengths and manifests, not being there is an
@@ -26,15 +29,18 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use headstart_block::random::Random;
-use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// [`Store::check`] gives up after this: whoever attaches waits for it, and may have all bytes already.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3);
+
+/// [`Store::manifest_again`] gives up after this: its caller can do without the store.
+const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 
 /// For how long other tries are begun where nothing is likely to change.
 const LASTING: Duration = Duration::from_secs(2);
@@ -45,12 +51,12 @@ const ABSENT_PAUSES: [u32; 2] = [2, 8];
 
 impl RetrySettings {
     /// Calls `call` until it succeeds, fails in a way that trying again does not help, or the deadline has passed.
-    /// `failed` hears of each failure after which it is tried again. Where the error says for how long not to come
+    /// `failed` gets each failure after which it is tried again. Where the error says for how long not to come
     /// back, that is kept to, up to the deadline.
     ///
     /// # Errors
     /// That of the last try.
-    pub async fn run<T, F, Fut>(&self, mut call: F, mut failed: impl FnMut() + Send) -> Result<T>
+    pub async fn run<T, F, Fut>(&self, mut call: F, mut failed: impl FnMut(Error) + Send) -> Result<T>
     where
         F: FnMut() -> Fut + Send,
         Fut: Future<Output = Result<T>> + Send,
@@ -72,8 +78,8 @@ impl RetrySettings {
             let asked = error.asked_pause().unwrap_or_default();
             // Behind it, not at it: others were told the same.
             let wait = asked.saturating_add(back_off).min(left);
-            failed();
             tracing::debug!(%error, wait_ms = wait.as_millis(), "trying again");
+            failed(error);
             sleep(wait).await;
             pause = pause.saturating_mul(2).min(self.most);
         }
@@ -108,7 +114,29 @@ impl Retrying {
         Fut: Future<Output = Result<T>> + Send,
         T: Send,
     {
-        self.settings.run(call, || Meter::add(&self.meter.retries, 1)).await
+        self.settings.run(call, |_| Meter::add(&self.meter.retries, 1)).await
+    }
+}
+
+/// The last refusal that a store answered with, while it is asked again.
+#[derive(Default)]
+struct LastRefusal(Mutex<Option<Error>>);
+
+impl LastRefusal {
+    /// Keeps a failure that is an answer.
+    fn keep(&self, error: Error) {
+        if !error.is_away() {
+            *self.lock() = Some(error);
+        }
+    }
+
+    /// What was kept, if `error` says only that the store is away.
+    fn or(&self, error: Error) -> Error {
+        if error.is_away() { self.lock().take().unwrap_or(error) } else { error }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Error>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,7 +153,7 @@ impl Store for Retrying {
     async fn check(&self) -> Result<()> {
         let deadline = self.settings.deadline.min(CHECK_DEADLINE);
         let settings = RetrySettings { deadline, ..self.settings };
-        settings.run(|| self.store.check(), || Meter::add(&self.meter.retries, 1)).await
+        settings.run(|| self.store.check(), |_| Meter::add(&self.meter.retries, 1)).await
     }
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
@@ -138,6 +166,33 @@ impl Store for Retrying {
             }
             found => found,
         }
+    }
+
+    async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
+        // As long as a check.
+        let deadline = self.settings.deadline.min(CHECK_DEADLINE);
+        let settings = RetrySettings { deadline, ..self.settings };
+        let refusal = LastRefusal::default();
+        let failed = |error| {
+            Meter::add(&self.meter.retries, 1);
+            refusal.keep(error);
+        };
+        let run = || settings.run(|| self.store.manifest_again(selector, known), failed);
+        let asked = async {
+            match run().await {
+                // Damaged on its way, perhaps.
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    failed(error);
+                    run().await
+                }
+                told => told,
+            }
+        };
+        let told = timeout(AGAIN_LIMIT, asked).await.unwrap_or_else(|_| {
+            let cause = format!("does not answer within {} s", AGAIN_LIMIT.as_secs());
+            Err(Error::new(ErrorKind::Unavailable, cause))
+        });
+        told.map_err(|error| refusal.or(error))
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -241,8 +296,6 @@ impl Store for Retrying {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_block::Error;
-    use std::sync::Mutex;
 
     fn unavailable() -> Result<()> {
         Err(Error::new(ErrorKind::Unavailable, "away"))
@@ -256,7 +309,7 @@ mod tests {
             tries.push(start.elapsed());
             async { unavailable() }
         };
-        let error = settings.run(call, || failed += 1).await.unwrap_err();
+        let error = settings.run(call, |_| failed += 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(start.elapsed() < settings.deadline, "{:?}", start.elapsed());
         assert!(start.elapsed() > settings.deadline - settings.most, "{:?}", start.elapsed());
@@ -279,7 +332,7 @@ mod tests {
                 tries += 1;
                 async move { Err::<(), _>(Error::new(kind, "no")) }
             };
-            assert_eq!(RetrySettings::default().run(call, || ()).await.unwrap_err().kind(), kind);
+            assert_eq!(RetrySettings::default().run(call, |_| ()).await.unwrap_err().kind(), kind);
             assert_eq!(tries, 1);
         }
         let mut tries = 0;
@@ -288,7 +341,7 @@ mod tests {
             let now = tries;
             async move { if now < 4 { unavailable() } else { Ok(()) } }
         };
-        RetrySettings::default().run(call, || ()).await.unwrap();
+        RetrySettings::default().run(call, |_| ()).await.unwrap();
         assert_eq!(tries, 4);
     }
 
@@ -299,7 +352,7 @@ mod tests {
             tries += 1;
             async { Err::<(), _>(Error::new(ErrorKind::Unavailable, "no ranges").lasting()) }
         };
-        let error = RetrySettings::default().run(call, || ()).await.unwrap_err();
+        let error = RetrySettings::default().run(call, |_| ()).await.unwrap_err();
         assert!(error.is_lasting() && start.elapsed() <= LASTING, "{:?}", start.elapsed());
         // Pauses are of random length.
         assert!((4..=8).contains(&tries), "{tries}");
@@ -316,7 +369,7 @@ mod tests {
                 let busy = Error::new(ErrorKind::Unavailable, "busy").retry_after(Duration::from_secs(pause));
                 async move { if done { Ok(()) } else { Err(busy) } }
             };
-            let result = settings.run(call, || ()).await;
+            let result = settings.run(call, |_| ()).await;
             (tries, result.is_ok())
         };
         let (two, done) = tries(10, 1).await;
@@ -334,6 +387,18 @@ mod tests {
         time: Duration,
         absent: AtomicU64,
         reads: Mutex<Vec<Instant>>,
+        /// What it says of its manifest in turn; the last again and again.
+        replies: Mutex<Vec<Reply>>,
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Reply {
+        Same,
+        Away,
+        Nothing,
+        Busy,
+        Damaged,
+        Denied,
     }
 
     impl Slow {
@@ -356,6 +421,21 @@ mod tests {
         async fn manifest(&self, _: &Selector) -> Result<(Digest, Bytes)> {
             sleep(self.time).await;
             Err(Error::new(ErrorKind::NotFound, "no such tag"))
+        }
+
+        async fn manifest_again(&self, _: &Selector, _: &Digest) -> Result<Option<(Digest, Bytes)>> {
+            let reply = {
+                let mut replies = self.replies.lock().unwrap();
+                if replies.len() > 1 { replies.remove(0) } else { replies[0] }
+            };
+            match reply {
+                Reply::Same => Ok(None),
+                Reply::Away => Err(Error::new(ErrorKind::Unavailable, "away")),
+                Reply::Nothing => std::future::pending().await,
+                Reply::Busy => Err(Error::new(ErrorKind::Unavailable, "busy").answered()),
+                Reply::Damaged => Err(Error::corrupt("damaged")),
+                Reply::Denied => Err(Error::new(ErrorKind::Denied, "denied")),
+            }
         }
 
         async fn read(&self, _: &Digest, range: ByteRange, _: Urgency) -> Result<Bytes> {
@@ -419,6 +499,37 @@ mod tests {
         assert_eq!(store.blob_len(&blob).await.unwrap(), None);
         let missing = store.manifest(&Selector::Digest(blob)).await.unwrap_err();
         assert_eq!((missing.kind(), start.elapsed()), (ErrorKind::NotFound, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_outlives_the_silence_after_it() {
+        use Reply::{Away, Busy, Damaged, Denied, Nothing, Same};
+        let digest = Digest::of(b"manifest");
+        let cases: [(&[Reply], &str, u64); 13] = [
+            (&[Same], "", 0),
+            (&[Away, Same], "", 1),
+            (&[Busy, Same], "", 1),
+            (&[Damaged, Same], "", 0),
+            (&[Denied, Same], "denied", 0),
+            (&[Away], "away", 3),
+            (&[Busy], "busy", 3),
+            (&[Damaged], "damaged", 0),
+            (&[Nothing], "does not answer within 5 s", 5),
+            (&[Busy, Nothing], "busy", 5),
+            (&[Away, Busy, Away], "busy", 3),
+            (&[Damaged, Nothing], "damaged", 5),
+            (&[Damaged, Away], "damaged", 3),
+        ];
+        for (replies, said, seconds) in cases {
+            let (_, store) = retrying(Slow { replies: Mutex::new(replies.to_vec()), ..Slow::default() });
+            let start = Instant::now();
+            let told = store.manifest_again(&Selector::Digest(digest), &digest).await;
+            let text = told.map_or_else(|error| error.to_string(), |_| String::new());
+            assert_eq!(text, said, "{replies:?}");
+            // The timer counts whole milliseconds.
+            let most = Duration::from_millis(seconds * 1000 + 2);
+            assert!(start.elapsed() <= most, "{replies:?}: {:?}", start.elapsed());
+        }
     }
 
     #[test]

@@ -110,6 +110,10 @@ impl Store for Stoppable {
         self.run(self.store.manifest(selector)).await
     }
 
+    async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
+        self.run(self.store.manifest_again(selector, known)).await
+    }
+
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
         self.run(self.store.read(blob, range, urgency)).await
     }

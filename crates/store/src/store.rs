@@ -53,6 +53,16 @@ pub trait Store: Send + Sync {
     /// of the one for Linux on amd64. At most [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
 
+    /// Asks again for a manifest that the caller has: `None` if the selector still names the one with the digest
+    /// `known`, otherwise the manifest that it names now. One small request where the store allows it.
+    ///
+    /// For callers that can do without the store: it gives up after 5 s. An answer that refuses the manifest is the
+    /// result even if the tries after it got none.
+    async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
+        let _ = known;
+        self.manifest(selector).await.map(Some)
+    }
+
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
     ///
     /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet:

@@ -42,7 +42,7 @@ pub(crate) struct AgentArgs {
     /// others choose
     #[arg(long)]
     pub(super) require_tree: bool,
-    /// Its disks attach an image that is whole in the cache although its store refuses the credentials
+    /// Its disks attach an image that is whole in the cache although its store refuses it
     #[arg(long)]
     pub(super) cached_although_denied: bool,
     /// Compare what is in the cache with hash trees and digests, over and over, so many bytes a second, such as 5MB/s:

@@ -103,7 +103,7 @@ pub(crate) struct Attach {
     /// whose store could give the guest anything until all of it is here
     #[arg(long, overrides_with = "require_tree")]
     pub(crate) require_tree: bool,
-    /// Attach an image that is whole in the cache although its store refuses the credentials: whoever may use the cache
+    /// Attach an image that is whole in the cache although its store refuses it: whoever may use the cache
     /// then reads what others fetched into it
     #[arg(long, overrides_with = "cached_although_denied", help_heading = "Caching and preloading")]
     pub(crate) cached_although_denied: bool,

@@ -97,6 +97,107 @@ fn what_the_store_denies_is_not_attached_out_of_the_cache() {
     assert!(!scene.path("d.sock").exists());
 }
 
+/// Web servers may show `oci-layout` to all clients, and manifests only to some.
+#[test]
+fn a_digest_is_not_attached_out_of_the_cache_where_the_store_keeps_its_manifest() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let image = format!("{}/@{digest}", web.proxy.url());
+    let attach = |words: &str| Attached::start(&scene, &format!("{words} --cache ~/cache"));
+    let fill = attach(&format!("{image} --fill 1GB/s --metrics 127.0.0.1:0"));
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    let manifest = digest.strip_prefix("sha256:").unwrap().to_owned();
+    web.proxy.clear_log();
+    attach(&image).detach();
+    assert_eq!((web.proxy.log().len(), web.proxy.log().to(&manifest).len()), (1, 1), "{}", web.proxy.log());
+    for status in [401, 403, 404, 429] {
+        web.proxy.clear_rules();
+        web.proxy.add(Rule::new(Fault::status(status)).on_path(&manifest));
+        let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
+        scene.fails(&words, &[&status.to_string(), &image, "in the cache", "--cached-although-denied"]);
+        attach(&format!("{image} --cached-although-denied")).detach();
+    }
+    // A page in its place, such as one that asks for a password.
+    web.proxy.clear_rules();
+    web.proxy.add(Rule::new(Fault::Corrupt { at: 1 }).on_path(&manifest));
+    let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
+    scene.fails(&words, &["something else", "--cached-although-denied"]);
+    web.proxy.clear_rules();
+    web.proxy.add(Rule::new(Fault::status(503)).on_path(&manifest));
+    assert!(attach(&image).warning().contains("503"));
+}
+
+/// Registries show an account without access that there is no such repository, or a page to log in.
+#[test]
+fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let scene = layered();
+    let proxy = FaultProxy::start(registry.address());
+    let host = proxy.addr().to_string();
+    scene.ok(&format!("image push file://~/store:v1 oci://{host}/vm/debian:v1 --plain-http {host}"));
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let options = format!("--plain-http {host} --cache ~/cache");
+    let by_digest = format!("oci://{host}/vm/debian@{digest} {options}");
+    let by_tag = format!("oci://{host}/vm/debian:v1 {options}");
+    let fill = Attached::start(&scene, &format!("{by_digest} --fill 1GB/s --metrics 127.0.0.1:0"));
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    Attached::start(&scene, &by_tag).detach();
+    // Asking about a manifest counts against no quota of pulls.
+    for image in [&by_digest, &by_tag] {
+        proxy.clear_log();
+        Attached::start(&scene, image).detach();
+        let asked = proxy.log();
+        assert_eq!((asked.len(), asked.to("/manifests/").len()), (1, 1), "{asked}");
+        assert_eq!(asked[0].asked.method, "HEAD", "{asked}");
+    }
+    // A server that does not say the digest, or takes no such requests, is asked for the manifest.
+    proxy.add(Rule::new(Fault::status(405)).on(|asked| asked.method == "HEAD"));
+    let plain = Attached::start(&scene, &by_digest);
+    assert!(!plain.said().contains("warning"), "{}", plain.said());
+    plain.detach();
+    let to = |place: &str| Fault::Status { code: 302, headers: vec![("Location".into(), place.to_owned())] };
+    let here = format!("/v2/vm/debian/manifests/{digest}");
+    let fails = |words: &str, all: &[&str]| {
+        scene.fails(&format!("attach {words} --nbd unix:~/d.sock"), all);
+    };
+    for (fault, said) in [
+        (Fault::status(403), "refuses it"),
+        (Fault::status(404), "does not have it"),
+        (Fault::status(429), "429"),
+        (to("/v2/"), "something else"),
+        (to(&here), "redirects without end"),
+    ] {
+        proxy.clear_rules();
+        proxy.add(Rule::new(fault).on_path("/manifests/"));
+        fails(&by_digest, &[said, "in the cache", "--cached-although-denied"]);
+    }
+    // The same where the top of the server is no registry's either.
+    proxy.clear_rules();
+    proxy.add(Rule::new(Fault::status(404)));
+    for image in [&by_digest, &by_tag] {
+        fails(image, &["does not have it", "in the cache", "--cached-although-denied"]);
+        Attached::start(&scene, &format!("{image} --cached-although-denied")).detach();
+    }
+    // A page does not take the place of the image that is known.
+    proxy.clear_rules();
+    proxy.add(Rule::new(to("/v2/")).on_path("/manifests/"));
+    fails(&by_tag, &["debian:v1"]);
+    // One refusal is enough, also where what follows it is silence.
+    proxy.clear_rules();
+    proxy.add(Rule::new(Fault::status(429)).on_path("/manifests/").times(1));
+    proxy.add(Rule::new(Fault::Hang { after: None }));
+    fails(&by_digest, &["429", "in the cache", "--cached-although-denied"]);
+    proxy.clear_rules();
+    proxy.add(Rule::new(Fault::status(503)).on_path("/manifests/"));
+    for image in [&by_digest, &by_tag] {
+        assert!(Attached::start(&scene, image).warning().contains("503"));
+    }
+    assert!(!scene.path("d.sock").exists());
+}
+
 #[test]
 fn an_image_that_is_not_all_here_needs_its_store() {
     let scene = layered();

@@ -1,6 +1,6 @@
 //! Images that disks need stay in object stores: leases, prunes and copies that must not meet, and the week of grace.
 
-use crate::attached::{Attached, PATIENCE};
+use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{Run, Scene};
@@ -433,4 +433,32 @@ fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
     }
     world.run("image prune s3://images/vm").succeeds();
     assert_eq!(world.names(".headstart/leases").len(), 1);
+}
+
+/// Object stores answer 400 where the credentials have expired.
+#[test]
+fn what_an_object_store_denies_is_not_attached_out_of_the_cache() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    let digest = world.scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let image = format!("s3://images/vm@{digest}");
+    let fill = world.attach_at(&proxy.url(), &format!("{image} --fill 1GB/s --metrics 127.0.0.1:0"));
+    fill.wait_for("full disk", Metrics::all_is_local);
+    fill.detach();
+    let manifest = digest.strip_prefix("sha256:").unwrap().to_owned();
+    let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
+    for status in [400, 403, 404, 429] {
+        proxy.clear_rules();
+        proxy.add(Rule::new(Fault::status(status)).on_path(&manifest));
+        world.run_at(&proxy.url(), &words).fails(&["in the cache", "--cached-although-denied"]);
+    }
+    world.attach_at(&proxy.url(), &format!("{image} --cached-although-denied")).detach();
+    proxy.clear_rules();
+    // Without credentials the store is not even asked.
+    let mut command = world.scene.command(&words);
+    command.envs(S3::environment(&proxy.url())).env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY");
+    Run::of(&words, &mut command).fails(&["no credentials", "in the cache", "--cached-although-denied"]);
+    proxy.add(Rule::new(Fault::status(503)).on_path(&manifest));
+    assert!(world.attach_at(&proxy.url(), &image).warning().contains("in the cache"));
 }

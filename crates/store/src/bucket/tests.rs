@@ -394,3 +394,26 @@ async fn requests_go_through_the_proxy() {
     // `me:secret`.
     assert!(asked.contains("proxy-authorization: basic bwu6c2vjcmv0"), "{asked}");
 }
+
+#[test]
+fn an_object_store_that_answers_is_told_from_one_that_is_away() {
+    let said = |cause: &str| {
+        let text = format!("Generic S3 error: Error performing GET http://h/b in 1ms - {cause}");
+        explain(object_store::Error::Generic { store: "S3", source: text.into() })
+    };
+    for (cause, has_answered) in [
+        ("Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error", true),
+        ("Server returned non-2xx status code: 400 Bad Request: <Code>ExpiredToken</Code>", true),
+        ("Server returned non-2xx status code: 429 Too Many Requests: ", true),
+        (
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+            true,
+        ),
+        ("HTTP error: error following redirect", true),
+        ("Server returned non-2xx status code: 503 Slow Down: status code: 400", false),
+        ("HTTP error: error sending request", false),
+    ] {
+        let error = said(cause);
+        assert_eq!((error.kind(), error.has_answered()), (ErrorKind::Unavailable, has_answered), "{cause}");
+    }
+}

@@ -242,7 +242,8 @@ impl Auth {
                 },
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "its tokens run out as soon as they come").about(&self.host))
+        let cause = "its tokens run out as soon as they come";
+        Err(Error::new(ErrorKind::Unavailable, cause).answered().about(&self.host))
     }
 
     /// Renews in a task of its own: the read that needs the token first may be given up before it comes, and so may
@@ -426,7 +427,9 @@ impl Auth {
         }
         let url = response.url().clone();
         let body = http::small_body(response, TOKEN_ANSWER_MAX, self.settings.stall_timeout).await?;
-        let wrong = |cause: &'static str| Error::new(ErrorKind::Unavailable, cause).about(http::redact(&url));
+        let wrong = |cause: &'static str| {
+            Error::new(ErrorKind::Unavailable, cause).answered().about(http::redact(&url))
+        };
         let answer: Answer =
             serde_json::from_slice(&body).map_err(|_| wrong("the token server's answer is no JSON"))?;
         let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty());

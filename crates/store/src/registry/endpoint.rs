@@ -215,7 +215,8 @@ impl Endpoint {
                 None => return Ok(response),
             }
         }
-        Err(Error::new(ErrorKind::Unavailable, "redirects without end").about(http::redact(&url)))
+        let error = Error::new(ErrorKind::Unavailable, "redirects without end").answered();
+        Err(error.about(http::redact(&url)))
     }
 
     /// Where a response sends the request on to, if it is a redirect.
@@ -231,7 +232,8 @@ impl Endpoint {
         let target = location.and_then(|location| from.join(location).ok());
         let target = target.filter(|target| target.has_host() && matches!(target.scheme(), "http" | "https"));
         let target = target.ok_or_else(|| {
-            Error::new(ErrorKind::Unavailable, "redirects to no usable address").about(http::redact(from))
+            let error = Error::new(ErrorKind::Unavailable, "redirects to no usable address").answered();
+            error.about(http::redact(from))
         })?;
         let host = authority(&target);
         if self.settings.is_downgrade(from, &target) {

@@ -18,12 +18,14 @@ pub(super) struct Failure {
     kind: ErrorKind,
     text: Arc<str>,
     asked_pause: Option<Duration>,
+    has_answered: bool,
 }
 
 impl Failure {
     /// The failure as an error, for one of those who wait.
     pub(super) fn error(&self) -> Error {
         let error = Error::new(self.kind, self.text.to_string());
+        let error = if self.has_answered { error.answered() } else { error };
         match self.asked_pause {
             Some(pause) => error.retry_after(pause),
             None => error,
@@ -33,7 +35,12 @@ impl Failure {
 
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
-        Self { kind: error.kind(), text: error.to_string().into(), asked_pause: error.asked_pause() }
+        Self {
+            kind: error.kind(),
+            text: error.to_string().into(),
+            asked_pause: error.asked_pause(),
+            has_answered: error.has_answered(),
+        }
     }
 }
 

@@ -227,19 +227,22 @@ fn accept_manifests(request: RequestBuilder) -> RequestBuilder {
     request.header(ACCEPT, MANIFEST_TYPES.join(", "))
 }
 
-/// A manifest that is what it was asked for as. `Unavailable` where it is not: it may be another mirror's
-/// turn.
+/// The digest of a manifest as the registry says it.
+fn told_digest(headers: &HeaderMap) -> Option<Digest> {
+    headers.get("docker-content-digest").and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
+/// A manifest that is what it was asked for as. `Unavailable` where it is not, with an answer: it may be another
+/// mirror's turn.
 fn checked_manifest(selector: &Selector, headers: &HeaderMap, bytes: Bytes) -> Result<(Digest, Bytes)> {
     let digest = Digest::of(&bytes);
-    let told =
-        headers.get("docker-content-digest").and_then(|value| value.to_str().ok()?.parse::<Digest>().ok());
     let wanted = match selector {
         Selector::Digest(digest) => Some(*digest),
-        Selector::Tag(_) => told,
+        Selector::Tag(_) => told_digest(headers),
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != digest) {
         let cause = format!("the manifest should be {wanted}, but what came is {digest}");
-        return Err(Error::new(ErrorKind::Unavailable, cause));
+        return Err(Error::new(ErrorKind::Unavailable, cause).answered());
     }
     Ok((digest, bytes))
 }
@@ -293,6 +296,32 @@ impl Store for Registry {
                 _ => error,
             }
         })
+    }
+
+    /// Asks only about it, as a check does: the registry says of which digest it is. One that does not, or says
+    /// something else, is asked for it.
+    async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
+        let wanted = match selector {
+            Selector::Digest(digest) => *digest,
+            Selector::Tag(_) => *known,
+        };
+        let ask = |endpoint: Arc<Endpoint>| {
+            let path = format!("manifests/{}", name_of(selector));
+            async move {
+                let url = endpoint.url(&path)?;
+                let response = endpoint.follow(Access::Pull, &Method::HEAD, url, accept_manifests).await?;
+                let is_told = told_digest(response.headers()) == Some(wanted);
+                let status = response.status();
+                let is_refusal = matches!(status, StatusCode::NOT_FOUND | StatusCode::TOO_MANY_REQUESTS)
+                    || status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED;
+                if is_refusal { Err(http::refusal(&response)) } else { Ok(status.is_success() && is_told) }
+            }
+        };
+        let asked = self.on_any(|_| false, |_| {}, ask).await;
+        if asked.map_err(|e| e.about(layout::name(&self.location, selector)))? {
+            return Ok(None);
+        }
+        self.manifest(selector).await.map(Some)
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -364,7 +393,7 @@ impl Store for Registry {
         for _ in 0..MOST_PAGES {
             // Each page is tried again by itself: a long list must not begin anew because its last page failed.
             let page = || self.origin.document(url.clone(), MAX_PAGE_SIZE, |request| request);
-            let failed = || Meter::add(&self.link.meter().retries, 1);
+            let failed = |_| Meter::add(&self.link.meter().retries, 1);
             let (headers, body) = self.origin.settings.retry.run(page, failed).await?;
             let wrong = || {
                 Error::new(ErrorKind::Unavailable, "the list of tags is not one").about(http::redact(&url))

@@ -61,7 +61,7 @@ impl Registry {
         let mut found: Vec<Referrer> = Vec::new();
         for _ in 0..MOST_PAGES {
             // Each page is tried again by itself.
-            let failed = || Meter::add(&self.link.meter().retries, 1);
+            let failed = |_| Meter::add(&self.link.meter().retries, 1);
             let page = self.origin.settings.retry.run(|| self.page(url.clone()), failed).await?;
             let Some((headers, list)) = page else { return Ok(None) };
             found.extend(listed(&list, kind).map_err(|e| e.about(http::redact(&url)))?);
