@@ -45,9 +45,9 @@ const READ_TRIES: usize = 64;
 /// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
 const SMALL_TREE: u64 = 64 << 10;
 
-/// Most bytes of a sidecar that are taken for a length which nothing proves yet: that of a blob of 12 GiB. Lengths come
-/// from manifests, and from orders of other hosts.
-const UNPROVEN_MAX: u64 = 1 << 20;
+/// Longest sidecar, in bytes, that is made before any byte of its blob came: that of a blob of 1.5 GiB. Lengths come
+/// from manifests, and from orders of other hosts; nothing proves them.
+const UNPROVEN_MAX: u64 = 128 << 10;
 
 /// Called when something of a blob changed.
 type Waker = Box<dyn FnOnce() + Send>;
@@ -66,6 +66,8 @@ pub struct CachedBlob {
     files: OnceLock<Files>,
     /// Held by who makes them.
     making_files: Mutex<()>,
+    /// `true` if no byte that this process inserted stayed: empty files are then not left behind.
+    is_untouched: AtomicBool,
     /// They could not be opened or made: not to be tried before then, in milliseconds as the cache counts them.
     no_files_until: AtomicU64,
     /// Units that the overlay has.
@@ -102,6 +104,7 @@ impl CachedBlob {
             tree,
             files: OnceLock::new(),
             making_files: Mutex::default(),
+            is_untouched: AtomicBool::new(true),
             no_files_until: AtomicU64::new(0),
             units_in_memory: Arc::default(),
             dirty: AtomicBool::new(true),
@@ -238,6 +241,7 @@ impl CachedBlob {
             }
         }
         drop(writing);
+        self.is_untouched.store(false, Ordering::Relaxed);
         self.dirty.store(true, Ordering::Release);
         self.cache.bypass_ended();
         Ok(())
@@ -285,6 +289,7 @@ impl CachedBlob {
         if let Some(files) = self.files.get() {
             self.cache.state.subtract(files.local_bytes(&units));
             durable::forget(files, &[units])?;
+            self.is_untouched.fetch_or(files.all_local_bytes() == 0, Ordering::Relaxed);
         }
         self.notify();
         Ok(())
@@ -421,9 +426,12 @@ impl CachedBlob {
         }
         // What describes the blob counts as well: a manifest may name blobs of any length.
         let beside = self.layout.file_len();
-        self.cache.make_room(beside)?;
+        // One after the other: several at once would each find the same room.
+        let making = lock(&self.cache.making_files);
+        self.cache.make_room_beside(beside)?;
         let made = self.cache.directory.open_blob(&self.identity, true)?;
         self.cache.state.occupy(beside);
+        drop(making);
         self.use_files(made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?)
     }
 
@@ -442,14 +450,31 @@ impl CachedBlob {
         }
     }
 
-    /// Its files, for a claim. Those of a long blob that is checked against its tree are made when its first bytes are
-    /// found right, and not before; until then its claims hold within this process.
+    /// The files for a claim. A claim makes only small ones, and only in room that is free: others are made when the
+    /// first bytes came (and were found right, where there is a tree). Until then claims hold within this process.
     pub(crate) fn files_to_claim(&self) -> Option<&Files> {
-        if self.identity.kind == Kind::Verified && self.layout.file_len() > UNPROVEN_MAX {
-            self.look_again();
-            return self.files.get();
+        self.look_again();
+        let len = self.layout.file_len();
+        match self.files.get() {
+            None if len <= UNPROVEN_MAX && self.cache.has_free_room(len) => self.files_or_bypass(),
+            found => found,
         }
-        self.files_or_bypass()
+    }
+
+    /// Removes empty files that no process uses, unless this process filled them: a manifest may name blobs that do not
+    /// exist.
+    fn release_files(&self) {
+        if !self.is_untouched.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(files) = self.files.get().filter(|files| files.all_local_bytes() == 0) else { return };
+        let directory = &self.cache.directory;
+        let stem = self.identity.file_stem();
+        match directory.change().and_then(|change| change.unlink_if_unused(&stem, files)) {
+            Ok(true) => self.cache.state.subtract(self.layout.file_len()),
+            Ok(false) => {}
+            Err(error) => tracing::debug!(blob = %self.spec.digest, %error, "empty files stay in the cache"),
+        }
     }
 
     /// Whether its files are not tried at present.
@@ -625,5 +650,6 @@ impl Drop for CachedBlob {
         if self.has_memory() {
             lock(&self.cache.overlay).remove_blob(self.number);
         }
+        self.release_files();
     }
 }

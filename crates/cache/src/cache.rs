@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Above the limit less this part of it an eviction is due; it goes down to the limit less twice this part.
 const SLACK: u64 = 16;
@@ -28,6 +28,9 @@ const RETRY_AFTER_MS: u64 = 1000;
 
 /// How long what was said of a disk that takes nothing is not said again, in milliseconds.
 const QUIET_MS: u64 = 60_000;
+
+/// How long to wait for another thread or process that evicts, before a sidecar is made.
+const BESIDE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 
 /// How a cache behaves.
 #[derive(Clone, Debug)]
@@ -54,6 +57,8 @@ pub struct Cache {
     pub(crate) counts: Counts,
     pub(crate) overlay: Mutex<Overlay>,
     pub(crate) evictor: Mutex<Evictor>,
+    /// Held by the thread that makes the files of a blob.
+    pub(crate) making_files: Mutex<()>,
     /// Held by the thread that checks a whole blob.
     pub(crate) checking: Mutex<()>,
     /// Blobs of which was said that their files cannot be used.
@@ -125,6 +130,11 @@ fn boot_id() -> Result<BootId> {
     let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
     let id = u128::from_str_radix(&digits, 16).map_err(|_| failed(Error::corrupt("is no id")))?;
     Ok(id.to_be_bytes())
+}
+
+/// What is to be left when `bytes` more are to fit.
+fn target_for(limit: u64, bytes: u64) -> u64 {
+    (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes))
 }
 
 /// What the operating system said.
@@ -231,6 +241,7 @@ impl Cache {
             counts: Counts::default(),
             overlay: Mutex::default(),
             evictor: Mutex::new(evictor),
+            making_files: Mutex::default(),
             checking: Mutex::default(),
             said_broken: Mutex::default(),
             said_wrong: Mutex::default(),
@@ -410,17 +421,39 @@ impl Cache {
         if !is_too_much() {
             return Ok(());
         }
-        let target = (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes));
-        match evict::evict(self, target)? {
-            Some(_) if is_too_much() => Err(Error::new(
-                ErrorKind::NoSpace,
-                "the cache is full of what attached disks have pinned or use",
-            )
-            .about(self.dir().display())
-            .remedy("give it a larger size limit")),
+        match evict::evict(self, target_for(limit, bytes))? {
+            Some(_) if is_too_much() => Err(self.is_full()),
             // Another evicts: a little too much for a moment is better than to wait for it.
             _ => Ok(()),
         }
+    }
+
+    /// Makes sure that a sidecar of `bytes` may be made. A sidecar may be far longer than what came of its blob, and a
+    /// manifest names many: this waits for another evictor rather than take too much.
+    pub(crate) fn make_room_beside(&self, bytes: u64) -> Result<()> {
+        if self.is_bypassing() {
+            return self.make_room(bytes);
+        }
+        let Some(limit) = self.settings.size_limit else { return Ok(()) };
+        let is_too_much = || self.state.taken_bytes().saturating_add(bytes) > limit;
+        if is_too_much() {
+            evict::evict_within(self, target_for(limit, bytes), BESIDE_PATIENCE)?;
+        }
+        if is_too_much() { Err(self.is_full()) } else { Ok(()) }
+    }
+
+    /// `true` if `bytes` more fit below the mark at which an eviction is due.
+    pub(crate) fn has_free_room(&self, bytes: u64) -> bool {
+        let taken = self.state.taken_bytes().saturating_add(bytes);
+        self.settings.size_limit.is_none_or(|limit| taken <= limit - limit / SLACK)
+    }
+
+    /// The error of a cache in which nothing may be evicted.
+    fn is_full(&self) -> Error {
+        let cause = "the cache is full of what attached disks have pinned or use";
+        Error::new(ErrorKind::NoSpace, cause)
+            .about(self.dir().display())
+            .remedy("give it a larger size limit")
     }
 
     /// How many bytes it can have in all: up to its limit, and what its disk has free beside what it has taken. Nothing

@@ -224,10 +224,15 @@ const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 
 /// What evicting waits for, so that tests and commands can: the end of whoever evicts now.
 pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
+    evict_within(cache, target, Duration::from_secs(30))
+}
+
+/// Evicts as [`evict_patiently`] does, but waits no longer than `patience`.
+pub(crate) fn evict_within(cache: &Cache, target: u64, patience: Duration) -> Result<Evicted> {
     {
         // Threads of this process wait on the mutex, others on the lock.
         let evictor = lock(&cache.evictor);
-        if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, Duration::from_secs(30))? {
+        if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, patience)? {
             locks::unlock(&evictor.0, &(0..1));
         }
     }

@@ -17,8 +17,8 @@ use headstart_lsmt::{Layer, Stack};
 use headstart_store::RetrySettings;
 use std::sync::Arc;
 
-/// Most bytes of all blobs of an image: so many are described by 704 MiB of memory and of the cache's disk, whatever is
-/// fetched of them. Lengths come from manifests.
+/// Most bytes of all blobs of an image: so many are described by 704 MiB of memory and of the cache's disk, once
+/// something of each was fetched. Lengths come from manifests.
 const IMAGE_MAX: u64 = 8 << 40;
 
 /// Most bytes that are fetched in one piece because opening met a gap.

@@ -1,10 +1,13 @@
 //! Too little space: limits, pins, scans, disks that take nothing.
 
 use super::{Sample, UNIT, missing, open, units};
-use crate::{Cache, CacheSettings};
-use headstart_block::{ByteRange, ReadAt};
+use crate::files::EVICT_LOCK;
+use crate::locks::{self, Mode};
+use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
+use headstart_block::{ByteRange, Digest, ReadAt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Bytes that the file system holds for data files.
 fn blocks(dir: &Path) -> u64 {
@@ -123,4 +126,102 @@ fn the_disk_is_tried_again_after_a_while() {
     sample.fill(&blob, units(17, 30));
     assert!(sample.reads(&blob, units(16, 30)), "partly in memory, partly in the file");
     assert_eq!(blob.local_bytes(), 10 * UNIT);
+}
+
+/// Bytes that the file system holds for all files of the cache.
+fn all_blocks(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    entries.map(|entry| entry.metadata().unwrap().blocks() * 512).sum()
+}
+
+/// Blobs without hash trees, of which something is claimed.
+fn claimed(cache: &Arc<Cache>, count: u64, len: u64) -> Vec<Arc<CachedBlob>> {
+    let claim = |n: u64| {
+        let digest = Digest::of(&n.to_le_bytes());
+        let spec = BlobSpec { digest, len, tree: None, origin: Some("http://a".to_owned()) };
+        let blob = cache.blob(&spec).unwrap();
+        assert_eq!(blob.claim(units(0, 4)).unwrap().owned(), [units(0, 4)]);
+        blob
+    };
+    (0..count).map(claim).collect()
+}
+
+#[test]
+fn lengths_that_nothing_proves_take_no_space() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), None);
+    let (before, taken) = (all_blocks(dir.path()), cache.state.taken_bytes());
+    // Long blobs have no files.
+    let long = claimed(&cache, 40, 2 << 30);
+    assert_eq!(all_blocks(dir.path()), before);
+    drop(long);
+    // Shorter ones have files as long as they are in use.
+    let short = claimed(&cache, 40, 1 << 30);
+    assert!(all_blocks(dir.path()) > before + (1 << 20));
+    assert_eq!(cache.usage().unwrap().sidecar_bytes, cache.state.taken_bytes() - taken);
+    drop(short);
+    assert_eq!((all_blocks(dir.path()), cache.state.taken_bytes()), (before, taken));
+    // Another process that uses the files keeps them, and removes them itself.
+    let short = claimed(&cache, 1, 1 << 30);
+    let elsewhere = open(dir.path(), None);
+    let other = claimed(&elsewhere, 1, 1 << 30);
+    drop(short);
+    assert!(other[0].present_files().is_some() && cache.usage().unwrap().sidecar_bytes > 1 << 14);
+    drop(other);
+    assert_eq!(all_blocks(dir.path()), before);
+}
+
+#[test]
+fn files_stay_for_what_came_and_not_for_what_was_wrong() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), None);
+    let sample = Sample::new(4 * UNIT as usize, 1);
+    let open = || cache.blob(&sample.plain("a")).unwrap();
+    let blobs = || cache.usage().unwrap().blobs;
+    let blob = open();
+    sample.fill(&blob, units(0, 2));
+    drop(blob);
+    assert!(sample.reads(&open(), units(0, 2)));
+    // Evicted while it is in use: what is known of it stays.
+    let blob = open();
+    sample.fill(&blob, units(2, 3));
+    cache.prune(0).unwrap();
+    drop(blob);
+    assert_eq!(blobs(), 1);
+    // Discarded, since it was wrong: nothing of it stays.
+    let blob = open();
+    sample.fill(&blob, units(0, 2));
+    blob.discard(units(0, 1)).unwrap();
+    assert_eq!(blob.local_bytes(), UNIT);
+    blob.discard(units(1, 2)).unwrap();
+    drop(blob);
+    assert_eq!((blobs(), cache.state.taken_bytes()), (0, 0));
+}
+
+/// Claims take only free room, and inserts wait for another evictor: it cannot know of them.
+#[test]
+fn sidecars_do_not_pass_the_size_limit() {
+    const LIMIT: u64 = 2 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Some(LIMIT));
+    let sample = Sample::new(1 << 20, 1);
+    let used = cache.blob(&sample.plain("a")).unwrap();
+    sample.fill(&used, ByteRange::between(0, used.len()));
+    let held = claimed(&cache, 40, 1 << 30);
+    assert!(used.is_local(ByteRange::between(0, used.len())) && cache.counters().bypassed_bytes == 0);
+    assert!(cache.state.taken_bytes() <= LIMIT, "{}", cache.state.taken_bytes());
+    drop((held, used));
+    let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
+    let filled = claimed(&cache, 20, 8 << 30);
+    for blob in &filled {
+        blob.insert(0, &[1; UNIT as usize]).unwrap();
+        assert!(blob.is_local(units(0, 1)));
+        let (taken, held) = (cache.state.taken_bytes(), all_blocks(dir.path()));
+        assert!(taken <= LIMIT && held <= LIMIT + (64 << 10), "{taken} bytes, {held} on disk");
+    }
+    locks::unlock(&evicting, &(0..1));
+    drop(filled);
+    cache.prune(0).unwrap();
+    assert_eq!(cache.usage().unwrap().sidecar_bytes, 0);
 }

@@ -6,8 +6,10 @@ use crate::scene::Scene;
 use crate::tools::skipped;
 use headstart_testkit::faults::{Fault, Rule};
 use headstart_testkit::nginx::Nginx;
+use serde_json::json;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
@@ -277,5 +279,38 @@ fn devices_that_this_kernel_does_not_have() {
             continue;
         }
         refused(&scene, &format!("file://~/store:v1 {option}"), &["this kernel", "--nbd", "--fuse"]);
+    }
+}
+
+/// Lengths that a manifest says take no space, and nothing is left of layers that are not there.
+#[test]
+fn a_manifest_of_layers_that_are_not_there_takes_no_space() {
+    let scene = layered();
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].clone();
+    for (n, len) in [(1, 1_u64 << 30), (2, 40 << 30)] {
+        let mut manifest = scene.manifest("store", &digest);
+        let layer = manifest["layers"][0].clone();
+        let layers = (0..60).map(|at| {
+            let digest = format!("sha256:{}", crate::scene::sha256(&[n, at]));
+            let mut layer = layer.clone();
+            layer["annotations"] = json!({
+                "containerd.io/snapshot/overlaybd/version": "0.1.0",
+                "containerd.io/snapshot/overlaybd/blob-digest": digest,
+                "containerd.io/snapshot/overlaybd/blob-size": len.to_string(),
+            });
+            (layer["digest"], layer["size"]) = (json!(digest), json!(len));
+            layer
+        });
+        manifest["layers"] = layers.collect();
+        let text = manifest.to_string();
+        let digest = crate::scene::sha256(text.as_bytes());
+        fs::write(scene.path("store/blobs/sha256").join(&digest), text).unwrap();
+        let Some(web) = Web::before(&scene) else { return };
+        let words = format!("{}/@sha256:{digest} --cache ~/cache --nbd unix:~/d.sock", web.proxy.url());
+        scene.fails(&format!("attach {words}"), &["404"]);
+        let files =
+            fs::read_dir(scene.path("cache")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+        let taken: u64 = files.map(|file| file.blocks() * 512).sum();
+        assert!(taken < 1 << 20, "{taken} bytes for layers of {len} bytes");
     }
 }
