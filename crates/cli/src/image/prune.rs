@@ -4,6 +4,7 @@ use crate::lease::{Keeper, look, until_stopped};
 use crate::report::{Outcome, Report, count};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
+use crate::terminal;
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_image::reference::{Reference, Selector, parse_store};
@@ -120,8 +121,11 @@ impl Prune {
             }
             Keeper::Bucket(bucket) => {
                 let options = BucketPruneOptions { older_than, force, dry_run, now };
-                let pruning = bucket.prune(&options, &look);
-                Pruned::of_bucket(until_stopped(pruning)?, dry_run)
+                // It ends in good order where the user wants to stop.
+                let stop = terminal::stop();
+                let prune = bucket.prune(&options, &look, stop.as_ref());
+                let pruned = with_runtime(FEW, |runtime| runtime.block_on(prune))?;
+                Pruned::of_bucket(pruned, dry_run)
             }
         }))
     }

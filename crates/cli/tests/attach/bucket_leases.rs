@@ -297,6 +297,28 @@ fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     assert_eq!(second.stop(PATIENCE).code(), Some(0), "{second}");
 }
 
+/// Ctrl-C while a prune waits for the store: no other writer is kept out.
+#[test]
+fn a_prune_that_is_interrupted_leaves_no_mark() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    let manifest = world.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap()[7..].to_owned();
+    proxy.add(Rule::new(Fault::Hang { after: None }).on(move |asked| asked.path.contains(&manifest)));
+    let mut command = world.scene.command("image prune s3://images/vm");
+    command.envs(S3::environment(&proxy.url()));
+    let mut process = Process::start(&mut command);
+    let until = Instant::now() + PATIENCE;
+    while !world.path(".headstart/pruning").exists() {
+        assert!(Instant::now() < until, "it does not begin: {process}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process.signal(Signal::INT);
+    assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
+    assert!(process.said().contains("stopped on request"), "{process}");
+    assert!(!world.path(".headstart/pruning").exists());
+    world.run("image push file://~/store:base s3://images/vm").succeeds();
+}
+
 /// A copy of a directory has a lease of its own, also in an object store.
 #[test]
 fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {

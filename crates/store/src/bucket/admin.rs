@@ -1,9 +1,11 @@
 //! [`Bucket`]: an object store for those who look after it.
 
+use super::prune::unless_stopped;
 use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, Look};
 use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
 use crate::settings::Settings;
+use crate::stop::Stop;
 use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;
@@ -11,7 +13,7 @@ use std::time::SystemTime;
 /// An object store as those see it who look after it: leases, names that go, blobs that nobody needs. What fails is not
 /// tried again.
 pub struct Bucket {
-    store: BucketStore,
+    pub(super) store: BucketStore,
 }
 
 impl Bucket {
@@ -29,13 +31,15 @@ impl Bucket {
         }
     }
 
-    /// All leases, judged by the time of this host `now`, and by what `look` finds.
+    /// All leases, judged by the time of the store, and by what `look` finds. Where the store may only be read, `here`
+    /// counts, the present by the clock of this host.
     ///
     /// # Errors
     /// What the store reports.
-    pub async fn leases(&self, now: SystemTime, look: Look<'_>) -> Result<Vec<JudgedLease>> {
+    pub async fn leases(&self, here: SystemTime, look: Look<'_>) -> Result<Vec<JudgedLease>> {
         self.store.check().await?;
-        self.store.judged_leases(now, look).await
+        let now = self.store.store_time_or(here).await?;
+        self.store.judged_leases(now, look, None).await
     }
 
     /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
@@ -57,7 +61,8 @@ impl Bucket {
         }
     }
 
-    /// Takes an image out of the index: the entry of a tag, or all entries of a digest.
+    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The time is that of
+    /// [`leases`](Self::leases).
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::NotFound`] where there is no such image,
@@ -67,26 +72,35 @@ impl Bucket {
         selector: &Selector,
         force: bool,
         dry_run: bool,
-        now: SystemTime,
+        here: SystemTime,
         look: Look<'_>,
     ) -> Result<BucketRemoval> {
         self.store.check().await?;
+        let now = self.store.store_time_or(here).await?;
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
     /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough; also where the first
-    /// copy into the store broke off, so that there is nothing else.
+    /// copy into the store broke off, so that there is nothing else. Once it is asked to `stop`, it takes its mark away,
+    /// which keeps others out, and ends.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or somebody else
-    /// prunes it.
-    pub async fn prune(&self, options: &BucketPruneOptions, look: Look<'_>) -> Result<BucketPruneReport> {
-        if let Err(error) = self.store.check().await {
-            let is_begun = error.kind() == ErrorKind::NotFound && self.store.has_beginnings().await?;
-            if !is_begun {
-                return Err(error);
-            }
-        }
-        self.store.prune(options, look).await
+    /// prunes it; [`headstart_block::ErrorKind::Cancelled`] where it was asked to stop.
+    pub async fn prune(
+        &self,
+        options: &BucketPruneOptions,
+        look: Look<'_>,
+        stop: Option<&Stop>,
+    ) -> Result<BucketPruneReport> {
+        unless_stopped(stop, self.require_blobs()).await?;
+        self.store.prune(options, look, stop).await
+    }
+
+    /// Fails where the store is neither a layout nor the beginning of one.
+    async fn require_blobs(&self) -> Result<()> {
+        let Err(error) = self.store.check().await else { return Ok(()) };
+        let is_begun = error.kind() == ErrorKind::NotFound && self.store.has_beginnings().await?;
+        if is_begun { Ok(()) } else { Err(error) }
     }
 }

@@ -3,7 +3,7 @@
 use super::leases::{LEASES, PRUNING, PUSHES};
 use super::prune::BucketPruneOptions;
 use super::*;
-use crate::layout::{DirectorySeen, Holder, HostId, RecordSeen, Seen};
+use crate::layout::{DirectorySeen, Holder, HostId, RecordSeen, Seen, Standing};
 use headstart_block::random::Random;
 use object_store::memory::InMemory;
 use std::collections::BTreeSet;
@@ -111,7 +111,7 @@ async fn exactly_what_is_named_or_held_stays() {
 async fn prune_and_check(store: &BucketStore, named: &[Option<u64>], held: &BTreeSet<u64>) {
     store.mark_as_layout().await.unwrap();
     let later = later(store).await;
-    let dry = store.prune(&options(true, later), &nothing).await.unwrap();
+    let dry = store.prune(&options(true, later), &nothing, None).await.unwrap();
     let mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
     let done = store.prune_at(later, &options(false, later), &nothing, Some(&mark)).await.unwrap();
     store.delete(PRUNING).await.unwrap();
@@ -133,11 +133,11 @@ async fn nothing_young_is_deleted() {
     let image = image(&store, 1).await;
     store.mark_as_layout().await.unwrap();
     let now = store.store_time().await.unwrap();
-    let report = store.prune(&options(false, now), &nothing).await.unwrap();
+    let report = store.prune(&options(false, now), &nothing, None).await.unwrap();
     assert_eq!((report.blobs, report.young_blobs), (0, 2));
     assert!(store.blob_len(&image.blobs[1]).await.unwrap().is_some());
     let too_young = BucketPruneOptions { older_than: WEEK / 2, ..options(true, now) };
-    assert_eq!(store.prune(&too_young, &nothing).await.unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(store.prune(&too_young, &nothing, None).await.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn copies_and_prunes_do_not_meet() {
     store.prepare_to_write().await.unwrap();
     store.prepare_to_write().await.unwrap();
     assert_eq!(store.objects_below(PUSHES).await.unwrap().len(), 1);
-    let refused = store.prune(&options, &nothing).await.unwrap_err();
+    let refused = store.prune(&options, &nothing, None).await.unwrap_err();
     assert!(
         refused.kind() == ErrorKind::Conflict && refused.to_string().contains("being copied"),
         "{refused}"
@@ -163,9 +163,10 @@ async fn copies_and_prunes_do_not_meet() {
     let mark = store.begin_prune(store.store_time().await.unwrap()).await.unwrap();
     drop(mark);
     let other = self::store(&objects);
-    for refused in
-        [store.prepare_to_write().await.unwrap_err(), other.prune(&options, &nothing).await.unwrap_err()]
-    {
+    for refused in [
+        store.prepare_to_write().await.unwrap_err(),
+        other.prune(&options, &nothing, None).await.unwrap_err(),
+    ] {
         assert!(
             refused.kind() == ErrorKind::Conflict && refused.to_string().contains("prunes it"),
             "{refused}"
@@ -173,7 +174,7 @@ async fn copies_and_prunes_do_not_meet() {
     }
     assert!(store.objects_below(PUSHES).await.unwrap().is_empty());
     store.delete(PRUNING).await.unwrap();
-    other.prune(&options, &nothing).await.unwrap();
+    other.prune(&options, &nothing, None).await.unwrap();
 }
 
 #[tokio::test]
@@ -271,4 +272,83 @@ async fn an_image_that_is_named_again_is_unmarked() {
         let marks: Vec<_> = marks.into_iter().map(|(hex, _)| hex).collect();
         assert_eq!(marks, marked.map(|image| image.digest.hex()).into_iter().collect::<Vec<_>>());
     }
+}
+
+/// A prune that is stopped keeps no other writer out.
+#[tokio::test(start_paused = true)]
+async fn a_prune_that_is_stopped_leaves_no_mark() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    for number in 0..130 {
+        let image = image(&store, number).await;
+        let tag: Tag = format!("t{number}").parse().unwrap();
+        store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag)).await.unwrap();
+    }
+    store.mark_as_layout().await.unwrap();
+    // Before it begins, while it begins, and while it searches, also where the mark is just renewed.
+    for after in [0, 10, 20, 30, 100, 137, 138, 139, 140, 141, 142, 143, 144, 145, 146] {
+        let slow = throttled(&objects, Duration::from_secs(4));
+        let (sender, stop) = crate::Stop::new();
+        let options = options(false, SystemTime::UNIX_EPOCH);
+        let pruning = slow.prune(&options, &nothing, Some(&stop));
+        let stopping = async {
+            tokio::time::sleep(Duration::from_secs(after)).await;
+            sender.ask();
+            // The sender has to be there until then.
+            std::future::pending::<()>().await;
+        };
+        let pruned = tokio::select! {
+            pruned = pruning => pruned,
+            () = stopping => unreachable!(),
+        };
+        assert_eq!(pruned.unwrap_err().kind(), ErrorKind::Cancelled, "after {after} s");
+        assert_eq!(store.written(PRUNING).await.unwrap(), None, "after {after} s");
+    }
+}
+
+/// A thousand disks are attached, and the store takes its time.
+#[tokio::test(start_paused = true)]
+async fn many_leases_and_marks_keep_no_prune_from_its_end() {
+    let objects = Arc::new(InMemory::new());
+    let store = store(&objects);
+    let held = image(&store, 1).await;
+    let tag: Tag = "t".parse().unwrap();
+    store.put_manifest(crate::media_type::MANIFEST_OCI, held.manifest, Some(&tag)).await.unwrap();
+    for number in 0..600 {
+        let lease = lease(held.digest, held.blobs.to_vec());
+        store.write_lease(&format!("held-{number}"), &lease).await.unwrap();
+    }
+    for number in 0..300 {
+        let mut over = lease(Digest::of(format!("gone {number}").as_bytes()), Vec::new());
+        over.holder = Holder::Attach { record: None };
+        store.write_lease(&format!("over-{number}"), &over).await.unwrap();
+    }
+    let later = later(&store).await;
+    let slow = throttled(&objects, Duration::from_secs(4));
+    let mark = slow.begin_prune(slow.store_time().await.unwrap()).await.unwrap();
+    let report = slow.prune_at(later, &options(false, later), &nothing, Some(&mark)).await.unwrap();
+    assert_eq!((report.ended_leases, report.blobs), (300, 0));
+    assert_eq!(store.objects_below(LEASES).await.unwrap().len(), 600);
+    // Marks of images of which there is no blob mean nothing.
+    assert!(store.objects_below(".headstart/untagged").await.unwrap().is_empty());
+}
+
+/// A host whose clock is a month ahead ends no lease by it.
+#[tokio::test]
+async fn leases_are_judged_by_the_time_of_the_store() {
+    let objects = Arc::new(InMemory::new());
+    let bucket = Bucket { store: store(&objects) };
+    let image = image(&bucket.store, 1).await;
+    bucket.store.mark_as_layout().await.unwrap();
+    let tag: Tag = "t".parse().unwrap();
+    let put = bucket.store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag));
+    put.await.unwrap();
+    let mut lease = lease(image.digest, image.blobs.to_vec());
+    lease.holder = Holder::Attach { record: None };
+    bucket.store.write_lease("x", &lease).await.unwrap();
+    let ahead = later(&bucket.store).await;
+    let leases = bucket.leases(ahead, &nothing).await.unwrap();
+    assert_eq!(leases[0].standing, Standing::Held);
+    let removed = bucket.remove(&Selector::Tag(tag), false, false, ahead, &nothing).await;
+    assert_eq!(removed.unwrap_err().kind(), ErrorKind::Conflict);
 }

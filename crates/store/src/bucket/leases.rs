@@ -24,14 +24,15 @@
 //! Version 0.1.0 leaves none of these objects. Against its copies, nothing younger than [`LEAST_AGE`] is deleted.
 
 use super::BucketStore;
+use super::prune::PruneMark;
 use crate::layout::{
     FoundLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen, Seen, Standing, too_long,
 };
 use bytes::Bytes;
-use futures::TryStreamExt;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use headstart_block::{Error, ErrorKind, Result};
 use object_store::path::Path;
-use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, UpdateVersion};
 use serde_json::json;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
@@ -55,6 +56,9 @@ pub(super) const LEASES: &str = ".headstart/leases";
 pub(super) const PUSHES: &str = ".headstart/pushes";
 pub(super) const PRUNING: &str = ".headstart/pruning";
 const CLOCK: &str = ".headstart/clock";
+
+/// Leases and marks that are read at once.
+const READS_IN_FLIGHT: usize = 16;
 
 /// A copy into the store that is going on.
 #[derive(Debug)]
@@ -128,9 +132,23 @@ impl BucketStore {
         let time = self.written(CLOCK).await?;
         self.delete(CLOCK).await?;
         time.ok_or_else(|| {
-            Error::new(ErrorKind::Conflict, "somebody else prunes it at the same moment")
+            Error::new(ErrorKind::Conflict, "somebody else asks for its time at the same moment")
                 .about(&self.location)
+                .remedy("run it again")
         })
+    }
+
+    /// The present, by the clock of the store; `here`, the present by the clock of this host, where nothing may be
+    /// written there or others keep asking at the same moments.
+    pub(super) async fn store_time_or(&self, here: SystemTime) -> Result<SystemTime> {
+        for _ in 0..super::MOST_RACES {
+            match self.store_time().await {
+                Err(e) if e.kind() == ErrorKind::Conflict => {}
+                Err(e) if matches!(e.kind(), ErrorKind::Denied | ErrorKind::ReadOnly) => return Ok(here),
+                time => return time,
+            }
+        }
+        Ok(here)
     }
 
     /// Writes or renews a lease; `true` if a prune is going on that may not have seen it. Whoever waits for that one
@@ -200,18 +218,38 @@ impl BucketStore {
         }
     }
 
-    /// All leases, judged at `now`. `look` finds the facts that this host knows.
+    /// Reads the objects below a name, some at a time, in their order.
+    pub(super) fn read_all<'s>(
+        &'s self,
+        below: &'s str,
+        objects: Vec<(String, ObjectMeta)>,
+        max_len: u64,
+    ) -> impl Stream<Item = (String, ObjectMeta, Result<(Bytes, UpdateVersion)>)> + Unpin + 's {
+        let read = move |(id, meta): (String, ObjectMeta)| async move {
+            let read = match meta.size {
+                len if len > max_len => Err(too_long()),
+                _ => self.object(&format!("{below}/{id}"), max_len).await,
+            };
+            (id, meta, read)
+        };
+        Box::pin(stream::iter(objects).map(read).buffered(READS_IN_FLIGHT))
+    }
+
+    /// All leases, judged at `now`. `look` finds the facts that this host knows. A prune renews its `mark` meanwhile.
     pub(super) async fn judged_leases(
         &self,
         now: SystemTime,
         look: &(dyn Fn(&Lease) -> Seen + Send + Sync),
+        mark: Option<&PruneMark>,
     ) -> Result<Vec<JudgedLease>> {
         let here = HostId::here()?;
         let mut judged = Vec::new();
-        for (id, meta) in self.objects_below(LEASES).await? {
-            let name = format!("{LEASES}/{id}");
-            let read =
-                if meta.size > LEASE_MAX { Err(too_long()) } else { self.object(&name, LEASE_MAX).await };
+        let objects = self.objects_below(LEASES).await?;
+        let mut reading = self.read_all(LEASES, objects, LEASE_MAX);
+        while let Some((id, meta, read)) = reading.next().await {
+            if let Some(mark) = mark {
+                mark.renew(self).await?;
+            }
             let lease = match read {
                 // Its disk was detached meanwhile.
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,

@@ -16,7 +16,9 @@ use crate::layout::{
     is_referrers_tag, lost_images,
 };
 use crate::reference::{Selector, Tag};
+use crate::stop::Stop;
 use bytes::Bytes;
+use futures::StreamExt;
 use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use object_store::{ObjectMeta, PutMode, UpdateVersion};
@@ -72,14 +74,12 @@ pub struct BucketRemoval {
     pub holders: Vec<String>,
 }
 
-/// The leases of a store that count, and what is left of the others.
+/// The leases of a store that count, and the others.
 #[derive(Default)]
 struct CountingLeases {
     counting: Vec<Lease>,
-    /// The number of those that do not.
-    over: u64,
-    /// Their images, which are kept for a while from now on.
-    ended: BTreeSet<Digest>,
+    /// Those that do not.
+    over: Vec<JudgedLease>,
 }
 
 /// Looks at a lease from this host.
@@ -112,9 +112,10 @@ impl BucketStore {
 
     async fn marks(&self) -> Result<BTreeMap<Digest, Mark>> {
         let mut marks = BTreeMap::new();
-        for (hex, meta) in self.objects_below(UNTAGGED).await? {
+        let objects = self.objects_below(UNTAGGED).await?;
+        let mut reading = self.read_all(UNTAGGED, objects, MAX_MANIFEST_SIZE);
+        while let Some((hex, meta, text)) = reading.next().await {
             let Some(digest) = Digest::from_hex(&hex) else { continue };
-            let text = self.object(&format!("{UNTAGGED}/{hex}"), MAX_MANIFEST_SIZE).await;
             // The tags are only said; the time counts.
             let value = text.ok().and_then(|(text, _)| serde_json::from_slice::<Value>(&text).ok());
             let tags = value.as_ref().and_then(|value| value.get("tags")?.as_array());
@@ -124,21 +125,17 @@ impl BucketStore {
         Ok(marks)
     }
 
-    /// The leases that count at `now`; ends the others, but in a dry run.
+    /// The leases that count at `now`, and the others.
     async fn counting_leases(
         &self,
         now: SystemTime,
-        dry_run: bool,
         look: Look<'_>,
+        mark: Option<&PruneMark>,
     ) -> Result<CountingLeases> {
         let mut leases = CountingLeases::default();
-        for judged in self.judged_leases(now, look).await? {
+        for judged in self.judged_leases(now, look, mark).await? {
             if judged.standing == Standing::Over {
-                leases.over += 1;
-                leases.ended.extend(judged.found.lease.as_ref().map(|lease| lease.image));
-                if !dry_run {
-                    self.end_lease(&judged).await?;
-                }
+                leases.over.push(judged);
                 continue;
             }
             leases.counting.push(judged.found.lease.map_err(|e| {
@@ -154,14 +151,27 @@ impl BucketStore {
 
     /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
     pub(super) async fn end_lease(&self, judged: &JudgedLease) -> Result<()> {
-        if let Ok(lease) = &judged.found.lease {
-            let index = self.index().await?.index;
-            if index.entries().all(|entry| entry.digest != Some(lease.image)) {
-                let tags = self.marks().await?.remove(&lease.image).map(|mark| mark.tags);
-                self.mark(&lease.image, &tags.unwrap_or_default()).await?;
-            }
+        let (index, marks) = (self.index().await?.index, self.marks().await?);
+        self.end_lease_with(judged, &index, &marks).await.map(drop)
+    }
+
+    /// Takes a lease out, given the index and the marks. Returns its image and the tags of that where it marked it.
+    async fn end_lease_with(
+        &self,
+        judged: &JudgedLease,
+        index: &Index,
+        marks: &BTreeMap<Digest, Mark>,
+    ) -> Result<Option<(Digest, Vec<String>)>> {
+        let mut marked = None;
+        if let Ok(lease) = &judged.found.lease
+            && index.entries().all(|entry| entry.digest != Some(lease.image))
+        {
+            let tags = marks.get(&lease.image).map(|mark| mark.tags.clone()).unwrap_or_default();
+            self.mark(&lease.image, &tags).await?;
+            marked = Some((lease.image, tags));
         }
-        self.delete(&format!("{}/{}", super::leases::LEASES, judged.found.id)).await
+        self.delete(&format!("{}/{}", super::leases::LEASES, judged.found.id)).await?;
+        Ok(marked)
     }
 
     /// The documents of images that an index leads to, as far as they can be read: what is damaged is to be removed,
@@ -200,7 +210,7 @@ impl BucketStore {
                 return Err(about(crate::layout::no_such_image()));
             }
             let lost = lost_images(&before, &after);
-            let leases = self.counting_leases(now, true, look).await?.counting;
+            let leases = self.counting_leases(now, look, None).await?.counting;
             let mut removal = BucketRemoval::default();
             if !leases.is_empty() {
                 let (kept, all) = (self.manifests(&after).await, self.manifests(&before).await);
@@ -231,6 +241,7 @@ impl BucketStore {
         &self,
         options: &BucketPruneOptions,
         look: Look<'_>,
+        stop: Option<&Stop>,
     ) -> Result<BucketPruneReport> {
         if options.older_than < LEAST_AGE {
             return Err(Error::invalid(
@@ -240,15 +251,20 @@ impl BucketStore {
             .remedy("leave --older-than out, or give 7d or more"));
         }
         if options.dry_run {
-            return self.prune_at(options.now, options, look, None).await;
+            return unless_stopped(stop, self.prune_at(options.now, options, look, None)).await;
         }
-        self.require_conditions().await?;
-        let now = self.store_time().await?;
-        let mark = self.begin_prune(now).await?;
-        let pruned = match self.refuse_copies(now).await {
-            Ok(()) => self.prune_at(now, options, look, Some(&mark)).await,
-            Err(e) => Err(e),
+        let preparing = async {
+            self.require_conditions().await?;
+            self.store_time().await
         };
+        let now = unless_stopped(stop, preparing).await?;
+        // Never cut off: afterwards it would be unknown whether the mark is there.
+        let mark = self.begin_prune(now).await?;
+        let pruning = async {
+            self.refuse_copies(now).await?;
+            self.prune_at(now, options, look, Some(&mark)).await
+        };
+        let pruned = unless_stopped(stop, pruning).await;
         // Left behind, it would keep others out for some minutes.
         let ended = mark.end(self).await;
         pruned.and_then(|report| ended.map(|()| report))
@@ -318,7 +334,19 @@ impl BucketStore {
         mark: Option<&PruneMark>,
     ) -> Result<BucketPruneReport> {
         let Versioned { index, version } = self.index().await?;
-        let leases = self.counting_leases(now, options.dry_run, look).await?;
+        let leases = self.counting_leases(now, look, mark).await?;
+        // After the leases: whoever takes one out has marked its image before.
+        let mut marks = self.marks().await?;
+        if let Some(mark) = mark {
+            for judged in &leases.over {
+                mark.renew(self).await?;
+                let marked = self.end_lease_with(judged, &index, &marks).await?;
+                marks.extend(marked.map(|(image, tags)| (image, Mark { tags, since: now })));
+            }
+        }
+        let marked: BTreeSet<_> = marks.keys().copied().collect();
+        let ended = leases.over.iter().filter_map(|judged| judged.found.lease.as_ref().ok());
+        let ended = ended.map(|lease| lease.image).collect();
         let objects = self.objects_below("blobs/sha256").await?.into_iter();
         let blob = |(hex, meta): (String, ObjectMeta)| {
             let (digest, written) = (Digest::from_hex(&hex)?, meta.last_modified.into());
@@ -330,8 +358,8 @@ impl BucketStore {
             index: &index,
             blobs: objects.filter_map(blob).collect(),
             leases: leases.counting,
-            ended: leases.ended,
-            marks: self.marks().await?,
+            ended,
+            marks,
         };
         let decision = self.decide(PrunePlan::new(rules, input), mark).await?;
         let report = BucketPruneReport {
@@ -340,7 +368,7 @@ impl BucketStore {
             young_blobs: decision.young.len() as u64,
             images: decision.images,
             untagged: decision.untagged,
-            ended_leases: leases.over,
+            ended_leases: leases.over.len() as u64,
         };
         let Some(mark) = mark else { return Ok(report) };
         self.remove_lists(&index, version, decision.orphans).await?;
@@ -348,7 +376,7 @@ impl BucketStore {
             mark.renew(self).await?;
             self.delete(&blob_name(&blob.digest)).await?;
         }
-        self.update_marks(&report).await?;
+        self.update_marks(&report, &marked, mark).await?;
         Ok(report)
     }
 
@@ -398,13 +426,19 @@ impl BucketStore {
     }
 
     /// Marks what was seen to be without a name, and forgets marks that mean nothing any more.
-    async fn update_marks(&self, report: &BucketPruneReport) -> Result<()> {
-        let marks = self.marks().await?;
+    async fn update_marks(
+        &self,
+        report: &BucketPruneReport,
+        marked: &BTreeSet<Digest>,
+        mark: &PruneMark,
+    ) -> Result<()> {
         let untagged: BTreeSet<_> = report.untagged.iter().map(|image| image.digest).collect();
-        for digest in marks.keys().filter(|digest| !untagged.contains(digest)) {
+        for digest in marked.difference(&untagged) {
+            mark.renew(self).await?;
             self.delete(&format!("{UNTAGGED}/{}", digest.hex())).await?;
         }
-        for digest in untagged.iter().filter(|digest| !marks.contains_key(digest)) {
+        for digest in untagged.difference(marked) {
+            mark.renew(self).await?;
             self.mark(digest, &[]).await?;
         }
         Ok(())
@@ -463,11 +497,24 @@ impl PruneMark {
     pub(super) async fn end(&self, store: &BucketStore) -> Result<()> {
         let state = self.state.lock().await;
         match store.object(PRUNING, MAX_MANIFEST_SIZE).await {
-            Ok((bytes, _)) if bytes == state.bytes => store.delete(PRUNING).await,
+            // A renewal that was cut off may have taken place.
+            Ok((bytes, _)) if bytes == state.bytes || bytes == mark_bytes(self.begun, state.renewals + 1) => {
+                store.delete(PRUNING).await
+            }
             Err(e) if e.kind() != ErrorKind::NotFound => Err(e),
             _ => Ok(()),
         }
     }
+}
+
+/// The result of `work`; [`ErrorKind::Cancelled`] where it is asked to stop before that is there.
+pub(super) async fn unless_stopped<T>(
+    stop: Option<&Stop>,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let Some(stop) = stop else { return work.await };
+    let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
+    stop.before(work).await.unwrap_or_else(stopped)
 }
 
 /// The error about an image that disks need.
