@@ -86,7 +86,7 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
             Record::Broker(_) | Record::Host { .. } | Record::Whole => {}
         }
     }
-    disk.recovered(|_| 0);
+    disk.recovered(|_| 0, |block| block.0 % 2 == 0);
     Ok(())
 }
 

@@ -48,7 +48,7 @@
 //! from each other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the mark
 //! before, and with it the knowledge that everything up to there was durable. A group that does not fit a slot is made
 //! durable first, and then a mark without a copy; a caller is told of success only after both. A journal that is closed
-//! in good order gets a mark in the other slot as well.
+//! in good order gets a mark in the other slot as well, which is replaced when it is opened.
 //!
 //! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` says what can be done.
 //!
@@ -162,6 +162,8 @@ pub struct End {
     pub front_restored: bool,
     /// `true` if it was closed in good order.
     pub closed: bool,
+    /// The slots whose marks say so.
+    pub closed_marks: [bool; 2],
     /// Its version.
     pub version: u32,
     /// How many journals it has replaced.
@@ -309,7 +311,8 @@ impl<R: Read> Reader<R> {
             torn: None,
             restored: Vec::new(),
             front_restored: front.restored,
-            closed: marks.closed(),
+            closed: marks.closed() != [false; 2],
+            closed_marks: marks.closed(),
             version: VERSION,
             generation: front.generation,
             chain: Chain::begin(front.generation),

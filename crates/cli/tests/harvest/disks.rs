@@ -58,6 +58,30 @@ fn what_was_written_is_there_after_restarts_and_kills() {
     daemon.stop();
 }
 
+/// Free flash that is erased is not erased once more by each restart, which would be wear.
+#[test]
+fn an_orderly_restart_wears_no_flash() {
+    if !installed(&["qemu-io"]) {
+        return;
+    }
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 2G");
+    let db = daemon.create("db --channels 2");
+    qemu_io(&scene, &db, &["write -P 0x5a 0 4M", "flush"]);
+    let erasures = |daemon: &Daemon<'_>| daemon.ask("status")["flash"]["erasures"].as_u64().unwrap();
+    let before = erasures(&daemon);
+    for round in 1..4 {
+        daemon.restart();
+        qemu_io(&scene, &db, &[&format!("write -P 0x33 {}M 3M", 8 * round), "flush", "read -P 0x5a 0 4M"]);
+    }
+    assert_eq!(erasures(&daemon), before);
+    // A killed daemon may have programmed anything.
+    daemon.kill_and_start();
+    qemu_io(&scene, &db, &["write -P 0x44 40M 3M", "flush", "read -P 0x5a 0 4M", "read -P 0x33 24M 3M"]);
+    assert!(erasures(&daemon) > before);
+    daemon.stop();
+}
+
 #[test]
 fn a_channel_has_the_rate_that_it_was_given() {
     if !installed(&["qemu-io"]) {

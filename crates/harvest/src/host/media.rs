@@ -1,18 +1,34 @@
 //! The flash of a host as its parts see it: every read, program and erasure goes through here, in its turn.
 //!
-//! It counts, waits at the gate, and knows which blocks are certainly clean: erased for ever since this process began
-//! and not programmed since. A block that is clean need not be erased again when it changes hands; of all others
-//! nothing is known, and they are.
+//! It counts, waits at the gate, and knows which blocks are certainly clean: erased for ever and not programmed since.
+//! A block that is clean need not be erased again before it is used or changes hands; of all others nothing is known,
+//! and they are.
+//!
+//! # Restarts
+//!
+//! A host that is closed in good order writes the clean blocks to its journal ([`Media::end`]), and programs nothing
+//! from then on. The next start believes that list only if the journal was closed right after it, and makes durable
+//! that the journal is open again before it programs anything. So after a crash nothing is known of any block, and each
+//! is erased before it is used.
 
 use super::meta::Meta;
 use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
 use crate::gate::{Access, Gate};
 use crate::lane::Class;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Blocks erased at a time on flash whose erasures share a wait for the disk.
 const TOGETHER: usize = 64;
+
+/// The state of a block that was programmed, or of which nothing is known.
+const UNKNOWN: u8 = 0;
+/// The state of a block that was erased, but may hold after a loss of power what it held before.
+const VOLATILE: u8 = 1;
+/// The state of a block that was [`VOLATILE`] when the flush began that is under way.
+const FLUSHING: u8 = 2;
+/// The state of a block that was erased for ever.
+const CLEAN: u8 = 3;
 
 /// The flash, the gate before it, and what was done to it.
 pub(crate) struct Media {
@@ -20,7 +36,9 @@ pub(crate) struct Media {
     gate: Gate,
     geometry: Geometry,
     emulated: bool,
-    clean: Vec<AtomicU64>,
+    states: Vec<AtomicU8>,
+    /// Nothing is programmed any more.
+    ended: AtomicBool,
     read: AtomicU64,
     programmed: AtomicU64,
     given_up: AtomicU64,
@@ -52,14 +70,14 @@ impl Media {
     /// `emulated` says that the gate gives operations their time; `clean` that all blocks are known to be erased.
     pub(crate) fn new(flash: Arc<dyn Flash>, gate: Gate, emulated: bool, clean: bool) -> Self {
         let geometry = flash.geometry();
-        let words = geometry.total_blocks().div_ceil(64);
-        let word = || AtomicU64::new(if clean { u64::MAX } else { 0 });
+        let state = if clean { CLEAN } else { UNKNOWN };
         Self {
             flash,
             gate,
             geometry,
             emulated,
-            clean: (0..words).map(|_| word()).collect(),
+            states: (0..geometry.total_blocks()).map(|_| AtomicU8::new(state)).collect(),
+            ended: AtomicBool::new(false),
             read: AtomicU64::new(0),
             programmed: AtomicU64::new(0),
             given_up: AtomicU64::new(0),
@@ -117,8 +135,12 @@ impl Media {
 
     /// Programs, with leave from the gate.
     pub(crate) fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
-        if let Some(word) = self.clean.get(block.0 as usize / 64) {
-            word.fetch_and(!(1 << (block.0 % 64)), Ordering::AcqRel);
+        // Before it looks for the end: whoever ends it looks at the states after that.
+        if let Some(state) = self.states.get(block.0 as usize) {
+            state.store(UNKNOWN, Ordering::SeqCst);
+        }
+        if self.ended.load(Ordering::SeqCst) {
+            return Err(closing());
         }
         self.programmed.fetch_add(data.len() as u64, Ordering::Relaxed);
         let programmed = self.flash.program(block, page, data);
@@ -160,14 +182,11 @@ impl Media {
         blocks: &[FlashBlock],
         go_on: impl Fn() -> bool,
     ) -> Result<Vec<FlashBlock>, FlashError> {
-        let dirty: Vec<FlashBlock> =
-            blocks.iter().copied().filter(|block| !self.is_clean(*block) || self.is_bad(*block)).collect();
+        let dirty: Vec<FlashBlock> = blocks.iter().copied().filter(|block| !self.is_clean(*block)).collect();
         let mut bad = Vec::new();
         for part in dirty.chunks(if self.emulated { 1 } else { TOGETHER }) {
             if !go_on() {
-                let error =
-                    headstart_block::Error::new(crate::ErrorKind::Cancelled, "the host is being closed");
-                return Err(FlashError::Failed(error));
+                return Err(closing());
             }
             let bundle = [(part[0], Access::Erase)];
             let _pass = self.gate.enter(Class::HarvestCollect, &bundle);
@@ -221,21 +240,53 @@ impl Media {
         self.saved_wear.store(wear.iter().sum(), Ordering::Relaxed);
     }
 
-    fn is_clean(&self, block: FlashBlock) -> bool {
-        let word = self.clean.get(block.0 as usize / 64);
-        word.is_some_and(|word| word.load(Ordering::Acquire) & 1 << (block.0 % 64) != 0)
+    /// `true` if a block is certainly erased, and was not found bad.
+    pub(crate) fn is_clean(&self, block: FlashBlock) -> bool {
+        let state = self.states.get(block.0 as usize);
+        state.is_some_and(|state| state.load(Ordering::SeqCst) == CLEAN) && !self.is_bad(block)
+    }
+
+    /// Programs nothing from now on, and returns the record of the blocks that are clean, after a flush.
+    pub(crate) fn end(&self) -> Result<Meta, FlashError> {
+        self.ended.store(true, Ordering::SeqCst);
+        let replace = |from, to| {
+            for state in &self.states {
+                let _ = state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
+            }
+        };
+        replace(VOLATILE, FLUSHING);
+        self.flash.flush()?;
+        replace(FLUSHING, CLEAN);
+        let mut bits = vec![0; self.states.len().div_ceil(8)];
+        for block in (0..self.geometry.total_blocks()).filter(|block| self.is_clean(FlashBlock(*block))) {
+            bits[block as usize / 8] |= 1 << (block % 8);
+        }
+        Ok(Meta::Clean(bits))
+    }
+
+    /// The blocks that are clean, as the journal of a host that was closed in good order has them.
+    pub(crate) fn recover_clean(&self, bits: &[u8]) {
+        for (block, state) in self.states.iter().enumerate() {
+            if bits.get(block / 8).is_some_and(|byte| byte & 1 << (block % 8) != 0) {
+                state.store(CLEAN, Ordering::SeqCst);
+            }
+        }
     }
 
     /// A block was erased, perhaps for ever.
     fn note(&self, for_harvest: bool, block: FlashBlock, for_ever: bool) {
-        if let Some(word) = self.clean.get(block.0 as usize / 64).filter(|_| for_ever) {
-            word.fetch_or(1 << (block.0 % 64), Ordering::AcqRel);
+        if let Some(state) = self.states.get(block.0 as usize) {
+            state.store(if for_ever { CLEAN } else { VOLATILE }, Ordering::SeqCst);
         }
         if for_harvest {
             let count = self.harvest_wear.get(usize::from(self.geometry.channel(block)));
             count.map(|count| count.fetch_add(1, Ordering::Relaxed));
         }
     }
+}
+
+fn closing() -> FlashError {
+    FlashError::Failed(headstart_block::Error::new(crate::ErrorKind::Cancelled, "the host is being closed"))
 }
 
 #[cfg(test)]
@@ -245,16 +296,74 @@ mod tests {
     use crate::lane::{Lanes, Settings, Speed};
     use std::time::Duration;
 
-    #[test]
-    fn what_was_erased_for_its_owner_is_erased_for_the_next() {
-        let dir = tempfile::tempdir().unwrap();
-        let geometry = Geometry { channels: 1, dies: 1, planes: 1, blocks: 4, pages: 2, page_size: 4096 };
-        let path = dir.path().join("flash");
-        let flash = FileFlash::create(&path, &FileFlash::table_beside(&path), geometry).unwrap();
+    const GEOMETRY: Geometry =
+        Geometry { channels: 1, dies: 1, planes: 1, blocks: 4, pages: 2, page_size: 4096 };
+
+    /// Flash in a file, of which `clean` says that all of it is erased.
+    fn opened(dir: &std::path::Path, clean: bool) -> Media {
+        let (path, geometry) = (dir.join("flash"), GEOMETRY);
+        let table = FileFlash::table_beside(&path);
+        let flash = if clean {
+            FileFlash::create(&path, &table, geometry).unwrap()
+        } else {
+            FileFlash::open(&path, &table).unwrap()
+        };
         let settings = Settings { guard: Duration::ZERO, ..Settings::default() };
         let lanes = Lanes::new(&geometry, Speed::Bucket { rate: None, burst: 1 }, settings);
         let gate = Gate::new(geometry, lanes, || Duration::ZERO);
-        let media = Media::new(Arc::new(flash), gate, false, true);
+        Media::new(Arc::new(flash), gate, false, clean)
+    }
+
+    /// The bits of a record of clean blocks.
+    fn bits_of(record: &Meta) -> &[u8] {
+        let Meta::Clean(bits) = record else { unreachable!("{record:?}") };
+        bits
+    }
+
+    /// The blocks of a record, by their numbers.
+    fn listed(record: &Meta) -> Vec<u32> {
+        let bits = bits_of(record);
+        (0..GEOMETRY.total_blocks())
+            .filter(|block| bits[*block as usize / 8] & 1 << (block % 8) != 0)
+            .collect()
+    }
+
+    #[test]
+    fn what_is_clean_at_the_end_is_clean_at_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = [7; 4096];
+        let media = opened(dir.path(), true);
+        for block in [0, 1, 3] {
+            media.program(FlashBlock(block), 0, &page).unwrap();
+        }
+        media.erase(Class::RegularCollect, FlashBlock(1)).unwrap();
+        assert!(!media.is_clean(FlashBlock(1)), "a loss of power may bring it back");
+        let ended = media.end().unwrap();
+        let bits = bits_of(&ended);
+        assert_eq!(listed(&ended), [1, 2]);
+        assert!(media.program(FlashBlock(2), 0, &page).is_err(), "the list would not be true");
+        let read = |media: &Media| {
+            let mut page = [1; 4096];
+            media.read(FlashBlock(2), 0, &mut page).unwrap();
+            page
+        };
+        assert_eq!(read(&media), [0; 4096]);
+        drop(media);
+        let media = opened(dir.path(), false);
+        assert_eq!(listed(&media.end().unwrap()), [0; 0], "nothing is known without the list");
+        drop(media);
+        let media = opened(dir.path(), false);
+        media.recover_clean(bits);
+        media.erase_all(true, &[1, 2].map(FlashBlock), || true).unwrap();
+        assert_eq!([1, 2].map(|block| media.wear(FlashBlock(block))), [1, 0]);
+        media.program(FlashBlock(1), 0, &page).unwrap();
+        assert_eq!(listed(&media.end().unwrap()), [2]);
+    }
+
+    #[test]
+    fn what_was_erased_for_its_owner_is_erased_for_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let media = opened(dir.path(), true);
         let block = FlashBlock(1);
         let hand_over = || media.erase_all(true, &[block], || true).unwrap();
         hand_over();

@@ -27,6 +27,9 @@ pub(crate) enum Meta {
     Looked(Looked),
     /// Erasures for harvest VMs by channel, since the flash was made.
     HarvestWear(Vec<u64>),
+    /// The blocks that are erased, one bit each, the first in the lowest bit of the first byte. It counts only as the
+    /// last record of a journal that was closed in good order.
+    Clean(Vec<u8>),
 }
 
 impl Meta {

@@ -529,6 +529,7 @@ impl Host {
         self.settle()?;
         if self.log.may_take(0).is_ok() {
             self.save_wear(1);
+            self.save_clean();
             self.log.close(&self.media)?;
         }
         self.check()
@@ -539,6 +540,14 @@ impl Host {
         let saved = self.media.unsaved_wear(least).map(|wear| self.log.append(&wear.record()?)).transpose();
         if let Err(error) = saved {
             tracing::warn!(%error, "the wear for harvest VMs cannot be noted");
+        }
+    }
+
+    /// Writes to the journal which blocks are erased, as its last record. Nothing is programmed from here on.
+    fn save_clean(&self) {
+        let ended = self.media.end().map_err(|error| log::from_flash(error, "the flash cannot be flushed"));
+        if let Err(error) = ended.and_then(|clean| self.log.append(&clean.record()?)) {
+            tracing::warn!(%error, "what is erased cannot be noted, and is erased again at the next start");
         }
     }
 

@@ -4,7 +4,8 @@
 //! snapshot and changes. Then what the broker and the FTLs disagree about is put right, where a crash came between
 //! the two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
 //! attached. All that comes to an FTL this way comes before it is said to be
-//! [recovered](crate::vssd::Vssd::recovered), and so is erased before it is used. Last, what was begun is done again.
+//! [recovered](crate::vssd::Vssd::recovered), and so is erased before it is used, unless the host was closed in good
+//! order and the journal says that it is erased. Last, what was begun is done again.
 
 use super::levelling::{Levelling, Looked};
 use super::log::{Log, decoded};
@@ -44,6 +45,8 @@ pub(super) struct Known {
     sold: Vec<Sold>,
     looked: Option<Looked>,
     harvest_wear: Vec<u64>,
+    /// The blocks that are erased, where the last record says that.
+    clean: Vec<u8>,
 }
 
 /// What a host is made of, apart from what its journal says.
@@ -154,8 +157,9 @@ impl Host {
     fn recover(&self, known: Known) -> Result<()> {
         let control = &mut *lock(&self.control);
         let there: BTreeSet<VssdId> = control.broker.vssds().map(|(id, _)| id).collect();
-        let Known { mut made, vssds, last, since, sold, looked, harvest_wear, .. } = known;
+        let Known { mut made, vssds, last, since, sold, looked, harvest_wear, clean, .. } = known;
         self.media.recover_wear(&harvest_wear);
+        self.media.recover_clean(&clean);
         looked.into_iter().for_each(|looked| control.levelling.looked(looked));
         sold.into_iter().for_each(|sold| control.shelf.remember(sold));
         for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
@@ -171,7 +175,7 @@ impl Host {
             if let Some(change) = changes.last() {
                 last = change.number;
             }
-            vssd.recovered(|block| self.media.wear(block));
+            vssd.recovered(|block| self.media.wear(block), |block| self.media.is_clean(block));
             for action in &control.resumed {
                 // Before anybody writes there: what is there was moved, or its user was told that it is lost.
                 if let Action::Detach { ghost, slot, .. } = action
@@ -246,6 +250,9 @@ impl Host {
 fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
     let (mut known, mut snapshots) = (Known::default(), Snapshots::default());
     let (journal, end) = Journal::open(path, |record| known.add(&mut snapshots, record))?;
+    if !end.closed {
+        known.clean.clear();
+    }
     if let Some(torn) = end.torn {
         tracing::warn!(
             at = torn.at,
@@ -281,6 +288,7 @@ impl Known {
 
     /// What the next record says. `snapshots` gathers their parts.
     pub(super) fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
+        self.clean.clear();
         match record {
             Record::Broker(step) => self.steps.push(step),
             Record::Host { meta } => self.meta(Meta::of(&meta)?),
@@ -318,6 +326,7 @@ impl Known {
             Meta::Sold(sold) => self.sold.extend(sold),
             Meta::Looked(looked) => self.looked = Some(looked),
             Meta::HarvestWear(wear) => self.harvest_wear = wear,
+            Meta::Clean(blocks) => self.clean = blocks,
         }
     }
 }

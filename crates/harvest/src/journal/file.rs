@@ -109,10 +109,10 @@ impl Written {
         self.file.sync_data()
     }
 
-    /// Adds a mark that all is there.
-    fn close(&self) -> io::Result<()> {
-        let mark = group::mark(self.generation, &self.chain, self.last, &[], true);
-        self.file.write(&mark, slot_at(self.slot))?;
+    /// Writes a mark to a slot: all is there, and the journal is closed in good order or not.
+    fn mark(&self, slot: usize, closed: bool) -> io::Result<()> {
+        let mark = group::mark(self.generation, &self.chain, self.last, &[], closed);
+        self.file.write(&mark, slot_at(slot))?;
         self.file.sync_data()
     }
 }
@@ -159,7 +159,7 @@ impl Journal {
     }
 
     /// Opens a journal, hands its records over in order, and cuts off its torn tail. One of an earlier version is
-    /// replaced by one of this version.
+    /// replaced by one of this version; one that was closed in good order is not closed any more, durably.
     ///
     /// # Errors
     /// As [`replay`], or the file cannot be opened or cut.
@@ -195,6 +195,14 @@ impl Journal {
             slot: end.slot,
             len: end.end,
         };
+        if end.closed {
+            // Over each mark that says so, and never over the only one: a crash may follow before anything is appended.
+            let other = Some(1 - written.slot).filter(|slot| end.closed_marks[*slot]);
+            for slot in [written.slot].into_iter().chain(other) {
+                let failed = |error| Error::io("cannot note that it is open", error);
+                written.mark(slot, false).map_err(|error| failed(error).remedy("see to its disk"))?;
+            }
+        }
         let room = written.file.room(end.end);
         Ok((Self::over(path, written, room, FRONT as u64), end))
     }
@@ -311,7 +319,7 @@ impl Journal {
         state.writing = true;
         let written = state.written.clone();
         drop(state);
-        let closed = written.close();
+        let closed = written.mark(written.slot, true);
         let mut state = self.lock();
         state.writing = false;
         match closed {

@@ -209,10 +209,11 @@ impl Marks {
         self.0.iter().flatten().map(|mark| mark.number).max().unwrap_or(0)
     }
 
-    /// `true` if the journal was closed in good order, and nothing was written since.
-    pub(super) fn closed(&self) -> bool {
+    /// `true` for each slot whose mark says that the journal was closed in good order, and nothing was written since.
+    pub(super) fn closed(&self) -> [bool; 2] {
         let newest = self.newest();
-        self.0.iter().flatten().any(|mark| mark.number == newest && mark.closed)
+        let says = |mark: &Option<Mark>| mark.as_ref().is_some_and(|it| it.number == newest && it.closed);
+        [says(&self.0[0]), says(&self.0[1])]
     }
 
     /// The slot that the next mark goes to: the one with nothing, or the older.

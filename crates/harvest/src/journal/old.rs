@@ -82,6 +82,7 @@ fn ended(end: u64, torn: Option<Torn>) -> End {
         restored: Vec::new(),
         front_restored: false,
         closed: false,
+        closed_marks: [false; 2],
         version: VERSION,
         generation: 0,
         chain: Chain::begin(0),

@@ -204,9 +204,10 @@ impl Vssd {
         Ok(())
     }
 
-    /// All changes were applied, and are durable: makes it ready. `wear` says how often a block was erased. Blocks that
-    /// hold nothing are erased before they are used, and those that hold something are not written until they were.
-    pub fn recovered(&mut self, wear: impl Fn(FlashBlock) -> u32) {
+    /// All changes were applied, and are durable: makes it ready. `wear` says how often a block was erased, `is_clean`
+    /// whether it is certainly erased now. Other blocks that hold nothing are erased before they are used, and those
+    /// that hold something are not written until they were.
+    pub fn recovered(&mut self, wear: impl Fn(FlashBlock) -> u32, is_clean: impl Fn(FlashBlock) -> bool) {
         self.replaying = false;
         self.durable = self.last;
         self.open = Open::default();
@@ -222,6 +223,7 @@ impl Vssd {
             self.space.change(entry, |info| (info.wear, info.holds, info.next) = (wear(block), 0, u16::MAX));
             match (info.valid, info.failing) {
                 (0, true) => self.space.put(entry, State::Bad),
+                (0, false) if is_clean(block) => self.space.put(entry, State::Free),
                 (0, false) => self.space.put(entry, State::Dirty),
                 _ => {}
             }

@@ -265,6 +265,71 @@ fn enumerate(end: End, step: u64, live: Life) {
     assert!(points > 300, "{points}");
 }
 
+/// A host that was closed in good order knows what is erased, and dies after it used some of that.
+fn crash_after_a_close_at(point: u64, end: End) -> bool {
+    let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
+    let host = machine.restart();
+    live(&host, &mut model).unwrap();
+    model.flush(&host, "regular").unwrap();
+    host.close().unwrap();
+    drop(host);
+    let fuse = Fuse::of(point);
+    if let Ok(host) = machine.start(&fuse) {
+        let written = ["regular", "second"].map(|name| model.write(&host, name, 3..40));
+        let _ = written.into_iter().collect::<Result<Vec<_>>>().and_then(|_| model.flush(&host, "regular"));
+        if point.is_multiple_of(3) {
+            let _ = host.close();
+        }
+    }
+    let died = fuse.is_dead();
+    if end == End::PowerLost {
+        machine.lose_power(&[]);
+    }
+    let host = machine.restart();
+    model.check(&host);
+    nobodys_is_clean(&machine, &host, point);
+    // The rules of flash hold: nothing is programmed that is not erased.
+    model.write(&host, "regular", 5..90).unwrap();
+    model.flush(&host, "regular").unwrap();
+    model.check(&host);
+    settled(&host, point);
+    ends_well(&machine, &host, point);
+    died
+}
+
+#[test]
+fn killed_or_without_power_at_every_point_after_a_close() {
+    for end in [End::Killed, End::PowerLost] {
+        let points = (0..).take_while(|point| crash_after_a_close_at(*point, end)).count();
+        assert!(points > 30, "{points}");
+    }
+}
+
+/// What is erased when a host is closed is not erased again by the next.
+#[test]
+fn an_orderly_restart_wears_no_flash() {
+    let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
+    let host = machine.restart();
+    host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64))).unwrap();
+    model.write(&host, "regular", 0..10).unwrap();
+    model.flush(&host, "regular").unwrap();
+    let erasures = |host: &Arc<Host>| host.status().flash.erasures;
+    let first = erasures(&host);
+    host.close().unwrap();
+    drop(host);
+    let host = machine.restart();
+    model.write(&host, "regular", 20..60).unwrap();
+    model.flush(&host, "regular").unwrap();
+    model.check(&host);
+    assert_eq!(erasures(&host), first);
+    // One that was killed knows nothing.
+    drop(host);
+    let host = machine.restart();
+    model.write(&host, "regular", 60..80).unwrap();
+    model.flush(&host, "regular").unwrap();
+    assert!(erasures(&host) > first);
+}
+
 /// Channels change owners under data of both, there and back.
 pub(super) fn swap(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     for name in ["regular", "second"] {

@@ -189,10 +189,35 @@ fn what_was_synced_is_there_whatever_bit_is_wrong() {
             assert!(decode(&bytes[..cut]).map_or(true, |decoded| decoded.records == all), "{cut}");
         }
         std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(opened(&path).1.end.closed, close);
+        assert!(!opened(&path).1.end.closed, "it was opened since, and perhaps used");
         let (journal, _) = opened(&path);
         journal.write(&records[0]).unwrap();
         let (_, decoded) = opened(&path);
         assert!(decoded.records.len() == all.len() + 1 && !decoded.end.closed);
+    }
+}
+
+/// Whichever marks say that a journal was closed, none does once it was opened.
+#[test]
+fn an_open_journal_does_not_say_that_it_is_closed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
+    let records = records();
+    for (closes, damaged) in [(1, None), (2, None), (1, Some(0)), (1, Some(1)), (2, Some(0)), (2, Some(1))] {
+        let journal = Journal::create(&path, &records[..1]).unwrap();
+        journal.write(&records[1]).unwrap();
+        (0..closes).for_each(|_| journal.close().unwrap());
+        drop(journal);
+        let mut bytes = std::fs::read(&path).unwrap();
+        if let Some(slot) = damaged {
+            bytes[usize::try_from(slot_at(slot)).unwrap()] ^= 1;
+            std::fs::write(&path, &bytes).unwrap();
+        }
+        let was_closed = opened(&path).1.end.closed;
+        assert!(was_closed || (closes == 1 && damaged.is_some()), "{closes} {damaged:?}");
+        let after = opened(&path).1;
+        assert!(!after.end.closed && after.records == records[..2], "{closes} {damaged:?}");
     }
 }
 

@@ -69,6 +69,11 @@ impl Toy {
         self.wear.get(&block).copied().unwrap_or(0)
     }
 
+    /// `true` if a block holds nothing and can be programmed.
+    pub(super) fn is_erased(&self, block: FlashBlock) -> bool {
+        !self.blocks.contains_key(&block) && !self.bad.contains(&block)
+    }
+
     pub(super) fn flush(&mut self) {
         self.unflushed.clear();
     }
