@@ -63,12 +63,14 @@ impl fmt::Display for Part {
         }
         list(of, "pins").iter().try_for_each(|pin| write_pin(f, pin))?;
         let did = &of["counters"];
-        write!(
-            f,
-            "\nof what its disks wanted, {} came from other hosts and {} were left to the store",
-            bytes(did, "brought_bytes"),
-            bytes(did, "elsewhere_bytes")
-        )?;
+        if number(did, "brought_bytes") + number(did, "elsewhere_bytes") > 0 {
+            write!(
+                f,
+                "\nof what its disks and pinned images lacked, {} came from other hosts and {} were left to the store",
+                bytes(did, "brought_bytes"),
+                bytes(did, "elsewhere_bytes")
+            )?;
+        }
         write!(
             f,
             "\nfor other hosts {} were sent and {} fetched; {} dropped for wrong bytes, {} for other reasons",

@@ -32,6 +32,8 @@ fn that_a_host_is_in_the_swarm_is_said_when_it_is() {
     b.line("that it is in the swarm", PATIENCE, |line| line == "b is in the swarm: connected to a");
     let status = scene.ok(&format!("swarm status {}", a.option())).stdout;
     assert!(status.contains("\nits certificate is valid until 2"), "{status}");
+    // Neither has a disk, and nothing is pinned.
+    assert!(!status.contains("left to the store"), "{status}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
         said.starts_with("b: agent at 127.0.0.1:") && said.contains("\na: agent at 127.0.0.1:"),
         "{said}"
     );
+    assert!(said.contains("\nof what its disks and pinned images lacked, "), "{said}");
     // Without its agent, it goes on by itself.
     second.kill();
     let lost =
