@@ -43,7 +43,7 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 /// started again. The default keeps nothing.
 #[derive(Default)]
 pub struct Hold {
-    _in_directory: Option<HeldLease>,
+    in_directory: Mutex<Option<HeldLease>>,
     in_store: Mutex<Option<InStore>>,
 }
 
@@ -109,12 +109,15 @@ fn stays(id: &str, location: &str, why: &str) -> String {
 impl Hold {
     /// By a lease in a directory of this host.
     pub(crate) fn in_directory(lease: HeldLease) -> Self {
-        Self { _in_directory: Some(lease), in_store: Mutex::default() }
+        Self { in_directory: Mutex::new(Some(lease)), in_store: Mutex::default() }
     }
 
-    /// Gives the image up: the disk is detached. What a writable directory needs stays held. (A lease in a directory
-    /// ends with this.)
+    /// Gives the image up: the disk is detached. What a writable directory needs stays held.
     pub fn release(&self) {
+        let in_directory = self.in_directory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(held) = in_directory {
+            held.release();
+        }
         if let Some(mut held) = self.take() {
             held.release();
         }
@@ -249,7 +252,7 @@ impl Leasing {
         let is_written = begins == RENEWED;
         let renewing = runtime.spawn(claim.renew(begins, is_written, pauses)).abort_handle();
         let held = InStore { store, runtime, id, record, location, renewing, is_released: false };
-        Ok((Hold { _in_directory: None, in_store: Mutex::new(Some(held)) }, warning))
+        Ok((Hold { in_directory: Mutex::default(), in_store: Mutex::new(Some(held)) }, warning))
     }
 }
 

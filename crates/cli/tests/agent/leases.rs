@@ -8,9 +8,39 @@ use crate::scene::Scene;
 use crate::tools::installed;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PRUNE: &str = "image prune file://~/store --older-than 0s";
+
+/// The number of files in the store's directory of leases.
+fn leases(scene: &Scene) -> usize {
+    fs::read_dir(scene.path("store/.headstart/leases")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn a_detached_disk_leaves_no_file_in_its_store_and_a_stopped_one_keeps_it() {
+    let scene = Scene::new();
+    fs::write(scene.path("1.raw"), noise(1, 256 << 10)).unwrap();
+    scene.ok("image import 1.raw file://~/store:base");
+    let mut agent = Agent::start(&scene, "a", "");
+    agent.attach("vm=file://~/store:base --nbd unix:~/vm.sock");
+    agent.kill();
+    // The host goes down in good order, and comes back.
+    let pid = fs::read_to_string(scene.path("a/disks/vm.pid")).unwrap();
+    kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::TERM).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while !fs::read_to_string(scene.path("a/disks/vm.out")).unwrap().contains("{\"reads\"") {
+        assert!(Instant::now() < until, "the disk does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(leases(&scene), 1);
+    agent.again();
+    agent.disk_that("serving", |disk| disk["state"] == "serving");
+    assert_eq!(leases(&scene), 1);
+    agent.detach("vm");
+    assert_eq!(leases(&scene), 0);
+    agent.stop();
+}
 
 #[test]
 fn a_disk_that_is_started_again_finds_its_image() {
@@ -45,6 +75,7 @@ fn a_disk_that_is_started_again_finds_its_image() {
     // One lease, however often it was started.
     assert_eq!(scene.json("lease list file://~/store")["leases"].as_array().unwrap().len(), 1);
     agent.detach("vm");
+    assert_eq!(leases(&scene), 0);
     let pruned = scene.json(PRUNE);
     assert_eq!(pruned["images"][0]["digest"], made["digest"], "{pruned}");
     assert_eq!(scene.json("lease list file://~/store")["leases"].as_array().unwrap().len(), 0);

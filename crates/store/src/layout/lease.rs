@@ -359,6 +359,13 @@ pub struct HeldLease {
     _file: File,
 }
 
+impl HeldLease {
+    /// Ends the lease, also where the disk's record is still there: the disk is not started again.
+    pub fn release(mut self) {
+        self.record = None;
+    }
+}
+
 impl Drop for HeldLease {
     fn drop(&mut self) {
         if !self.record.as_deref().is_some_and(Path::exists) {
