@@ -1,9 +1,12 @@
 //! Remove, prune, list: what an image needs stays, whatever goes on beside it.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
-use crate::scene::Scene;
+use crate::scene::{Run, Scene};
+use crate::tools::installed;
 use serde_json::json;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// Images go with their last name: how long they are kept else is tested with what disks need.
 const PRUNE: &str = "image prune file://~/store --older-than 0s";
@@ -62,6 +65,41 @@ fn list_shows_what_there_is() {
     scene.ok(&format!("image remove file://~/store@{}", made["digest"].as_str().unwrap()));
     let listed = scene.json("image list file://~/store");
     assert_eq!(listed["images"].as_array().unwrap().len(), 2, "{listed}");
+}
+
+/// A dry run looks at a store that its user may not write; what would change it says what is wrong.
+#[test]
+fn a_dry_run_needs_no_right_to_write() {
+    if !installed(&["setpriv"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 4);
+    let made = scene.json("image import a.raw file://~/store:a");
+    scene.ok("image import a.raw file://~/store:b --codec lz4");
+    scene.ok("image remove file://~/store:a");
+    let set_modes = |dirs, lock| {
+        for (name, mode) in [("store/.headstart/lock", lock), ("store/.headstart", dirs), ("store", dirs)] {
+            fs::set_permissions(scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+    };
+    let run = |words: &str| {
+        let it = scene.command(words);
+        // Root too is held by what is not allowed.
+        let mut command = Command::new("setpriv");
+        command.args(["--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]);
+        command.arg(it.get_program()).args(it.get_args()).current_dir(scene.path(""));
+        Run::of(words, &mut command)
+    };
+    set_modes(0o500, 0);
+    let seen = run("image prune file://~/store --older-than 0s --dry-run --json").succeeds().json();
+    assert_eq!(seen["images"][0]["digest"], made["digest"], "{seen}");
+    run("image remove file://~/store:b --dry-run").succeeds();
+    for words in ["image prune file://~/store", "image remove file://~/store:b"] {
+        run(words).fails(&["store", "cannot lock it: Permission denied", "a user who may write there"]);
+    }
+    set_modes(0o700, 0o600);
+    scene.ok("image inspect file://~/store:b");
 }
 
 /// Tags move while others are imported and pruned: every import that succeeds is whole.

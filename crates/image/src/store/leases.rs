@@ -167,8 +167,8 @@ impl ImageStore {
         self.layout.remove_lease(&lease.found.id)
     }
 
-    /// The leases that count, and the blobs that they name. What is over is taken out where `ends_over`.
-    pub(super) fn counting_leases(&self, lock: &LayoutLock, ends_over: bool) -> Result<CountingLeases> {
+    /// The leases that count, and the blobs that they name. What is over is taken out under a lock, if there is one.
+    pub(super) fn counting_leases(&self, lock: Option<&LayoutLock>) -> Result<CountingLeases> {
         let mut counting = CountingLeases::default();
         for lease in self.leases()? {
             if lease.standing == Standing::Over {
@@ -176,7 +176,7 @@ impl ImageStore {
                 if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
                     counting.ended.insert(*image);
                 }
-                if ends_over {
+                if let Some(lock) = lock {
                     self.end_lease(lock, &lease)?;
                 }
                 continue;

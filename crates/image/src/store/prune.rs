@@ -89,10 +89,14 @@ impl ImageStore {
     /// # Errors
     /// As [`ImageStore::prune`].
     pub fn prune_with(&self, options: &PruneOptions) -> Result<PruneReport> {
-        let lock = self.layout.lock()?;
-        let policy = if options.dry_run { StalePolicy::Count } else { StalePolicy::Delete };
+        let (looking, lock) = if options.dry_run {
+            (self.layout.lock_to_look()?, None)
+        } else {
+            (None, Some(self.layout.lock()?))
+        };
+        let policy = if lock.is_some() { StalePolicy::Delete } else { StalePolicy::Count };
         let index = self.layout.index()?;
-        let leases = self.counting_leases(&lock, !options.dry_run)?;
+        let leases = self.counting_leases(lock.as_ref())?;
         // A writer that lives now takes its lease under the lock, and lives until this is decided, or dies.
         let keeps_all = remove_stale(&self.layout, StalePolicy::Count)?.publishes_early;
         let PruneOptions { now, older_than, force: ignores_leases, .. } = *options;
@@ -120,7 +124,8 @@ impl ImageStore {
             untagged: decision.untagged.clone(),
             ended_leases: leases.over,
         };
-        if policy == StalePolicy::Delete {
+        drop(looking);
+        if let Some(lock) = lock {
             self.carry_out(&lock, &decision)?;
             drop(lock);
             self.layout.empty_trash()?;

@@ -34,7 +34,7 @@ impl ImageStore {
     /// # Errors
     /// As [`ImageStore::remove`].
     pub fn remove_with(&self, selector: &Selector, force: bool, dry_run: bool) -> Result<Removal> {
-        let lock = self.layout.lock()?;
+        let _lock = if dry_run { self.layout.lock_to_look()? } else { Some(self.layout.lock()?) };
         let before = self.layout.index()?;
         let mut after = before.clone();
         if !after.remove(selector) {
@@ -43,7 +43,7 @@ impl ImageStore {
                 .remedy("`headstart image list` shows those that there are"));
         }
         let removal = difference(&before, &after);
-        let leases = self.counting_leases(&lock, false)?;
+        let leases = self.counting_leases(None)?;
         let holders = if leases.leases.is_empty() {
             Vec::new()
         } else {

@@ -12,6 +12,7 @@ use super::{
 use crate::MAX_MANIFEST_SIZE;
 use headstart_block::guarded::{GuardedDir, Like, open_regular, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256};
+use std::error::Error as StdError;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -190,7 +191,14 @@ impl LayoutDir {
             .and_then(|file| file.take(MAX_INDEX_SIZE + 1).read_to_end(&mut bytes))
             .map_err(|e| Error::io("cannot read", e))
             .and_then(|_| Index::parse(&bytes))
-            .map_err(|e| e.about(path.display()))
+            .map_err(|e| match e.kind() {
+                ErrorKind::Corrupt => e.about(path.display()).remedy(format!(
+                    "bring back a copy of that file; without one, each image whose digest is known can still be \
+                     copied: `headstart image copy file://{}@DIGEST file:///NEW:TAG`",
+                    self.root.display()
+                )),
+                _ => e.about(path.display()),
+            })
     }
 
     /// Opens a blob. Its content is not checked.
@@ -353,13 +361,27 @@ impl LayoutDir {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another process holds it for longer, and what making or locking a file reports.
     pub fn lock_within(&self, limit: Duration) -> Result<LayoutLock> {
-        let failed = |e| self.about(Error::io("cannot lock it", e));
+        let failed = |e: io::Error| {
+            let is_barred = is_barred(&e);
+            let error = self.about(Error::io("cannot lock it", e));
+            if is_barred { error.remedy("run it as a user who may write there") } else { error }
+        };
         let like = self.modes().map_err(failed)?.file;
         let dir = self.make_private().map_err(failed)?;
         let file = dir.open_or_create(LOCK, like).map_err(|e| failed(named(LOCK, e)))?;
         // No more than that: what another user put there may be a file of ours from elsewhere.
         tighten(&file, like.mode);
         Ok(LayoutLock { _file: lock_file(file, &dir.path().join(LOCK), limit)? })
+    }
+
+    /// The lock, as [`Self::lock`] waits for it, for somebody who only looks; none where this user may not write there.
+    ///
+    /// # Errors
+    /// As [`Self::lock`].
+    pub fn lock_to_look(&self) -> Result<Option<LayoutLock>> {
+        let lock = self.lock();
+        let cause = lock.as_ref().err().and_then(StdError::source).and_then(<dyn StdError>::downcast_ref);
+        if cause.is_some_and(is_barred) { Ok(None) } else { lock.map(Some) }
     }
 
     /// Prepares new content of a file in the layout's top, durable beside it; under the lock.
@@ -437,6 +459,11 @@ pub(super) fn temporary(dir: &GuardedDir, creation: Creation) -> io::Result<(Str
 /// Opens a directory; an error names it.
 fn open_named(dir: &GuardedDir, name: &str) -> io::Result<GuardedDir> {
     dir.open_dir(name).map_err(|e| named(name, e))
+}
+
+/// `true` if an error says that this user may not write there.
+fn is_barred(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// An error about one of the files that mean nothing to other tools.
