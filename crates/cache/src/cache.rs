@@ -193,6 +193,28 @@ impl Cache {
         Self::open(dir, settings)
     }
 
+    /// Refuses a directory that is no cache and holds something else.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] there; what the operating system reports where this user may not look.
+    pub fn check_directory(dir: &Path) -> Result<()> {
+        if Directory::is_there(dir)? {
+            return Ok(());
+        }
+        Directory::foreign_entry(dir).map_or(Ok(()), |name| {
+            let cause = format!("is not a cache and holds something already: {}", name.escape_debug());
+            let error = Error::new(ErrorKind::Conflict, cause).about(dir.display());
+            Err(error.remedy("give an empty directory, or one that is not there yet"))
+        })
+    }
+
+    /// `true` if a directory is no cache yet, but holds what disks leave in one before that: recorded boots, say.
+    #[must_use]
+    pub fn is_begun(dir: &Path) -> bool {
+        let is_empty = std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
+        !is_empty && Directory::foreign_entry(dir).is_none()
+    }
+
     /// As [`open`](Self::open); but where the directory is right and its disk fails or takes nothing, the cache goes
     /// without: all that is fetched goes through memory. The second value then says why.
     ///

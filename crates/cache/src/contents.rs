@@ -9,6 +9,7 @@ use crate::sidecar::{CHUNK, Kind, Locks};
 use crate::whole;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::Serialize;
+use std::path::Path;
 
 /// What an entry of the cache is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -132,11 +133,17 @@ impl Cache {
             usage.local_bytes += files.all_local_bytes();
             usage.sidecar_bytes += files.sidecar.layout.file_len();
         }
-        let file_system = rustix::fs::statvfs(self.dir());
-        let file_system = file_system
-            .map_err(|e| Error::io("cannot look at its file system", e.into()).about(self.dir().display()))?;
-        usage.free_bytes = file_system.f_bavail.saturating_mul(file_system.f_frsize);
+        usage.free_bytes = free_bytes(self.dir())?;
         Ok(usage)
+    }
+
+    /// What a cache that is not there yet holds: nothing, on the disk that it would be on.
+    ///
+    /// # Errors
+    /// What the operating system reports.
+    pub fn usage_of_none(dir: &Path) -> Result<Usage> {
+        let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("."));
+        Ok(Usage { free_bytes: free_bytes(there)?, ..Usage::default() })
     }
 
     /// Removes a blob and its hash tree; the bytes that were local.
@@ -201,4 +208,11 @@ impl Cache {
     pub fn prune(&self, target: u64) -> Result<Evicted> {
         evict::evict_patiently(self, target)
     }
+}
+
+/// Bytes that are free on the disk of a directory.
+fn free_bytes(dir: &Path) -> Result<u64> {
+    let file_system = rustix::fs::statvfs(dir)
+        .map_err(|e| Error::io("cannot look at its file system", e.into()).about(dir.display()))?;
+    Ok(file_system.f_bavail.saturating_mul(file_system.f_frsize))
 }

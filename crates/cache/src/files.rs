@@ -33,6 +33,10 @@ pub(crate) const EVICT_LOCK: &str = "evict";
 /// Where a sidecar is made before it gets its name.
 const NEW_SIDECAR: &str = "new.tmp";
 
+/// What else there is in a cache directory: what disks and agents know of images, recorded boots, plans.
+const OWN: [&str; 9] =
+    [LOCK, EVICT_LOCK, NEW_SIDECAR, "images", "links", "pinned", "traces", "plans", "lost+found"];
+
 /// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,6 +192,18 @@ impl Directory {
         }
         options().open(path.join(LOCK)).map_err(barred)?;
         Ok(true)
+    }
+
+    /// The first entry of a directory, by name, that no release puts into a cache.
+    pub(crate) fn foreign_entry(path: &Path) -> Option<String> {
+        let is_own = |name: &str| {
+            OWN.contains(&name)
+                || name.starts_with("state.")
+                || name.ends_with(".map")
+                || name.ends_with(".data")
+        };
+        let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        names.map(|name| name.to_string_lossy().into_owned()).filter(|name| !is_own(name)).min()
     }
 
     /// One that cannot be used: nobody looks for anything there.

@@ -78,7 +78,12 @@ impl Directory {
             Ok(cache) => Ok(Some(cache)),
             Err(error) if error.kind() == ErrorKind::NotFound => match self.dir {
                 None if path.is_dir() || path.symlink_metadata().is_err() => Ok(None),
-                _ => Err(error.remedy("name the directory of `attach --cache` with --dir")),
+                // Disks of images in directories leave recorded boots there, and nothing else.
+                Some(_) if Cache::is_begun(&path) => Ok(None),
+                _ => Err(error.remedy(
+                    "name the directory of `attach --cache` with --dir; the first image of a store that is attached \
+                     makes it a cache",
+                )),
             },
             Err(error) => Err(error),
         }
@@ -93,8 +98,10 @@ impl Command {
                 Ok(Box::new(Listing { blobs }))
             }
             Self::Usage { directory } => {
-                let usage = directory.find()?.map_or_else(|| Ok(Usage::default()), |cache| cache.usage())?;
-                Ok(Box::new(UsageReport { directory: directory.path(), usage }))
+                let path = directory.path();
+                let usage =
+                    directory.find()?.map_or_else(|| Cache::usage_of_none(&path), |cache| cache.usage())?;
+                Ok(Box::new(UsageReport { directory: path, usage }))
             }
             Self::Verify { repair, directory } => {
                 let mut report = VerifyReport { repaired: *repair, ..VerifyReport::default() };

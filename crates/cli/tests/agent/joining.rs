@@ -36,6 +36,26 @@ fn that_a_host_is_in_the_swarm_is_said_when_it_is() {
     assert!(!status.contains("left to the store"), "{status}");
 }
 
+/// A directory in which somebody keeps something else becomes no cache.
+#[test]
+fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.path("c")).unwrap();
+    fs::write(scene.path("c/letters"), "dear").unwrap();
+    let words = "agent --dir ~/x --cache ~/c --plain x --listen 127.0.0.1:0";
+    scene.fails(words, &["c: is not a cache and holds something already: letters", "an empty directory"]);
+    assert_eq!(scene.names("c"), ["letters"]);
+    // What disks leave there is no other's, and a cache stays one whatever is put beside it.
+    fs::remove_file(scene.path("c/letters")).unwrap();
+    fs::create_dir(scene.path("c/traces")).unwrap();
+    fs::rename(scene.path("c"), scene.path("x-cache")).unwrap();
+    let mut agent = Agent::start(&scene, "x", "--plain x --listen 127.0.0.1:0");
+    agent.stop();
+    fs::write(scene.path("x-cache/letters"), "dear").unwrap();
+    agent.again();
+    agent.stop();
+}
+
 #[test]
 fn two_hosts_of_one_name_hear_of_each_other_and_nothing_changes_hands() {
     let scene = Scene::new();

@@ -1,6 +1,6 @@
 //! What the host keeps of images: shown, removed, given back.
 
-use crate::scene::Scene;
+use crate::scene::{Run, Scene};
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use serde_json::json;
@@ -18,6 +18,16 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
         scene.fails(&format!("cache {words} --dir ~/file"), &["file", "is not a directory", "--dir"]);
     }
     assert!(scene.names("other").is_empty());
+    // A disk of an image in a directory records its boot there, and leaves nothing else.
+    std::fs::create_dir_all(scene.path("begun/traces")).unwrap();
+    let usage = scene.json("cache usage --dir ~/begun");
+    assert!(usage["blobs"] == 0 && usage["free_bytes"].as_u64() > Some(0), "{usage}");
+    assert_eq!(scene.json("cache list --dir ~/begun"), json!({"blobs": []}));
+    assert_eq!(scene.names("begun"), ["traces"]);
+    let mut command = scene.command("cache usage --json");
+    command.env("XDG_CACHE_HOME", scene.path("none")).env("HOME", scene.path("none"));
+    let usage = Run::of("cache usage", &mut command).succeeds().json();
+    assert!(usage["free_bytes"].as_u64() > Some(0), "{usage}");
     let cache = Cache::open(&scene.path("cache"), CacheSettings::default()).unwrap();
     assert_eq!(scene.json("cache list --dir ~/cache"), json!({"blobs": []}));
 
