@@ -83,6 +83,21 @@ pub fn published(dir: &Path) -> Result<Published> {
     Ok(Published::of(&list, bytes))
 }
 
+/// The hosts that may order others, by name: members whose certificates have the role of operator.
+///
+/// # Errors
+/// What the operating system reports.
+pub fn operators(dir: &Path) -> Result<Vec<String>> {
+    let authority = Authority::open(dir)?;
+    let mut operators = Vec::new();
+    for name in authority.hosts()? {
+        if authority.member(&name)?.is_some_and(|certificate| certificate.roles.operator) {
+            operators.push(name);
+        }
+    }
+    Ok(operators)
+}
+
 impl Authority {
     /// The list that was signed last, and as it was signed.
     pub(super) fn trust_list(&self) -> Result<Option<(TrustList, Vec<u8>)>> {

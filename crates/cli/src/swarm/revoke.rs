@@ -4,6 +4,7 @@ use crate::agent::AgentSocket;
 use crate::report::{Outcome, count};
 use clap::Args;
 use headstart_agent::credentials::{self, Published};
+use headstart_block::guarded::shell_word;
 use headstart_block::{Error, Result};
 use serde::Serialize;
 use serde_json::Value;
@@ -48,8 +49,23 @@ pub(crate) struct Directory {
 
 impl Revoke {
     pub(super) fn run(&self) -> Result<Told> {
-        tell(&self.dir, credentials::revoke(&self.dir, &self.names)?, &self.agent)
+        let before = credentials::operators(&self.dir)?;
+        let published = credentials::revoke(&self.dir, &self.names)?;
+        // Said before the hosts are told, which may fail.
+        if !before.is_empty() && credentials::operators(&self.dir)?.is_empty() {
+            tracing::warn!("{}", nobody_orders(&self.dir));
+        }
+        tell(&self.dir, published, &self.agent)
     }
+}
+
+/// The warning that no host may order others any more.
+fn nobody_orders(dir: &Path) -> String {
+    let dir = shell_word(&dir.display().to_string());
+    format!(
+        "no host of the cluster may order others any more (warm, pin, unpin): `headstart swarm init {dir} --operator \
+         NAME` gives NAME that role; then copy its directory there and start its agent again"
+    )
 }
 
 impl Directory {

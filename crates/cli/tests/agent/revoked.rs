@@ -61,6 +61,28 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     wait_for("connected", &c, knows("b"));
 }
 
+/// Whoever revokes the only operator is told what that means, and how another is admitted; which works.
+#[test]
+fn revoking_the_last_operator_is_warned_of() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b --host c --operator b --operator c");
+    let a = start(&scene, "a", "cluster/hosts/a", "");
+    let revoke = |name: &str| {
+        let run = scene.run(&format!("swarm revoke ~/cluster {name} {}", a.option()));
+        assert_eq!(run.status, Some(0), "{run}");
+        run.stderr
+    };
+    assert!(!revoke("c").contains("operator"), "b is one");
+    let said = revoke("b");
+    assert!(said.contains("no host of the cluster may order others any more"), "{said}");
+    let (_, command) = said.split_once("`headstart ").unwrap();
+    let (command, _) = command.split_once('`').unwrap();
+    let made = scene.json(&command.replace("NAME", "a"));
+    assert!(made["hosts"][0]["roles"].as_array().unwrap().contains(&json!("operator")), "{made}");
+    // There is one again.
+    assert_eq!(revoke("b"), "");
+}
+
 #[test]
 fn a_list_that_no_agent_could_be_told_is_told_later_and_an_earlier_one_is_refused() {
     let scene = Scene::new();
