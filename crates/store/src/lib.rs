@@ -97,7 +97,7 @@ pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> 
     };
     let store = Arc::new(retry::Retrying::new(store, settings.retry));
     Ok(match &settings.stop {
-        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone())),
+        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone(), settings.first_byte_timeout)),
         None => store,
     })
 }

@@ -16,8 +16,15 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use std::future::{Future, pending};
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// The time after which the user is told that a store has not answered: longer than a store is tried that refuses
+/// connections, because that one has its own error.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// The wish, as those see it that heed it. Clones are of the same wish.
 #[derive(Clone, Debug)]
@@ -71,15 +78,35 @@ impl Stop {
     }
 }
 
+/// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
+/// says so, and that each answer may take `limit`.
+pub(crate) async fn say_if_silent<T>(store: &str, limit: Duration, asked: impl Future<Output = T>) -> T {
+    let mut asked = pin!(asked);
+    tokio::select! {
+        biased;
+        answer = &mut asked => return answer,
+        () = sleep(SILENCE) => {}
+    }
+    tracing::warn!("{store} has not answered yet; it is given {} s for each answer", limit.as_secs_f64());
+    asked.await
+}
+
 /// A store whose calls end when the user wants to stop.
 pub(crate) struct Stoppable {
     store: Arc<dyn Store>,
     stop: Stop,
+    /// The time that a server has for the beginning of an answer.
+    first_byte: Duration,
 }
 
 impl Stoppable {
-    pub(crate) fn new(store: Arc<dyn Store>, stop: Stop) -> Self {
-        Self { store, stop }
+    pub(crate) fn new(store: Arc<dyn Store>, stop: Stop, first_byte: Duration) -> Self {
+        Self { store, stop, first_byte }
+    }
+
+    /// As [`run`](Self::run), for what waits for a small answer.
+    async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        self.run(say_if_silent(&self.store.name(), self.first_byte, call)).await
     }
 
     async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -103,11 +130,11 @@ impl Store for Stoppable {
     }
 
     async fn check(&self) -> Result<()> {
-        self.run(self.store.check()).await
+        self.ask(self.store.check()).await
     }
 
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
-        self.run(self.store.manifest(selector)).await
+        self.ask(self.store.manifest(selector)).await
     }
 
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
@@ -129,11 +156,11 @@ impl Store for Stoppable {
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {
-        self.run(self.store.blob_len(blob)).await
+        self.ask(self.store.blob_len(blob)).await
     }
 
     async fn prepare_to_write(&self) -> Result<()> {
-        self.run(self.store.prepare_to_write()).await
+        self.ask(self.store.prepare_to_write()).await
     }
 
     async fn done_writing(&self) {
@@ -161,7 +188,7 @@ impl Store for Stoppable {
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
-        self.run(self.store.tags()).await
+        self.ask(self.store.tags()).await
     }
 
     fn drops_unnamed_blobs(&self) -> bool {
@@ -169,7 +196,7 @@ impl Store for Stoppable {
     }
 
     async fn referrers(&self, subject: &Digest, artifact_type: &str) -> Result<Vec<Referrer>> {
-        self.run(self.store.referrers(subject, artifact_type)).await
+        self.ask(self.store.referrers(subject, artifact_type)).await
     }
 
     async fn put_referrer(

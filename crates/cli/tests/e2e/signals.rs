@@ -202,6 +202,36 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
     }
 }
 
+/// Whoever waits for a server that says nothing is told so, long before it is given up.
+#[test]
+fn that_a_server_is_silent_is_said() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "small.raw", 4);
+    scene.ok("image import small.raw file://~/store:a");
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let (store, plain) = (format!("oci://{address}/r"), format!("--plain-http {address}"));
+    let all = [
+        (format!("image inspect {store}:a {plain}"), store.clone()),
+        (format!("image push file://~/store:a {store}:a {plain}"), store.clone()),
+        (format!("attach {store}:a --cache ~/cache --nbd unix:~/d.sock {plain}"), store),
+        (format!("image inspect http://{address}/i:a {plain}"), format!("http://{address}/i")),
+        (format!("lease list s3://b/vm {plain}"), "s3://b/vm".to_owned()),
+    ];
+    let started = all.map(|(words, name)| {
+        let mut command = scene.command(&words);
+        command.envs(S3::environment(&format!("http://{address}")));
+        (Started::new(&words, &mut command), name)
+    });
+    std::thread::sleep(Duration::from_secs(7));
+    for (started, name) in started {
+        started.signal(Signal::TERM);
+        let run = started.finish();
+        let line = run.stderr.lines().find(|line| line.contains("has not answered yet"));
+        assert!(line.is_some_and(|line| line.contains(&name) && line.contains("15 s")), "{run}");
+    }
+}
+
 /// Signals it: it says that it was stopped, long before the server would be given up.
 #[track_caller]
 fn stopped_soon(started: Started, signal: Signal) {

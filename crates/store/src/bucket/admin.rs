@@ -5,7 +5,7 @@ use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, L
 use crate::layout::JudgedLease;
 use crate::reference::{Location, Selector};
 use crate::settings::Settings;
-use crate::stop::Stop;
+use crate::stop::{Stop, say_if_silent};
 use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;
@@ -31,13 +31,22 @@ impl Bucket {
         }
     }
 
+    /// Fails where the store cannot be used.
+    async fn check(&self) -> Result<()> {
+        self.ask(self.store.check()).await
+    }
+
+    async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        say_if_silent(&self.store.name(), self.store.first_byte, call).await
+    }
+
     /// All leases, judged by the time of the store, and by what `look` finds. Where the store may only be read, `here`
     /// counts, the present by the clock of this host.
     ///
     /// # Errors
     /// What the store reports.
     pub async fn leases(&self, here: SystemTime, look: Look<'_>) -> Result<Vec<JudgedLease>> {
-        self.store.check().await?;
+        self.check().await?;
         let now = self.store.store_time_or(here).await?;
         self.store.judged_leases(now, look, None).await
     }
@@ -57,7 +66,7 @@ impl Bucket {
     pub async fn digest(&self, selector: &Selector) -> Result<Digest> {
         match selector {
             Selector::Digest(digest) => Ok(*digest),
-            Selector::Tag(_) => self.store.manifest(selector).await.map(|(digest, _)| digest),
+            Selector::Tag(_) => self.ask(self.store.manifest(selector)).await.map(|(digest, _)| digest),
         }
     }
 
@@ -75,14 +84,14 @@ impl Bucket {
         here: SystemTime,
         look: Look<'_>,
     ) -> Result<BucketRemoval> {
-        self.store.check().await?;
+        self.check().await?;
         let now = self.store.store_time_or(here).await?;
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
     /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough; also where the first
-    /// copy into the store broke off, so that there is nothing else. Once it is asked to `stop`, it takes its mark away,
-    /// which keeps others out, and ends.
+    /// copy into the store broke off, so that there is nothing else. Once it is asked to `stop`, it takes its mark
+    /// away, which keeps others out, and ends.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or somebody else
@@ -99,7 +108,7 @@ impl Bucket {
 
     /// Fails where the store is neither a layout nor the beginning of one.
     async fn require_blobs(&self) -> Result<()> {
-        let Err(error) = self.store.check().await else { return Ok(()) };
+        let Err(error) = self.check().await else { return Ok(()) };
         let is_begun = error.kind() == ErrorKind::NotFound && self.store.has_beginnings().await?;
         if is_begun { Ok(()) } else { Err(error) }
     }
