@@ -128,7 +128,7 @@ impl Train {
         if knowledge.images().all(|(_, image)| image.traces() == 0) {
             let source = self.traces.as_deref().or(self.counts.first().map(PathBuf::as_path));
             let source = source.unwrap_or(Path::new(""));
-            return Err(nothing(source, "has no boot that could be learned from", &skipped));
+            return Err(no_boots(source, &knowledge, &skipped));
         }
         self.learn_layers(&mut knowledge, &targets)?;
         targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
@@ -254,6 +254,18 @@ impl Train {
             _ => Ok(Knowledge::new(settings)),
         }
     }
+}
+
+/// The error where nothing was learned from `source`.
+fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
+    const CAUSE: &str = "has no boot that could be learned from";
+    let few = knowledge.images().fold(0_u64, |sum, (_, image)| sum.saturating_add(image.dropped().few_reads));
+    if few == 0 {
+        return nothing(source, CAUSE, skipped);
+    }
+    let (boots, least) = (count(few, "boot"), knowledge.settings().model.reads_min);
+    nothing(source, &format!("{CAUSE}: {boots} with fewer than {least} reads"), skipped)
+        .remedy("record whole boots: attach the disk to a guest, and let it boot before the disk is detached")
 }
 
 /// Shows how far `work` is.

@@ -40,6 +40,12 @@ pub use kind::VssdKind;
 
 use serde::{Deserialize, Serialize};
 
+/// A number of channels, in words.
+pub(crate) fn counted(channels: u64) -> String {
+    let plural = if channels == 1 { "" } else { "s" };
+    format!("{channels} channel{plural}")
+}
+
 /// A virtual SSD, by a number that is used once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VssdId(pub u32);

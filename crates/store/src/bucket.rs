@@ -466,6 +466,10 @@ fn explain(error: object_store::Error) -> Error {
         _ => (ErrorKind::Unavailable, "the object store failed"),
     };
     let text = error.to_string();
+    if NO_BUCKET.iter().any(|code| text.contains(code)) {
+        let error = Error::new(ErrorKind::NotFound, "there is no such bucket").answered();
+        return error.remedy("make it with a tool of the cloud's, or check its name, region and endpoint");
+    }
     let shown = code_and_message(&text).unwrap_or_else(|| without_secrets(&text));
     match METADATA_SERVERS.iter().find(|(url, _)| text.contains(url)) {
         // The store was not even asked: without credentials it counts as one that refuses.
@@ -490,6 +494,9 @@ fn has_answered(text: &str) -> bool {
             .iter()
             .any(|part| text.contains(part))
 }
+
+/// What S3, Azure and GCS say of a bucket that is not there.
+const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
 
 /// Where the library asks for credentials when the environment has none, as virtual machines of a cloud do, and what
 /// who has no such machine is to do. The first that fits counts.

@@ -5,6 +5,7 @@ use super::{Finding, State};
 use headstart_block::Error;
 use headstart_export::{kernel_nbd, ublk as ublk_server};
 use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -93,9 +94,14 @@ pub(super) fn vhost_user(kvm: bool) -> Finding {
 pub(super) fn fuse() -> Finding {
     let device = Path::new("/dev/fuse");
     if let Err(error) = OpenOptions::new().read(true).write(true).open(device) {
-        return Finding::new("fuse", State::No, format!("/dev/fuse cannot be opened: {error}")).remedy(
-            "modprobe fuse; in a container, give it the device /dev/fuse and the capability SYS_ADMIN",
-        );
+        let remedy = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "run it as root, or let this user open it, as most systems do: chmod 666 /dev/fuse"
+            }
+            _ => "modprobe fuse; in a container, give it the device /dev/fuse and the capability SYS_ADMIN",
+        };
+        let cause = format!("/dev/fuse cannot be opened: {error}");
+        return Finding::new("fuse", State::No, cause).remedy(remedy);
     }
     if rustix::process::geteuid().is_root() {
         return Finding::new("fuse", State::Yes, "disks can be mounted as files, open to all users");

@@ -5,7 +5,7 @@ use crate::report::Report;
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Reference, Selector};
@@ -13,6 +13,7 @@ use headstart_image::remote::RemoteImage;
 use headstart_image::store::ImageStore;
 use headstart_image::transfer::repair;
 use headstart_image::verify::{Depth, verify, verify_remote};
+use headstart_store::Store;
 
 /// Says what an image is.
 #[derive(Args)]
@@ -71,25 +72,46 @@ impl Verify {
         Ok(Box::new(Verified::new(&self.image, depth, &verdict)))
     }
 
-    /// Fetches blobs that are missing or damaged from another copy of the image; returns their number.
+    /// Fetches blobs that are missing or damaged from another copy of the image, its manifest too; returns their
+    /// number.
     fn repair(&self, from: &Reference, progress: &dyn Progress) -> Result<u64> {
         let settings = self.stores.settings()?;
         // Its manifest may be what is damaged.
-        let digest = ImageStore::open(self.image.directory()?)?.digest(&self.image.selector)?;
+        let store = ImageStore::open(self.image.directory()?)?;
+        let digest = store.digest(&self.image.selector)?;
+        let has_manifest = store.read_document(&digest).is_ok();
         let source = headstart_store::open(&from.location, &settings)?;
         let target = headstart_store::open(&self.image.location, &settings)?;
         let work = async {
             source.check().await?;
-            repair(&source, &Selector::Digest(digest), &target, None, settings.retry, progress).await
-        };
-        let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
-            ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, format!("{from} is no copy of this image: {e}"))
-                    .about(&self.image)
+            let done =
+                repair(&source, &Selector::Digest(digest), &target, None, settings.retry, progress).await;
+            match done {
+                Err(e) if e.kind() == ErrorKind::NotFound => {
+                    Err(no_copy(&*source, from, digest, &e).await.about(&self.image))
+                }
+                done => done,
             }
-            _ => e,
-        })?;
-        Ok(done.copied)
+        };
+        let done = with_runtime(None, |runtime| runtime.block_on(work))?;
+        Ok(done.copied + u64::from(!has_manifest))
+    }
+}
+
+/// The error where `from`, of which something is missing, does not do as a copy of the image `digest`.
+async fn no_copy(source: &dyn Store, from: &Reference, digest: Digest, missing: &Error) -> Error {
+    let not_found = |cause| Error::new(ErrorKind::NotFound, cause);
+    match source.manifest(&from.selector).await {
+        Ok((other, _)) if other != digest => {
+            not_found(format!("{from} is no copy of this image: it is {other}, and the image is {digest}"))
+                .remedy("name an image of the same digest, which `headstart image inspect` shows")
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            not_found(format!("{from} is no copy of this image: {error}"))
+                .remedy("`headstart image list` shows what is in that store")
+        }
+        _ => not_found(format!("{from} is no whole copy of this image: {missing}"))
+            .remedy("name another copy, or import the image again"),
     }
 }
 

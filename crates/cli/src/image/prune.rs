@@ -27,9 +27,9 @@ Examples:
   headstart image prune file:///srv/images --dry-run
   headstart image prune file:///srv/images --older-than 1d
 
-Images without a tag are kept for a week after they lost the last one, and as long as an attached disk or
-a writable directory needs them. `headstart lease list` shows who needs what, `headstart lease release`
-ends what a host that is gone has left.";
+Images without a tag are kept for a week, counted from the loss of the last one or from the end of a
+later lease, and as long as an attached disk or a writable directory needs them. `headstart lease list`
+shows who needs what, `headstart lease release` ends what a host that is gone has left.";
 
 /// Removes a tag.
 #[derive(Args)]
@@ -198,6 +198,8 @@ struct Untagged {
     digest: String,
     /// The tags that it had last.
     tags: Vec<String>,
+    /// The time from which its grace counts: when it lost its last tag, when a lease on it ended after that, or when a
+    /// prune first found it without.
     untagged_since: String,
     /// When a prune deletes it, unless something holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -264,14 +266,19 @@ impl fmt::Display for Pruned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let would = if self.dry_run { "would be " } else { "" };
         for image in &self.images {
-            write!(f, "{would}deleted: {}, without a tag since {}", image.name(), image.untagged_since)?;
+            write!(
+                f,
+                "{would}deleted: {}, without a tag, counted from {}",
+                image.name(),
+                image.untagged_since
+            )?;
             match image.holders.as_slice() {
                 [] => writeln!(f)?,
                 holders => writeln!(f, ", although it is needed by {}", holders.join(", "))?,
             }
         }
         for image in &self.untagged {
-            write!(f, "kept: {}, without a tag since {}", image.name(), image.untagged_since)?;
+            write!(f, "kept: {}, without a tag, counted from {}", image.name(), image.untagged_since)?;
             match (image.holders.as_slice(), &image.kept_until, image.optimized.as_slice()) {
                 ([], Some(until), []) => writeln!(f, ", until {until}")?,
                 ([], None, []) => writeln!(f)?,

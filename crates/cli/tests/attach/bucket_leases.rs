@@ -436,6 +436,19 @@ fn what_a_killed_first_copy_left_is_pruned() {
     world.run("image prune s3://images/vm").fails(&["oci-layout"]);
 }
 
+/// A mistyped bucket is no missing object.
+#[test]
+fn a_bucket_that_is_not_there_is_named() {
+    let Some(world) = World::new() else { return };
+    for words in [
+        "image push file://~/store:v1 s3://none/vm",
+        "image inspect s3://none/vm:v1",
+        "lease list s3://none/vm",
+    ] {
+        world.run(words).fails(&["s3://none/vm", "there is no such bucket", "make it"]);
+    }
+}
+
 #[test]
 fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
     let Some(world) = World::new() else { return };

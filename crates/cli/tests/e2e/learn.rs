@@ -138,6 +138,16 @@ fn what_cannot_be_is_refused() {
     scene.fails("train --traces nothing -o plans", &["nothing", "cannot be read"]);
     fs::write(scene.path("bad.npy"), b"garbage").unwrap();
     scene.fails("train --traces bad.npy -o plans", &["no boot that could be learned from", "NumPy"]);
+    trace::data_set(&scene);
+    scene.fails(
+        "train --traces set -o plans",
+        &[
+            "set: ",
+            "no boot that could be learned from",
+            "2 boots with fewer than 10 reads",
+            "record whole boots",
+        ],
+    );
     scene.fails(&format!("train --traces {traces} -o nowhere/plans"), &["nowhere/plans"]);
     for wrong in ["--bandwidth 0", "--bandwidth x", "--objective none", "--faster 0"] {
         let run = scene.run(&format!("train --traces {traces} -o plans {wrong}"));

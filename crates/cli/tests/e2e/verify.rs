@@ -195,7 +195,7 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     stored.check(true, false, &stored.manifest);
     let repaired = scene.json("image verify file://~/store:top --repair-from file://~/copy:top");
     assert_eq!((&repaired["right"], &repaired["deep"]), (&true.into(), &true.into()), "{repaired}");
-    assert_eq!(repaired["repaired_blobs"], 3);
+    assert_eq!(repaired["repaired_blobs"], 4, "the manifest is one, too");
     assert_eq!(scene.fingerprint("store/blobs"), whole);
     assert_eq!(scene.json("image list file://~/store")["images"].as_array().unwrap().len(), 2);
 
@@ -215,5 +215,32 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     // Of another image there is nothing to be had.
     mixed_disk(scene, "other.raw", 4);
     scene.ok("image import other.raw file://~/other:x");
-    scene.fails("image verify file://~/store:top --repair-from file://~/other:x", &["no copy of this image"]);
+    let words = "image verify file://~/store:top --repair-from file://~/other:x";
+    let other = scene.json("image inspect file://~/other:x")["digest"].as_str().unwrap().to_owned();
+    scene.fails(words, &["other:x is no copy of this image", &other, "the same digest"]);
+    let words = "image verify file://~/store:top --repair-from file://~/other:none";
+    scene.fails(words, &["other:none is no copy of this image", "image list"]);
+    // A lost manifest counts.
+    fs::remove_file(&stored.manifest).unwrap();
+    let repaired = scene.json("image verify file://~/store:top --repair-from file://~/copy:top");
+    assert_eq!(repaired["repaired_blobs"], 2, "it and the damaged layer");
+}
+
+/// What is wrong with a store's index is said, with what can be done; and that works.
+#[test]
+fn images_of_a_store_whose_index_is_damaged_can_be_copied() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 4);
+    let digest = scene.json("image import a.raw file://~/store:a")["digest"].as_str().unwrap().to_owned();
+    let index = scene.path("store/index.json");
+    let half = fs::metadata(&index).unwrap().len() / 2;
+    fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(half).unwrap();
+    for words in ["image list file://~/store", "image inspect file://~/store:a", "image prune file://~/store"]
+    {
+        scene.fails(words, &["index.json", "bring back a copy", "@DIGEST"]);
+    }
+    // The copy says that it could not look for a plan.
+    let copied = scene.run(&format!("image copy file://~/store@{digest} file://~/new:a"));
+    assert_eq!(copied.status, Some(0), "{copied}");
+    scene.ok("image verify --deep file://~/new:a");
 }

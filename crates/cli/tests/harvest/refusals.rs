@@ -78,7 +78,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     for (words, parts) in [
         ("vssd create db", &["db"][..]),
         ("vssd create ../db", &["../db", "letters"]),
-        ("vssd create more --channels 999", &["more", "999 channels", "are free"]),
+        ("vssd create more --channels 999", &["more", "999 channels, ", " are free"]),
         ("vssd create more --size 1T", &["more"]),
         ("vssd create more --fuse ~/nothing", &["nothing"]),
         ("vssd resize none 1G", &["none", "vssd list"]),
@@ -95,6 +95,9 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         daemon.refuses(words, parts);
     }
     assert_eq!(vssds(&daemon), before);
+    let free = daemon.ask("status")["flash"]["free_channels"].as_u64().unwrap();
+    daemon.create(&format!("rest --channels {free}"));
+    daemon.refuses("vssd create more --channels 1", &["more", "it takes 1 channel, 0 are free"]);
     for words in [
         "vssd create x --kind spare",
         "vssd create x --channels 0",

@@ -2,7 +2,7 @@
 
 use super::step::Why;
 use crate::flash::FlashBlock;
-use crate::{GssdId, Time, VssdId};
+use crate::{GssdId, Time, VssdId, counted};
 use std::fmt;
 
 /// Something a VM's user has to know, mostly a harvest VM's.
@@ -101,9 +101,12 @@ impl fmt::Display for Report {
             ),
             Notice::UnderHarvest { needs, has } => write!(
                 f,
-                "needs {} channels and {} flash blocks and has {} and {}: no more can be harvested now; nothing was \
+                "needs {} and {} flash blocks and has {} and {}: no more can be harvested now; nothing was \
                  lost; write less, wait, or move to a host with more to spare before the disk is full",
-                needs.0, needs.1, has.0, has.1
+                counted(needs.0.into()),
+                needs.1,
+                has.0,
+                has.1
             ),
             Notice::Kept { gssd, cause } => write!(
                 f,

@@ -72,7 +72,7 @@ use crate::disk::VssdDisk;
 use crate::flash::{FlashBlock, Geometry, lock};
 use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
-use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
+use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId, counted};
 use actions::{Decided, Job};
 use headstart_block::{BlockDevice, ByteSize, Extent};
 use levelling::Levelling;
@@ -364,7 +364,7 @@ impl Host {
         let coming = coming.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>() * block;
         drop(control);
         let mut cause =
-            format!("for that long {} on {channels} channels are to be had at once", ByteSize(bytes));
+            format!("for that long {} on {} are to be had at once", ByteSize(bytes), counted(channels));
         let mut remedy = "ask for less, for a shorter time, or with --partial; or wait until more is spare";
         if coming > 0 {
             cause = format!("{cause}, and {} more are being erased", ByteSize(coming));
@@ -636,7 +636,7 @@ impl Host {
         let is_free = |channel: &u16| !taken.contains(channel) && !swapped.contains(channel);
         let mut free: Vec<u16> = (0..geometry.channels).filter(is_free).collect();
         if free.len() < usize::from(count) {
-            let cause = format!("it takes {count} channels, {} are free", free.len());
+            let cause = format!("it takes {}, {} are free", counted(count.into()), free.len());
             let error = Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {name}"));
             return Err(error.remedy("make it smaller, or delete a vSSD"));
         }

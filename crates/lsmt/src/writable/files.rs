@@ -105,7 +105,7 @@ impl RealDirectory {
         private::close(&lock).map_err(|e| private::not_closed(path, e))?;
         let in_use = || {
             Error::new(ErrorKind::Conflict, "the writable layer is in use by another process")
-                .remedy("detach it there first")
+                .remedy("detach it there first, by Ctrl-C or by `headstart disk detach NAME`")
                 .about(path.display())
         };
         match lock.try_lock() {
