@@ -6,7 +6,7 @@ use crate::images::{Web, layered, tool};
 use crate::scene::Scene;
 use crate::tools::{LoopDevice, find, installed, is_root, skipped};
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -93,7 +93,7 @@ fn with_file_system(scene: &Scene) {
         let dir = ["tree", "tree/a", "tree/a/b c"][n as usize % 3];
         fs::write(scene.path(dir).join(format!("file {n}")), bytes).unwrap();
     }
-    std::os::unix::fs::symlink("file 0", scene.path("tree/link")).unwrap();
+    symlink("file 0", scene.path("tree/link")).unwrap();
     fs::File::create(scene.path("fs.raw")).unwrap().set_len(39 << 20).unwrap();
     tool(scene, "mkfs.ext4", &["-q", "-F", "-d", "tree", "fs.raw"]);
     let file_system = fs::read(scene.path("fs.raw")).unwrap();
@@ -244,4 +244,66 @@ fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
     assert!(scene.bytes("over")[1 << 20..2 << 20].iter().all(|byte| *byte == 9));
     attached.detach();
     assert!(!scene.path("d.sock").exists() && !scene.path("v.sock").exists());
+}
+
+/// A link of another user's leads root nowhere, and in a directory for all nobody gets a disk by being there first. A
+/// link of one's own, and what lies below another user's directory, is mounted on as it always was.
+#[test]
+fn nothing_is_mounted_where_another_user_leads_to() {
+    const OTHER: u32 = 65_534;
+    if !has_fuse() {
+        return;
+    }
+    let scene = layered();
+    for file in ["etc/precious", "theirs/file", "shared/file", "shared/own"] {
+        fs::create_dir_all(scene.path(file).parent().unwrap()).unwrap();
+        fs::write(scene.path(file), "precious").unwrap();
+    }
+    symlink(scene.path("etc/precious"), scene.path("theirs/link")).unwrap();
+    symlink(scene.path("etc"), scene.path("theirs/dir")).unwrap();
+    symlink("theirs/file", scene.path("own")).unwrap();
+    for theirs in ["theirs", "theirs/file", "theirs/link", "theirs/dir", "shared/file"] {
+        lchown(scene.path(theirs), Some(OTHER), None).unwrap();
+    }
+    chown(scene.path("shared"), Some(0), None).unwrap();
+    fs::set_permissions(scene.path("shared"), fs::Permissions::from_mode(0o1777)).unwrap();
+    for (place, parts) in [
+        ("theirs/link", &["theirs/link", "symbolic link of another user", "etc/precious"][..]),
+        ("theirs/dir/precious", &["theirs/dir", "symbolic link of another user"]),
+        ("theirs/dir", &["theirs/dir", "symbolic link of another user"]),
+        ("shared/file", &["shared/file", "another user", "remove it"]),
+        ("theirs/none", &["theirs/none", "make a directory"]),
+    ] {
+        scene.fails(&format!("attach file://~/store:v1 --fuse ~/{place}"), parts);
+        assert_eq!(fs::read(scene.path("etc/precious")).unwrap(), b"precious", "{place}");
+    }
+    for place in ["theirs/file", "own", "shared/own"] {
+        let attached = Attached::start(&scene, &format!("file://~/store:v1 --fuse ~/{place}"));
+        assert_eq!(fs::metadata(scene.path(place)).unwrap().len(), 16 << 20, "{place}");
+        attached.detach();
+        assert_eq!(fs::read(scene.path(place)).unwrap(), b"precious", "{place}");
+    }
+}
+
+/// The user of the directory puts another one in its place while a disk is mounted there: what is unmounted at the end
+/// is the disk, and nothing else.
+#[test]
+fn the_end_of_a_disk_unmounts_the_disk_wherever_its_directory_is() {
+    if !has_fuse() || !installed(&["mount", "umount"]) {
+        return;
+    }
+    let scene = layered();
+    for file in ["home/mnt/x", "system/mnt/x"] {
+        fs::create_dir_all(scene.path(file).parent().unwrap()).unwrap();
+    }
+    let attached = Attached::start(&scene, "file://~/store:v1 --fuse ~/home/mnt");
+    tool(&scene, "mount", &["-t", "tmpfs", "none", "system/mnt"]);
+    let system = Mounted(scene.path("system/mnt"));
+    fs::write(scene.path("system/mnt/precious"), "precious").unwrap();
+    fs::rename(scene.path("home"), scene.path("moved")).unwrap();
+    symlink("system", scene.path("home")).unwrap();
+    attached.detach();
+    assert_eq!(fs::read(scene.path("system/mnt/precious")).unwrap(), b"precious");
+    assert_eq!(scene.names("moved/mnt"), [""; 0]);
+    drop(system);
 }

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -295,6 +295,12 @@ fn what_cannot_be_served_so_is_refused_and_leaves_nothing() {
     assert_eq!(fs::read(scene.path("precious")).unwrap(), b"precious");
     daemon.refuses("vssd create a --fuse ~/nothing", &["nothing", "make a directory"]);
     daemon.refuses("vssd create a --vhost-user ~/a.sock --fuse ~/nothing", &["nothing"]);
+    if is_root() {
+        symlink(scene.path("precious"), scene.path("link")).unwrap();
+        lchown(scene.path("link"), Some(65_534), None).unwrap();
+        daemon.refuses("vssd create a --fuse ~/link", &["link", "symbolic link of another user"]);
+        assert_eq!(fs::read(scene.path("precious")).unwrap(), b"precious");
+    }
     assert!(!scene.path("a.sock").exists());
     assert_eq!(daemon.ask("vssd list")["vssds"], serde_json::json!([]));
     assert!(scene.names("h").iter().all(|name| name != "exports") || scene.names("h/exports").is_empty());

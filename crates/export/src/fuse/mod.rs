@@ -3,7 +3,8 @@
 //! # What is mounted
 //!
 //! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file
-//! alone (its root is a file): whoever had its path has the disk.
+//! alone (its root is a file): whoever had its path has the disk. No symbolic link of another user is followed on the
+//! way there (`place`).
 //!
 //! # How a request goes
 //!
@@ -36,6 +37,7 @@ mod image;
 mod image_writer;
 mod mount;
 mod mount_table;
+mod place;
 mod range_lock;
 mod tree;
 
@@ -108,24 +110,20 @@ impl FuseServer {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is nothing to mount on, [`ErrorKind::Conflict`] where a disk is mounted
-    /// already, [`ErrorKind::Io`] with its remedy where this host cannot mount.
+    /// already, [`ErrorKind::Denied`] where another user leads there, [`ErrorKind::Io`] with its remedy where this
+    /// host cannot mount.
     pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
-        let point = mount::repair(path)?;
-        let metadata = point.metadata().map_err(|error| Error::io("cannot look at the mount point", error));
-        let metadata = metadata.map_err(|error| error.about(point.display()))?;
-        if !metadata.is_dir() && !metadata.is_file() {
-            let cause = "a disk is mounted on a directory or a regular file, and this is neither";
-            return Err(Error::invalid(cause).about(point.display()));
-        }
+        let place = mount::repair(path)?;
+        let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;
         if settings.file_name.as_encoded_bytes().contains(&b'/') || settings.file_name.is_empty() {
             return Err(Error::invalid("the file's name is no name").about(settings.file_name.display()));
         }
         let name = metadata.is_dir().then(|| settings.file_name.clone());
-        let file = name.as_ref().map_or_else(|| point.clone(), |name| point.join(name));
+        let file = name.as_ref().map_or_else(|| place.path().to_owned(), |name| place.path().join(name));
         let image = Arc::new(Image::new(export, settings.waiting_max));
         let tree = Tree::new(Arc::clone(&image), name, &metadata, settings);
         let inode = tree.file();
-        let (fuse, mount) = Mount::new(point, image.read_only, &settings.access)?;
+        let (fuse, mount) = Mount::new(place, (point, &metadata), image.read_only, &settings.access)?;
         let mut config = fuser::Config::default();
         config.n_threads = Some(settings.workers.max(1));
         config.clone_fd = true;

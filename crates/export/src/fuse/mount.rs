@@ -1,19 +1,23 @@
 //! Mounting, unmounting, and clearing away what a killed server left.
 //!
 //! As root all of it is `mount(2)` and `umount2(2)`. Others have `fusermount3`, which is set-user-id root and
-//! hands the open `/dev/fuse` back through a socket.
+//! hands the open `/dev/fuse` back through a socket. It takes a path, and checks for itself that the user may mount
+//! there.
+//!
+//! As root nothing is looked up by a path twice: see [`Place`].
 
-use super::mount_table::{MountEntry, topmost_at};
+use super::mount_table::MountEntry;
+use super::place::Place;
 use crate::SocketAccess;
 use headstart_block::{Error, ErrorKind, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -30,10 +34,9 @@ const DEAD_MAX: usize = 16;
 
 /// A file system that is mounted. Dropping it unmounts it at any price.
 pub(super) struct Mount {
-    /// Absolute, without symbolic links.
-    path: PathBuf,
-    /// The device number in the mount table, by which we know that what is mounted there is still ours.
-    device: Option<String>,
+    place: Place,
+    /// The entry in the mount table, by which a mount of somebody else's is not taken for ours.
+    entry: Option<MountEntry>,
     mounted: bool,
 }
 
@@ -47,17 +50,22 @@ pub(super) enum Unmounted {
 }
 
 impl Mount {
-    /// Mounts a file system at `path`, a directory or a regular file; gives the end on which to serve it.
-    /// `access` names who may open it.
-    pub(super) fn new(path: PathBuf, read_only: bool, access: &SocketAccess) -> Result<(OwnedFd, Self)> {
+    /// Mounts a file system on `point`, the directory or regular file that was found at `place`; gives the end on
+    /// which to serve it. `access` names who may open it.
+    pub(super) fn new(
+        place: Place,
+        point: (File, &Metadata),
+        read_only: bool,
+        access: &SocketAccess,
+    ) -> Result<(OwnedFd, Self)> {
         let fuse = if is_root() {
-            mount_directly(&path, read_only)
+            mount_directly(point, read_only)
         } else {
-            ask_fusermount(&path, read_only, !access.is_default())
+            ask_fusermount(place.path(), read_only, !access.is_default())
         };
-        let fuse = fuse.map_err(|error| error.about(path.display()))?;
-        let device = ours_at(&path).map(|entry| entry.device);
-        Ok((fuse, Self { path, device, mounted: true }))
+        let fuse = fuse.map_err(|error| error.about(place.path().display()))?;
+        let entry = place.mounted().filter(|entry| entry.kind == KIND);
+        Ok((fuse, Self { place, entry, mounted: true }))
     }
 
     /// Unmounts unless the file system is busy.
@@ -66,12 +74,13 @@ impl Mount {
             return Ok(self.gone());
         }
         if !is_root() {
-            return Ok(if fusermount_unmounts(&self.path, false) { self.gone() } else { Unmounted::Busy });
+            let unmounted = fusermount_unmounts(self.place.path(), false);
+            return Ok(if unmounted { self.gone() } else { Unmounted::Busy });
         }
-        match umount2(&self.path, MntFlags::UMOUNT_NOFOLLOW) {
+        match umount2(&self.place.anchored(), MntFlags::UMOUNT_NOFOLLOW) {
             Ok(()) | Err(nix::Error::EINVAL | nix::Error::ENOENT) => Ok(self.gone()),
             Err(nix::Error::EBUSY) => Ok(Unmounted::Busy),
-            Err(error) => Err(failed("cannot unmount", error).about(self.path.display())),
+            Err(error) => Err(failed("cannot unmount", error).about(self.place.path().display())),
         }
     }
 
@@ -84,16 +93,15 @@ impl Mount {
         }
         if is_root() {
             // Ends the connection, then fails with EBUSY, as was to be expected.
-            let _ = umount2(&self.path, MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
+            let _ = umount2(&self.place.anchored(), MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
         }
-        detach(&self.path);
+        detach(&self.place);
         self.gone();
     }
 
     /// Somebody may have unmounted it by hand, and mounted something else.
     fn is_ours(&self) -> bool {
-        self.mounted
-            && (self.device.is_none() || ours_at(&self.path).map(|entry| entry.device) == self.device)
+        self.mounted && (self.entry.is_none() || self.place.mounted() == self.entry)
     }
 
     fn gone(&mut self) -> Unmounted {
@@ -110,80 +118,58 @@ impl Drop for Mount {
     }
 }
 
-/// Clears away the mounts that killed servers left at `path`, and gives `path` without symbolic links.
+/// Finds the place of a mount, and clears away the mounts that killed servers left there.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where a server lives there, [`ErrorKind::NotFound`] where there is nothing to mount on.
-pub(super) fn repair(path: &Path) -> Result<PathBuf> {
+/// [`ErrorKind::Conflict`] where a server lives there, [`ErrorKind::NotFound`] where there is nothing to mount on,
+/// [`ErrorKind::Denied`] where a symbolic link of another user's leads there.
+pub(super) fn repair(path: &Path) -> Result<Place> {
+    let place = Place::find(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "there is nothing to mount on")
+            .remedy(
+                "make a directory, where the disk becomes a file, or an empty file, which becomes the disk",
+            )
+            .about(path.display()),
+        _ => error,
+    })?;
     for _ in 0..DEAD_MAX {
-        let real = match real_path(path) {
-            Ok(real) => real,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::new(ErrorKind::NotFound, "there is nothing to mount on")
-                    .remedy("make a directory, where the disk becomes a file, or an empty file, which becomes the disk")
-                    .about(path.display()));
-            }
-            Err(error) => {
-                return Err(Error::io("cannot look at the mount point", error).about(path.display()));
-            }
+        let Some(entry) = place.mounted().filter(|entry| entry.kind.starts_with("fuse")) else {
+            return Ok(place);
         };
-        let Some(entry) = entry_at(&real) else { return Ok(real) };
-        if !entry.kind.starts_with("fuse") {
-            return Ok(real);
-        }
-        match (is_alive(&real), entry.kind == KIND) {
+        let conflict = |cause: &'static str| Error::new(ErrorKind::Conflict, cause);
+        let error = match (is_alive(&place), entry.kind == KIND) {
             (Some(false), true) => {
-                tracing::info!("{}: clearing away the mount of a server that is gone", real.display());
-                detach(&real);
+                let path = place.path().display();
+                tracing::info!("{path}: clearing away the mount of a server that is gone");
+                detach(&place);
+                continue;
             }
-            (Some(false), false) => {
-                return Err(Error::new(ErrorKind::Conflict, "the server of what is mounted there is gone")
-                    .remedy(format!("unmount it: umount -l {}", real.display()))
-                    .about(real.display()));
+            (Some(true), false) => return Ok(place),
+            (Some(false), false) => conflict("the server of what is mounted there is gone")
+                .remedy(format!("unmount it: umount -l {}", place.path().display())),
+            (Some(true), true) => {
+                conflict("a disk is mounted there").remedy("detach it, or mount this one elsewhere")
             }
-            (Some(true), false) => return Ok(real),
-            (alive, true) => {
-                let cause = if alive.is_some() {
-                    "a disk is mounted there"
-                } else {
-                    "a disk is mounted there that does not answer"
-                };
-                return Err(Error::new(ErrorKind::Conflict, cause)
-                    .remedy("detach it, or mount this one elsewhere")
-                    .about(real.display()));
-            }
-            (None, false) => {
-                return Err(Error::new(ErrorKind::Conflict, "what is mounted there does not answer")
-                    .about(real.display()));
-            }
-        }
+            (None, true) => conflict("a disk is mounted there that does not answer")
+                .remedy("detach it, or mount this one elsewhere"),
+            (None, false) => conflict("what is mounted there does not answer"),
+        };
+        return Err(error.about(place.path().display()));
     }
     Err(Error::new(ErrorKind::Conflict, "too many dead mounts lie on top of each other")
         .about(path.display()))
 }
 
-/// As `canonicalize`, but the last part may be the root of a file system whose server is gone.
-fn real_path(path: &Path) -> io::Result<PathBuf> {
-    let dead = |error: &io::Error| matches!(error.raw_os_error(), Some(code) if DEAD.contains(&code));
-    match path.canonicalize() {
-        Err(error) if dead(&error) => {}
-        other => return other,
-    }
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(parent.canonicalize()?.join(name))
-}
-
 /// What a file system says whose server is gone.
 const DEAD: [i32; 2] = [nix::libc::ENOTCONN, nix::libc::ECONNABORTED];
 
-/// Whether the server of what is mounted at `path` lives; `None` if it does not answer.
+/// `true` if the server of what is mounted at a place lives; `None` if it does not answer.
 ///
 /// Asks for what the kernel never answers from its cache, and in a thread of its own: a server that hangs hangs
 /// who asks it.
-fn is_alive(path: &Path) -> Option<bool> {
+fn is_alive(place: &Place) -> Option<bool> {
     let (answer, answered) = mpsc::channel();
-    let path = path.to_owned();
+    let path = place.anchored();
     let asking = thread::Builder::new().name("fuse-alive".to_owned()).spawn(move || {
         let alive = match rustix::fs::statfs(&path) {
             Err(error) => !DEAD.contains(&error.raw_os_error()),
@@ -195,15 +181,6 @@ fn is_alive(path: &Path) -> Option<bool> {
     answered.recv_timeout(ALIVE).ok()
 }
 
-/// `None` as well where the table cannot be read: then a plain unmount is tried.
-fn entry_at(path: &Path) -> Option<MountEntry> {
-    topmost_at(&std::fs::read_to_string("/proc/self/mountinfo").ok()?, path)
-}
-
-fn ours_at(path: &Path) -> Option<MountEntry> {
-    entry_at(path).filter(|entry| entry.kind == KIND)
-}
-
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
@@ -212,18 +189,18 @@ fn failed(what: &'static str, error: nix::Error) -> Error {
     Error::io(what, error.into())
 }
 
-fn detach(path: &Path) {
-    let detached = umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
-    if detached.is_err() && !fusermount_unmounts(path, true) {
-        tracing::warn!("{}: cannot unmount; try `umount -l`", path.display());
+fn detach(place: &Place) {
+    let detached = umount2(&place.anchored(), MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW);
+    if detached.is_err() && !fusermount_unmounts(place.path(), true) {
+        tracing::warn!("{}: cannot unmount; try `umount -l`", place.path().display());
     }
 }
 
-/// Opens `/dev/fuse` and mounts it. The file system is open to all users, as far as the permissions of the file
-/// go: hypervisors often run as a user of their own.
-fn mount_directly(path: &Path, read_only: bool) -> Result<OwnedFd> {
+/// Opens `/dev/fuse` and mounts it on what was opened: nothing is looked up again. The file system is open to all
+/// users, as far as the permissions of the file go: hypervisors often run as a user of their own.
+fn mount_directly((point, found): (File, &Metadata), read_only: bool) -> Result<OwnedFd> {
     let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(no_fuse)?;
-    let mode = path.metadata().map_err(|error| Error::io("cannot look at the mount point", error))?.mode();
+    let mode = found.mode();
     let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
     let options = format!(
         "fd={},rootmode={mode:o},user_id={uid},group_id={gid},default_permissions,allow_other",
@@ -231,7 +208,8 @@ fn mount_directly(path: &Path, read_only: bool) -> Result<OwnedFd> {
     );
     let mut flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOATIME;
     flags.set(MsFlags::MS_RDONLY, read_only);
-    let mounted = mount(Some("headstart"), path, Some(KIND), flags, Some(options.as_str()));
+    let target = format!("/proc/self/fd/{}", point.as_raw_fd());
+    let mounted = mount(Some("headstart"), target.as_str(), Some(KIND), flags, Some(options.as_str()));
     mounted.map_err(|error| match error {
         nix::Error::EPERM => failed("this container may not mount", error)
             .remedy("run it with the capability SYS_ADMIN, or export the disk over NBD"),

@@ -1,53 +1,28 @@
-//! What `/proc/self/mountinfo` says about one path.
-
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+//! The entries of `/proc/self/mountinfo`.
 
 /// A file system that is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MountEntry {
-    /// Where.
-    pub(super) path: PathBuf,
+    /// The number of the mount; another one may get it later.
+    pub(super) id: u64,
     /// Its type: `fuse.headstart` for ours.
     pub(super) kind: String,
     /// Device number, as `major:minor`.
     pub(super) device: String,
 }
 
-/// The topmost file system that is mounted exactly at `path`, which is absolute and without symbolic links.
-pub(super) fn topmost_at(table: &str, path: &Path) -> Option<MountEntry> {
-    table.lines().filter_map(parse).rfind(|entry| entry.path == path)
+/// The mount of a number.
+pub(super) fn entry_of(table: &str, id: u64) -> Option<MountEntry> {
+    table.lines().filter_map(parse).find(|entry| entry.id == id)
 }
 
 /// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw`: optional fields end with a dash.
 fn parse(line: &str) -> Option<MountEntry> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ');
-    let device = fields.nth(2)?.to_owned();
-    let path = unescape(fields.nth(1)?);
-    Some(MountEntry { path, kind: after.split(' ').next()?.to_owned(), device })
-}
-
-/// The kernel writes white space and backslashes in paths as three octal digits.
-fn unescape(field: &str) -> PathBuf {
-    let bytes = field.as_bytes();
-    let mut path = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while let Some(&byte) = bytes.get(at) {
-        let code = (byte == b'\\').then(|| field.get(at + 1..at + 4)).flatten();
-        match code.and_then(|code| u8::from_str_radix(code, 8).ok()) {
-            Some(escaped) => {
-                path.push(escaped);
-                at += 4;
-            }
-            None => {
-                path.push(byte);
-                at += 1;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(path))
+    let id = fields.next()?.parse().ok()?;
+    let device = fields.nth(1)?.to_owned();
+    Some(MountEntry { id, kind: after.split(' ').next()?.to_owned(), device })
 }
 
 #[cfg(test)]
@@ -64,12 +39,11 @@ nonsense
 ";
 
     #[test]
-    fn finds_the_topmost_mount_of_a_path() {
-        let kind = |path: &str| topmost_at(TABLE, Path::new(path)).map(|entry| entry.kind);
-        assert_eq!(kind("/mnt/x").as_deref(), Some("fuse.headstart"));
-        assert_eq!(kind("/mnt/a b").as_deref(), Some("fuse.headstart"));
-        assert_eq!(kind("/mnt/back\\slash").as_deref(), Some("fuse"));
-        assert_eq!(kind("/mnt"), None);
-        assert_eq!(topmost_at(TABLE, Path::new("/mnt/x")).map(|entry| entry.device).as_deref(), Some("0:37"));
+    fn finds_a_mount_by_its_number() {
+        let found = |id| entry_of(TABLE, id).map(|entry| (entry.kind, entry.device));
+        let ours = |device: &str| Some(("fuse.headstart".to_owned(), device.to_owned()));
+        assert_eq!((found(40), found(42)), (ours("0:35"), ours("0:37")));
+        assert_eq!(found(43), Some(("fuse".to_owned(), "0:38".to_owned())));
+        assert_eq!((found(1), found(0)), (None, None));
     }
 }

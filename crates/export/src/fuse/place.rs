@@ -1,0 +1,291 @@
+//! [`Place`]: the place of a mount, held open by its directory.
+//!
+//! A mount covers what was there, and root mounts over anything. The path of a mount point may lead through directories
+//! that other users can write to, who may put a symbolic link there at any moment. Therefore:
+//!
+//! * The path is walked once, from descriptor to descriptor. A symbolic link on it, also as its last part, is followed
+//!   only if it belongs to root or to the user of this process.
+//! * From then on the place is an entry of the directory that was found. The kernel keeps an entry from being renamed
+//!   while something is mounted on it, so that the entry also names the mount until it goes.
+//! * In a directory that all users may write to, the entry must not belong to a user who only got there first: its
+//!   owner would be the disk's.
+
+use super::mount_table::{MountEntry, entry_of};
+use headstart_block::guarded::{is_trusted, shell_word};
+use headstart_block::{Error, ErrorKind, Result};
+use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The number of symbolic links that a path may lead through, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The permission of all users to write to a directory.
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// The flags of every open: nothing is followed, and nothing is asked of the server of what is opened.
+const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct Place {
+    directory: File,
+    name: OsString,
+    /// The path without symbolic links at the time at which it was walked.
+    path: PathBuf,
+}
+
+impl Place {
+    /// Walks to a place. Nothing is asked of what is mounted there: its server may be gone, or hang.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::NotFound`] where nothing is there,
+    /// otherwise what the operating system reports.
+    pub(super) fn find(path: &Path) -> Result<Self> {
+        let failed = |e: io::Error| Error::io("cannot look at the mount point", e).about(path.display());
+        let mut steps = steps(&std::path::absolute(path).map_err(failed)?);
+        let root = || Ok(File::from(openat(CWD, "/", LOOK, Mode::empty())?));
+        let mut way: Vec<(OsString, File)> = vec![(OsString::from("/"), root().map_err(failed)?)];
+        let mut links = 0;
+        while let Some(step) = steps.pop() {
+            let name = match step {
+                Step::Root => {
+                    way.truncate(1);
+                    continue;
+                }
+                Step::Up => {
+                    way.truncate(way.len().saturating_sub(1).max(1));
+                    continue;
+                }
+                Step::Into(name) => name,
+            };
+            let Some((_, directory)) = way.last() else { break };
+            let found = openat(directory, &name, LOOK, Mode::empty()).map_err(|e| failed(e.into()))?;
+            let found = File::from(found);
+            let Some(target) = target_of(&found).map_err(failed)? else {
+                way.push((name, found));
+                continue;
+            };
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(failed(Errno::LOOP.into()));
+            }
+            refuse_link_of_others(&found.metadata().map_err(failed)?, &target)
+                .map_err(|error| error.about(path_of(&way).join(&name).display()))?;
+            steps.extend(self::steps(&target));
+        }
+        let found = path_of(&way);
+        let (Some((name, _)), Some((_, directory))) = (way.pop(), way.pop()) else {
+            return Err(Error::invalid("a disk is not mounted over the root directory").about(path.display()));
+        };
+        Ok(Self { directory, name, path: found })
+    }
+
+    /// The path, for messages and for `fusermount3`.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path that leads to the entry whatever becomes of the directories above it.
+    pub(super) fn anchored(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
+    }
+
+    /// Opens what is there, for mounting on it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where it belongs to a user who got there first, [`ErrorKind::Invalid`] where it is no
+    /// directory and no regular file, otherwise what the operating system reports.
+    pub(super) fn open_point(&self) -> Result<(File, Metadata)> {
+        let failed = |e: io::Error| Error::io("cannot look at the mount point", e);
+        let point = self.look().map_err(failed)?;
+        let (found, directory) =
+            (point.metadata().map_err(failed)?, self.directory.metadata().map_err(failed)?);
+        if !found.is_dir() && !found.is_file() {
+            let cause = "a disk is mounted on a directory or a regular file, and this is neither";
+            return Err(Error::invalid(cause));
+        }
+        let is_for_all = directory.mode() & WRITABLE_BY_ALL != 0;
+        if is_for_all && !is_trusted(&found) && found.uid() != directory.uid() {
+            let cause = format!(
+                "belongs to another user (id {}), in a directory that all users may write to: that user would get \
+                 the disk",
+                found.uid()
+            );
+            return Err(Error::new(ErrorKind::Denied, cause)
+                .remedy("remove it, or choose another place, such as one below /run"));
+        }
+        Ok((point, found))
+    }
+
+    /// The file system whose root lies there, if there is one.
+    pub(super) fn mounted(&self) -> Option<MountEntry> {
+        let (here, beneath) = (mount_id(&self.look().ok()?)?, mount_id(&self.directory)?);
+        let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        (here != beneath).then(|| entry_of(&table, here)).flatten()
+    }
+
+    fn look(&self) -> io::Result<File> {
+        Ok(File::from(openat(&self.directory, &self.name, LOOK, Mode::empty())?))
+    }
+}
+
+/// A step on the way to a place.
+enum Step {
+    Root,
+    Up,
+    Into(OsString),
+}
+
+/// The steps of a path, the last one first.
+fn steps(path: &Path) -> Vec<Step> {
+    let step = |component| match component {
+        Component::RootDir | Component::Prefix(_) => Some(Step::Root),
+        Component::CurDir => None,
+        Component::ParentDir => Some(Step::Up),
+        Component::Normal(name) => Some(Step::Into(name.to_owned())),
+    };
+    path.components().rev().filter_map(step).collect()
+}
+
+fn path_of(way: &[(OsString, File)]) -> PathBuf {
+    way.iter().map(|(name, _)| name).collect()
+}
+
+/// The text of a symbolic link; `None` for anything else.
+fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
+    match readlinkat(found, "", Vec::new()) {
+        Ok(target) => Ok(Some(PathBuf::from(OsStr::from_bytes(target.as_bytes())))),
+        // A file system whose server is gone is no link either.
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOTCONN | Errno::CONNABORTED) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn refuse_link_of_others(link: &Metadata, target: &Path) -> Result<()> {
+    if is_trusted(link) {
+        return Ok(());
+    }
+    let cause = format!(
+        "is a symbolic link of another user (id {}), and is not followed: it could lead the disk over any file",
+        link.uid()
+    );
+    let target = shell_word(&target.to_string_lossy());
+    let remedy = format!("if it leads where the disk is wanted, name that path in its place: {target}");
+    Err(Error::new(ErrorKind::Denied, cause).remedy(remedy))
+}
+
+/// The number in the mount table of the mount through which `file` was opened.
+fn mount_id(file: &File) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+
+    /// A user that is neither root nor the one who runs the tests.
+    const OTHER: u32 = 65_534;
+
+    fn scene() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        fs::create_dir(path.join("d")).unwrap();
+        fs::write(path.join("d/f"), "here").unwrap();
+        (dir, path)
+    }
+
+    fn refused(path: &Path) -> String {
+        let error = Place::find(path).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        error.to_string()
+    }
+
+    fn is_root() -> bool {
+        let is_root = nix::unistd::geteuid().is_root();
+        if !is_root {
+            let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root gives files away\n");
+        }
+        is_root
+    }
+
+    #[test]
+    fn own_links_lead_to_the_place_and_those_of_others_are_named() {
+        let (_dir, at) = scene();
+        for (link, target) in [("own", "d/f"), ("up", "d/../own"), ("dir", "d"), ("loop", "loop")] {
+            symlink(target, at.join(link)).unwrap();
+        }
+        symlink(at.join("d"), at.join("d/round")).unwrap();
+        for path in ["d/f", "own", "up", "dir/f", "d/./round/../d/f", "d/round/round/f"] {
+            assert_eq!(Place::find(&at.join(path)).unwrap().path(), at.join("d/f"), "{path}");
+        }
+        for path in ["none", "d/f/x", "loop"] {
+            let error = Place::find(&at.join(path)).map(|_| ()).unwrap_err();
+            assert_eq!(error.kind() == ErrorKind::NotFound, path == "none", "{path}: {error}");
+        }
+        assert!(Place::find(Path::new("/")).is_err() && Place::find(Path::new("/..")).is_err());
+        if !is_root() {
+            return;
+        }
+        for link in ["own", "dir"] {
+            lchown(at.join(link), Some(OTHER), None).unwrap();
+        }
+        for path in ["own", "up", "dir/f"] {
+            let said = refused(&at.join(path));
+            assert!(said.contains("symbolic link of another user") && said.contains("d"), "{said}");
+        }
+        // A directory of another user's is no link: the walk through it leads where its path says.
+        chown(at.join("d"), Some(OTHER), None).unwrap();
+        chown(at.join("d/f"), Some(OTHER), None).unwrap();
+        assert!(Place::find(&at.join("d/f")).unwrap().open_point().is_ok());
+    }
+
+    #[test]
+    fn the_entry_that_was_found_is_what_is_opened() {
+        let (_dir, at) = scene();
+        let place = Place::find(&at.join("d/f")).unwrap();
+        fs::create_dir(at.join("etc")).unwrap();
+        fs::write(at.join("etc/f"), "precious").unwrap();
+        fs::rename(at.join("d"), at.join("moved")).unwrap();
+        symlink("etc", at.join("d")).unwrap();
+        assert_eq!(fs::read(place.anchored()).unwrap(), b"here");
+        let (point, _) = place.open_point().unwrap();
+        let opened = fs::read(format!("/proc/self/fd/{}", point.as_raw_fd())).unwrap();
+        assert_eq!((opened, place.mounted()), (b"here".to_vec(), None));
+        // A link in the place of the entry itself is nothing to mount on.
+        fs::remove_file(at.join("moved/f")).unwrap();
+        symlink("../etc/f", at.join("moved/f")).unwrap();
+        assert!(place.open_point().unwrap_err().to_string().contains("neither"));
+    }
+
+    #[test]
+    fn where_all_may_write_nobody_gets_the_disk_by_being_first() {
+        let (_dir, at) = scene();
+        if !is_root() {
+            return;
+        }
+        let open = || Place::find(&at.join("d/f")).unwrap().open_point().map(|_| ());
+        fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o1777)).unwrap();
+        open().unwrap();
+        chown(at.join("d/f"), Some(OTHER), None).unwrap();
+        let error = open().unwrap_err();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("another user"), "{error}");
+        chown(at.join("d"), Some(OTHER), None).unwrap();
+        open().unwrap();
+    }
+
+    #[test]
+    fn a_mount_is_known_by_its_number() {
+        let proc = Place::find(Path::new("/proc")).unwrap().mounted().expect("it is mounted");
+        assert_eq!(proc.kind, "proc");
+        assert_eq!(Place::find(Path::new("/proc/self/../version")).unwrap().mounted(), None);
+    }
+}
