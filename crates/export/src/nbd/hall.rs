@@ -2,10 +2,19 @@
 //!
 //! Exports come and go while the server runs. A connection keeps the one that it has chosen; one that goes takes its
 //! connections along. The two locks are taken in the order `guests`, `exports`.
+//!
+//! # Places
+//!
+//! A server of one export has [`Limits::connections_max`] places, which clients take when they come. A server of
+//! several does not know then whose client it is: a client in its handshake has one of [`HANDSHAKES_MAX`] places
+//! beside, and takes a place when it has chosen an export. There each export has its share
+//! ([`standing`](super::standing)). A client that was cut off in favour of another export's may take a while to leave,
+//! because its requests wait for the disk; its place is free at once, and at most [`LEAVING_MAX`] such clients are
+//! there.
 
 use super::budget::Pool;
 use super::disk::ExportState;
-use super::standing::{Activity, Choice, choose, now};
+use super::standing::{Activity, Choice, Client, choose, choose_fairly, now};
 use super::wire::lock;
 use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
@@ -21,6 +30,11 @@ const ROOM: Duration = Duration::from_secs(4);
 const LEAVES: Duration = Duration::from_secs(2);
 /// How often it is looked meanwhile whether there is one.
 const LOOK: Duration = Duration::from_millis(50);
+
+/// Most clients that were cut off in favour of other exports' and have not left yet.
+const LEAVING_MAX: usize = 64;
+/// Most clients in their handshake, where a server has several exports, and most that wait for a place after it.
+const HANDSHAKES_MAX: usize = 64;
 
 /// See the module's documentation.
 pub(crate) struct Hall {
@@ -61,32 +75,83 @@ struct Guest {
     activity: Arc<Activity>,
     /// The moment at which it was cut off, in favour of another.
     left: Option<Instant>,
+    /// It has finished its handshake, and waits for a place.
+    is_waiting: bool,
+}
+
+/// The clients that compete for places.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Competing {
+    /// All of them.
+    All,
+    /// Those that have not finished their handshake.
+    InHandshake,
 }
 
 impl Guests {
+    fn competing(&self, competing: Competing) -> impl Iterator<Item = (u64, &Guest)> {
+        let competes =
+            move |guest: &Guest| competing == Competing::All || (guest.export.is_none() && !guest.is_waiting);
+        self.connections
+            .iter()
+            .map(|(number, guest)| (*number, guest))
+            .filter(move |(_, guest)| competes(guest))
+    }
+
     /// Cuts off a client that does not use its place, unless one is leaving already; `false` if there is none.
-    fn make_room(&mut self, now: Instant, complaints: &Complaints) -> bool {
+    fn make_room(&mut self, now: Instant, competing: Competing, complaints: &Complaints) -> bool {
         let is_leaving = |left: Instant| now.saturating_duration_since(left) < LEAVES;
-        if self.connections.values().any(|guest| guest.left.is_some_and(is_leaving)) {
+        if self.competing(competing).any(|(_, guest)| guest.left.is_some_and(is_leaving)) {
             return true;
         }
-        let staying = self.connections.iter().filter(|(_, guest)| guest.left.is_none());
-        match choose(staying.map(|(number, guest)| (*number, guest.activity.standing(now)))) {
-            Choice::Drop(number) => {
-                if let Some(guest) = self.connections.get_mut(&number) {
-                    complain!(
-                        complaints,
-                        MakesRoom,
-                        "an NBD client that asks for nothing, or takes no replies, makes room for another"
-                    );
-                    guest.left = Some(now);
-                    guest.cut_off();
-                }
-                true
+        let staying = self.competing(competing).filter(|(_, guest)| guest.left.is_none());
+        let choice = choose(staying.map(|(number, guest)| (number, guest.activity.standing(now))));
+        self.carry_out(choice, now, complaints)
+    }
+
+    /// Finds a place for a client that has chosen `state`: `Some(true)` if there is one, `Some(false)` if there may be
+    /// one soon.
+    fn place(
+        &mut self,
+        state: &Arc<ExportState>,
+        places: usize,
+        now: Instant,
+        complaints: &Complaints,
+    ) -> Option<bool> {
+        let (mut clients, mut leaving) = (Vec::new(), 0);
+        for (number, guest) in &self.connections {
+            let Some(export) = &guest.export else { continue };
+            leaving += usize::from(guest.left.is_some());
+            if guest.left.is_none() {
+                let standing = guest.activity.standing(now);
+                clients.push(Client { key: *number, export: Arc::as_ptr(export), standing });
             }
-            Choice::Wait => true,
-            Choice::Refuse => false,
         }
+        if clients.len() < places {
+            return Some(true);
+        }
+        if leaving >= LEAVING_MAX {
+            return Some(false);
+        }
+        let choice = choose_fairly(Arc::as_ptr(state), &clients);
+        let is_free = matches!(choice, Choice::Drop(_));
+        self.carry_out(choice, now, complaints).then_some(is_free)
+    }
+
+    /// Cuts off whom the choice says; `false` if nobody makes room.
+    fn carry_out(&mut self, choice: Choice<u64>, now: Instant, complaints: &Complaints) -> bool {
+        let Choice::Drop(number) = choice else { return choice == Choice::Wait };
+        if let Some(guest) = self.connections.get_mut(&number) {
+            complain!(
+                complaints,
+                MakesRoom,
+                "an NBD client makes room for another: it asks for nothing, takes no replies, or its disk has more \
+                 clients than any other"
+            );
+            guest.left = Some(now);
+            guest.cut_off();
+        }
+        true
     }
 }
 
@@ -129,13 +194,30 @@ impl Hall {
         Self { limits, pool, exports, tls, complaints: Arc::default(), guests, changed }
     }
 
+    /// Most clients in their handshake, where the server has several exports.
+    fn handshakes_max(&self) -> usize {
+        self.limits.connections_max.min(HANDSHAKES_MAX)
+    }
+
+    fn has_several_exports(&self) -> bool {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner).len() > 1
+    }
+
     /// A place for a client on `socket`, unless the server stops or all places are taken by others that use them:
     /// those that do not have to make room ([`standing`](super::standing)), which takes [`ROOM`] at most.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
         let mut guests = lock(&self.guests);
         let until = now() + ROOM;
-        while !guests.stopping && guests.connections.len() >= self.limits.connections_max {
-            if now() >= until || !guests.make_room(now(), &self.complaints) {
+        while !guests.stopping {
+            let (competing, places) = if self.has_several_exports() {
+                (Competing::InHandshake, self.handshakes_max())
+            } else {
+                (Competing::All, self.limits.connections_max)
+            };
+            if guests.competing(competing).count() < places {
+                break;
+            }
+            if now() >= until || !guests.make_room(now(), competing, &self.complaints) {
                 return None;
             }
             guests = self.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
@@ -147,7 +229,8 @@ impl Hall {
         guests.next += 1;
         let activity = Arc::new(Activity::new());
         let sockets = vec![Arc::downgrade(socket)];
-        let guest = Guest { sockets, export: None, activity: Arc::clone(&activity), left: None };
+        let guest =
+            Guest { sockets, export: None, activity: Arc::clone(&activity), left: None, is_waiting: false };
         guests.connections.insert(number, guest);
         Some(Slot { hall: Arc::clone(self), number, activity })
     }
@@ -226,17 +309,50 @@ impl Slot {
         }
     }
 
-    /// The client has chosen `state`; whether that is there still.
-    pub(crate) fn choose(&self, state: &Arc<ExportState>) -> bool {
-        let mut guests = lock(&self.hall.guests);
-        let exports = self.hall.exports.read().unwrap_or_else(PoisonError::into_inner);
-        let is_there = exports.iter().any(|export| Arc::ptr_eq(export, state));
-        drop(exports);
-        if let Some(guest) = guests.connections.get_mut(&self.number).filter(|_| is_there) {
-            guest.export = Some(Arc::clone(state));
+    /// The client has chosen `state`. Where the server has several exports, it gets a place only now.
+    pub(crate) fn choose(&self, state: &Arc<ExportState>) -> Placed {
+        let hall = &self.hall;
+        let (places, until) = (hall.limits.connections_max, now() + ROOM);
+        let mut guests = lock(&hall.guests);
+        loop {
+            let exports = hall.exports();
+            if !exports.iter().any(|export| Arc::ptr_eq(export, state)) {
+                return Placed::IsGone;
+            }
+            let found = if exports.len() > 1 {
+                guests.place(state, places, now(), &hall.complaints)
+            } else {
+                Some(true)
+            };
+            let waiting = guests.connections.values().filter(|guest| guest.is_waiting).count();
+            let Some(guest) = guests.connections.get_mut(&self.number) else { return Placed::IsFull };
+            match found {
+                Some(true) => {
+                    (guest.export, guest.is_waiting) = (Some(Arc::clone(state)), false);
+                    return Placed::HasPlace;
+                }
+                Some(false) if now() < until && (guest.is_waiting || waiting < HANDSHAKES_MAX) => {
+                    guest.is_waiting = true;
+                }
+                _ => return Placed::IsFull,
+            }
+            if guests.stopping {
+                return Placed::IsFull;
+            }
+            guests = hall.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
-        is_there
     }
+}
+
+/// The outcome of choosing an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placed {
+    /// The client is served.
+    HasPlace,
+    /// The export has gone meanwhile.
+    IsGone,
+    /// All places are taken.
+    IsFull,
 }
 
 impl Drop for Slot {
@@ -285,7 +401,7 @@ mod tests {
         assert_eq!(leaves.join().unwrap(), 0);
         assert_eq!(hall.connections(), 2);
         // Nobody else can go now: the new client has not had its time.
-        new.activity.asked();
+        new.activity.asked(now());
         assert!(hall.admit(&socket().1).is_none());
         drop((stuck, new));
     }

@@ -30,6 +30,8 @@
 //!   TLS is open to everybody who can reach it.
 //! * A client beyond [`NbdSettings::connections_max`] gets the place of one that does not use it (`standing`); where
 //!   there is none it is closed at once.
+//! * Where a server has several exports, each has the same share of the places, and what others leave: a client of an
+//!   export that holds less gets the place of the most idle client of the one that holds most (`standing`).
 //! * What the requests of all clients hold in memory is bounded (`budget`): a server of 64 clients that take no
 //!   replies stays below 256 MiB. Who takes none for [`NbdSettings::send_timeout`] is disconnected.
 //! * A client learns of an error what kind it is; paths and addresses are for the log.
@@ -80,7 +82,8 @@ pub struct NbdSettings {
     pub address: Address,
     /// Its certificates. With them it demands TLS, without them it has none.
     pub tls: Option<TlsSettings>,
-    /// Most clients at a time; clients that are fast use several connections. 64 if not said otherwise.
+    /// Most clients at a time; clients that are fast use several connections. 64 if not said otherwise. Several exports
+    /// share them: none keeps another's client out.
     pub connections_max: usize,
     /// How long a client may take until it has chosen a disk. 10 seconds if not said otherwise.
     pub handshake_timeout: Duration,

@@ -67,6 +67,9 @@ impl<'a> Receiver<'a> {
 
     pub(super) fn run(&mut self) {
         loop {
+            if self.filled >= REQUEST_HEADER {
+                self.connection.wire.activity().asked(now());
+            }
             let input = std::mem::take(&mut self.input);
             let mut received = input.get(..self.filled).unwrap_or_default();
             let flow = loop {
@@ -145,7 +148,6 @@ impl<'a> Receiver<'a> {
         let Some(request) = Request::parse(head) else {
             return self.lost("a request has a wrong magic");
         };
-        self.connection.wire.activity().asked();
         let payload = if request.command == command::WRITE { request.len as usize } else { 0 };
         if payload > PAYLOAD_MAX as usize {
             return self.lost("a write is larger than 32 MiB");

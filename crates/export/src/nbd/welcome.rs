@@ -2,13 +2,15 @@
 
 use super::budget::Account;
 use super::connection::Connection;
-use super::hall::{Hall, Slot};
+use super::disk::ExportState;
+use super::hall::{Hall, Placed, Slot};
 use super::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
 use super::proto::OPTION_HEADER;
 use super::standing::now;
 use super::tls;
 use super::transmission::Session;
 use super::wire::{Received, Wire, receive, send_all};
+use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::io;
@@ -88,8 +90,7 @@ pub(crate) fn receive_client(
     let complaints = Arc::clone(&hall.complaints);
     let wire = Wire::new(served, beneath, activity, hall.limits.send_timeout, Arc::clone(&pool), complaints);
     if let (Ok(wire), Some(state)) = (wire, exports.get(chosen.export)) {
-        if !slot.choose(state) {
-            tracing::debug!(peer, export = state.export.name, "an NBD client chose what has gone meanwhile");
+        if !has_place(&slot, state, &peer, &hall.complaints) {
             return;
         }
         tracing::debug!(
@@ -103,6 +104,19 @@ pub(crate) fn receive_client(
         let connection = Connection::new(wire, account, Arc::clone(state), session, peer, Box::new(slot));
         connection.serve(&input.bytes[..input.filled]);
     }
+}
+
+/// `true` if a client that has chosen `state` is served; the log says why where it is not.
+fn has_place(slot: &Slot, state: &Arc<ExportState>, peer: &str, complaints: &Complaints) -> bool {
+    let export = &state.export.name;
+    match slot.choose(state) {
+        Placed::HasPlace => return true,
+        Placed::IsGone => tracing::debug!(peer, export, "an NBD client chose what has gone meanwhile"),
+        Placed::IsFull => {
+            complain!(complaints, TurnedAway, peer, export, "too many NBD clients: this one is turned away");
+        }
+    }
+    false
 }
 
 fn session(chosen: Chosen, views: &[ExportView]) -> Session {

@@ -4,11 +4,13 @@ use super::raw_client::RawClient;
 use super::test_disk::TestDisk;
 use super::{Served, serve, serve_with};
 use headstart_block::ByteRange;
+use headstart_export::Export;
 use headstart_export::nbd::proto::{OptionHeader, Request, command, option};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::Write as _;
 use std::net::Shutdown;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -86,6 +88,73 @@ fn clients_that_do_not_use_their_places_make_room() {
     }
     assert!(mute.is_closed() && idle.is_closed() && greedy.is_closed());
     assert!(RawClient::connect(&served.socket).is_closed(), "an honest client had to go");
+}
+
+/// A client of one of several exports, which has asked for something.
+fn asking(served: &Served, export: &str) -> RawClient {
+    let mut client = RawClient::open_named(&served.socket, false, export);
+    client.read(7, 0, 512);
+    assert_eq!(client.reply(512).cookie, 7, "{export}");
+    client
+}
+
+/// One export's clients take all places, and ask for something each. Clients of another one get their share all the
+/// same, from those that have not asked for longest, and lose none of it to newcomers of the first.
+#[test]
+fn no_export_keeps_the_clients_of_another_one_out() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 8);
+    for name in ["b", "c"] {
+        served.server.add(Export::new(name, Arc::clone(&served.disk) as _)).unwrap();
+    }
+    let pause = || std::thread::sleep(Duration::from_millis(5));
+    let mut greedy = Vec::new();
+    for _ in 0..8 {
+        greedy.push(asking(&served, "disk"));
+        pause();
+    }
+    // The first to come is the last to have asked.
+    greedy[0].read(8, 0, 512);
+    assert_eq!(greedy[0].reply(512).cookie, 8);
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        others.push(asking(&served, "b"));
+        pause();
+    }
+    for (number, client) in greedy.iter_mut().enumerate() {
+        let has_gone = (1..5).contains(&number);
+        if has_gone {
+            assert!(client.is_closed(), "{number}");
+        } else {
+            client.read(9, 0, 512);
+            assert_eq!(client.reply(512).cookie, 9, "{number}");
+        }
+    }
+    // Four each: neither gets more, and nobody who asked loses a place for it.
+    for export in ["disk", "b"] {
+        assert!(RawClient::open_named(&served.socket, false, export).is_closed(), "{export}");
+    }
+    let third = asking(&served, "c");
+    // Of the two that hold most, the one that has been silent for longest made room.
+    assert!(others[0].is_closed());
+    drop((greedy, others, third));
+    served.wait_until_empty();
+}
+
+/// Clients that never choose an export have places of their own, and keep nobody out.
+#[test]
+fn clients_in_their_handshake_take_no_places_of_those_that_have_chosen() {
+    let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 2);
+    served.server.add(Export::new("b", Arc::clone(&served.disk) as _)).unwrap();
+    let mut honest = [asking(&served, "disk"), asking(&served, "b")];
+    let mut silent: Vec<_> = (0..2).map(|_| RawClient::connect(&served.socket)).collect();
+    std::thread::sleep(Duration::from_millis(1100));
+    // In its turn it is one of those in their handshake.
+    assert!(RawClient::open_named(&served.socket, false, "b").is_closed());
+    assert!(silent[0].is_closed(), "a handshake that goes nowhere made no room");
+    for client in &mut honest {
+        client.read(1, 0, 512);
+        assert_eq!(client.reply(512).cookie, 1);
+    }
 }
 
 /// A client that takes its replies slowly is served to the end; one that takes none is given up.
