@@ -16,11 +16,23 @@
 //! that gave it only, which is why each has an *epoch*.
 //!
 //! Disks come and go, and what they read changes slowly: when an image has had 2^14 disks, old and new count half.
+//!
+//! # Memory
+//!
+//! A member may report any image, and any slices of it: nobody can tell whether they exist. So each member answers for
+//! what it reported first: an image, a slice, and the nodes of the tree that the slice took (`members`). There is a
+//! limit for each member and one for all. A member over its own gives up what it owns of the image of which it has said
+//! nothing for longest: what others have reported as well passes to the *commons*, the rest is forgotten. Where the
+//! tracker is full, the member that holds most does, or the commons. No member's reports make another lose what only
+//! that other has reported, as long as the other holds less than the first.
 
+use crate::PeerKey;
+use members::{COMMONS, Measure, Members};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tree::Tree;
+use tree::{Charges, Tree};
 
+mod members;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -63,12 +75,17 @@ impl Threshold {
 pub struct Settings {
     /// Below it nothing is told.
     pub threshold: Threshold,
-    /// Images that are counted: the one that was quiet for longest makes room.
+    /// Images that are counted.
     pub images_max: usize,
-    /// Slices that are counted of an image (64 Ki of them are 4 GiB, and cost at most 64 MiB of memory).
+    /// Images that one member answers for.
+    pub images_member_max: usize,
+    /// Slices that are counted of an image (64 Ki of them are 4 GiB).
     pub slices_max: usize,
-    /// Slices that are counted in all: again the image that was quiet for longest makes room.
-    pub slices_all_max: usize,
+    /// Nodes of all trees. A node takes 45 bytes of memory. A slice takes two nodes where others beside it are read,
+    /// and 28 at most on a disk of 8 TiB where none is.
+    pub nodes_max: usize,
+    /// Nodes that one member answers for.
+    pub nodes_member_max: usize,
     /// Hints in one answer.
     pub hints_max: usize,
 }
@@ -78,8 +95,10 @@ impl Default for Settings {
         Self {
             threshold: Threshold::Share(0.1),
             images_max: 1024,
+            images_member_max: 256,
             slices_max: 1 << 16,
-            slices_all_max: 1 << 19,
+            nodes_max: 1 << 21,
+            nodes_member_max: 1 << 18,
             hints_max: 1024,
         }
     }
@@ -152,6 +171,7 @@ pub struct Tracker {
     settings: Settings,
     epoch: u64,
     images: BTreeMap<ImageKey, Image>,
+    members: Members,
     /// Counts reports, to tell which image was quiet for longest.
     clock: u64,
 }
@@ -162,6 +182,10 @@ struct Image {
     tree: Tree,
     version: u64,
     heard: u64,
+    /// The slot of the member that reported it first.
+    owner: u32,
+    /// Another member has reported it as well.
+    is_shared: bool,
 }
 
 /// Disks of an image, beyond which all count half.
@@ -171,21 +195,71 @@ impl Tracker {
     /// That knows nothing. No two trackers, and no two lives of one, may have the same `epoch`.
     #[must_use]
     pub fn new(epoch: u64, settings: Settings) -> Self {
-        Self { settings, epoch, images: BTreeMap::new(), clock: 0 }
+        Self { settings, epoch, images: BTreeMap::new(), members: Members::default(), clock: 0 }
     }
 
-    /// An agent reports, and is answered. The driver has made sure that it may read the image.
-    pub fn report(&mut self, report: &Report) -> Answer {
+    /// The agent of a member reports, and is answered. The driver has made sure that it may read the image.
+    pub fn report(&mut self, member: PeerKey, report: &Report) -> Answer {
         self.clock += 1;
-        let image = self.images.entry(report.image).or_default();
-        image.heard = self.clock;
-        image.join(report.joined);
-        let threshold = self.settings.threshold.of(image.disks);
+        let (key, slot) = (report.image, self.members.slot(member));
+        self.join(slot, key, report.joined);
         for access in report.accesses.iter().take(REPORT_MAX) {
-            image.read(*access, threshold, self.settings.slices_max);
+            self.read(slot, key, *access);
         }
+        let answer = self.answer(report);
+        self.make_room(Some(key));
+        self.members.close_empty();
+        answer
+    }
+
+    /// The member in `slot` has new disks of an image, which it may be the first to name.
+    fn join(&mut self, slot: u32, key: ImageKey, joined: u32) {
+        if !self.images.contains_key(&key) {
+            while self.members.held(slot, Measure::Images) >= self.settings.images_member_max.max(1) {
+                let Some(oldest) = self.members.oldest_owned(slot) else { break };
+                self.give_up(slot, oldest);
+            }
+            self.images.insert(key, Image { owner: slot, ..Image::default() });
+            self.members.settle(key, Some(slot), &BTreeMap::new(), self.clock);
+        }
+        self.members.heard(slot, key, self.clock);
+        let Some(image) = self.images.get_mut(&key) else { return };
+        image.heard = self.clock;
+        image.is_shared |= image.owner != slot;
+        if let Some(charges) = image.join(joined) {
+            self.members.settle(key, Some(image.owner), &charges, self.clock);
+        }
+    }
+
+    /// The member in `slot` has read a slice. It is not counted where there is no room for it.
+    fn read(&mut self, slot: u32, key: ImageKey, access: Access) {
+        let Some(image) = self.images.get(&key) else { return };
+        let made = image.tree.missing(access.slice);
+        if made > 0 {
+            let nodes_max = self.settings.nodes_member_max;
+            if image.tree.len() >= self.settings.slices_max {
+                return;
+            }
+            while self.members.held(slot, Measure::Weight) + made > nodes_max {
+                // What is reported just now does not give way to itself.
+                let Some(oldest) = self.members.oldest(slot, Some(key)) else { return };
+                self.give_up(slot, oldest);
+            }
+            self.members.charge(slot, key, made, self.clock);
+        }
+        if let Some(image) = self.images.get_mut(&key) {
+            image.read(access, self.settings.threshold.of(image.disks), slot);
+        }
+    }
+
+    /// What is new to the agent that reported.
+    fn answer(&self, report: &Report) -> Answer {
+        let (epoch, mut hints) = (self.epoch, Vec::new());
+        let Some(image) = self.images.get(&report.image) else {
+            return Answer { image: report.image, epoch, version: 0, disks: 0, hints: Vec::new() };
+        };
+        let threshold = self.settings.threshold.of(image.disks);
         let since = if report.epoch == self.epoch { report.version } else { 0 };
-        let mut hints = Vec::new();
         image.tree.worth(threshold, since, &mut hints);
         hints.sort_unstable_by_key(|(told, hint)| (*told, hint.slice));
         let left_out = hints.len() > self.settings.hints_max;
@@ -194,29 +268,45 @@ impl Tracker {
             Some((told, _)) if left_out => *told,
             _ => image.version,
         };
-        let answer = Answer {
-            image: report.image,
-            epoch: self.epoch,
-            version,
-            disks: image.disks,
-            hints: hints.into_iter().map(|(_, hint)| hint).collect(),
-        };
-        self.make_room();
-        answer
+        let hints = hints.into_iter().map(|(_, hint)| hint).collect();
+        Answer { image: report.image, epoch, version, disks: image.disks, hints }
     }
 
-    fn make_room(&mut self) {
-        let slices =
-            |images: &BTreeMap<_, Image>| images.values().map(|image| image.tree.len()).sum::<usize>();
-        let mut left = slices(&self.images);
-        let is_full = |images: usize, left: usize| {
-            images > self.settings.images_max.max(1) || (images > 1 && left > self.settings.slices_all_max)
-        };
-        while is_full(self.images.len(), left) {
-            let quiet = self.images.iter().min_by_key(|(_, image)| image.heard).map(|(key, _)| *key);
-            let gone = quiet.and_then(|key| self.images.remove(&key));
-            left -= gone.map_or(0, |gone| gone.tree.len());
+    /// Keeps all limits, at the cost of whoever holds most. The image that was just reported goes last.
+    fn make_room(&mut self, reported: Option<ImageKey>) {
+        for (measure, most) in
+            [(Measure::Images, self.settings.images_max.max(1)), (Measure::Weight, self.settings.nodes_max)]
+        {
+            while self.members.held_by_all(measure) > most {
+                let largest = self.members.largest(measure);
+                let oldest = match measure {
+                    Measure::Images => self.members.oldest_owned(largest),
+                    Measure::Weight => self.members.oldest(largest, reported),
+                };
+                let Some(oldest) = oldest.or_else(|| self.members.oldest(largest, None)) else { break };
+                self.give_up(largest, oldest);
+            }
         }
+    }
+
+    /// The member in `slot` gives up what it owns of an image.
+    fn give_up(&mut self, slot: u32, key: ImageKey) {
+        let Some(image) = self.images.get_mut(&key) else { return };
+        let charges = image.tree.give_up(slot);
+        if image.owner == slot {
+            let heir = charges.keys().next().copied();
+            let commons = (slot != COMMONS && image.is_shared).then_some(COMMONS);
+            match commons.or(heir) {
+                Some(owner) => image.owner = owner,
+                None => {
+                    self.images.remove(&key);
+                    self.members.settle(key, None, &charges, self.clock);
+                    return;
+                }
+            }
+        }
+        let (owner, heard) = (image.owner, image.heard);
+        self.members.settle(key, Some(owner), &charges, heard);
     }
 
     /// What is known of an image.
@@ -234,7 +324,9 @@ impl Tracker {
     /// Takes what was known of an image before a restart, in place of what is known now.
     pub fn load(&mut self, counts: &Counts) {
         self.clock += 1;
-        let mut image = Image { disks: counts.disks.min(DISKS_MAX), heard: self.clock, ..Image::default() };
+        let disks = counts.disks.min(DISKS_MAX);
+        let mut image =
+            Image { disks, heard: self.clock, owner: COMMONS, is_shared: true, ..Image::default() };
         let threshold = self.settings.threshold.of(image.disks);
         let mut slices: Vec<_> = counts.slices.iter().take(self.settings.slices_max).copied().collect();
         // Told in the order in which boots want them, should an answer not have room for all.
@@ -244,8 +336,11 @@ impl Tracker {
             let told = if disks >= threshold { image.next_version() } else { 0 };
             image.tree.set(Hint { disks, ..hint }, told);
         }
+        let charges = BTreeMap::from([(COMMONS, image.tree.nodes())]);
         self.images.insert(counts.image, image);
-        self.make_room();
+        self.members.settle(counts.image, Some(COMMONS), &charges, self.clock);
+        self.make_room(None);
+        self.members.close_empty();
     }
 }
 
@@ -255,17 +350,20 @@ impl Image {
         self.version
     }
 
-    fn join(&mut self, disks: u32) {
+    /// Counts disks; what each slot answers for then, if that has changed.
+    fn join(&mut self, disks: u32) -> Option<Charges> {
         self.disks = self.disks.saturating_add(disks.min(DISKS_MAX));
+        let mut charges = None;
         while self.disks > DISKS_MAX {
             self.disks /= 2;
-            self.tree.halve();
+            charges = Some(self.tree.halve());
         }
+        charges
     }
 
-    fn read(&mut self, access: Access, threshold: u32, slices_max: usize) {
+    fn read(&mut self, access: Access, threshold: u32, slot: u32) {
         let told = self.version + 1;
-        if self.tree.read(access, threshold, told, slices_max) {
+        if self.tree.read(access, threshold, told, slot) {
             self.version = told;
         }
     }

@@ -14,8 +14,8 @@
 //!
 //! # What is bounded
 //!
-//! Images and slices, on both sides; reports and answers, by a frame's length; what waits to be sent of either, the
-//! oldest first to go: these are statistics.
+//! Images and slices, on both sides, and on a tracker's for each host that reports; reports and answers, by a frame's
+//! length; what waits to be sent of either, the oldest first to go: these are statistics.
 
 mod counting;
 
@@ -299,11 +299,11 @@ fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Re
         let mixed = (key.0 ^ report.image.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
     };
-    let Some((_, link)) = trackers.iter().max_by_key(|(key, _)| drawn(*key)) else { return };
+    let Some((key, link)) = trackers.iter().max_by_key(|(key, _)| drawn(*key)) else { return };
     host.hints.reports.fetch_add(1, Ordering::Relaxed);
     match (link, &host.hints.counting) {
         (Some(link), _) => link.outbox.statistics(Kind::Report, report),
-        (None, Some(counting)) => host.hints.heard(&counting.report(report)),
+        (None, Some(counting)) => host.hints.heard(&counting.report(*key, report)),
         (None, None) => {}
     }
 }
@@ -313,7 +313,7 @@ impl Host {
     pub(super) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
         let report = frame::decode_report(body)?;
         if let Some(counting) = &self.hints.counting {
-            link.outbox.statistics(Kind::Hints, &counting.report(&report));
+            link.outbox.statistics(Kind::Hints, &counting.report(link.key, &report));
         }
         Ok(())
     }

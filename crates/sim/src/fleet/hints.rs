@@ -7,6 +7,7 @@ use super::queue::Happening;
 use crate::slab::Slab;
 use crate::time::Nanos;
 use headstart_block::{ByteRange, Plan, SLICE_SIZE};
+use headstart_swarm::PeerKey;
 use headstart_swarm::hints::{Hints, Tally};
 use headstart_swarm::tracker::{Answer, Counts, ImageKey, Report, Settings, Tracker};
 use std::time::Duration;
@@ -163,7 +164,7 @@ impl Fleet<'_> {
         let Some(hinting) = &mut self.hinting else { return };
         match hinting.under_way.take(number).filter(|_| !lost) {
             Some(UnderWay::Report(host, report)) => {
-                let answer = hinting.tracker.report(&report);
+                let answer = hinting.tracker.report(PeerKey(u64::from(host)), &report);
                 self.hosts[host as usize].talk += HEAD + ITEM * answer.hints.len() as u64;
                 let number = hinting.under_way.insert(UnderWay::Answer(host, answer));
                 self.agenda.enter(self.now.plus(half), Happening::Hint(number));

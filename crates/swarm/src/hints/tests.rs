@@ -1,6 +1,7 @@
 //! What is reported when, and which plan comes of what is heard.
 
 use super::*;
+use crate::PeerKey;
 use crate::tracker::{Settings, Tracker};
 use proptest::prelude::*;
 
@@ -79,11 +80,11 @@ proptest! {
             }
             let report = hints.report(Time(host)).unwrap();
             prop_assert!(hints.report(Time(host)).is_none());
-            hints.heard(&tracker.report(&report));
+            hints.heard(&tracker.report(PeerKey(1), &report));
         }
         let mut last = Hints::new(IMAGE, EVERY);
         last.joined();
-        last.heard(&tracker.report(&last.clone().report(Time(0)).unwrap()));
+        last.heard(&tracker.report(PeerKey(1), &last.clone().report(Time(0)).unwrap()));
         let counts = tracker.counts(IMAGE).unwrap();
         prop_assert_eq!(plan_of(&counts, Settings::default().threshold), last.plan());
         prop_assert_eq!(plan_of(&counts, Threshold::Disks(100)), Plan::Lazy);

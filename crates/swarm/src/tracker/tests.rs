@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const IMAGE: ImageKey = ImageKey(7);
+const MEMBER: PeerKey = PeerKey(1);
 
 fn report(joined: u32, accesses: &[(u32, u32)], known: (u64, u64)) -> Report {
     let accesses = accesses.iter().map(|(slice, at_ms)| Access { slice: *slice, at_ms: *at_ms }).collect();
@@ -21,7 +22,7 @@ fn the_example_of_the_paper() {
     let [a, b, c, d] = [0, 1, 2, 3];
     let mut tracker = Tracker::new(1, Settings { threshold: Threshold::Disks(2), ..Settings::default() });
     // All read A. Whoever comes second finds a hint, which names what it reads itself.
-    let first: Vec<_> = (0..4).map(|n| tracker.report(&report(1, &[(a, n)], (0, 0)))).collect();
+    let first: Vec<_> = (0..4).map(|n| tracker.report(MEMBER, &report(1, &[(a, n)], (0, 0)))).collect();
     assert!(first.iter().all(|answer| slices(answer).iter().all(|slice| *slice == a)));
     let known = |n: usize| (first[n].epoch, first[n].version);
     let tree = |tracker: &Tracker| {
@@ -29,14 +30,14 @@ fn the_example_of_the_paper() {
         [tree.node(a, 2), tree.node(a, 1), tree.node(c, 1)].map(|node| node.map(|(count, _)| count))
     };
     // (b): instance 1 reads B. The right half of the tree is below the threshold: it is not even there.
-    tracker.report(&report(0, &[(b, 10)], known(0)));
+    tracker.report(MEMBER, &report(0, &[(b, 10)], known(0)));
     assert_eq!(tree(&tracker), [Some(5), Some(5), None]);
     // Instances 2 and 3 read C. B was read once only: no hint for either of it.
-    let second = tracker.report(&report(0, &[(c, 11)], known(1)));
-    let third = tracker.report(&report(0, &[(c, 12)], known(2)));
+    let second = tracker.report(MEMBER, &report(0, &[(c, 11)], known(1)));
+    let third = tracker.report(MEMBER, &report(0, &[(c, 12)], known(2)));
     assert!(!slices(&second).contains(&b) && !slices(&second).contains(&c) && !slices(&third).contains(&b));
     // (c): instance 4 reads D, and is told of C, not of B.
-    let fourth = tracker.report(&report(0, &[(d, 13)], known(3)));
+    let fourth = tracker.report(MEMBER, &report(0, &[(d, 13)], known(3)));
     assert_eq!(slices(&fourth), [c]);
     assert_eq!(fourth.hints, [Hint { slice: c, disks: 2, mean_ms: 11 }]);
     assert_eq!(tree(&tracker), [Some(8), Some(5), Some(3)]);
@@ -53,7 +54,7 @@ fn little_is_looked_at() {
     let mut tree = Tree::default();
     let mut version = 0;
     let mut read = |tree: &mut Tree, slice: u32| {
-        version += u64::from(tree.read(Access { slice, at_ms: 1 }, 3, version + 1, 1 << 20));
+        version += u64::from(tree.read(Access { slice, at_ms: 1 }, 3, version + 1, 1));
     };
     (0..10_000).for_each(|n| read(&mut tree, n * 7));
     (0..50).for_each(|n| (0..3).for_each(|_| read(&mut tree, n)));
@@ -93,7 +94,7 @@ proptest! {
                 let entry = plain.slices.entry(*slice).or_default();
                 *entry = (entry.0 + 1, entry.1 + u64::from(*at));
             }
-            let answer = tracker.report(&report(joined, &accesses, known));
+            let answer = tracker.report(MEMBER, &report(joined, &accesses, known));
             prop_assert!(answer.hints.len() <= hints_max && answer.version >= known.1);
             prop_assert_eq!(answer.disks, plain.disks);
             copy.extend(answer.hints.iter().map(|hint| (hint.slice, hint.disks)));
@@ -106,7 +107,7 @@ proptest! {
         }
         let threshold = settings.threshold.of(plain.disks);
         loop {
-            let answer = tracker.report(&report(0, &[], known));
+            let answer = tracker.report(MEMBER, &report(0, &[], known));
             copy.extend(answer.hints.iter().map(|hint| (hint.slice, hint.disks)));
             known = (answer.epoch, answer.version);
             if answer.hints.is_empty() {
@@ -128,7 +129,7 @@ proptest! {
     fn the_tree_adds_up(accesses in prop::collection::vec((prop_oneof![0_u32..40, any::<u32>()], 0_u32..1000), 1..80)) {
         let mut tree = Tree::default();
         for (slice, at_ms) in &accesses {
-            tree.read(Access { slice: *slice, at_ms: *at_ms }, 1, 1, 1 << 16);
+            tree.read(Access { slice: *slice, at_ms: *at_ms }, 1, 1, 1);
         }
         for level in [0, 1, 3, 5] {
             let mut sums = BTreeMap::<u32, (u64, u64)>::new();
@@ -151,26 +152,26 @@ proptest! {
 fn the_second_run_knows_all_at_once() {
     let mut tracker = Tracker::new(1, Settings::default());
     for _ in 0..120 {
-        tracker.report(&report(1, &[(1, 5), (2, 10), (3, 15)], (0, 0)));
+        tracker.report(MEMBER, &report(1, &[(1, 5), (2, 10), (3, 15)], (0, 0)));
     }
-    tracker.report(&report(0, &[(9, 1)], (0, 0)));
-    let answer = tracker.report(&report(1, &[], (0, 0)));
+    tracker.report(MEMBER, &report(0, &[(9, 1)], (0, 0)));
+    let answer = tracker.report(MEMBER, &report(1, &[], (0, 0)));
     assert_eq!((slices(&answer), answer.disks), (vec![1, 2, 3], 121));
     // Over a restart as well; and an agent that knew all from the life before is told again.
     let mut again = Tracker::new(2, Settings::default());
     again.load(&tracker.counts(IMAGE).unwrap());
     assert_eq!(again.counts(IMAGE), tracker.counts(IMAGE));
-    assert_eq!(again.report(&report(0, &[], (1, answer.version))).hints, answer.hints);
+    assert_eq!(again.report(MEMBER, &report(0, &[], (1, answer.version))).hints, answer.hints);
 }
 
 #[test]
 fn old_counts_fade() {
     let mut tracker = Tracker::new(1, Settings::default());
-    tracker.report(&report(0, &[(5, 1)], (0, 0)));
+    tracker.report(MEMBER, &report(0, &[(5, 1)], (0, 0)));
     for _ in 0..DISKS_MAX {
-        tracker.report(&report(1, &[(1, 4)], (0, 0)));
+        tracker.report(MEMBER, &report(1, &[(1, 4)], (0, 0)));
     }
-    let answer = tracker.report(&report(2, &[], (0, 0)));
+    let answer = tracker.report(MEMBER, &report(2, &[], (0, 0)));
     let half = DISKS_MAX / 2;
     assert_eq!((answer.disks, answer.hints), (half + 1, vec![Hint { slice: 1, disks: half, mean_ms: 4 }]));
     assert_eq!(tracker.counts(IMAGE).unwrap().slices.len(), 1);
@@ -182,22 +183,146 @@ fn memory_is_bounded() {
     let mut tracker = Tracker::new(1, settings);
     for image in 0..50 {
         let accesses = (0..300).map(|n| Access { slice: n * 1_000_003, at_ms: 1 }).collect();
-        tracker.report(&Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
+        tracker.report(MEMBER, &Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [47, 48, 49].map(ImageKey));
     assert_eq!(tracker.counts(ImageKey(49)).unwrap().slices.len(), 100);
-    let settings = Settings { slices_all_max: 250, ..settings };
+    let settings = Settings { nodes_max: 500, ..settings };
     let mut tracker = Tracker::new(1, settings);
     for image in 0..3 {
         let accesses = (0..100).map(|slice| Access { slice, at_ms: 1 }).collect();
-        tracker.report(&Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
+        tracker.report(MEMBER, &Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [1, 2].map(ImageKey));
     // The disks said to be new cannot make it loop or overflow.
-    tracker.report(&report(u32::MAX, &[(1, u32::MAX), (u32::MAX, 0)], (1, u64::MAX)));
+    tracker.report(MEMBER, &report(u32::MAX, &[(1, u32::MAX), (u32::MAX, 0)], (1, u64::MAX)));
     assert!(tracker.counts(IMAGE).unwrap().disks <= DISKS_MAX);
     let hint = Hint { slice: u32::MAX, disks: u32::MAX, mean_ms: u32::MAX };
     tracker.load(&Counts { image: IMAGE, disks: u32::MAX, slices: vec![hint; 5] });
     assert_eq!(tracker.counts(IMAGE).unwrap().slices.len(), 1);
     assert_eq!((Threshold::Share(f64::NAN).of(9), Threshold::Share(9e99).of(9)), (1, u32::MAX));
+}
+
+fn report_of(image: u64, slices: impl IntoIterator<Item = u32>) -> Report {
+    let accesses = slices.into_iter().map(|slice| Access { slice, at_ms: 1 }).collect();
+    Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 }
+}
+
+impl Tracker {
+    fn memory(&self) -> usize {
+        self.images.values().map(|image| image.tree.memory()).sum()
+    }
+
+    /// All slices by image: how often each was read.
+    fn all(&self) -> BTreeMap<(ImageKey, u32), u32> {
+        let slices = |image| self.counts(image).map(|counts| counts.slices).unwrap_or_default();
+        self.images()
+            .flat_map(|image| slices(image).into_iter().map(move |hint| ((image, hint.slice), hint.disks)))
+            .collect()
+    }
+}
+
+/// A member that names as many images and slices as it can makes a tracker take 14 MiB at most, and costs others
+/// nothing.
+#[test]
+fn one_member_takes_a_share_and_no_more() {
+    let mut tracker = Tracker::new(1, Settings::default());
+    let (honest, greedy) = (PeerKey(2), PeerKey(3));
+    for image in 0..20 {
+        tracker.report(honest, &report_of(image, 0..2000));
+    }
+    // It can read this one, and reports the same and more.
+    tracker.report(greedy, &report_of(0, 1000..3000));
+    let before = tracker.all();
+    let (own, mut most) = (tracker.memory(), 0);
+    for n in 0..300_u32 {
+        let image = if n % 3 == 0 { u64::from(n % 20) } else { 1000 + u64::from(n) };
+        let slices = (0..4096).map(|m| (n * 4096 + m).wrapping_mul(2_654_435_761));
+        tracker.report(greedy, &report_of(image, slices));
+        most = most.max(tracker.memory());
+    }
+    // Of one image, and of many without slices.
+    (0..2000).for_each(|image| drop(tracker.report(greedy, &report_of(10_000 + image, []))));
+    assert!(most - own < 14 << 20, "{most} bytes, {own} before");
+    assert!(tracker.images().count() <= 20 + 256);
+    let after = tracker.all();
+    for ((image, slice), disks) in before {
+        let own = image == ImageKey(0) && slice >= 2000;
+        assert!(own || after.get(&(image, slice)).is_some_and(|now| *now >= disks), "{image:?} {slice}");
+    }
+    assert_eq!(tracker.images().filter(|image| image.0 < 20).count(), 20);
+}
+
+/// Many members that fill a tracker together make it take what it may in all.
+#[test]
+fn all_members_together_are_bounded() {
+    let mut tracker = Tracker::new(1, Settings::default());
+    let mut most = 0;
+    for n in 0..400_u32 {
+        let slices = (0..4096).map(|m| (n * 4096 + m).wrapping_mul(2_654_435_761));
+        tracker.report(PeerKey(u64::from(n % 24)), &report_of(u64::from(n), slices));
+        most = most.max(tracker.memory());
+    }
+    assert!(tracker.images().count() > 15 && (64 << 20..100 << 20).contains(&most), "{most} bytes");
+    // One more that is small has its place.
+    tracker.report(PeerKey(99), &report_of(7777, 0..1000));
+    for n in 0..60 {
+        tracker.report(PeerKey(n % 24), &report_of(100 + n, (0..4096).map(|m| m * 1_000_003)));
+    }
+    assert_eq!(tracker.counts(ImageKey(7777)).map(|counts| counts.slices.len()), Some(1000));
+}
+
+/// What is remembered, as it could be written without a tree: for each slice its first reader, and whether others have
+/// read it.
+type Owners = BTreeMap<(ImageKey, u32), (PeerKey, bool)>;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Members report in any order: what is charged is what there is, and one member's report costs no other member
+    /// what that alone has reported, nor anybody a slice that two have read.
+    #[test]
+    fn a_members_reports_push_out_its_own(
+        reports in prop::collection::vec(
+            (0_u64..4, 0_u64..9, prop::collection::vec(prop_oneof![0_u32..64, any::<u32>()], 0..12)), 1..120),
+        nodes_member_max in 40_usize..400,
+        images_member_max in prop_oneof![1_usize..5, Just(100)],
+    ) {
+        let settings = Settings { nodes_member_max, images_member_max, nodes_max: 100_000, ..Settings::default() };
+        let mut tracker = Tracker::new(1, settings);
+        let mut owners = Owners::new();
+        let mut last = BTreeMap::<(PeerKey, ImageKey), usize>::new();
+        for (at, (member, image, slices)) in reports.into_iter().enumerate() {
+            let (member, image) = (PeerKey(member), ImageKey(image));
+            let before = tracker.all();
+            tracker.report(member, &report_of(image.0, slices.iter().copied()));
+            let after = tracker.all();
+            last.insert((member, image), at);
+            for slice in slices.iter().filter(|slice| after.contains_key(&(image, **slice))) {
+                let owner = owners.entry((image, *slice)).or_insert((member, false));
+                owner.1 |= owner.0 != member;
+            }
+            let lost: Vec<_> = before.keys().filter(|key| !after.contains_key(*key)).copied().collect();
+            for key in &lost {
+                let (owner, is_shared) = owners.remove(key).unwrap();
+                prop_assert!(owner == member && !is_shared && key.0 != image, "{:?} of {:?}", key, owner);
+            }
+            // Of its own, the oldest went first; of those that it named first, where these were too many.
+            let newest_lost = lost.iter().map(|key| last[&(member, key.0)]).max();
+            let kept = owners.iter().filter(|(key, owner)| **owner == (member, false) && key.0 != image);
+            let oldest_kept = kept.map(|(key, _)| last[&(member, key.0)]).min();
+            if let (Some(lost), Some(kept)) = (newest_lost, oldest_kept) {
+                prop_assert!(images_member_max < 9 || lost < kept, "{} {}", lost, kept);
+            }
+            prop_assert!(owners.keys().eq(after.keys()));
+            let sum: usize = tracker.images.values().map(|image| image.tree.nodes()).sum();
+            let parts = tracker.members.held_by_all(Measure::Weight) - sum;
+            prop_assert!(parts <= 2 * 5 * 9, "{} beside {}", parts, sum);
+            for member in 0..4 {
+                let slot = tracker.members.slot(PeerKey(member));
+                prop_assert!(tracker.members.held(slot, Measure::Images) <= images_member_max);
+            }
+            tracker.members.close_empty();
+        }
+    }
 }

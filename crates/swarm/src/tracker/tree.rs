@@ -1,9 +1,17 @@
 //! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to
 //! slices that were read exist. It grows at its root when a slice lies beyond it.
 
+use super::members::COMMONS;
 use super::{Access, Hint};
+use std::collections::BTreeMap;
 
 const NONE: u32 = u32::MAX;
+
+/// The bit of a slice's owner that says that another member has read it, too.
+const IS_SHARED: u32 = 1 << 31;
+
+/// The nodes that each slot answers for.
+pub(super) type Charges = BTreeMap<u32, usize>;
 
 /// Of a slice, or of all slices below.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +24,8 @@ struct Node {
     most: u32,
     /// The version in which a slice below was told last; 0: none was.
     told: u64,
-    /// The halves below; of a slice, in `below[0]`, the count that was told last.
+    /// The halves below; of a slice, in `below[0]`, the count that was told last, and in `below[1]` the slot of the
+    /// member that read it first, with [`IS_SHARED`].
     below: [u32; 2],
 }
 
@@ -31,11 +40,17 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A disk read a slice: whether it is to be told, as what happened in version `told`. New slices beyond
-    /// `slices_max` are not counted.
-    pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slices_max: usize) -> bool {
-        let Some(path) = self.path(access.slice, slices_max) else { return false };
+    /// A disk of the member in `slot` read a slice: `true` if it is to be told, as what happened in version `told`. The
+    /// slice's first reader owns it.
+    pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slot: u32) -> bool {
+        let is_new = self.missing(access.slice) > 0;
+        let path = self.path(access.slice);
         let leaf = &mut self.nodes[path[0] as usize];
+        if is_new {
+            leaf.below[1] = slot;
+        } else if leaf.owner() != slot {
+            leaf.below[1] |= IS_SHARED;
+        }
         leaf.count += 1;
         leaf.time_ms = leaf.time_ms.saturating_add(u64::from(access.at_ms));
         leaf.most = leaf.most.saturating_add(1);
@@ -58,12 +73,17 @@ impl Tree {
         tell
     }
 
-    /// Puts a slice that is not there yet, told in that version, if any.
+    /// Puts a slice of the commons that is not there yet, told in that version, if any.
     pub(super) fn set(&mut self, hint: Hint, told: u64) {
-        if hint.disks == 0 || self.leaf(hint.slice).is_some() {
+        self.set_of(hint, told, COMMONS);
+    }
+
+    fn set_of(&mut self, hint: Hint, told: u64, owner: u32) {
+        if hint.disks == 0 || self.missing(hint.slice) == 0 {
             return;
         }
-        let Some(path) = self.path(hint.slice, usize::MAX) else { return };
+        let path = self.path(hint.slice);
+        self.nodes[path[0] as usize].below[1] = owner;
         if told > 0 {
             self.nodes[path[0] as usize].below[0] = hint.disks;
         }
@@ -77,13 +97,28 @@ impl Tree {
         }
     }
 
-    /// The nodes from a slice up to the root, which are made if they do not exist; `None` if there are as many
-    /// slices as may be.
-    fn path(&mut self, slice: u32, slices_max: usize) -> Option<Vec<u32>> {
-        if self.leaf(slice).is_none() {
-            if self.slices >= slices_max {
-                return None;
+    /// The number of nodes that are made when a slice is read; none if it was read before.
+    pub(super) fn missing(&self, slice: u32) -> usize {
+        let height = u32::BITS - slice.leading_zeros();
+        if self.nodes.is_empty() {
+            return height as usize + 1;
+        }
+        if height > self.height {
+            return (height - self.height + height) as usize;
+        }
+        let mut at = self.root;
+        for level in (0..self.height).rev() {
+            at = self.nodes[at as usize].below[(slice >> level & 1) as usize];
+            if at == NONE {
+                return level as usize + 1;
             }
+        }
+        0
+    }
+
+    /// The nodes from a slice up to the root, which are made if they do not exist.
+    fn path(&mut self, slice: u32) -> Vec<u32> {
+        if self.missing(slice) > 0 {
             self.slices += 1;
         }
         if self.nodes.is_empty() {
@@ -108,23 +143,17 @@ impl Tree {
             path.push(at);
         }
         path.reverse();
-        Some(path)
+        path
     }
 
     fn new_node(&mut self, level: u32) -> u32 {
         let below = if level == 0 { [0; 2] } else { [NONE; 2] };
+        if self.nodes.len() == self.nodes.capacity() {
+            // By an eighth: what is reserved and not used counts for nobody.
+            self.nodes.reserve_exact((self.nodes.len() / 8).max(16));
+        }
         self.nodes.push(Node { below, ..Node::default() });
         u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
-    }
-
-    fn leaf(&self, slice: u32) -> Option<u32> {
-        if self.nodes.is_empty() || u64::from(slice) >> self.height > 0 {
-            return None;
-        }
-        (0..self.height).rev().try_fold(self.root, |at, level| {
-            let below = self.nodes[at as usize].below[(slice >> level & 1) as usize];
-            (below != NONE).then_some(below)
-        })
     }
 
     /// The slices with a count of at least `threshold` that were told after version `since`, with the version in
@@ -180,13 +209,51 @@ impl Tree {
     }
 
     /// All count half, and what only one has read is forgotten.
-    pub(super) fn halve(&mut self) {
+    pub(super) fn halve(&mut self) -> Charges {
+        self.rebuild(|slice, leaf| {
+            let half = leaf.hint(slice);
+            Some((Hint { disks: half.disks / 2, ..half }, leaf.below[1]))
+        })
+    }
+
+    /// The member in `slot` gives up what it owns: slices that others have read as well become part of the commons, all
+    /// others are forgotten. The commons forget theirs.
+    pub(super) fn give_up(&mut self, slot: u32) -> Charges {
+        self.rebuild(|slice, leaf| {
+            if leaf.owner() != slot {
+                return Some((leaf.hint(slice), leaf.below[1]));
+            }
+            let is_shared = leaf.below[1] & IS_SHARED > 0;
+            (is_shared && slot != COMMONS).then(|| (leaf.hint(slice), COMMONS))
+        })
+    }
+
+    /// Makes the tree anew of what becomes of its slices.
+    fn rebuild(&mut self, becomes: impl Fn(u32, &Node) -> Option<(Hint, u32)>) -> Charges {
         let leaves = self.leaves();
         *self = Self::default();
+        let mut charges = Charges::new();
         for (slice, leaf) in leaves {
-            let half = leaf.hint(slice);
-            self.set(Hint { disks: half.disks / 2, ..half }, leaf.told);
+            let Some((hint, owner)) = becomes(slice, &leaf) else { continue };
+            let before = self.nodes.len();
+            self.set_of(hint, leaf.told, owner);
+            let made = self.nodes.len() - before;
+            if made > 0 {
+                *charges.entry(owner & !IS_SHARED).or_default() += made;
+            }
         }
+        charges
+    }
+
+    /// Bytes of memory.
+    #[cfg(test)]
+    pub(super) fn memory(&self) -> usize {
+        self.nodes.capacity() * size_of::<Node>()
+    }
+
+    /// The number of nodes.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes.len()
     }
 
     #[cfg(test)]
@@ -203,6 +270,11 @@ impl Tree {
 }
 
 impl Node {
+    /// The slot of a slice's owner.
+    fn owner(&self) -> u32 {
+        self.below[1] & !IS_SHARED
+    }
+
     fn hint(&self, slice: u32) -> Hint {
         let mean = self.time_ms.checked_div(self.count).unwrap_or(0);
         Hint { slice, disks: self.most, mean_ms: u32::try_from(mean).unwrap_or(u32::MAX) }

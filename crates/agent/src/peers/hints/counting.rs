@@ -11,6 +11,7 @@
 
 use crate::file::{self, Readers};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_swarm::PeerKey;
 use headstart_swarm::tracker::{Answer, Counts, Hint, ImageKey, Report, Settings, Tracker};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -63,12 +64,12 @@ impl Counting {
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn report(&self, report: &Report) -> Answer {
+    pub(super) fn report(&self, member: PeerKey, report: &Report) -> Answer {
         self.reports.fetch_add(1, Ordering::Relaxed);
         if report.joined > 0 || !report.accesses.is_empty() {
             self.changed.store(true, Ordering::Relaxed);
         }
-        self.tracker().report(report)
+        self.tracker().report(member, report)
     }
 
     /// Reports that came, and images that are counted.
@@ -178,19 +179,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tracker");
         let asked = |counting: &Counting| {
-            let answer = counting.report(&report(0, &[]));
+            let answer = counting.report(PeerKey(1), &report(0, &[]));
             (answer.disks, answer.hints.iter().map(|hint| hint.slice).collect::<Vec<_>>())
         };
         let first = Counting::start(&path).unwrap();
         first.save();
         assert!(!path.exists(), "nothing was counted");
-        first.report(&report(2, &[5, 3, 5]));
+        first.report(PeerKey(1), &report(2, &[5, 3, 5]));
         first.save();
-        let epoch = first.report(&report(0, &[])).epoch;
+        let epoch = first.report(PeerKey(1), &report(0, &[])).epoch;
         let second = Counting::start(&path).unwrap();
         assert_eq!(asked(&second), (2, vec![3, 5]));
         assert_eq!(second.counts(), (1, 1));
-        assert_ne!(second.report(&report(0, &[])).epoch, epoch);
+        assert_ne!(second.report(PeerKey(1), &report(0, &[])).epoch, epoch);
         // Programs are told the same.
         let told: Vec<_> = second.all().iter().map(CountedImage::of).collect();
         assert_eq!((told[0].image.as_str(), told[0].disks), ("0000000000000007", 2));
@@ -216,7 +217,7 @@ mod tests {
         }
         // And is replaced.
         let third = Counting::start(&path).unwrap();
-        third.report(&report(1, &[9]));
+        third.report(PeerKey(1), &report(1, &[9]));
         third.save();
         assert_eq!(asked(&Counting::start(&path).unwrap()), (1, vec![9]));
     }

@@ -91,6 +91,33 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     cluster.wait_until("it is dropped", || t.swarm.counters().dropped_other == 1);
 }
 
+/// A member that names more images than there are pushes out its own, and none that another host reported.
+#[test]
+fn a_member_that_makes_images_up_pushes_out_its_own() {
+    let cluster = Cluster::new(&["t", "b"]);
+    let t = cluster.tracker("t", &[]);
+    let boots = t.swarm.boots(IMAGE, true).unwrap();
+    boots.read(&accesses(&[1, 2]));
+    cluster.wait_until("it counts", || t.swarm.hint_counters().hints == 2);
+    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("t", t.swarm.address())).unwrap();
+    for image in 0..1500 {
+        let report = Report { image: ImageKey(image), joined: 1, accesses: Vec::new(), epoch: 0, version: 0 };
+        rogue.send(&cluster, &encoded(Kind::Report, &report));
+    }
+    cluster.wait_until("it has heard all", || t.swarm.hint_counters().tracked_reports >= 1500);
+    assert_eq!(t.swarm.hint_counters().tracked_images, 257);
+    let report = Report { image: IMAGE, joined: 0, accesses: Vec::new(), epoch: 0, version: 0 };
+    rogue.send(&cluster, &encoded(Kind::Report, &report));
+    let told = loop {
+        let (header, body) = rogue.next(&cluster).unwrap();
+        let answer = (header.kind == Kind::Hints).then(|| frame::decode_answer(&body).unwrap());
+        if let Some(answer) = answer.filter(|answer| answer.image == IMAGE) {
+            break answer;
+        }
+    };
+    assert_eq!((told.disks, told.hints.len()), (1, 2));
+}
+
 fn encoded(kind: Kind, body: &impl serde::Serialize) -> Vec<u8> {
     let mut frame = Vec::new();
     push_encoded(&mut frame, kind, body).unwrap();

@@ -1,0 +1,155 @@
+//! [`Members`]: what each member of the swarm makes a tracker remember.
+//!
+//! A member has an account in a numbered slot. In it is a part for each image in which the member owns something: the
+//! image itself, if the member reported it first, and the slices that it read first, with the nodes that they took in
+//! the image's tree. Slot 0 is the *commons*: what more than one member has reported and its first owner has given up,
+//! and what was loaded from a file. An account without parts goes, and its slot is given to another.
+
+use super::ImageKey;
+use super::tree::Charges;
+use crate::PeerKey;
+use std::collections::BTreeMap;
+
+/// The slot of what no single member answers for.
+pub(super) const COMMONS: u32 = 0;
+
+/// The weight of a part beside its nodes, in nodes: what its entry takes.
+const PART: usize = 2;
+
+/// What a member owns of an image.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    nodes: usize,
+    owns_image: bool,
+    /// The report of this member (of any member, in the commons) that was the last about the image.
+    heard: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Account {
+    /// Nodes of all parts, and [`PART`] for each.
+    weight: usize,
+    images_owned: usize,
+    parts: BTreeMap<ImageKey, Part>,
+}
+
+/// See the [module](self).
+#[derive(Clone, Debug)]
+pub(super) struct Members {
+    accounts: BTreeMap<u32, Account>,
+    slots: BTreeMap<PeerKey, u32>,
+}
+
+/// The measure by which a tracker is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    Weight,
+    Images,
+}
+
+impl Default for Members {
+    fn default() -> Self {
+        Self { accounts: BTreeMap::from([(COMMONS, Account::default())]), slots: BTreeMap::new() }
+    }
+}
+
+impl Members {
+    /// The slot of a member, which gets an account if it has none.
+    pub(super) fn slot(&mut self, member: PeerKey) -> u32 {
+        if let Some(slot) = self.slots.get(&member) {
+            return *slot;
+        }
+        let free = (COMMONS + 1..).zip(self.accounts.keys().skip(1)).find(|(slot, used)| slot != *used);
+        let slot = free.map_or(u32::try_from(self.accounts.len()).unwrap_or(u32::MAX), |(slot, _)| slot);
+        self.accounts.insert(slot, Account::default());
+        self.slots.insert(member, slot);
+        slot
+    }
+
+    /// Closes the accounts in which nothing is.
+    pub(super) fn close_empty(&mut self) {
+        self.accounts.retain(|slot, account| *slot == COMMONS || !account.parts.is_empty());
+        self.slots.retain(|_, slot| self.accounts.contains_key(slot));
+    }
+
+    /// The weight, or the images, that a slot answers for.
+    pub(super) fn held(&self, slot: u32, measure: Measure) -> usize {
+        self.accounts.get(&slot).map_or(0, |account| account.held(measure))
+    }
+
+    /// The same of all slots.
+    pub(super) fn held_by_all(&self, measure: Measure) -> usize {
+        self.accounts.values().map(|account| account.held(measure)).sum()
+    }
+
+    /// The slot that answers for most.
+    pub(super) fn largest(&self, measure: Measure) -> u32 {
+        let largest = self.accounts.iter().max_by_key(|(_, account)| account.held(measure));
+        largest.map_or(COMMONS, |(slot, _)| *slot)
+    }
+
+    /// The image of which the owner of a slot has said nothing for longest, other than `except`.
+    pub(super) fn oldest(&self, slot: u32, except: Option<ImageKey>) -> Option<ImageKey> {
+        let parts = self.accounts.get(&slot)?.parts.iter().filter(|(key, _)| Some(**key) != except);
+        parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
+    }
+
+    /// The same of those that it reported first.
+    pub(super) fn oldest_owned(&self, slot: u32) -> Option<ImageKey> {
+        let parts = self.accounts.get(&slot)?.parts.iter().filter(|(_, part)| part.owns_image);
+        parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
+    }
+
+    /// The member has reported an image.
+    pub(super) fn heard(&mut self, slot: u32, image: ImageKey, at: u64) {
+        for slot in [COMMONS, slot] {
+            let part = self.accounts.get_mut(&slot).and_then(|account| account.parts.get_mut(&image));
+            if let Some(part) = part {
+                part.heard = at;
+            }
+        }
+    }
+
+    /// A slot answers for more nodes of an image.
+    pub(super) fn charge(&mut self, slot: u32, image: ImageKey, nodes: usize, at: u64) {
+        let Some(account) = self.accounts.get_mut(&slot) else { return };
+        let mut part = account.take(image).unwrap_or_default();
+        (part.nodes, part.heard) = (part.nodes + nodes, at);
+        account.put(image, part);
+    }
+
+    /// Every slot answers for this of an image, and for nothing else of it.
+    pub(super) fn settle(&mut self, image: ImageKey, owner: Option<u32>, charges: &Charges, heard: u64) {
+        for (slot, account) in &mut self.accounts {
+            let before = account.take(image);
+            let nodes = charges.get(slot).copied().unwrap_or(0);
+            let owns_image = owner == Some(*slot);
+            if nodes > 0 || owns_image {
+                let heard = before.map_or(heard, |part| part.heard);
+                account.put(image, Part { nodes, owns_image, heard });
+            }
+        }
+    }
+}
+
+impl Account {
+    fn held(&self, measure: Measure) -> usize {
+        match measure {
+            Measure::Weight => self.weight,
+            Measure::Images => self.images_owned,
+        }
+    }
+
+    fn take(&mut self, image: ImageKey) -> Option<Part> {
+        let part = self.parts.remove(&image)?;
+        self.weight -= part.nodes + PART;
+        self.images_owned -= usize::from(part.owns_image);
+        Some(part)
+    }
+
+    fn put(&mut self, image: ImageKey, part: Part) {
+        self.weight += part.nodes + PART;
+        self.images_owned += usize::from(part.owns_image);
+        self.parts.insert(image, part);
+    }
+}
