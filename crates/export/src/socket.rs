@@ -22,12 +22,15 @@
 //! they are replaced as well.
 //!
 //! Whoever makes or removes a socket holds a lock on its mark meanwhile, so that two servers that start at once do
-//! not remove each other's.
+//! not remove each other's. That takes moments. Where another user may open the mark, that user may also lock it for as
+//! long as it likes: after five seconds the server refuses, and names the mark.
 
+use headstart_block::guarded::shell_word;
 use headstart_block::{Error, ErrorKind, Result};
 use nix::unistd::{Gid, Group, Uid, User};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as start_listening,
     socket_with,
@@ -39,12 +42,19 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
 
 /// The first word of a mark.
 const MARK: &str = "headstart-socket-1";
+
+/// The time after which a lock on a mark that another process holds is not waited for any more.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The time between two tries to take the lock.
+const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Longest mark that is believed to be one, in bytes.
 const MARK_MAX: u64 = 256;
@@ -354,6 +364,11 @@ struct Mark {
 
 impl Mark {
     /// Opens the mark for the socket at `path`, made if it is not there, once nobody else holds it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Conflict`] where another process holds it for longer than [`LOCK_PATIENCE`], otherwise what the
+    /// operating system reports.
+    #[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
     fn lock(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot make a socket there", e);
         let name = path.file_name().ok_or_else(|| Error::invalid("cannot be a socket's path"))?;
@@ -361,17 +376,29 @@ impl Mark {
         hidden.push(name);
         hidden.push(".headstart");
         let mark = path.with_file_name(hidden);
+        let mut waited = Duration::ZERO;
         loop {
+            if waited >= LOCK_PATIENCE {
+                return Err(is_held(&mark));
+            }
             let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
             let mut file = options.open(&mark).map_err(failed)?;
-            flock(&file, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    std::thread::sleep(LOCK_RETRY);
+                    waited += LOCK_RETRY;
+                    continue;
+                }
+                locked => locked.map_err(|e| failed(e.into()))?,
+            }
             let meta = file.metadata().map_err(failed)?;
             // Who held the lock before may have removed it.
             let is_there = fs::symlink_metadata(&mark)
                 .is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
             if !is_there {
+                waited += LOCK_RETRY;
                 continue;
             }
             // What others wrote is not believed.
@@ -425,11 +452,24 @@ impl Mark {
     }
 }
 
+/// The error of a mark whose lock another process does not give back.
+fn is_held(mark: &Path) -> Error {
+    let cause = format!(
+        "another process holds the lock of {}, the mark of that socket, for more than {} s",
+        mark.display(),
+        LOCK_PATIENCE.as_secs()
+    );
+    let word = shell_word(&mark.to_string_lossy());
+    Error::new(ErrorKind::Conflict, cause).remedy(format!(
+        "end that process (`fuser {word}` names it), or choose a socket in a directory that only this user can write to"
+    ))
+}
+
 /// `true` unless it is certain that nobody listens at `address`.
 fn answers(address: &SocketAddrUnix) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return true };
-    !matches!(connect(&socket, address), Err(rustix::io::Errno::CONNREFUSED))
+    !matches!(connect(&socket, address), Err(Errno::CONNREFUSED))
 }
 
 #[cfg(test)]
@@ -517,6 +557,23 @@ mod tests {
         abandon((listener, second));
         drop(listen_with(&path, Leftover::IsUnknown).unwrap());
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_mark_that_another_holds_is_waited_for_and_then_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mark) = (dir.path().join("s"), dir.path().join(".s.headstart"));
+        let holder = File::create(&mark).unwrap();
+        holder.lock().unwrap();
+        let said = listen_with(&path, Leftover::IsUnknown).unwrap_err();
+        assert_eq!(said.kind(), ErrorKind::Conflict);
+        let said = said.to_string();
+        assert!(said.contains(".s.headstart") && said.contains("fuser"), "{said}");
+        assert!(!path.exists() && mark.exists());
+        // One that is given back in time is waited for.
+        let waiting = std::thread::spawn(move || listen_with(&path, Leftover::IsUnknown).map(|_| ()));
+        drop(holder);
+        waiting.join().unwrap().unwrap();
     }
 
     #[test]

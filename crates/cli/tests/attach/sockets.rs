@@ -7,10 +7,11 @@ use crate::scene::Scene;
 use crate::tools::{installed, is_root, skipped};
 use headstart_testkit::process::Process;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Users that no other program has files of: the owner, a member of the group, a stranger.
 const OWNER: u32 = 51_001;
@@ -169,7 +170,7 @@ fn a_user_cannot_give_sockets_away() {
         return skipped("becomes another user");
     }
     fs::create_dir(scene.path("mine")).unwrap();
-    std::os::unix::fs::chown(scene.path("mine"), Some(OWNER), Some(OWNER)).unwrap();
+    chown(scene.path("mine"), Some(OWNER), Some(OWNER)).unwrap();
     let plain = scene.command(&format!(
         "attach file://~/store:v1 --nbd unix:~/mine/d.sock --cache ~/mine/cache --socket-owner {STRANGER} --no-record"
     ));
@@ -206,4 +207,40 @@ fn a_killed_attach_leaves_no_directory_for_long() {
     first.detach();
     second.detach();
     assert_eq!(scene.names("tmp"), [""; 0]);
+}
+
+/// Another user that holds the lock of a socket's mark delays an attach by seconds, and is named.
+#[test]
+fn a_mark_that_another_user_holds_stops_no_attach_for_long() {
+    if !is_root() || !installed(&["setpriv", "flock", "sleep"]) {
+        return;
+    }
+    let scene = passable();
+    fs::create_dir(scene.path("theirs")).unwrap();
+    fs::write(scene.path("theirs/.d.sock.headstart"), "").unwrap();
+    for theirs in ["theirs", "theirs/.d.sock.headstart"] {
+        chown(scene.path(theirs), Some(STRANGER), Some(STRANGER)).unwrap();
+    }
+    let stranger = STRANGER.to_string();
+    let mut holder = Command::new("setpriv")
+        .args(["--clear-groups", "--reuid", &stranger, "--regid", &stranger])
+        .args(["flock", "--no-fork"])
+        .arg(scene.path("theirs/.d.sock.headstart"))
+        .args(["sleep", "120"])
+        .spawn()
+        .unwrap();
+    let mark = fs::File::open(scene.path("theirs/.d.sock.headstart")).unwrap();
+    let until = Instant::now() + Duration::from_secs(30);
+    while mark.try_lock().is_ok() {
+        mark.unlock().unwrap();
+        assert!(Instant::now() < until, "the lock is not taken");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let begun = Instant::now();
+    let said = [".d.sock.headstart", "another process holds the lock", "fuser"];
+    scene.fails("attach file://~/store:v1 --nbd unix:~/theirs/d.sock", &said);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    Attached::start(&scene, "file://~/store:v1 --nbd unix:~/theirs/d.sock").detach();
 }
