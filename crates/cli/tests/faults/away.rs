@@ -1,12 +1,17 @@
 //! The store is away: for a while, for longer than a read may wait, and when attaching.
 
 use crate::attached::{Attached, command};
+use crate::disk::noise;
 use crate::image::Image;
-use crate::nbd::EIO;
+use crate::nbd::{Client, EIO};
+use crate::scene::Scene;
 use crate::soak;
+use headstart_export::nbd::proto::command;
 use headstart_testkit::faults::{FaultProxy, Outage};
 use headstart_testkit::nginx::Nginx;
 use headstart_testkit::process::Process;
+use std::fs;
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -151,4 +156,100 @@ fn what_is_cached_attaches_without_its_store() {
     let status = refused.end(Duration::from_secs(60));
     assert_eq!(status.code(), Some(1), "{refused}");
     assert!(refused.said().contains(&proxy.url()), "{refused}");
+}
+
+/// Sectors apart from each other, as many as the memory of a disk may know of.
+const PIECES: u64 = (1 << 18) + (1 << 16) + 1;
+
+/// More than are merged with what came of the image when it was attached.
+const MORE: u64 = 20_000;
+
+/// A piece that is replaced while others wait, and one that is discarded.
+const REPLACED: u64 = 70_000;
+const DISCARDED: u64 = 140_000;
+
+/// The longest time until a write goes on whose store is back: twice the longest pause between two tries of a fetch,
+/// and as much again for a slow machine.
+const GOES_ON: Duration = Duration::from_secs(20);
+
+/// An image with a place for each piece. Too little of it comes when it is attached to merge many of them.
+fn long_image() -> Image {
+    let scene = Scene::new();
+    let len = ((PIECES + MORE) * 1024).next_multiple_of(1 << 20);
+    let mut content = vec![0x5a; len as usize];
+    for (number, part) in content.chunks_mut(64 << 10).enumerate() {
+        part[..8192].copy_from_slice(&noise(number as u64 + 1, 8192));
+    }
+    fs::write(scene.path("disk.raw"), &content).unwrap();
+    scene.ok("image import disk.raw file://~/store:v1 --codec lz4");
+    Image { scene, content }
+}
+
+/// Writes that make more pieces than there may be wait until the bytes between them have come; other writes go on.
+#[test]
+fn small_writes_wait_for_a_store_that_is_away() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let image = long_image();
+    let nginx = image.serve();
+    let proxy = FaultProxy::start(nginx.addr());
+    let reference = format!("{}/store:v1", proxy.url());
+    let attached = Attached::start(&image.scene, &reference, "~/cache", "--writable ~/vm");
+    proxy.set_outage(Outage::Refuse);
+    let mut client = attached.client();
+    let mut answered = 0;
+    let mut answers = |client: &mut Client, wanted: u64| {
+        while answered < wanted {
+            client.receive().unwrap().1.unwrap();
+            answered += 1;
+        }
+    };
+    for piece in 0..PIECES {
+        client.send_write(piece * 1024, &[7; 512], false).unwrap();
+        answers(&mut client, piece.saturating_sub(15));
+    }
+    answers(&mut client, PIECES);
+    // One after the other, until one is not answered.
+    client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    let mut sent = PIECES;
+    let silent = loop {
+        client.send_write(sent * 1024, &[7; 512], false).unwrap();
+        sent += 1;
+        match client.receive() {
+            Ok((_, answer)) => _ = answer.unwrap(),
+            Err(error) => break error,
+        }
+        assert!(sent < PIECES + MORE);
+    };
+    assert_eq!(silent.kind(), ErrorKind::WouldBlock);
+    client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    assert_eq!(attached.metric("headstart_writable_waiting_writes", ""), 1);
+    // Pieces are replaced and discarded nevertheless. The first ones were merged with what came when it was attached.
+    let mut other = attached.client();
+    other.send_write(REPLACED * 1024, &[8; 512], false).unwrap();
+    other.receive().unwrap().1.unwrap();
+    other.send(command::TRIM, 0, DISCARDED * 1024, 512, &[]).unwrap();
+    other.receive().unwrap().1.unwrap();
+    assert_eq!(attached.metric("headstart_writable_waiting_writes", ""), 1);
+    proxy.set_outage(Outage::None);
+    let back = Instant::now();
+    client.receive().unwrap().1.unwrap();
+    assert!(back.elapsed() < GOES_ON, "{:?}", back.elapsed());
+    for piece in sent..PIECES + MORE {
+        client.send_write(piece * 1024, &[7; 512], false).unwrap();
+        client.receive().unwrap().1.unwrap();
+    }
+    assert_eq!(attached.metric("headstart_writable_refused_writes_total", ""), 0);
+    assert!(attached.metric("headstart_writable_copied_up_bytes", "") > 0);
+    for place in [0, 1, 2, REPLACED, DISCARDED, PIECES, PIECES + MORE - 1] {
+        let found = client.read(place * 1024, 1024).unwrap();
+        let byte = match place {
+            REPLACED => 8,
+            DISCARDED => 0,
+            _ => 7,
+        };
+        assert!(found[..512] == [byte; 512], "{place}");
+        image.check(place * 1024 + 512, &found[512..]);
+    }
 }
