@@ -21,7 +21,8 @@
 //! is seen by every reader. Since both happen under one lock, the log ends up in the order of the map,
 //! whatever writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
 //! sealed group behind the log, and syncs that. So a record in the log always points at bytes that are
-//! there, and recovery is a replay of whole groups (`log.rs`).
+//! there, and recovery is a replay of whole groups (`log.rs`). While the collector makes a hole in the data file, the
+//! bytes of writes go to memory first, because their file would let them wait (`data_file.rs`).
 //!
 //! What a crash leaves is, for every sector, the last flushed content or something written to it later:
 //! later content is there where its whole group reached the disk.
@@ -61,7 +62,7 @@
 //! In the order in which they are taken: `collector` (one step at a time), `maintenance` (one of copy, stack and
 //! commit at a time), `snapshots` (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the
 //! pairs), a pair's log, `commits` (who still reads what dies), `view`, `ready` (what died for good), the numbers of
-//! the generations that somebody has (`Alive`), the lock of the gate.
+//! the generations that somebody has (`Alive`), the lock of the gate, what a data file keeps in memory.
 //!
 //! A reader takes `view` and the numbers only. A writer takes these and `ready`; one that finds too many records
 //! pending flushes first, and one that waits at the gate does steps of the collector, with all that these take. Nobody
@@ -74,6 +75,7 @@ mod collect;
 mod collector;
 mod commit;
 mod copied_up;
+mod data_file;
 mod files;
 mod gate;
 mod lack;
@@ -482,6 +484,7 @@ impl WritableDisk {
     fn flush_pair(&self, pair: &Pair) -> Result<()> {
         let mut log = pair.log();
         if !log.unwritten.iter().all(|record| record.is_zeroed()) {
+            pair.write_kept()?;
             self.sticky(pair.sync_data())?;
         }
         while !log.unwritten.is_empty() {

@@ -1,5 +1,6 @@
 //! The two files of a writable pair: data appended to one, the log of records in the other.
 
+use super::data_file::DataFile;
 use super::files::{Directory, LogFile};
 use super::log::{self, Log, Written};
 use super::runs::RunMap;
@@ -22,7 +23,7 @@ const SEALED_TAG_STEM: &str = "headstart-pair-";
 pub(super) struct Pair {
     /// Its number in the directory.
     pub(super) number: u64,
-    data: Box<dyn LogFile>,
+    data: DataFile,
     /// Sectors of the data file that were given to writes, the header included.
     end: AtomicU64,
     /// Those of them that were punched.
@@ -65,6 +66,7 @@ impl Pair {
     fn assemble(number: u64, data: Box<dyn LogFile>, log: PairLog, end: u64, uuid: Uuid) -> Self {
         let log_bytes = AtomicU64::new(log.log.len());
         let (end, punched) = (AtomicU64::new(end), AtomicU64::new(0));
+        let data = DataFile::new(data);
         Self { number, data, end, punched, log: Mutex::new(log), log_bytes, uuid }
     }
 
@@ -132,7 +134,15 @@ impl Pair {
         self.data.read_at(buf, offset)
     }
 
-    /// Makes the data durable.
+    /// Writes to the data file what waited in memory for holes.
+    ///
+    /// # Errors
+    /// What the file reports. Nothing is lost: it can be tried again.
+    pub(super) fn write_kept(&self) -> Result<()> {
+        self.data.write_kept()
+    }
+
+    /// Makes durable what is in the data file.
     pub(super) fn sync_data(&self) -> Result<()> {
         self.data.sync()
     }
@@ -199,7 +209,7 @@ impl Pair {
     /// Tells both headers the size of the disk, for other programs; ours take the state's word.
     pub(super) fn set_virtual_size(&self, size: u64) -> Result<()> {
         let (data, index) = headers(self.uuid, size)?;
-        self.data.write_at(&data.encode(), 0)?;
+        self.data.file().write_at(&data.encode(), 0)?;
         self.log().file.write_at(&index.encode(), 0)
     }
 
@@ -211,7 +221,7 @@ impl Pair {
 
     /// The size of the disk as the headers have it, where they agree.
     pub(super) fn virtual_size(&self) -> Result<Option<u64>> {
-        let data = read_header(&*self.data)?.virtual_size;
+        let data = read_header(self.data.file())?.virtual_size;
         let index = read_header(&*self.log().file)?.virtual_size;
         Ok((data == index).then_some(data))
     }

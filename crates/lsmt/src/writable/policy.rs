@@ -12,13 +12,13 @@
 //!
 //! # Order of deeds
 //!
-//! Dead blocks are punched: a call for each range, which keeps writers out of the file meanwhile. While clients write,
-//! only ranges of 64 KiB and more are punched at once. Shorter ranges wait, because their neighbours may die, too: as
-//! garbage comes nearer to the bound ([`PUNCHED_FROM`]), first ranges of eight blocks and at last single blocks are
-//! punched, the longest first. What died since the last flush needs a flush first. Blocks that are partly dead are
-//! *evacuated*: what is live in them is written again at the end of the file, in the order of the disk. First those
-//! with two dead sectors or more: a block with one gives back an eighth of what it costs. Only a waiting writer has
-//! these evacuated as well.
+//! Dead blocks are punched: a call for each range, which keeps flushes out of the file meanwhile, and writers but for
+//! what is kept in memory (`data_file.rs`). While clients write, only ranges of 64 KiB and more are punched at once.
+//! Shorter ranges wait, because their neighbours may die, too: as garbage comes nearer to the bound ([`PUNCHED_FROM`]),
+//! first ranges of eight blocks and at last single blocks are punched, the longest first. What died since the last
+//! flush needs a flush first. Blocks that are partly dead are *evacuated*: what is live in them is written again at the
+//! end of the file, in the order of the disk. First those with two dead sectors or more: a block with one gives back an
+//! eighth of what it costs. Only a waiting writer has these evacuated as well.
 
 use super::space::CLASSES;
 use std::time::Duration;

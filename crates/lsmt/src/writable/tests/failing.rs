@@ -105,6 +105,35 @@ fn holes_that_fail_are_no_error_of_who_waits_for_them() {
     check(&disk);
 }
 
+/// A write beside a hole that the file system has no room for is there, and durable once there is.
+#[test]
+fn what_was_written_beside_a_hole_waits_for_room() {
+    let machine = Machine::default();
+    let disk = Arc::new(half_dead(&machine));
+    let (beside, host) = (Arc::clone(&disk), machine.clone());
+    let act = move || {
+        beside.write_at(&[9; PART as usize], PART).unwrap();
+        host.arm(0, Fault::Full);
+    };
+    machine.interrupt(0, Box::new(act));
+    collect_stubbornly(&disk, Load::Quiet, 1);
+    let check = |disk: &WritableDisk| {
+        let mut found = [0; PART as usize];
+        disk.read_at(&mut found, PART).unwrap();
+        assert!(found == [9; PART as usize]);
+    };
+    for _ in 0..2 {
+        assert_eq!(disk.flush().unwrap_err().kind(), ErrorKind::NoSpace);
+        check(&disk);
+    }
+    machine.repair();
+    disk.flush().unwrap();
+    check(&disk);
+    drop(disk);
+    machine.crash(5);
+    check(&WritableDisk::open_in(machine.directory(), None, "").unwrap());
+}
+
 /// Pieces that cannot be merged stay, and nothing else of a collection waits for them.
 #[test]
 fn a_base_that_cannot_be_read_stops_nothing() {

@@ -6,6 +6,7 @@ mod behaviour;
 mod collecting;
 mod committing;
 mod failing;
+mod holes;
 mod lacking;
 mod limited;
 mod model;

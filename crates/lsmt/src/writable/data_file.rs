@@ -1,0 +1,172 @@
+//! The data file of a pair, with writers that do not wait for its holes.
+//!
+//! A file system keeps writers out of a file while it makes a hole in it. On ext4 a hole may wait for a commit of the
+//! journal, and where clients flush all the time there is always one: milliseconds for each hole. So what is written
+//! while a hole is made is *kept*: it stays in memory, where reads find it, and goes to its place in the file once the
+//! hole is there. A flush writes what is kept before it syncs the file, so that it waits in the place of the writers.
+//!
+//! A kept write that the file system has no room for stays in memory, and flushes fail until there is room. Nothing is
+//! lost by that: a write was never durable before its flush.
+//!
+//! Nothing is written over a hole that was made of its place meanwhile. What clients write over dies for good with a
+//! flush, which writes first what is kept. Only a write that finds its pair frozen dies without one, and the file of
+//! such a pair goes as a whole.
+
+use super::files::LogFile;
+use super::lock;
+use headstart_block::Result;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Most bytes that are kept at the same time. Writes beyond that wait for the file system.
+const KEPT_MAX: usize = 4 << 20;
+
+/// Most bytes of kept data that are written at once.
+const WRITE_MAX: usize = 256 << 10;
+
+/// A data file.
+pub(super) struct DataFile {
+    file: Box<dyn LogFile>,
+    /// `true` while a hole is being made or something is kept; changed under the lock of `kept`.
+    is_involved: AtomicBool,
+    kept: Mutex<Kept>,
+}
+
+/// Data that is not in the file yet.
+#[derive(Default)]
+struct Kept {
+    /// Number of holes that are being made.
+    holes: usize,
+    /// Data by its place in the file, in bytes. No two parts overlap.
+    parts: BTreeMap<u64, Arc<[u8]>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn insert(&mut self, offset: u64, data: &[u8]) {
+        self.bytes += data.len();
+        self.parts.insert(offset, data.into());
+    }
+
+    /// Removes a part, unless another one is at its place.
+    fn remove(&mut self, offset: u64, data: &Arc<[u8]>) {
+        if self.parts.get(&offset).is_some_and(|found| Arc::ptr_eq(found, data)) {
+            self.parts.remove(&offset);
+            self.bytes -= data.len();
+        }
+    }
+
+    /// The parts that overlap `range`, in order.
+    fn within(&self, range: &Range<u64>) -> Vec<(u64, Arc<[u8]>)> {
+        let before = self.parts.range(..range.start).next_back();
+        let reaches = |(at, data): &(&u64, &Arc<[u8]>)| **at + data.len() as u64 > range.start;
+        let parts = before.into_iter().filter(reaches).chain(self.parts.range(range.clone()));
+        parts.map(|(at, data)| (*at, Arc::clone(data))).collect()
+    }
+}
+
+/// The place in a buffer of byte `at` of the file, where the buffer starts at byte `start`.
+#[expect(clippy::cast_possible_truncation, reason = "places in a buffer")]
+fn place(start: u64, at: u64) -> usize {
+    (at - start) as usize
+}
+
+impl DataFile {
+    pub(super) fn new(file: Box<dyn LogFile>) -> Self {
+        Self { file, is_involved: AtomicBool::new(false), kept: Mutex::default() }
+    }
+
+    /// The file itself, for what is never kept.
+    pub(super) fn file(&self) -> &dyn LogFile {
+        &*self.file
+    }
+
+    /// Writes `data` at byte `offset`, where nothing is yet: to the file, or to memory while a hole is made.
+    pub(super) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        if self.is_involved.load(Ordering::Acquire) {
+            let mut kept = lock(&self.kept);
+            if kept.holes > 0 && kept.bytes + data.len() <= KEPT_MAX {
+                kept.insert(offset, data);
+                return Ok(());
+            }
+        }
+        self.file.write_at(data, offset)
+    }
+
+    /// Fills `buf` from byte `offset` on.
+    pub(super) fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let end = offset + buf.len() as u64;
+        let mut parts = Vec::new();
+        if self.is_involved.load(Ordering::Acquire) {
+            parts = lock(&self.kept).within(&(offset..end));
+        }
+        let mut reached = offset;
+        for (start, data) in parts {
+            let (from, to) = (start.max(offset), end.min(start + data.len() as u64));
+            if reached < from {
+                self.file.read_at(&mut buf[place(offset, reached)..place(offset, from)], reached)?;
+            }
+            let part = &data[place(start, from)..place(start, to)];
+            buf[place(offset, from)..place(offset, to)].copy_from_slice(part);
+            reached = to;
+        }
+        if reached < end { self.file.read_at(&mut buf[place(offset, reached)..], reached) } else { Ok(()) }
+    }
+
+    /// Makes a hole of `len` bytes at `offset`, as [`LogFile::punch`] does; nobody reads these any more.
+    pub(super) fn punch(&self, offset: u64, len: u64) -> Result<bool> {
+        {
+            let mut kept = lock(&self.kept);
+            kept.holes += 1;
+            self.is_involved.store(true, Ordering::Release);
+        }
+        let punched = self.file.punch(offset, len);
+        lock(&self.kept).holes -= 1;
+        // What cannot be written stays, and flushes say so.
+        let _ = self.write_kept();
+        punched
+    }
+
+    /// Writes to the file what was kept before the call.
+    pub(super) fn write_kept(&self) -> Result<()> {
+        if !self.is_involved.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let parts: Vec<_> = lock(&self.kept).parts.iter().map(|(at, data)| (*at, Arc::clone(data))).collect();
+        let mut rest = &*parts;
+        let mut bytes = Vec::new();
+        while let Some((start, _)) = rest.first() {
+            bytes.clear();
+            let joined = |(at, data): &&(u64, Arc<[u8]>)| {
+                let fits = *at == start + bytes.len() as u64 && bytes.len() < WRITE_MAX;
+                if fits {
+                    bytes.extend_from_slice(data);
+                }
+                fits
+            };
+            let (some, others) = rest.split_at(rest.iter().take_while(joined).count());
+            self.file.write_at(&bytes, *start)?;
+            let mut kept = lock(&self.kept);
+            some.iter().for_each(|(at, data)| kept.remove(*at, data));
+            rest = others;
+        }
+        let kept = lock(&self.kept);
+        self.is_involved.store(kept.holes > 0 || !kept.parts.is_empty(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Bytes that are kept.
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        let kept = lock(&self.kept);
+        assert_eq!(kept.bytes, kept.parts.values().map(|data| data.len()).sum::<usize>());
+        kept.bytes
+    }
+
+    /// Makes what is in the file durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+}
