@@ -136,12 +136,82 @@ impl Hold {
 /// A hold that is being taken in a store.
 pub(crate) struct Leasing {
     claim: Claim,
-    runtime: Handle,
     /// `true` if every byte of the image is on this host.
     is_whole: bool,
-    first: JoinHandle<Result<First>>,
+    begun: Begun,
+}
+
+/// What an attach has written to a store before it is known to succeed. Dropped before that, as where another disk of
+/// the same command fails, it takes that back.
+struct Begun {
+    store: Arc<dyn Store>,
+    runtime: Handle,
+    /// The first lease, until it is known to be there.
+    first: Option<JoinHandle<Result<First>>>,
+    id: String,
+    /// As long as this is there, that lease outlives the process.
+    record: Option<PathBuf>,
     /// The lease of a directory that goes where the attach fails.
     new_directory: Option<String>,
+    /// `true` if nothing is left to be taken back.
+    is_settled: bool,
+}
+
+impl Begun {
+    fn new(runtime: &Handle, claim: &Claim) -> Self {
+        Self {
+            store: Arc::clone(&claim.store),
+            runtime: runtime.clone(),
+            first: Some(runtime.spawn(claim.clone().first())),
+            id: claim.leases[0].0.clone(),
+            record: claim.record.clone(),
+            new_directory: None,
+            is_settled: false,
+        }
+    }
+
+    /// Waits for the first lease. It may be called again where its future was dropped.
+    async fn first(&mut self) -> Result<Option<First>> {
+        let Some(first) = &mut self.first else { return Ok(None) };
+        let written = first.await;
+        self.first = None;
+        written.map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?.map(Some)
+    }
+
+    /// Takes the leases back. Best effort: they count for a week otherwise.
+    async fn take_back(&mut self) {
+        self.is_settled = true;
+        // A lease that is on its way would come after its removal.
+        let _ = timeout(LAST_WORD, self.first()).await;
+        self.abort();
+        if !is_recorded(self.record.as_deref()) {
+            let _ = timeout(LAST_WORD, self.store.remove_lease(&self.id)).await;
+        }
+        if let Some(id) = &self.new_directory {
+            let _ = timeout(LAST_WORD, self.store.remove_lease(id)).await;
+        }
+    }
+
+    fn abort(&mut self) {
+        if let Some(first) = self.first.take() {
+            first.abort();
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if self.is_settled {
+            return;
+        }
+        // Whoever drops it may be a task, which cannot wait itself.
+        std::thread::scope(|scope| {
+            let taken_back = scope.spawn(|| self.runtime.clone().block_on(self.take_back())).join();
+            if taken_back.is_err() {
+                tracing::debug!("the lease of a disk that was not attached stays");
+            }
+        });
+    }
 }
 
 /// The facts when the first lease was written.
@@ -172,8 +242,8 @@ impl Leasing {
         let lease = Lease::new(holder, digest, blobs, reference.to_string(), here);
         let (store, leases) = (Arc::clone(store), vec![(id, lease)]);
         let claim = Claim { store, reference: reference.clone(), image: digest, leases, record };
-        let first = runtime.spawn(claim.clone().first());
-        Some(Self { claim, runtime: runtime.clone(), is_whole, first, new_directory: None })
+        let begun = Begun::new(runtime, &claim);
+        Some(Self { claim, is_whole, begun })
     }
 
     /// Adds the lease of a writable directory; `is_new` if that was made for this attach.
@@ -188,7 +258,7 @@ impl Leasing {
         let lease = (HoldingDirectory { dir, uuid, image, manifest, reference }).lease();
         match lease.and_then(|lease| Ok((lease_of_directory(uuid, dir)?, lease))) {
             Ok((id, lease)) => {
-                self.new_directory = is_new.then(|| id.clone());
+                self.begun.new_directory = is_new.then(|| id.clone());
                 self.claim.leases.push((id, lease));
             }
             Err(error) => tracing::warn!(%error, "the writable directory leaves no lease"),
@@ -196,15 +266,8 @@ impl Leasing {
     }
 
     /// Takes the lease back: nothing was attached.
-    pub(crate) async fn cancel(self) {
-        self.first.abort();
-        // Best effort: it counts for a week otherwise.
-        if !is_recorded(self.claim.record.as_deref()) {
-            let _ = timeout(LAST_WORD, self.claim.store.remove_lease(&self.claim.leases[0].0)).await;
-        }
-        if let Some(id) = &self.new_directory {
-            let _ = timeout(LAST_WORD, self.claim.store.remove_lease(id)).await;
-        }
+    pub(crate) async fn cancel(mut self) {
+        self.begun.take_back().await;
     }
 
     /// Waits for the leases, but not for long, and has them renewed from then on. Also says what the user should know.
@@ -214,9 +277,8 @@ impl Leasing {
     pub(crate) async fn finish(mut self, is_away: bool) -> Result<(Hold, Option<String>)> {
         let patience = if is_away { Duration::ZERO } else { PATIENCE };
         let taken = timeout(patience, async {
-            let first = (&mut self.first).await;
-            let first = first.map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))??;
-            self.claim.take(Some(first)).await
+            let first = self.begun.first().await?;
+            self.claim.take(first).await
         });
         let (taken, mut warning) = (taken.await, None);
         let begins = match taken {
@@ -233,6 +295,7 @@ impl Leasing {
                 return Err(error);
             }
             Ok(Err(error)) if is_final(&error) => {
+                self.begun.is_settled = true;
                 return Ok((Hold::default(), Some(unprotected(&self.claim.reference, &error))));
             }
             Ok(Err(error)) => {
@@ -241,11 +304,12 @@ impl Leasing {
             }
             Err(_) => {
                 // What was begun is begun again, at once.
-                self.first.abort();
+                self.begun.abort();
                 Duration::ZERO
             }
         };
-        let Self { claim, runtime, .. } = self;
+        self.begun.is_settled = true;
+        let (claim, runtime) = (self.claim, self.begun.runtime.clone());
         let (store, id) = (Arc::clone(&claim.store), claim.leases[0].0.clone());
         let (record, location) = (claim.record.clone(), claim.reference.location.to_string());
         let pauses = Pauses { every: RENEWED, again: TRIED_AGAIN, refused: REFUSED };
@@ -397,6 +461,8 @@ mod tests {
         written: Mutex<Vec<String>>,
         /// `true` if it is being pruned.
         is_pruned: AtomicBool,
+        /// `true` if it takes a while to write a lease.
+        is_slow: AtomicBool,
         /// `true` if its image was deleted.
         has_lost: AtomicBool,
     }
@@ -455,6 +521,9 @@ mod tests {
 
         async fn put_lease(&self, id: &str, _: &Lease) -> Result<bool> {
             let call = usize::try_from(self.calls.fetch_add(1, Ordering::SeqCst)).unwrap();
+            if self.is_slow.load(Ordering::SeqCst) {
+                sleep(Duration::from_millis(100)).await;
+            }
             match self.answers.get(call).or(self.answers.last()) {
                 Some(Some(kind)) => Err(Error::new(*kind, "no")),
                 _ => {
@@ -482,8 +551,8 @@ mod tests {
 
     fn leasing(store: &Arc<Counting>, ids: &[&str], is_whole: bool) -> Leasing {
         let claim = claim(store, ids);
-        let first = tokio::spawn(claim.clone().first());
-        Leasing { claim, runtime: Handle::current(), is_whole, first, new_directory: None }
+        let begun = Begun::new(&Handle::current(), &claim);
+        Leasing { claim, is_whole, begun }
     }
 
     /// The number of leases that were written, in `answers`, once `most` were or it ended.
@@ -564,6 +633,20 @@ mod tests {
         assert_eq!(store.calls.load(Ordering::SeqCst), before);
     }
 
+    /// An attach that is given up while its lease is on its way leaves none.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_dropped_before_it_is_attached_leaves_no_lease() {
+        for waits in [0, 20] {
+            let store = Counting::answering(Vec::new());
+            store.is_slow.store(true, Ordering::SeqCst);
+            let leasing = leasing(&store, &["attach"], false);
+            sleep(Duration::from_millis(waits)).await;
+            drop(leasing);
+            assert_eq!(store.calls.load(Ordering::SeqCst), 1);
+            assert!(store.written.lock().unwrap().is_empty());
+        }
+    }
+
     /// An image that went before its lease was seen is missed, whether a prune was seen or not.
     #[tokio::test(start_paused = true)]
     async fn an_image_that_is_gone_is_missed() {
@@ -577,7 +660,7 @@ mod tests {
                 ending.is_pruned.store(false, Ordering::SeqCst);
             });
             let mut leasing = leasing(&store, &["attach", "directory"], false);
-            leasing.new_directory = Some("directory".to_owned());
+            leasing.begun.new_directory = Some("directory".to_owned());
             let error = leasing.finish(false).await.err().unwrap();
             assert_eq!(error.kind(), ErrorKind::NotFound);
             assert!(store.written.lock().unwrap().is_empty(), "nothing of it stays");
