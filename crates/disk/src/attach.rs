@@ -10,6 +10,7 @@ use crate::base::{Base, Health};
 use crate::blobs::Blobs;
 use crate::collecting::Collecting;
 use crate::disk::{Disk, Top};
+use crate::expected::Expected;
 use crate::fetch::Fetcher;
 use crate::hints;
 use crate::hold::{Hold, Leasing};
@@ -94,9 +95,9 @@ pub struct KnownImage {
 }
 
 /// The layer that takes writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WritableOptions {
-    /// Its directory; made where it is not there.
+    /// Its directory; made where it is not there and `expected` allows it.
     pub dir: PathBuf,
     /// Size of the disk in bytes; at least the image's. `None`: as it is.
     pub size: Option<u64>,
@@ -104,6 +105,8 @@ pub struct WritableOptions {
     pub max: Option<u64>,
     /// The name of the image that it notes, where the image is attached from a copy of that. `None`: as it is attached.
     pub origin: Option<Reference>,
+    /// The disk that the directory has to hold.
+    pub expected: Expected,
 }
 
 /// A disk that was attached.
@@ -520,10 +523,12 @@ fn open_writable(
     let parent = digest.to_string();
     let opened = match WritableDisk::inspect(&options.dir) {
         Ok(info) => {
+            options.expected.check_id(&options.dir, Some(info.uuid))?;
             check_parent(&info, digest, reference).map_err(|e| e.about(options.dir.display()))?;
             WritableDisk::open(&options.dir, Some(base), &parent)?
         }
         Err(e) if e.kind() == ErrorKind::NotFound => {
+            options.expected.check_id(&options.dir, None)?;
             let least = base.size().next_multiple_of(headstart_block::SECTOR_SIZE);
             let size = options.size.unwrap_or(least);
             if size < least {

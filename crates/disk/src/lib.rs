@@ -9,6 +9,7 @@
 //! | `fetch` | brings one range from the store into the cache |
 //! | `stream` | brings a long one, whose bytes can be read as they come |
 //! | [`blobs`] | where the disk's bytes lie in blobs, and what is missing |
+//! | `expected` | the disk that a writable directory has to hold |
 //! | `open` | opening the layers of an image whose blobs are elsewhere |
 //! | `opening` | what a layer was opened by, where no hash tree proves it |
 //! | `known_images` | manifests seen before, for when the store is away |
@@ -33,6 +34,7 @@ pub mod blobs;
 pub mod carrier;
 mod collecting;
 pub mod disk;
+mod expected;
 mod fetch;
 mod hints;
 mod hold;
@@ -50,6 +52,7 @@ mod stream;
 pub mod swarm;
 
 pub use attach::{Attached, DiskOptions, Host, KnownImage, MadeDirectory, WritableOptions};
+pub use expected::Expected;
 pub use blobs::Blobs;
 pub use carrier::Carrier;
 pub use disk::Disk;

@@ -4,6 +4,9 @@
 //! (an agent after the process died, the next version of the agent, the host after a reboot) gets the same image,
 //! whatever became of the tag. So the disk's process itself writes down the digests and the manifests before anybody
 //! is served, durably, and its successors read nothing else.
+//!
+//! The same file has the id of the disk in each writable directory. A successor takes no other disk, and makes no new one
+//! where the file system of the directory is not mounted.
 
 use super::file;
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -11,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
+use uuid::Uuid;
 
 /// What the files' names end with, beside the process's own.
 const ENDING: &str = "images";
@@ -33,6 +37,9 @@ pub struct KeptImage {
     pub digest: Digest,
     /// The manifest.
     pub manifest: String,
+    /// The id of the disk in its writable directory; none where it is read-only, or an earlier version wrote this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<Uuid>,
 }
 
 /// Which image a disk has.
@@ -161,6 +168,7 @@ mod tests {
             image: "file:///s:v1".to_owned(),
             digest,
             manifest: manifest.to_owned(),
+            writable: None,
         }
     }
 
@@ -170,13 +178,16 @@ mod tests {
         let pid_file = dir.path().join("vm.1.pid");
         fs::write(&pid_file, "1\n").unwrap();
         assert_eq!(kept_images(&pid_file).unwrap(), None);
-        let images = vec![image("a", "{\"x\": \"\u{e9}\"}\n"), image("b", "{}")];
+        let written_on = KeptImage { writable: Some(Uuid::from_u128(7)), ..image("a", "{\"x\": \"\u{e9}\"}\n") };
+        let images = vec![written_on, image("b", "{}")];
         keep_images(&pid_file, images.clone()).unwrap();
         assert_eq!(kept_images(&pid_file).unwrap().as_ref(), Some(&images));
         assert_eq!(images_of(dir.path(), "vm.1").len(), 2);
         assert_eq!(KeptImage::find(&images, "b", "file:///s:v1").unwrap(), &images[1]);
         assert_eq!(KeptImage::find(&images, "", "file:///s:v1").unwrap_err().kind(), ErrorKind::Conflict);
         let whole = fs::read_to_string(dir.path().join("vm.1.images")).unwrap();
+        // A record without an id is one of a version that wrote none.
+        assert_eq!(whole.matches("\"writable\"").count(), 1, "{whole}");
         let damaged = [
             (whole[..whole.len() - 3].to_owned(), ErrorKind::Corrupt),
             (whole.replace("\"{}\"", "\"{ }\""), ErrorKind::Corrupt),

@@ -153,8 +153,9 @@ impl Attach {
         terminal: &Terminal,
         (quiet, json): (bool, bool),
     ) -> Result<Detached> {
-        if let (Some(file), Before::Nothing | Before::Served) = (&self.pid_file, before) {
-            keep_images(file, session.images())?;
+        let images = session.images();
+        if let Some(file) = self.pid_file.as_ref().filter(|_| !before.is_noted(&images)) {
+            keep_images(file, images)?;
         }
         let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
         let mut servers = Servers::start(self, leftover, qemu, session)?;

@@ -9,7 +9,7 @@ use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{
-    Attached, Disk, DiskOptions, Hold, Host, KnownImage, MadeDirectory, Swarm, WritableOptions,
+    Attached, Disk, DiskOptions, Expected, Hold, Host, KnownImage, MadeDirectory, Swarm, WritableOptions,
 };
 use headstart_image::manifest::Manifest;
 use headstart_image::progress::Progress;
@@ -59,6 +59,24 @@ impl Before {
 
     pub(super) fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
+    }
+
+    /// `true` if these are the images that the disks had, and nothing about them has to be written down.
+    pub(super) fn is_noted(&self, images: &[KeptImage]) -> bool {
+        matches!(self, Self::Had(noted) if noted == images)
+    }
+
+    /// The disk that a writable directory has to hold: an operator who attaches a disk may mean a new one, a start that
+    /// no operator asked for never does.
+    fn expected(&self, name: &str, reference: &Reference) -> Result<Expected> {
+        Ok(match self {
+            Self::Nothing => Expected::AnyOrNone,
+            Self::Served => Expected::Made,
+            Self::Had(images) => {
+                let id = KeptImage::find(images, name, &reference.to_string())?.writable;
+                id.map_or(Expected::Made, Expected::Id)
+            }
+        })
     }
 
     /// What a disk is to be attached with: an image that is known, or what its writable directory lies on, or what its
@@ -228,6 +246,7 @@ impl Session {
             digest: disk.digest,
             // A manifest is JSON, and so it is text.
             manifest: String::from_utf8_lossy(&disk.manifest_bytes).into_owned(),
+            writable: disk.disk.writable().map(|writable| writable.uuid()),
         };
         self.disks.iter().map(kept).collect()
     }
@@ -380,6 +399,11 @@ async fn attach_one(
     let several = args.images.len() > 1;
     let writable =
         args.writable.as_ref().map(|dir| if several { dir.join(&unnamed.name) } else { dir.clone() });
+    let expected = before.expected(&unnamed.name, reference)?;
+    if let Some(dir) = &writable {
+        // Before anything is made there, or asked of a store.
+        expected.check(dir)?;
+    }
     let (mut reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
     let Place { settings, copies, mut store, host } = place;
     if let Some(dir) = &writable {
@@ -406,6 +430,7 @@ async fn attach_one(
             size: args.size.map(|ByteSize(bytes)| bytes),
             max: args.writable_max.map(|ByteSize(bytes)| bytes),
             origin: unnamed.kept.as_ref().and_then(|kept| kept.origin.clone()),
+            expected,
         }),
         recorder: unnamed.recorder.clone(),
         require_tree: args.require_tree,

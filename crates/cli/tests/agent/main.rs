@@ -24,6 +24,7 @@
 //! | [`swarm`] | hosts that give each other what they have |
 //! | [`tags`] | tags that move, and disks that keep their images |
 //! | [`unit`] | the agent under the restrictions of its systemd unit |
+//! | [`writable`] | writable directories that are not there when a process is started again |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -74,3 +75,4 @@ mod tags;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
 mod unit;
+mod writable;

@@ -398,8 +398,7 @@ fn a_writable_disk_keeps_what_was_flushed() {
         writable: Some(WritableOptions {
             dir: dir.clone(),
             size: Some(DISK as u64 + (1 << 20)),
-            max: None,
-            origin: None,
+            ..WritableOptions::default()
         }),
         ..DiskOptions::default()
     };
@@ -479,9 +478,7 @@ fn what_is_zeroed_is_recorded_as_written() {
     let options = DiskOptions {
         writable: Some(WritableOptions {
             dir: rig.dir.path().join("writable"),
-            size: None,
-            max: None,
-            origin: None,
+            ..WritableOptions::default()
         }),
         recorder: Some(Arc::clone(&recorder)),
         ..DiskOptions::default()
@@ -510,7 +507,7 @@ fn a_directory_that_was_made_for_nothing_goes_away_again() {
     let host = rig.host();
     let top = rig.dir.path().join("vms");
     let attach = |dir: &Path| {
-        let writable = Some(WritableOptions { dir: dir.to_owned(), size: None, max: None, origin: None });
+        let writable = Some(WritableOptions { dir: dir.to_owned(), ..WritableOptions::default() });
         rig.try_attach(&host, &DiskOptions { writable, ..DiskOptions::default() }).unwrap()
     };
     let attached = attach(&top.join("a/b"));

@@ -14,7 +14,7 @@ fn one_of_two_attaches_wins_a_new_directory_and_keeps_what_it_wrote() {
     let rig = Rig::new();
     for round in 0..ROUNDS {
         let dir = rig.dir.path().join(format!("vms/{round}"));
-        let writable = Some(WritableOptions { dir: dir.clone(), size: None, max: None, origin: None });
+        let writable = Some(WritableOptions { dir: dir.clone(), ..WritableOptions::default() });
         let options = DiskOptions { writable, ..DiskOptions::default() };
         let start = Barrier::new(2);
         let attach = || {
