@@ -95,6 +95,23 @@ pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
+/// The remedy where the images of a disk are not known any more.
+const ATTACH_AGAIN: &str = "detach the disk, and attach it again by the digest of its image";
+
+/// The images of a process's disk that an earlier process has written down. `must_be` is `true` if one did: then nothing
+/// is taken in their place.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] where they have to be there and are not. Otherwise as [`kept_images`].
+pub(super) fn images_before(pid_file: &Path, must_be: bool) -> Result<Option<Vec<KeptImage>>> {
+    let images = kept_images(pid_file)?;
+    if images.is_none() && must_be {
+        let gone = Error::corrupt("is gone, and it said which images the disk has");
+        return Err(gone.about(beside(pid_file).display()).remedy(ATTACH_AGAIN));
+    }
+    Ok(images)
+}
+
 /// Which images the disk of a process has, where a process before has written that down.
 ///
 /// # Errors
@@ -106,7 +123,7 @@ pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
     let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
     let Kept { version, images } = serde_json::from_slice(&text).map_err(|e| {
         about(Error::corrupt("does not say which images the disk has").caused_by(e))
-            .remedy("detach the disk, and attach it again by the digest of its image")
+            .remedy(ATTACH_AGAIN)
     })?;
     if version != VERSION {
         return Err(about(Error::unsupported(format!("is of version {version}")))
@@ -116,8 +133,7 @@ pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
         None => Ok(Some(images)),
         Some(image) => {
             let cause = format!("its manifest of {} is not the one of {}", image.image, image.digest);
-            Err(about(Error::corrupt(cause))
-                .remedy("detach the disk, and attach it again by the digest of its image"))
+            Err(about(Error::corrupt(cause)).remedy(ATTACH_AGAIN))
         }
     }
 }
@@ -199,6 +215,7 @@ mod tests {
         }
         forget_images(&pid_file).unwrap();
         forget_images(&pid_file).unwrap();
-        assert_eq!(kept_images(&pid_file).unwrap(), None);
+        assert_eq!(images_before(&pid_file, false).unwrap(), None);
+        assert_eq!(images_before(&pid_file, true).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 }

@@ -196,9 +196,10 @@ impl Kept {
         loop {
             if !ready && let Some(line) = line_with(&self.file("out"), "disks") {
                 ready = true;
-                self.record.served = true;
-                self.save();
                 let images = images_of(&self.settings.dir, &self.record.spec.name);
+                self.record.served = true;
+                self.record.has_images |= !images.is_empty();
+                self.save();
                 self.set(|status| {
                     status.state = DiskState::Serving;
                     status.images = images;

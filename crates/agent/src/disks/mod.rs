@@ -7,7 +7,8 @@
 //! ```text
 //! DIR/disks/NAME.json    what was asked for, and how often it was started again
 //! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
-//! DIR/disks/NAME.images  which images it has, with their manifests: written by the first process, read by the next
+//! DIR/disks/NAME.images  which images it has, with their manifests: written by the first process, read by the next;
+//!                        NAME.json says that there is one, and without it the disk is not served again
 //! DIR/disks/NAME.out     what it printed: one line when it was ready, one when it had ended well
 //! DIR/disks/NAME.log     its warnings; NAME.log.1 has earlier ones, and neither grows beyond 1 MiB
 //! ```

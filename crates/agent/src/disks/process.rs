@@ -1,6 +1,7 @@
 //! The process of one disk: started here, or found.
 
-use super::images::{KeptImage, forget_images, kept_images};
+use super::images::{KeptImage, forget_images, images_before};
+use super::record::Recorded;
 use super::{DiskSpec, DisksSettings, file};
 use crate::pid_file::{self, append_to, holder};
 use headstart_block::{Error, Result};
@@ -32,9 +33,12 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
     let mut file = pid_file::lock(path, "another process serves this disk")?;
     pid_file::leave_parent();
     // The agent removes the file of a disk that was detached, or could not be attached at all.
-    let has_served = file.metadata().is_ok_and(|meta| meta.len() > 0);
-    let images = if has_served {
-        kept_images(path)?
+    let has_begun = file.metadata().is_ok_and(|meta| meta.len() > 0);
+    let recorded = Recorded::of(path)?;
+    // The record decides: the file of process numbers may have been lost.
+    let has_served = recorded.map_or(has_begun, |recorded| recorded.served);
+    let images = if has_served || has_begun {
+        images_before(path, recorded.is_some_and(|recorded| recorded.has_images))?
     } else {
         // An agent of an earlier version does not know of that file, and leaves it.
         forget_images(path)?;

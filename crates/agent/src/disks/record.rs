@@ -30,11 +30,15 @@ pub(super) struct Record {
     /// Whether its process was asked to end.
     #[serde(default)]
     pub(super) detaching: bool,
+    /// `true` if a process of it has written down its images: those of version 0.1.0 do not. From then on the disk is
+    /// not served without that file.
+    #[serde(default)]
+    pub(super) has_images: bool,
 }
 
 impl Record {
     pub(super) fn new(spec: DiskSpec) -> Self {
-        Self { version: VERSION, spec, served: false, restarts: 0, detaching: false }
+        Self { version: VERSION, spec, served: false, restarts: 0, detaching: false, has_images: false }
     }
 
     /// Writes it in the place of the one before, at once or not at all.
@@ -68,6 +72,30 @@ impl Record {
         }
         add_units(&mut record.spec.arguments);
         Ok(record)
+    }
+}
+
+/// The part of a disk's record that its process needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Recorded {
+    /// `true` if the disk was ready once.
+    pub(super) served: bool,
+    /// `true` if its images were written down.
+    #[serde(default)]
+    pub(super) has_images: bool,
+}
+
+impl Recorded {
+    /// Returns what the record of a process's disk says, if there is one.
+    ///
+    /// # Errors
+    /// Where the record cannot be read or understood.
+    pub(super) fn of(pid_file: &Path) -> Result<Option<Self>> {
+        let path = pid_file.with_extension("json");
+        let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
+        serde_json::from_slice(&text).map(Some).map_err(|e| {
+            Error::corrupt("is no record of a disk").caused_by(e).about(path.display())
+        })
     }
 }
 

@@ -28,6 +28,16 @@ fn kill(pid: &Value) {
     let _ = kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL);
 }
 
+/// Waits until a process has ended, which may be a child of this one's.
+fn await_end(pid: &Value) {
+    let until = Instant::now() + PATIENCE;
+    let path = format!("/proc/{pid}/stat");
+    while fs::read_to_string(&path).is_ok_and(|state| !state.contains(") Z")) {
+        assert!(Instant::now() < until, "process {pid} does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// A store, an agent, and what each disk has to hold.
 struct World<'s> {
     scene: &'s Scene,
@@ -223,6 +233,11 @@ fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     pids.iter().for_each(kill);
     for name in world.names() {
         fs::remove_file(scene.path(&format!("a/disks/{name}.images"))).unwrap();
+        // Its agent has no word for it either.
+        let path = scene.path(&format!("a/disks/{name}.json"));
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert_eq!(record.as_object_mut().unwrap().remove("has_images"), Some(true.into()));
+        fs::write(&path, record.to_string()).unwrap();
     }
     scene.ok("image import 1.raw file://~/store:base");
     world.agent.again();
@@ -239,6 +254,15 @@ fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     world.check();
 }
 
+/// Waits until the disk is refused for want of what says which image it has.
+#[track_caller]
+fn await_refusal(agent: &Agent<'_>) {
+    agent.disk_that("refused", |disk| {
+        let error = disk["error"].as_str().unwrap_or_default();
+        error.contains("vm.images") && error.contains("by the digest of its image")
+    });
+}
+
 /// What says which image a disk has is damaged: it is not served with whatever the tag means.
 #[test]
 fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
@@ -247,13 +271,63 @@ fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
     let disk = agent.attach("vm=file://~/store:base --nbd unix:~/vm.sock");
     fs::write(scene.path("a/disks/vm.images"), "{\"version\":1,\"images\":[").unwrap();
     kill(&disk["pid"]);
-    let disk = agent.disk_that("refused", |disk| disk["error"].as_str().is_some());
-    let error = disk["error"].as_str().unwrap();
-    assert!(error.contains("vm.images") && error.contains("by the digest of its image"), "{error}");
+    await_refusal(&agent);
     assert_eq!(agent.detach("vm")["state"], "detached");
     // A disk of the same name is a new one.
     agent.attach("vm=file://~/store:v1 --nbd unix:~/vm.sock");
     agent.detach("vm");
+}
+
+/// The same where it was deleted, with or without the file of process numbers, and whoever starts the process again. A
+/// disk that has lost only the latter goes on with its image.
+#[test]
+fn a_disk_without_its_files_is_not_given_another_image() {
+    if !installed(&["nbdcopy"]) {
+        return;
+    }
+    let (scene, digests) = images();
+    let mut agent = Agent::start(&scene, "a", "");
+    for (lost, emptied) in [
+        (&["images"][..], &[][..]),
+        (&["images", "pid"], &[]),
+        (&["images"], &["pid"]),
+        (&["pid"], &[]),
+        (&[], &["pid"]),
+    ] {
+        scene.ok("image import 0.raw file://~/store:base");
+        for by_agent in [false, true] {
+            let disk = agent.attach("vm=file://~/store:base --nbd unix:~/vm.sock");
+            scene.ok("image import 1.raw file://~/store:base");
+            let lose = || {
+                let path = |ending: &&str| scene.path(&format!("a/disks/vm.{ending}"));
+                lost.iter().for_each(|ending| fs::remove_file(path(ending)).unwrap());
+                emptied.iter().for_each(|ending| fs::write(path(ending), "").unwrap());
+            };
+            if by_agent {
+                agent.kill();
+                kill(&disk["pid"]);
+                // Its lock goes with it.
+                await_end(&disk["pid"]);
+                lose();
+                agent.again();
+            } else {
+                lose();
+                kill(&disk["pid"]);
+            }
+            if lost.contains(&"images") {
+                await_refusal(&agent);
+            } else {
+                let another = |again: &Value| again["state"] == "serving" && again["pid"] != disk["pid"];
+                let again = agent.disk_that("served by another process", another);
+                assert_eq!(again["ready"]["disks"][0]["digest"], digests[0].as_str(), "{lost:?} {emptied:?}");
+                let uri = again["ready"]["ways"][0]["uri"].as_str().unwrap();
+                tool(&scene, "nbdcopy", &[uri, "out.raw"]);
+                assert!(scene.bytes("out.raw") == scene.bytes("0.raw"), "{lost:?} {emptied:?}");
+            }
+            agent.detach("vm");
+            scene.ok("image import 0.raw file://~/store:base");
+        }
+    }
 }
 
 /// The agent says which image a disk has whose directory keeps its base, and passes on what the process warns of.
