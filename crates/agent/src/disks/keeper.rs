@@ -17,6 +17,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The pauses before it is started again: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
+/// The least pause after an end in good order that the agent did not ask for. Where the host goes down, all processes get
+/// a signal, and this leaves the agent the time to end before it starts another.
+const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
+
 /// After so long it has not died for what it died of before.
 const LASTED: Duration = Duration::from_secs(60);
 
@@ -38,9 +42,10 @@ struct Kept {
 }
 
 /// How a process came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// It was asked to.
-    Well,
+    /// In good order: somebody asked for it.
+    InOrder,
     /// It died.
     Died,
 }
@@ -140,16 +145,19 @@ impl Kept {
             // One that an agent started in its last moment may have been faster than the one started here.
             found = Process::find(&self.settings.dir, &self.record.spec.name);
             match ended {
-                Ended::Well => break DiskState::Detached,
-                Ended::Died if found.is_some() => continue,
-                Ended::Died if self.record.detaching => break DiskState::Detached,
-                Ended::Died if !self.record.served => break DiskState::Failed,
-                Ended::Died => {}
+                Ended::InOrder if self.record.detaching => break DiskState::Detached,
+                _ if found.is_some() => continue,
+                _ if self.record.detaching => break DiskState::Detached,
+                _ if !self.record.served => break DiskState::Failed,
+                _ => {}
             }
             if begun.elapsed() > LASTED {
                 pause = AGAIN.0;
             }
-            self.died();
+            if ended == Ended::InOrder {
+                pause = pause.max(AGAIN_AFTER_SIGNAL);
+            }
+            self.died(ended);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.detach.notified() => break DiskState::Detached,
@@ -168,11 +176,14 @@ impl Kept {
         Process::start(&self.settings, &self.record.spec)
     }
 
-    fn died(&mut self) {
+    fn died(&mut self, ended: Ended) {
         self.record.restarts += 1;
         self.save();
         let (name, restarts) = (&self.record.spec.name, self.record.restarts);
-        let why = last_words(&self.file("log"));
+        let why = match ended {
+            Ended::InOrder => Some("it was asked to end, and not by its agent".to_owned()),
+            Ended::Died => last_words(&self.file("log")),
+        };
         let said = why.as_deref().unwrap_or("not said");
         tracing::warn!(disk = %name, why = said, "its process died; it is started again");
         self.set(|status| {
@@ -222,12 +233,13 @@ impl Kept {
             }
         }
         let report = line_with(&self.file("out"), "reads");
-        let well = report.is_some();
-        let why = last_words(&self.file("log")).filter(|_| !well);
+        let ended = if report.is_some() { Ended::InOrder } else { Ended::Died };
+        let why = last_words(&self.file("log")).filter(|_| ended == Ended::Died);
+        let is_detached = self.record.detaching;
         self.set(|status| {
-            status.report = report;
+            status.report = report.filter(|_| is_detached);
             status.error = why;
         });
-        if well { Ended::Well } else { Ended::Died }
+        ended
     }
 }

@@ -16,8 +16,9 @@
 //! The lock says whether the process lives, and nothing else does: numbers of processes are used again. A process
 //! that does not get it ends, so two never serve one disk, whenever the agent was killed.
 //!
-//! A process that ends well was asked to, by the agent or by somebody else: its disk is detached. One that ends
-//! otherwise is started again, after pauses that grow; the first time it has to become ready, or attaching fails.
+//! A disk is detached only by its agent. A process that the agent did not ask to end is started again, whatever ended it
+//! (also a signal that ends it in good order), after pauses that grow; the first time it has to become ready, or attaching
+//! fails.
 //!
 //! A process goes on with the program that it was started from. After an upgrade, disks that are attached, or started
 //! again, are served by the new one; so an upgrade interrupts no I/O, and an older process may talk to a newer agent.
@@ -98,7 +99,7 @@ pub enum DiskState {
     Starting,
     /// It is served.
     Serving,
-    /// Its process died, and is started again soon.
+    /// Its process has ended without being asked to by the agent, and is started again soon.
     Restarting,
     /// It was asked to end.
     Detaching,
@@ -118,7 +119,7 @@ pub struct DiskStatus {
     pub state: DiskState,
     /// The number of its process, where it has one.
     pub pid: Option<u32>,
-    /// How often its process died and was started again.
+    /// The number of times that its process was started again, because it had ended unasked or could not be started.
     pub restarts: u64,
     /// Whether its process was started by an agent before this one.
     pub adopted: bool,

@@ -167,7 +167,7 @@ impl Attach {
         session.is_served();
         let ended = serve(session, &servers, self.pid_file.as_deref(), terminal, quiet);
         let stopped = servers.stop();
-        let closed = session.close(self.pid_file.as_deref().is_none_or(ends_for_good));
+        let closed = session.close(is_for_good(self.pid_file.as_deref()));
         let report = Detached::of(session);
         drop(servers);
         ended.and(stopped).and(closed)?;
@@ -227,7 +227,12 @@ fn serve(
         if terminal.is_cancelled() {
             if clients > 0 {
                 let connected = connected(clients);
-                print_above(&format!("headstart: asked by a signal to detach at once, though {connected}"));
+                let asked = if is_for_good(pid_file) {
+                    "detach at once,"
+                } else {
+                    "end, and not by its agent, which starts it again,"
+                };
+                print_above(&format!("headstart: asked by a signal to {asked} though {connected}"));
             }
             break Ok(());
         }
@@ -255,6 +260,11 @@ fn serve(
     line.clear();
     drop(keeper);
     result
+}
+
+/// `true` if the disks of a process with this file of process numbers are detached by its end.
+fn is_for_good(pid_file: Option<&Path>) -> bool {
+    pid_file.is_none_or(ends_for_good)
 }
 
 /// Says how many clients are connected.

@@ -122,6 +122,11 @@ impl<'s> Agent<'s> {
         }
     }
 
+    /// `true` if a process serves this disk.
+    pub(crate) fn is_served(&self, disk: &str) -> bool {
+        is_locked(&self.scene.path(&format!("{}/disks/{disk}.pid", self.name)))
+    }
+
     /// A request as any program makes it; the answer's status and body.
     #[track_caller]
     pub(crate) fn http(&self, request: &str) -> (u16, String) {

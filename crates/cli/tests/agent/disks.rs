@@ -11,9 +11,14 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 fn kill(pid: &Value) {
-    kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: &Value, signal: Signal) {
+    kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), signal).unwrap();
 }
 
 #[test]
@@ -172,11 +177,38 @@ fn goes_on_after_its_process_died(way: &str) {
         }
     }
     assert_eq!(states, ["starting", "serving", "restarting"]);
-    // Who ends it himself detaches it.
-    kill_process(Pid::from_raw(third["pid"].as_i64().unwrap() as i32).unwrap(), Signal::TERM).unwrap();
-    let until = std::time::Instant::now() + PATIENCE;
-    while !agent.disks().is_empty() {
-        assert!(std::time::Instant::now() < until, "it is not detached");
-        std::thread::sleep(std::time::Duration::from_millis(20));
+    // Whatever signal ends it: only the agent detaches it. So a disk moves to a new program.
+    let mut last = third;
+    for number in [Signal::TERM, Signal::INT, Signal::HUP] {
+        tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "write -P 9 2M 64k"]);
+        signal(&last["pid"], number);
+        let another = |disk: &Value| disk["state"] == "serving" && disk["pid"] != last["pid"];
+        let again = agent.disk_that("served after a signal", another);
+        assert_eq!(again["restarts"].as_u64(), last["restarts"].as_u64().map(|restarts| restarts + 1));
+        assert_eq!((&again["ready"]["ways"], again["report"].is_null()), (&last["ready"]["ways"], true));
+        tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k", "-c", "read -P 9 2M 64k"]);
+        last = again;
     }
+    assert!(agent.said().contains("not by its agent"), "{}", agent.said());
+    assert_eq!(agent.detach("vm")["state"], "detached");
+    assert!(agent.disks().is_empty());
+}
+
+/// Where a host goes down, all of its processes get a signal: the agent does not start what it still sees end.
+#[test]
+fn an_agent_that_ends_starts_no_process_again() {
+    let scene = noisy(1);
+    let mut agent = Agent::start(&scene, "a", "");
+    let disk = agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
+    signal(&disk["pid"], Signal::TERM);
+    let until = Instant::now() + PATIENCE;
+    while agent.is_served("vm") {
+        assert!(Instant::now() < until, "the disk's process does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    agent.stop();
+    assert!(!agent.is_served("vm"));
+    agent.again();
+    agent.disk_that("serving", |again| again["state"] == "serving" && again["pid"] != disk["pid"]);
+    agent.detach("vm");
 }

@@ -35,8 +35,14 @@ fn a_detached_disk_leaves_no_file_in_its_store_and_a_stopped_one_keeps_it() {
     }
     assert_eq!(leases(&scene), 1);
     agent.again();
-    agent.disk_that("serving", |disk| disk["state"] == "serving");
+    let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");
     assert_eq!(leases(&scene), 1);
+    // The same while the agent is there.
+    kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), Signal::TERM).unwrap();
+    agent.disk_that("served again", |again| {
+        assert_eq!(leases(&scene), 1);
+        again["state"] == "serving" && again["pid"] != disk["pid"]
+    });
     agent.detach("vm");
     assert_eq!(leases(&scene), 0);
     agent.stop();

@@ -152,9 +152,15 @@ fn an_agent_takes_the_place_of_sockets_alone() {
     assert_eq!(scene.bytes("a/agent.sock"), b"precious");
 }
 
-/// With the line that is printed, a client goes on when its disk's process was killed.
+/// With the line that is printed, a client goes on when its disk's process was killed, or ended for a new version.
 #[test]
 fn a_printed_line_outlives_the_process_of_its_disk() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        outlives_the_end_by(signal);
+    }
+}
+
+fn outlives_the_end_by(signal: Signal) {
     let scene = noisy(16);
     if !installed(&["qemu-img"]) {
         return;
@@ -170,7 +176,7 @@ fn a_printed_line_outlives_the_process_of_its_disk() {
         assert!(Instant::now() < until && bench.try_wait().unwrap().is_none(), "nothing is written");
         std::thread::sleep(Duration::from_millis(1));
     }
-    kill(&disk["pid"]);
+    kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), signal).unwrap();
     let output = bench.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     agent.disk_that("serving again", |disk| disk["restarts"] == 1 && disk["state"] == "serving");
