@@ -1,5 +1,6 @@
 //! What happens to one disk, from the moment it is asked for to its end.
 
+use super::ended::Ended;
 use super::images::images_of;
 use super::process::Process;
 use super::record::{Record, line_with};
@@ -39,15 +40,6 @@ struct Kept {
     status: watch::Sender<DiskStatus>,
     events: broadcast::Sender<DiskStatus>,
     detach: Arc<Notify>,
-}
-
-/// How a process came to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
-    /// In good order: somebody asked for it.
-    InOrder,
-    /// It died.
-    Died,
 }
 
 impl Keeper {
@@ -128,28 +120,27 @@ impl Kept {
     async fn keep(mut self, over: impl FnOnce()) {
         let mut pause = AGAIN.0;
         let mut found = Process::find(&self.settings.dir, &self.record.spec.name);
-        let state = loop {
+        let (state, last) = loop {
             // One that was asked to end has ended while there was no agent.
             if self.record.detaching && found.is_none() {
-                break DiskState::Detached;
+                break (DiskState::Detached, None);
             }
             let begun = Instant::now();
             let adopted = found.is_some();
             let ended = match found.take().map_or_else(|| self.start(), Ok) {
-                Ok(process) => self.serve(&process, adopted).await,
-                Err(error) => {
-                    self.set(|status| status.error = Some(error.to_string()));
-                    Ended::Died
-                }
+                Ok(process) => self.serve(process, adopted).await,
+                Err(error) => Ended::NotStarted(error.to_string()),
             };
             // One that an agent started in its last moment may have been faster than the one started here.
             found = Process::find(&self.settings.dir, &self.record.spec.name);
-            match ended {
-                Ended::InOrder if self.record.detaching => break DiskState::Detached,
-                _ if found.is_some() => continue,
-                _ if self.record.detaching => break DiskState::Detached,
-                _ if !self.record.served => break DiskState::Failed,
-                _ => {}
+            if self.record.detaching && (ended == Ended::InOrder || found.is_none()) {
+                break (DiskState::Detached, Some(ended));
+            }
+            if found.is_some() {
+                continue;
+            }
+            if !self.record.served {
+                break (DiskState::Failed, Some(ended));
             }
             if begun.elapsed() > LASTED {
                 pause = AGAIN.0;
@@ -157,10 +148,10 @@ impl Kept {
             if ended == Ended::InOrder {
                 pause = pause.max(AGAIN_AFTER_SIGNAL);
             }
-            self.died(ended);
+            self.start_again(&ended);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.detach.notified() => break DiskState::Detached,
+                () = self.detach.notified() => break (DiskState::Detached, None),
             }
             pause = (pause * 2).min(AGAIN.1);
         };
@@ -169,6 +160,9 @@ impl Kept {
         self.set(|status| {
             status.state = state;
             status.pid = None;
+            if let Some(last) = last {
+                status.error = Some(last).filter(|last| *last != Ended::InOrder).map(|last| last.to_string());
+            }
         });
     }
 
@@ -176,26 +170,22 @@ impl Kept {
         Process::start(&self.settings, &self.record.spec)
     }
 
-    fn died(&mut self, ended: Ended) {
+    fn start_again(&mut self, ended: &Ended) {
         self.record.restarts += 1;
         self.save();
         let (name, restarts) = (&self.record.spec.name, self.record.restarts);
-        let why = match ended {
-            Ended::InOrder => Some("it was asked to end, and not by its agent".to_owned()),
-            Ended::Died => last_words(&self.file("log")),
-        };
-        let said = why.as_deref().unwrap_or("not said");
-        tracing::warn!(disk = %name, why = said, "its process died; it is started again");
+        let why = ended.to_string();
+        tracing::warn!(disk = %name, why, "the disk's process is started again");
         self.set(|status| {
             status.state = DiskState::Restarting;
             status.restarts = restarts;
             status.pid = None;
-            status.error = why;
+            status.error = Some(why);
         });
     }
 
     /// Sees a process through to its end.
-    async fn serve(&mut self, process: &Process, adopted: bool) -> Ended {
+    async fn serve(&mut self, process: Process, adopted: bool) -> Ended {
         self.set(|status| {
             status.pid = Some(process.pid);
             status.adopted = adopted;
@@ -233,13 +223,13 @@ impl Kept {
             }
         }
         let report = line_with(&self.file("out"), "reads");
-        let ended = if report.is_some() { Ended::InOrder } else { Ended::Died };
-        let why = last_words(&self.file("log")).filter(|_| ended == Ended::Died);
+        let ended = if report.is_some() {
+            Ended::InOrder
+        } else {
+            Ended::Died { status: process.status().await, words: last_words(&self.file("log")) }
+        };
         let is_detached = self.record.detaching;
-        self.set(|status| {
-            status.report = report.filter(|_| is_detached);
-            status.error = why;
-        });
+        self.set(|status| status.report = report.filter(|_| is_detached));
         ended
     }
 }

@@ -29,8 +29,10 @@
 //! | `images` | which images a disk has, whatever becomes of their tags |
 //! | `space` | what its writable layers take |
 //! | `process` | one process, started here or found |
+//! | `ended` | the end of a process, and its cause |
 //! | `keeper` | what happens to one disk |
 
+mod ended;
 mod images;
 mod keeper;
 mod process;
@@ -131,7 +133,7 @@ pub struct DiskStatus {
     /// What it says at its end: `reads`, `hits_percent` and so on.
     #[schema(value_type = Option<Object>)]
     pub report: Option<serde_json::Value>,
-    /// Why it failed last.
+    /// The cause of the last failure: of its process's end, or of a start that did not succeed.
     pub error: Option<String>,
     /// The space of its writable layers, as of the last second.
     #[serde(skip_serializing_if = "Vec::is_empty")]

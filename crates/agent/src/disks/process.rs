@@ -9,11 +9,17 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 pub use crate::pid_file::LOG_MAX;
+
+/// The longest wait for the status of a process that has ended.
+const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a process finds that is to serve a disk of an agent.
 pub struct Held {
@@ -54,6 +60,8 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
 pub(super) struct Process {
     pub(super) pid: u32,
     fd: AsyncFd<OwnedFd>,
+    /// The wait for its exit status; none where an agent before this one has started it.
+    waiting: Option<JoinHandle<std::io::Result<ExitStatus>>>,
 }
 
 impl Process {
@@ -64,7 +72,7 @@ impl Process {
         let fd = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
         // Had it ended before it was opened, the lock would be free by now.
         (holder(&path) == Some(pid)).then_some(())?;
-        Some(Self { pid, fd: watched(fd).ok()? })
+        Some(Self { pid, fd: watched(fd).ok()?, waiting: None })
     }
 
     /// Starts one. It has ended, or has the lock, or is about to take it.
@@ -105,14 +113,19 @@ impl Process {
         let opened = raw.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
         let fd = opened.map_err(|e| about("cannot watch the process of a disk")(e.into()))?;
         let fd = watched(fd).map_err(about("cannot watch the process of a disk"))?;
-        tokio::spawn(async move { child.wait().await });
-        Ok(Self { pid, fd })
+        let waiting = Some(tokio::spawn(async move { child.wait().await }));
+        Ok(Self { pid, fd, waiting })
     }
 
     /// Returns when it has ended.
     pub(super) async fn ended(&self) {
         // It becomes readable then. Where it cannot be watched, it is taken for ended, and found again by its lock.
         let _ = self.fd.readable().await;
+    }
+
+    /// The exit status of a process that has ended, where this agent has started it.
+    pub(super) async fn status(self) -> Option<ExitStatus> {
+        timeout(STATUS_PATIENCE, self.waiting?).await.ok()?.ok()?.ok()
     }
 
     /// Asks it to detach its disk and to end.

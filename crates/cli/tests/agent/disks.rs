@@ -189,9 +189,47 @@ fn goes_on_after_its_process_died(way: &str) {
         tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k", "-c", "read -P 9 2M 64k"]);
         last = again;
     }
-    assert!(agent.said().contains("not by its agent"), "{}", agent.said());
+    agent.line("not by its agent");
     assert_eq!(agent.detach("vm")["state"], "detached");
     assert!(agent.disks().is_empty());
+}
+
+/// The cause of an end, and of a start that is not possible, is said by the log and the list.
+#[test]
+fn the_cause_of_a_processs_end_is_said() {
+    let scene = noisy(1);
+    let program = scene.path("headstart-copy");
+    std::fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
+    let mut agent = Agent::start(&scene, "a", "");
+    agent.kill();
+    agent.again_as(&program);
+    let disk = agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
+    let says = |agent: &Agent<'_>, part: &str| {
+        agent.disk_that(part, |disk| {
+            disk["state"] == "restarting" && disk["error"].as_str().is_some_and(|error| error.contains(part))
+        });
+        let listed = scene.ok(&format!("disk list {}", agent.option())).stdout;
+        assert!(listed.contains(part), "{listed}");
+    };
+    std::fs::rename(&program, scene.path("away")).unwrap();
+    kill(&disk["pid"]);
+    says(&agent, "headstart-copy: cannot start the process of a disk");
+    agent.line("it was killed (signal 9)");
+    agent.line("headstart-copy: cannot start the process of a disk");
+    // A program that only fails.
+    std::os::unix::fs::symlink("/bin/false", &program).unwrap();
+    says(&agent, "it ended with exit code 1");
+    std::fs::remove_file(&program).unwrap();
+    std::fs::rename(scene.path("away"), &program).unwrap();
+    let disk = agent.disk_that("serving again", |disk| disk["state"] == "serving");
+    assert!(disk["error"].is_null(), "{disk}");
+    // One that this agent has not started.
+    agent.kill();
+    agent.again();
+    kill(&agent.disk_that("found", |disk| disk["adopted"] == true && disk["pid"].is_u64())["pid"]);
+    agent.line("how is not known");
+    agent.disk_that("serving again", |disk| disk["state"] == "serving" && disk["adopted"] == false);
+    agent.detach("vm");
 }
 
 /// Where a host goes down, all of its processes get a signal: the agent does not start what it still sees end.
