@@ -40,7 +40,8 @@ impl Expected {
 
     /// Checks the id of the disk that was found in `dir`; `found` is `None` where there is no disk.
     pub(crate) fn check_id(self, dir: &Path, found: Option<Uuid>) -> Result<()> {
-        const REMEDY: &str = "mount its file system, or move the directory back: the disk goes on by itself then";
+        const REMEDY: &str =
+            "mount its file system, or move the directory back: the disk goes on by itself then";
         let failed = |kind, cause| Err(Error::new(kind, cause).about(dir.display()).remedy(REMEDY));
         match (self, found) {
             (Self::AnyOrNone, _) | (Self::Made, Some(_)) => Ok(()),

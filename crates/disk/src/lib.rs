@@ -52,10 +52,10 @@ mod stream;
 pub mod swarm;
 
 pub use attach::{Attached, DiskOptions, Host, KnownImage, MadeDirectory, WritableOptions};
-pub use expected::Expected;
 pub use blobs::Blobs;
 pub use carrier::Carrier;
 pub use disk::Disk;
+pub use expected::Expected;
 pub use hints::image_key_of;
 pub use hold::Hold;
 pub use pinned::PinnedImages;

@@ -38,7 +38,9 @@ impl fmt::Display for Ended {
                 Some(error) => return f.write_str(error),
                 None => write!(f, "it ended with exit code {}", code.unwrap_or_default())?,
             },
-            None => f.write_str("it died; how is not known, because an agent before this one had started it")?,
+            None => {
+                f.write_str("it died; how is not known, because an agent before this one had started it")?;
+            }
         }
         words.map_or(Ok(()), |words| write!(f, "; it said last: {words}"))
     }

@@ -122,8 +122,7 @@ pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
     let about = |e: Error| e.about(path.display());
     let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
     let Kept { version, images } = serde_json::from_slice(&text).map_err(|e| {
-        about(Error::corrupt("does not say which images the disk has").caused_by(e))
-            .remedy(ATTACH_AGAIN)
+        about(Error::corrupt("does not say which images the disk has").caused_by(e)).remedy(ATTACH_AGAIN)
     })?;
     if version != VERSION {
         return Err(about(Error::unsupported(format!("is of version {version}")))
@@ -194,7 +193,8 @@ mod tests {
         let pid_file = dir.path().join("vm.1.pid");
         fs::write(&pid_file, "1\n").unwrap();
         assert_eq!(kept_images(&pid_file).unwrap(), None);
-        let written_on = KeptImage { writable: Some(Uuid::from_u128(7)), ..image("a", "{\"x\": \"\u{e9}\"}\n") };
+        let written_on =
+            KeptImage { writable: Some(Uuid::from_u128(7)), ..image("a", "{\"x\": \"\u{e9}\"}\n") };
         let images = vec![written_on, image("b", "{}")];
         keep_images(&pid_file, images.clone()).unwrap();
         assert_eq!(kept_images(&pid_file).unwrap().as_ref(), Some(&images));

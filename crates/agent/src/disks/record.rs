@@ -93,9 +93,9 @@ impl Recorded {
     pub(super) fn of(pid_file: &Path) -> Result<Option<Self>> {
         let path = pid_file.with_extension("json");
         let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
-        serde_json::from_slice(&text).map(Some).map_err(|e| {
-            Error::corrupt("is no record of a disk").caused_by(e).about(path.display())
-        })
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|e| Error::corrupt("is no record of a disk").caused_by(e).about(path.display()))
     }
 }
 

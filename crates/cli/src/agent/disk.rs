@@ -33,7 +33,9 @@ pub(crate) enum DiskCommand {
         agent: AgentSocket,
     },
     /// Detach a disk: what was written to it is durable then, and its process has ended
-    #[command(after_help = "Example:\n  headstart disk detach vm1")]
+    #[command(after_help = "Example:\n  headstart disk detach vm1\n\n\
+                      Clients that are connected do not keep a disk: their number is said (`report.clients` with \
+                      --json).")]
     Detach {
         /// The disk
         name: String,
@@ -120,6 +122,13 @@ impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         write!(f, "{}: {}", text(&self.0["name"]), text(&self.0["state"]))?;
+        match self.0["report"]["clients"].as_u64() {
+            Some(clients) if clients > 0 && self.0["state"] == "detached" => {
+                let were = if clients == 1 { "was" } else { "were" };
+                write!(f, ", while {} {were} connected", count(clients, "client"))?;
+            }
+            _ => {}
+        }
         if let Some(pid) = self.0["pid"].as_u64() {
             write!(f, ", process {pid}")?;
         }

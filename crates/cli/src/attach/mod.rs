@@ -170,8 +170,9 @@ impl Attach {
         let closed = session.close(is_for_good(self.pid_file.as_deref()));
         let report = Detached::of(session);
         drop(servers);
-        ended.and(stopped).and(closed)?;
-        Ok(report)
+        let clients = ended?;
+        stopped.and(closed)?;
+        Ok(Detached { clients, ..report })
     }
 
     /// Says that the disks can be used, and what the user should know.
@@ -209,14 +210,14 @@ impl Attach {
     }
 }
 
-/// Waits for the signal to stop, or for a server that fails.
+/// Waits for the signal to stop, or for a server that fails. Returns the number of clients that are connected then.
 fn serve(
     session: &Arc<Session>,
     servers: &Servers,
     pid_file: Option<&Path>,
     terminal: &Terminal,
     quiet: bool,
-) -> Result<()> {
+) -> Result<usize> {
     let mut line = StatusLine::new(quiet);
     let mut teller = space::Teller::new(pid_file);
     let mut sizes = sizes(session);
@@ -234,12 +235,12 @@ fn serve(
                 };
                 print_above(&format!("headstart: asked by a signal to {asked} though {connected}"));
             }
-            break Ok(());
+            break Ok(clients);
         }
         if held.take() {
             if was_told || clients == 0 {
                 terminal.stop();
-                break Ok(());
+                break Ok(clients);
             }
             was_told = true;
             print_above(&format!("headstart: {}; Ctrl-C again detaches it", connected(clients)));
@@ -367,6 +368,8 @@ struct Detached {
     fetched_bytes: u64,
     local_bytes: u64,
     image_bytes: u64,
+    /// Clients that were connected when the disks were detached.
+    clients: usize,
     #[serde(flatten)]
     preloads: Preloads,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -382,6 +385,7 @@ impl Detached {
             fetched_bytes: totals.fetched,
             local_bytes: totals.local,
             image_bytes: totals.all,
+            clients: 0,
             preloads: Preloads::of(session),
             recorded: Recorded::of(session),
         }

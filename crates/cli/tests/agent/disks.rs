@@ -8,7 +8,7 @@ use crate::tools::installed;
 use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -192,6 +192,35 @@ fn goes_on_after_its_process_died(way: &str) {
     agent.line("not by its agent");
     assert_eq!(agent.detach("vm")["state"], "detached");
     assert!(agent.disks().is_empty());
+}
+
+/// A disk that is detached under its clients is gone for them, and the command says so.
+#[test]
+fn clients_of_a_detached_disk_are_counted() {
+    let scene = noisy(1);
+    let agent = Agent::start(&scene, "a", "");
+    let client = || {
+        let mut client = UnixStream::connect(scene.path("d.sock")).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
+        // The server's greeting; the client's flags and the choice of the only export; the server's words of it.
+        client.read_exact(&mut [0; 18]).unwrap();
+        client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+        client.read_exact(&mut [0; 10]).unwrap();
+        client
+    };
+    let detached = |clients: usize, json: bool| {
+        agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
+        let _clients: Vec<_> = (0..clients).map(|_| client()).collect();
+        if json {
+            return agent.detach("vm")["report"]["clients"].to_string();
+        }
+        scene.ok(&format!("disk detach vm {}", agent.option())).stdout
+    };
+    let first = |clients| detached(clients, false).lines().next().unwrap().to_owned();
+    assert_eq!(first(0), "vm: detached");
+    assert_eq!(first(1), "vm: detached, while 1 client was connected");
+    assert_eq!(first(2), "vm: detached, while 2 clients were connected");
+    assert_eq!((detached(0, true), detached(2, true)), ("0".to_owned(), "2".to_owned()));
 }
 
 /// The cause of an end, and of a start that is not possible, is said by the log and the list.
