@@ -5,6 +5,7 @@ use headstart_block::{Error, ErrorKind, Result};
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::Value;
 use std::error::Error as StdError;
+use std::io;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
@@ -18,6 +19,8 @@ pub(crate) struct Away {
     pub(crate) cause: &'static str,
     /// What to do about it.
     pub(crate) remedy: &'static str,
+    /// The remedy where the socket is not for this user.
+    pub(crate) remedy_for_user: &'static str,
 }
 
 /// A daemon at a Unix socket. It may not be there.
@@ -49,8 +52,8 @@ impl LocalClient {
     /// What it answers.
     ///
     /// # Errors
-    /// What it says; [`ErrorKind::Unavailable`] where it is not there, [`ErrorKind::Cancelled`] where the user wants to
-    /// stop first.
+    /// What it says; [`ErrorKind::Unavailable`] where it is not there, [`ErrorKind::Denied`] where this user may not
+    /// ask it, [`ErrorKind::Cancelled`] where the user wants to stop first.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
         let asked = self.runtime.block_on(before_stop(self.asked(method, path, body)));
         asked.unwrap_or_else(|| {
@@ -96,13 +99,19 @@ impl LocalClient {
     }
 
     fn not_there(&self, e: &reqwest::Error) -> Error {
-        let Away { cause, remedy } = self.away;
+        let Away { cause, remedy, remedy_for_user } = self.away;
         // The innermost says it: that the socket is another user's, or not there.
-        let mut why: &dyn StdError = e;
+        let (mut why, mut is_denied): (&dyn StdError, _) = (e, false);
         while let Some(source) = why.source() {
             why = source;
+            let error = source.downcast_ref::<io::Error>();
+            is_denied |= error.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
         }
         let why = why.to_string();
+        if is_denied {
+            let denied = Error::new(ErrorKind::Denied, "this user may not use the socket").caused_by(why);
+            return denied.about(self.socket.display()).remedy(remedy_for_user);
+        }
         Error::new(ErrorKind::Unavailable, cause).caused_by(why).about(self.socket.display()).remedy(remedy)
     }
 }

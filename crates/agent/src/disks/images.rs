@@ -5,8 +5,8 @@
 //! whatever became of the tag. So the disk's process itself writes down the digests and the manifests before anybody
 //! is served, durably, and its successors read nothing else.
 //!
-//! The same file has the id of the disk in each writable directory. A successor takes no other disk, and makes no new one
-//! where the file system of the directory is not mounted.
+//! The same file has the id of the disk in each writable directory. A successor takes no other disk, and makes no new
+//! one where the file system of the directory is not mounted.
 
 use super::file;
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -98,8 +98,8 @@ pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
 /// The remedy where the images of a disk are not known any more.
 const ATTACH_AGAIN: &str = "detach the disk, and attach it again by the digest of its image";
 
-/// The images of a process's disk that an earlier process has written down. `must_be` is `true` if one did: then nothing
-/// is taken in their place.
+/// The images of a process's disk that an earlier process has written down. `must_be` is `true` if one did: then
+/// nothing is taken in their place.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] where they have to be there and are not. Otherwise as [`kept_images`].

@@ -18,8 +18,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The pauses before it is started again: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// The least pause after an end in good order that the agent did not ask for. Where the host goes down, all processes get
-/// a signal, and this leaves the agent the time to end before it starts another.
+/// The least pause after an end in good order that the agent did not ask for. Where the host goes down, all processes
+/// get a signal, and this leaves the agent the time to end before it starts another.
 const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
 /// After so long it has not died for what it died of before.

@@ -16,9 +16,9 @@
 //! The lock says whether the process lives, and nothing else does: numbers of processes are used again. A process
 //! that does not get it ends, so two never serve one disk, whenever the agent was killed.
 //!
-//! A disk is detached only by its agent. A process that the agent did not ask to end is started again, whatever ended it
-//! (also a signal that ends it in good order), after pauses that grow; the first time it has to become ready, or attaching
-//! fails.
+//! A disk is detached only by its agent. A process that the agent did not ask to end is started again, whatever ended
+//! it (also a signal that ends it in good order), after pauses that grow; the first time it has to become ready, or
+//! attaching fails.
 //!
 //! A process goes on with the program that it was started from. After an upgrade, disks that are attached, or started
 //! again, are served by the new one; so an upgrade interrupts no I/O, and an older process may talk to a newer agent.

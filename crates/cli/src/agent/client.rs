@@ -19,6 +19,8 @@ use std::path::Path;
 const AWAY: Away = Away {
     cause: "no agent answers",
     remedy: "start one by `headstart agent`, or name its agent.sock with --agent",
+    remedy_for_user: "run this as the agent's user, or start the agent with --socket-owner USER[:GROUP] (and \
+                      --socket-mode) for users who may attach and detach disks with its rights",
 };
 
 /// An agent of this host.

@@ -58,8 +58,9 @@ impl Watch<'_> {
         loop {
             match agent.until(self.terminal, self.follow(agent, &mut told)) {
                 Some(Ok(Ended::Lost)) => connected = true,
-                // One that was there comes back.
-                Some(Err(e)) if connected && e.kind() == ErrorKind::Unavailable => {}
+                // One that was there comes back, and gives its new socket to others only then.
+                Some(Err(e))
+                    if connected && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {}
                 Some(Err(e)) => return Err(e),
                 Some(Ok(Ended::Well)) | None => return Ok(Box::new(Silent)),
             }

@@ -5,12 +5,15 @@ use crate::agent::{AgentClient, DiskReport};
 use crate::report::Report;
 use headstart_agent::disks::DiskSpec;
 use headstart_block::{Error, Result};
-use headstart_store::Selector;
+use headstart_store::{Location, Selector};
 use std::path::Path;
 
 /// Options of this command line that are not the disk's. Those with a value say so.
 const OURS: &[(&str, bool)] =
     &[("--agent", true), ("--as", true), ("--json", false), ("--quiet", false), ("-q", false)];
+
+/// Words of the errors of object stores without credentials, or with others than they want.
+const IN_ENVIRONMENT: &str = "credentials in the environment";
 
 impl Attach {
     /// Asks the agent at `socket`; returns when the disk can be used.
@@ -24,7 +27,21 @@ impl Attach {
         let directory =
             std::env::current_dir().map_err(|e| Error::io("cannot find the current directory", e))?;
         let spec = DiskSpec { name, arguments: of_the_disk(words), directory: Some(directory) };
-        Ok(Box::new(DiskReport(AgentClient::new(Some(socket))?.attach(&spec)?)))
+        let attached = AgentClient::new(Some(socket))?.attach(&spec);
+        let attached = attached.map_err(|error| self.of_agents_environment(error))?;
+        Ok(Box::new(DiskReport(attached)))
+    }
+
+    /// Says whose environment lacks the credentials of an object store: this command's may have them.
+    fn of_agents_environment(&self, error: Error) -> Error {
+        let is_bucket = |image: &NamedImage| matches!(image.reference.location, Location::Bucket { .. });
+        if !self.images.iter().any(is_bucket) || !error.to_string().contains(IN_ENVIRONMENT) {
+            return error;
+        }
+        error.remedy(
+            "the environment meant is that of the agent, not that of this command: the agent's unit reads \
+             /etc/headstart/agent.env when it starts",
+        )
     }
 }
 

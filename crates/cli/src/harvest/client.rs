@@ -16,6 +16,7 @@ use std::path::PathBuf;
 const AWAY: Away = Away {
     cause: "no daemon answers",
     remedy: "start one by `headstart harvest serve`, or name its directory with --dir",
+    remedy_for_user: "run this as the daemon's user",
 };
 
 /// Where a daemon keeps all it has where nobody says.

@@ -4,6 +4,7 @@ use crate::agent::Agent;
 use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
+use crate::scene::{Run, Scene};
 use crate::tools::installed;
 use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
@@ -221,6 +222,24 @@ fn clients_of_a_detached_disk_are_counted() {
     assert_eq!(first(1), "vm: detached, while 1 client was connected");
     assert_eq!(first(2), "vm: detached, while 2 clients were connected");
     assert_eq!((detached(0, true), detached(2, true)), ("0".to_owned(), "2".to_owned()));
+}
+
+/// The credentials of an object store have to be in the agent's environment; those of the command's are of no use.
+#[test]
+fn whose_environment_lacks_credentials_is_said() {
+    let scene = Scene::new();
+    let secrets = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    let mut command = scene.command("agent --json --dir ~/a --cache ~/a-cache");
+    command.env("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1");
+    secrets.iter().for_each(|name| _ = command.env_remove(name));
+    let mut agent = Process::start(&mut command);
+    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    let words = "attach s3://images/vm:v1 --nbd unix:~/d.sock --agent ~/a/agent.sock";
+    let mut command = scene.command(words);
+    secrets.iter().for_each(|name| _ = command.env(name, "here"));
+    let parts = ["no credentials", "set AWS_ACCESS_KEY_ID", "that of the agent, not that of this command"];
+    Run::of(words, &mut command).fails(&parts);
+    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
 /// The cause of an end, and of a start that is not possible, is said by the log and the list.

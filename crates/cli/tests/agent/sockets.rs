@@ -3,7 +3,7 @@
 use crate::agent::Agent;
 use crate::attached::{PATIENCE, image_options};
 use crate::images::noisy;
-use crate::scene::Scene;
+use crate::scene::{Run, Scene};
 use crate::tools::{installed, is_root, skipped};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -140,6 +140,33 @@ fn a_user_who_was_named_asks_the_agent_and_another_does_not() {
     drop(agent);
     let _plain = Agent::start(&scene, "b", "");
     assert_eq!((access(&scene, "b/agent.sock"), access(&scene, "b").2), ((0, 0, 0o600), 0o700));
+}
+
+/// Another user hears that the socket is not for it, and not that nobody is there.
+#[test]
+fn a_user_who_may_not_ask_a_daemon_is_told_so() {
+    let scene = Scene::within(&std::env::temp_dir());
+    if !installed(&["setpriv"]) || !is_root() {
+        return skipped("only root runs programs as other users");
+    }
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = scene.path("headstart");
+    fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
+    let _agent = Agent::start(&scene, "a", "");
+    fs::create_dir(scene.path("h")).unwrap();
+    fs::set_permissions(scene.path("h"), fs::Permissions::from_mode(0o700)).unwrap();
+    let asks: [(&[&str], &[&str]); 2] = [
+        (&["disk", "list", "--agent", "a/agent.sock"], &["a/agent.sock", "--socket-owner", "--socket-mode"]),
+        (&["harvest", "status", "--dir", "h"], &["h/harvest.sock", "the daemon's user"]),
+    ];
+    for (words, parts) in asks {
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--reuid", &STRANGER.to_string(), "--regid", &STRANGER.to_string()]);
+        command.arg(&program).args(words).current_dir(scene.path(""));
+        let run = Run::of("as another user", &mut command).fails(parts);
+        assert!(run.stderr.contains("this user may not use the socket"), "{run}");
+        assert!(!run.stderr.contains("answers") && !run.stderr.contains("start one"), "{run}");
+    }
 }
 
 /// A file in its place is not deleted either.

@@ -32,8 +32,8 @@ fn refused(agent: &Agent<'_>, parts: &[&str]) -> Value {
     agent.disk_that(&format!("refused: {parts:?}"), is_refused)
 }
 
-/// Attaches by `words` with writable directories below `vol`, takes that away as an unmounted file system goes, kills the
-/// disk's process, and brings it back.
+/// Attaches by `words` with writable directories below `vol`, takes that away as an unmounted file system goes, kills
+/// the disk's process, and brings it back.
 fn goes_away_and_comes_back(words: &str) {
     let scene = noisy(1);
     if !installed(&["qemu-io"]) {
