@@ -1,5 +1,6 @@
 //! `headstart lease list` and `release`: which disks keep which images of a store.
 
+use crate::date::date;
 use crate::report::{Outcome, Report, count};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
@@ -271,7 +272,7 @@ impl Shown {
             directory,
             host: lease.map(|lease| lease.host.name.clone()),
             pid: lease.map(|lease| lease.pid),
-            written: humantime::format_rfc3339_seconds(judged.found.written).to_string(),
+            written: date(judged.found.written),
             state: match (&judged.found.lease, judged.standing) {
                 (_, Standing::Over) => "over",
                 (_, Standing::Held) => "held",

@@ -28,6 +28,7 @@
 //! | [`published`] | plans that are published with images |
 //! | [`log`] | warnings while a command works |
 //! | [`runtime`] | threads for requests to stores |
+//! | [`date`] | times of the calendar in reports |
 //! | [`report`] | what a command says at its end, for people or as JSON |
 
 #![forbid(unsafe_code)]
@@ -37,6 +38,7 @@ mod attach;
 mod cache;
 mod counted;
 mod daemon;
+mod date;
 mod doctor;
 mod harvest;
 mod image;

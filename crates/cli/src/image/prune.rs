@@ -1,5 +1,6 @@
 //! `headstart image remove` and `prune`: names and blobs go, but not those of disks.
 
+use crate::date::date;
 use crate::lease::{Keeper, look, until_stopped};
 use crate::report::{Outcome, Report, count};
 use crate::runtime::{FEW, with_runtime};
@@ -212,12 +213,11 @@ struct Untagged {
 
 impl Untagged {
     fn new(image: UntaggedImage, is_kept: bool) -> Self {
-        let time = |time| humantime::format_rfc3339_seconds(time).to_string();
         Self {
             digest: image.digest.to_string(),
             tags: image.tags,
-            untagged_since: time(image.since),
-            kept_until: image.until.filter(|_| is_kept).map(time),
+            untagged_since: date(image.since),
+            kept_until: image.until.filter(|_| is_kept).map(date),
             holders: image.holders,
             optimized: image.optimized.iter().map(ToString::to_string).collect(),
         }

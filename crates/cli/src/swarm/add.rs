@@ -1,7 +1,8 @@
 //! `headstart swarm request` and `swarm add`: a host that makes its own key, and the authority that signs for it.
 
-use super::init::{Host, date};
+use super::init::Host;
 use crate::agent::host_name;
+use crate::date::date_of_second;
 use crate::report::Outcome;
 use clap::Args;
 use headstart_agent::credentials::{self, AddSettings, DAYS, DAYS_MAX, Made, Roles};
@@ -83,7 +84,7 @@ impl Add {
             days: Some(self.days),
         };
         let added = credentials::add(&self.dir, &settings)?;
-        let until = date(added.not_after);
+        let until = date_of_second(added.not_after);
         Ok(Added { roles: added.roles, until, host: Host::of(added) })
     }
 }

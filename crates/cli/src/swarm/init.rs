@@ -1,6 +1,7 @@
 //! `headstart swarm init`: a cluster's directory, made or added to.
 
 use crate::agent::host_name;
+use crate::date::date_of_second;
 use crate::report::Outcome;
 use clap::Args;
 use headstart_agent::credentials::{self, DAYS, DAYS_MAX, InitSettings, Made, MadeHost, Roles};
@@ -8,7 +9,6 @@ use headstart_block::Result;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm init cluster --host node1 --host node2\n  \
@@ -83,7 +83,7 @@ impl Host {
         let MadeHost { name, directory, roles, made, not_after } = made;
         let certificate = made;
         let (words, roles) = (roles, roles.names().collect());
-        Self { name, directory, certificate, roles, valid_until: date(not_after), words }
+        Self { name, directory, certificate, roles, valid_until: date_of_second(not_after), words }
     }
 }
 
@@ -103,13 +103,6 @@ impl fmt::Display for Host {
             Made::Kept => write!(f, "{name} ({words}): kept as it was, until {day}"),
         }
     }
-}
-
-/// A second since 1970, as RFC 3339 has it.
-pub(super) fn date(seconds: u64) -> String {
-    let most = 253_402_300_799; // the year 9999
-    let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.min(most)));
-    time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).unwrap_or_default()
 }
 
 /// A cluster's authority, and hosts that it vouches for.

@@ -1,6 +1,6 @@
 //! `headstart swarm status`: what an agent says of its part in the swarm.
 
-use super::init::date;
+use crate::date::date_of_second;
 use crate::report::{Outcome, count};
 use headstart_block::ByteSize;
 use serde::Serialize;
@@ -27,7 +27,7 @@ impl fmt::Display for Part {
             count(blobs.len() as u64, "blob")
         )?;
         if let Some(until) = of["certificate_until"].as_u64() {
-            write!(f, "\nits certificate is valid until {}", date(until))?;
+            write!(f, "\nits certificate is valid until {}", date_of_second(until))?;
             if let Some(why) = of["certificate_failure"].as_str() {
                 write!(f, "; it is due and was not renewed: {why}")?;
             }

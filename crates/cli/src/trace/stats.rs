@@ -2,6 +2,7 @@
 
 use super::figures::{Creations, Traces};
 use super::read_all;
+use crate::date::date_of_second;
 use crate::report::{Outcome, count};
 use headstart_block::Result;
 use headstart_image::progress::Progress;
@@ -13,7 +14,6 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
 
 /// Traces that are listed one by one, for people; programs get all.
 const TRACES_SHOWN: usize = 100;
@@ -119,16 +119,11 @@ impl StatsReport {
 
     fn add(&mut self, trace: &Boiled, stats: Stats) {
         self.total.add(&stats);
-        let created = SystemTime::UNIX_EPOCH.checked_add(Duration::from_micros(trace.creation.created_us));
         self.traces.push(TraceStats {
             volume: trace.creation.volume.clone(),
             image: trace.creation.image.clone(),
             image_id: trace.creation.image_id().to_owned(),
-            // Later years than 9999 cannot be written.
-            created: created
-                .filter(|_| trace.creation.created_us < 253_402_300_800_000_000)
-                .map(|time| humantime::format_rfc3339_seconds(time).to_string())
-                .unwrap_or_default(),
+            created: date_of_second(trace.creation.created_us / 1_000_000),
             dropped: trace.dropped,
             link_samples: trace.link_samples,
             stats,

@@ -7,6 +7,7 @@ use serde_json::json;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// Images go with their last name: how long they are kept else is tested with what disks need.
 const PRUNE: &str = "image prune file://~/store --older-than 0s";
@@ -100,6 +101,47 @@ fn a_dry_run_needs_no_right_to_write() {
     }
     set_modes(0o700, 0o600);
     scene.ok("image inspect file://~/store:b");
+}
+
+/// Clocks were wrong and files were copied: whatever their times are, they are reported, and what is asked is done.
+#[test]
+fn times_outside_of_the_calendar_are_reported_as_its_first_and_last() {
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 4);
+    let digest = scene.json("image import a.raw file://~/store:a")["digest"].as_str().unwrap().to_owned();
+    scene.ok("image remove file://~/store:a");
+    let set_times = |time: SystemTime| {
+        for dir in ["leases", "untagged"] {
+            let dir = format!("store/.headstart/{dir}");
+            for name in scene.names(&dir) {
+                let file = fs::File::options().write(true).open(scene.path(&dir).join(name)).unwrap();
+                file.set_modified(time).unwrap();
+            }
+        }
+    };
+    // Kept beyond the year 9999, which is not that there is no end.
+    let kept = scene.json("image prune file://~/store --older-than 9000y");
+    assert_eq!(kept["untagged"][0]["kept_until"], "9999-12-31T23:59:59Z", "{kept}");
+    assert!(scene.ok("image prune file://~/store --older-than 9000y").stdout.contains("until 9999-12-31"));
+    let epoch = "1970-01-01T00:00:00Z";
+    for seconds in [1, 10 * 365 * 86_400] {
+        fs::create_dir_all(scene.path("store/.headstart/leases")).unwrap();
+        fs::write(scene.path("store/.headstart/leases/copied"), "{").unwrap();
+        set_times(SystemTime::UNIX_EPOCH - Duration::from_secs(seconds));
+        assert_eq!(scene.json("lease list file://~/store")["leases"][0]["written"], epoch);
+        assert!(scene.ok("lease list file://~/store").stdout.contains(epoch));
+        scene.ok("lease release file://~/store --id copied");
+        let dry = scene.json("image prune file://~/store --dry-run --older-than 1000y");
+        assert_eq!(
+            (&dry["untagged"][0]["untagged_since"], &dry["blobs"]),
+            (&epoch.into(), &0.into()),
+            "{dry}"
+        );
+    }
+    let dry = scene.json("image prune file://~/store --dry-run");
+    let pruned = scene.json("image prune file://~/store");
+    assert_eq!((&pruned["images"][0]["digest"], &pruned["images"]), (&digest.into(), &dry["images"]));
+    assert_eq!(pruned["images"][0]["untagged_since"], epoch);
 }
 
 /// Tags move while others are imported and pruned: every import that succeeds is whole.
