@@ -5,7 +5,7 @@ use crate::report::{Outcome, count};
 use clap::Args;
 use headstart_agent::credentials::{self, Published};
 use headstart_block::guarded::shell_word;
-use headstart_block::{Error, Result};
+use headstart_block::{Error, ErrorKind, Result};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -78,11 +78,12 @@ impl Directory {
     }
 }
 
-fn tell(dir: &Path, published: Published, agent: &AgentSocket) -> Result<Told> {
-    let told = agent.client().and_then(|client| client.tell_trust(&published.list)).map_err(|e| {
+/// Tells the swarm a list of the authority's, or the latest one of its directory.
+fn tell(dir: &Path, mut published: Published, agent: &AgentSocket) -> Result<Told> {
+    let told = tell_latest(dir, &mut published, agent).map_err(|e| {
         Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
             "on a host whose agent is in the swarm, run `headstart swarm publish {}`",
-            dir.display()
+            shell_word(&dir.display().to_string())
         ))
     })?;
     let names = |value: &Value| value.as_str().map(str::to_owned);
@@ -95,6 +96,29 @@ fn tell(dir: &Path, published: Published, agent: &AgentSocket) -> Result<Told> {
             .map(|hosts| hosts.iter().filter_map(names).collect())
             .unwrap_or_default(),
     })
+}
+
+/// Tells the latest list of a directory: each holds what all before it do, and an agent that was told one refuses those
+/// before. Another command that works on the same directory may sign and tell one at any time.
+fn tell_latest(dir: &Path, published: &mut Published, agent: &AgentSocket) -> Result<Value> {
+    let client = agent.client()?;
+    loop {
+        take_later(dir, published)?;
+        match client.tell_trust(&published.list) {
+            Err(e) if e.kind() == ErrorKind::Conflict && take_later(dir, published)? => {}
+            told => return told,
+        }
+    }
+}
+
+/// Puts the latest list of a directory in the place of an earlier one; `true` if there is a later one.
+fn take_later(dir: &Path, published: &mut Published) -> Result<bool> {
+    let latest = credentials::published(dir)?;
+    let is_later = latest.number > published.number;
+    if is_later {
+        *published = latest;
+    }
+    Ok(is_later)
 }
 
 /// What was signed, and where it went.

@@ -61,6 +61,37 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     wait_for("connected", &c, knows("b"));
 }
 
+/// Each of two commands signs a list, and whichever tells its own second has the earlier one or the later one. The
+/// agent has the directory itself, and signs nothing meanwhile.
+#[test]
+fn hosts_that_two_commands_revoke_at_once_are_both_revoked() {
+    let scene = Scene::new();
+    let hosts: Vec<_> = (0..16).map(|number| format!("h{number:02}")).collect();
+    let named: String = hosts.iter().map(|host| format!(" --host {host}")).collect();
+    scene.ok(&format!("swarm init ~/cluster --host a {named}"));
+    let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
+    let mut revoked = Vec::new();
+    for pair in hosts.chunks(2) {
+        let told: Vec<Value> = std::thread::scope(|scope| {
+            let revoke = |host| scene.json(&format!("swarm revoke ~/cluster {host} {}", a.option()));
+            let both: Vec<_> = pair.iter().map(|host| scope.spawn(move || revoke(host))).collect();
+            both.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        for (told, host) in told.iter().zip(pair) {
+            assert!(told["revoked"].as_array().unwrap().contains(&json!(host)), "{told}");
+        }
+        revoked.extend(pair.iter().cloned());
+        let last = scene.json(&format!("swarm publish ~/cluster {}", a.option()));
+        let mut all: Vec<_> =
+            last["revoked"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
+        all.sort_unstable();
+        assert_eq!(
+            (&last["number"], all),
+            (&json!(revoked.len()), revoked.iter().map(String::as_str).collect())
+        );
+    }
+}
+
 /// Whoever revokes the only operator is told what that means, and how another is admitted; which works.
 #[test]
 fn revoking_the_last_operator_is_warned_of() {
