@@ -4,6 +4,8 @@ use crate::daemon::Daemon;
 use crate::scene::Scene;
 use serde_json::Value;
 use std::fs;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 #[test]
 fn without_a_daemon_it_is_said_how_to_start_one() {
@@ -40,10 +42,55 @@ fn a_daemon_that_cannot_start_says_why() {
     assert_eq!(scene.run("harvest serve ~/h --size 1G --erase").status, Some(2));
     assert_eq!(scene.bytes("file"), b"precious");
     let mut daemon = Daemon::start(&scene, "--size 1G");
-    scene.fails("harvest serve ~/h --nbd unix:~/other.sock", &["h"]);
+    // The command that names it can be copied.
+    let fuser = format!("`fuser {absolute}/lock`");
+    scene.fails("harvest serve ~/h --nbd unix:~/other.sock", &["another process has this host open", &fuser]);
     assert!(daemon.ask("vssd list")["vssds"].as_array().unwrap().is_empty(), "the first is as it was");
     daemon.stop();
     assert!(!scene.path("h/harvest.sock").exists() && !scene.path("h/nbd.sock").exists());
+}
+
+/// Whatever a first start has done when it is killed, the next one works, and as well where the flash is elsewhere.
+#[test]
+fn a_first_start_that_was_killed_hinders_no_later_one() {
+    let kill_when = |words: &str, is_time: &dyn Fn(&Scene, Duration) -> bool| {
+        let scene = Scene::new();
+        let mut first = scene.command(&format!("harvest serve ~/h {words}"));
+        let mut first = first.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let since = Instant::now();
+        // A file that is there for a moment may be missed.
+        let is_ready = || scene.path("h/harvest.sock").exists();
+        while !is_time(&scene, since.elapsed()) && !is_ready() && first.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        first.kill().unwrap();
+        first.wait().unwrap();
+        let mut daemon = Daemon::start(&scene, words);
+        daemon.create("db");
+        daemon.restart();
+        assert_eq!(daemon.ready["vssds"], 1);
+        assert!(!scene.names("h").iter().any(|name| name.contains("making")), "{:?}", scene.names("h"));
+    };
+    for words in ["--size 1G", "--size 1G --flash ~/h/flash-1"] {
+        let flash = words.split_once("~/").map_or("h/flash", |(_, flash)| flash);
+        for ending in ["", ".flash.making", ".flash.new", ".flash"] {
+            kill_when(words, &|scene, _| scene.path(&format!("{flash}{ending}")).exists());
+        }
+        kill_when(words, &|scene, _| scene.path("h/journal").exists());
+    }
+    for millis in 0..12 {
+        kill_when("--size 1G", &|_, since| since > Duration::from_millis(millis * 3));
+    }
+}
+
+/// Flash that nobody's first start has left is not taken, as before.
+#[test]
+fn flash_whose_journal_is_lost_is_not_made_again() {
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 1G");
+    daemon.stop();
+    fs::remove_file(scene.path("h/journal")).unwrap();
+    scene.fails("harvest serve ~/h --size 1G", &["whose journal is lost", "rescue"]);
 }
 
 #[test]

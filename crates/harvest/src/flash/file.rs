@@ -70,8 +70,22 @@ impl FileFlash {
     /// [`ErrorKind::Conflict`] where it is in use, [`ErrorKind::Invalid`] where a device is too small, what the system
     /// says.
     pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
+        Self::create_after(path, table, geometry, |_| Ok(()))
+    }
+
+    /// As [`Self::create`], after `before` is done, which has the locked file or device before anything of it changes.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; errors of `before`, with nothing changed.
+    pub(crate) fn create_after(
+        path: &Path,
+        table: &Path,
+        geometry: Geometry,
+        before: impl FnOnce(&File) -> Result<(), Error>,
+    ) -> Result<Self, Error> {
         geometry.check()?;
         let file = open_locked(path, true)?;
+        before(&file)?;
         let about = |error: io::Error| Error::io("cannot be made flash", error).about(path.display());
         match std::fs::remove_file(table) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(about(error)),

@@ -9,6 +9,7 @@
 //! | `blank` | whether there is something on what is to be made flash |
 
 pub(crate) mod blank;
+pub(crate) mod claim;
 pub mod emulator;
 pub mod file;
 pub mod geometry;

@@ -27,16 +27,20 @@ pub(super) const BAD: u32 = 1 << 31;
 
 /// Replaces a table.
 pub(crate) fn write(table: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut name = table.to_owned().into_os_string();
+    replace(table, bytes).map_err(|error| Error::io("cannot be saved", error).about(table.display()))
+}
+
+/// Replaces a small file of one host, durably.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut name = path.to_owned().into_os_string();
     name.push(".new");
     let replace = || {
         let mut new = File::options().write(true).create(true).truncate(true).mode(0o600).open(&name)?;
         new.write_all(bytes)?;
         new.sync_all()?;
-        put_in_place(name.as_ref(), table).map_err(|(error, _)| error)
+        put_in_place(name.as_ref(), path).map_err(|(error, _)| error)
     };
-    let saved: io::Result<()> = replace().inspect_err(|_| drop(std::fs::remove_file(&name)));
-    saved.map_err(|error| Error::io("cannot be saved", error).about(table.display()))
+    replace().inspect_err(|_| drop(std::fs::remove_file(&name)))
 }
 
 /// A table in which one bit is wrong, put right.

@@ -2,6 +2,7 @@
 
 use super::status::{FlashPlace, Options};
 use crate::broker;
+use crate::flash::claim::{Claim, is_hole};
 use crate::flash::emulator::Faults;
 use crate::flash::timing::Speeds;
 use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
@@ -9,6 +10,7 @@ use crate::gssd::Grain;
 use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result, vssd};
 use headstart_block::ByteSize;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +122,26 @@ pub(crate) struct Opened {
     /// For people.
     pub(crate) place: String,
     /// The same flash where it was made, and is of no use without a journal.
-    pub(crate) made: Option<Arc<FileFlash>>,
+    pub(crate) made: Option<Made>,
+}
+
+/// Flash that was made, and has no journal yet.
+pub(crate) struct Made {
+    flash: Arc<FileFlash>,
+    claim: Claim,
+}
+
+impl Made {
+    /// Notes that there is a journal.
+    pub(crate) fn complete(self) {
+        self.claim.give_up();
+    }
+
+    /// Gives the flash up where there can be no journal.
+    pub(crate) fn unmake(self) {
+        self.flash.unmake();
+        self.claim.give_up();
+    }
 }
 
 /// Opens a host's flash, or makes it where `known` says that there is no journal of it either.
@@ -144,15 +165,24 @@ pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
     };
     let device = matches!(options.flash, FlashPlace::Device { .. });
     let table = if device { options.dir.join("flash.table") } else { FileFlash::table_beside(path) };
+    let claim = Claim::new(&options.dir, &table);
     let flash = if known {
-        open_known(path, &table, wanted)?
+        let flash = open_known(path, &table, wanted)?;
+        // The start that made the journal may have been killed before it gave its claim up.
+        claim.give_up();
+        flash
     } else {
-        check_new(path, &table, device, options.erase)?;
-        make(path, &table, wanted, device)?
+        let check = || check_new(path, &table, &claim, device, options.erase);
+        check()?;
+        make(path, &table, wanted, device, |file| {
+            // Again: before the lock was taken, another directory may have made flash of it.
+            check()?;
+            claim.hold(file)
+        })?
     };
     let flash = Arc::new(flash);
     Ok(Opened {
-        made: (!known).then(|| Arc::clone(&flash)),
+        made: (!known).then(|| Made { flash: Arc::clone(&flash), claim }),
         flash,
         speed,
         new: !known,
@@ -182,9 +212,11 @@ fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlas
     Ok(flash)
 }
 
-/// Refuses flash that is to be made of what somebody may miss.
-fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()> {
-    if table.exists() {
+/// Refuses flash that is to be made of what somebody may miss. Flash that an earlier start of the same directory made
+/// before it was killed, and that nobody has used, is made again.
+fn check_new(path: &Path, table: &Path, claim: &Claim, device: bool, erase: bool) -> Result<()> {
+    let begun = claim.begun(path);
+    if table.exists() && begun.is_none() {
         let error = Error::new(
             ErrorKind::Conflict,
             "it is the flash of another directory, or of one whose journal is lost",
@@ -198,7 +230,8 @@ fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()>
     if erase {
         return Ok(());
     }
-    if !device && std::fs::metadata(path).is_ok_and(|there| there.len() > 0) {
+    let is_unused = || begun.as_ref().is_some_and(is_hole);
+    if !device && std::fs::metadata(path).is_ok_and(|there| there.len() > 0) && !is_unused() {
         let error = Error::new(ErrorKind::Conflict, "there is a file already, which would be erased");
         let place = path.display();
         let remedy =
@@ -213,7 +246,13 @@ fn check_new(path: &Path, table: &Path, device: bool, erase: bool) -> Result<()>
     Ok(())
 }
 
-fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<FileFlash> {
+fn make(
+    path: &Path,
+    table: &Path,
+    wanted: Option<u64>,
+    device: bool,
+    before: impl FnOnce(&File) -> Result<()>,
+) -> Result<FileFlash> {
     let size = match wanted {
         Some(size) => size,
         None if device => device_size(path)?,
@@ -226,12 +265,12 @@ fn make(path: &Path, table: &Path, wanted: Option<u64>, device: bool) -> Result<
     if !device {
         check_free(path, geometry.size());
     }
-    FileFlash::create(path, table, geometry)
+    FileFlash::create_after(path, table, geometry, before)
 }
 
 fn device_size(path: &Path) -> Result<u64> {
     use std::io::{Seek, SeekFrom};
-    let size = std::fs::File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0)));
+    let size = File::open(path).and_then(|mut device| device.seek(SeekFrom::End(0)));
     size.map_err(|error| Error::io("cannot be opened", error).about(path.display()))
 }
 
@@ -292,7 +331,8 @@ mod tests {
     fn what_somebody_may_miss_is_not_made_flash() {
         let dir = tempfile::tempdir().unwrap();
         let (path, table) = (dir.path().join("device"), dir.path().join("table"));
-        let check = |device, erase| check_new(&path, &table, device, erase);
+        let claim = Claim::new(dir.path(), &table);
+        let check = |device, erase| check_new(&path, &table, &claim, device, erase);
         check(false, false).unwrap();
         std::fs::write(&path, []).unwrap();
         check(false, false).unwrap();
@@ -312,5 +352,38 @@ mod tests {
         // Of another directory it is not taken in any case.
         std::fs::write(&table, []).unwrap();
         assert!(check(true, true).is_err());
+    }
+
+    /// Whatever of a first start was done when it was killed, the next one begins again, but never where there is data,
+    /// or where the claim is another's.
+    #[test]
+    fn a_first_start_that_was_killed_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |name: &str| dir.path().join(name);
+        let (path, table) = (of("flash"), of("flash.flash"));
+        let claim = Claim::new(dir.path(), &table);
+        let check = |erase| check_new(&path, &table, &claim, false, erase);
+        let flash = File::options().create(true).truncate(true).write(true).read(true).open(&path).unwrap();
+        check(false).unwrap();
+        claim.hold(&flash).unwrap();
+        check(false).unwrap();
+        flash.set_len(16 << 20).unwrap();
+        check(false).unwrap();
+        std::fs::write(&table, []).unwrap();
+        check(false).unwrap();
+        // Another's claim, or none.
+        Claim::new(&of("none"), &table).hold(&flash).unwrap();
+        assert!(check(false).is_err() && check(true).is_err());
+        claim.give_up();
+        assert!(check(false).is_err() && check(true).is_err());
+        // Data that came into the file all the same, and another file in its place.
+        claim.hold(&flash).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&flash, &[0; 4096], 8 << 20).unwrap();
+        assert_eq!(check(false).unwrap_err().kind(), ErrorKind::Conflict);
+        check(true).unwrap();
+        std::fs::rename(&path, of("aside")).unwrap();
+        let other = File::options().create_new(true).write(true).open(&path).unwrap();
+        other.set_len(16 << 20).unwrap();
+        assert!(check(false).is_err() && check(true).is_err());
     }
 }

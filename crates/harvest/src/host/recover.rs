@@ -25,6 +25,7 @@ use crate::journal::{Journal, Record, Snapshots};
 use crate::lane::{Lanes, Speed};
 use crate::vssd::{Change, Snapshot, Vssd};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
+use headstart_block::guarded::shell_word;
 use headstart_block::private;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -99,10 +100,10 @@ impl Host {
         let (journal, known) = if new || forgets {
             let records = [Meta::Flash(geometry).record()?, Meta::Next(0).record()?];
             let created = Journal::create(&journal, &records);
-            if created.is_err()
-                && let Some(flash) = made.filter(|_| !journal.exists())
-            {
-                flash.unmake();
+            match (&created, made) {
+                (Ok(_), Some(made)) => made.complete(),
+                (Err(_), Some(made)) if !journal.exists() => made.unmake(),
+                _ => {}
             }
             (created?, Known { geometry: Some(geometry), ..Known::default() })
         } else {
@@ -339,8 +340,11 @@ pub(super) fn lock_dir(dir: &Path) -> Result<File> {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {
             let cause = "another process has this host open";
-            let remedy = "stop that one (`fuser DIR/lock` says its number, and a daemon ends with SIGTERM), or give \
-                          another directory";
+            let lock = shell_word(&path.display().to_string());
+            let remedy = format!(
+                "stop that one (`fuser {lock}` says its number, and a daemon ends with SIGTERM), or give another \
+                 directory"
+            );
             Err(Error::new(ErrorKind::Conflict, cause).about(dir.display()).remedy(remedy))
         }
         Err(TryLockError::Error(error)) => Err(Error::io("cannot be locked", error).about(path.display())),
