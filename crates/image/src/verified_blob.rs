@@ -6,7 +6,7 @@
 
 use crate::digest::HashingWriter;
 use crate::hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
-use headstart_block::{ByteRange, Error, FileSource, ReadAt, Result, copy_source};
+use headstart_block::{ByteRange, Error, ErrorKind, FileSource, ReadAt, Result, copy_source};
 use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,9 +73,11 @@ impl<B: ReadAt> VerifiedBlob<B> {
         if range.is_empty() || groups.clone().all(|group| self.is_right(group)) {
             return Ok(());
         }
-        self.tree
-            .verify(&self.blob, range)
-            .map_err(|e| e.about(&self.name).remedy("the blob is damaged: fetch or import it again"))?;
+        self.tree.verify(&self.blob, range).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => e.about(&self.name).remedy("the blob is damaged: fetch or import it again"),
+            // The store is away, or the user wants to stop: that says nothing about the bytes.
+            _ => e.about(&self.name),
+        })?;
         for group in groups {
             let (word, bit) = place(group);
             self.right[word].fetch_or(bit, Ordering::Relaxed);
@@ -115,7 +117,6 @@ impl<B: ReadAt> ReadAt for VerifiedBlob<B> {
 mod tests {
     use super::*;
     use crate::hash_tree::TreeBuilder;
-    use headstart_block::ErrorKind;
     use std::os::unix::fs::FileExt;
 
     #[test]

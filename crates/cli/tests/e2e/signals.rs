@@ -5,6 +5,8 @@ use crate::scene::{Scene, Started};
 use crate::tools::{self, installed};
 use headstart_block::BlockDevice;
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
+use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::nginx::Nginx;
 use headstart_testkit::s3::S3;
 use rustix::process::Signal;
 use std::fs;
@@ -199,6 +201,33 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
         let started = scene.start(words);
         let _client = daemon.accept().unwrap();
         stopped_soon(started, Signal::TERM);
+    }
+}
+
+/// What is stopped while it reads a layer of a store says so, and calls no blob damaged.
+#[test]
+fn a_stopped_read_of_a_store_is_not_called_damage() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "small.raw", 4);
+    let digest = scene.json("image import small.raw file://~/store:a")["digest"].clone();
+    let layer = scene.manifest("store", &digest)["layers"][0]["digest"].as_str().unwrap()[7..].to_owned();
+    let server = Nginx::serve(&scene.path("store"));
+    let proxy = FaultProxy::start(server.addr());
+    proxy.add(Rule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
+    for signal in [Signal::INT, Signal::TERM] {
+        proxy.clear_log();
+        let started = scene.start(&format!("image inspect {}/:a", proxy.url()));
+        proxy.wait("the layer is read", Duration::from_secs(20), |log| {
+            log.iter().any(|request| request.asked.path.contains(&layer))
+        });
+        let since = Instant::now();
+        started.signal(signal);
+        let run = started.finish().fails(&["stopped on request"]);
+        assert!(since.elapsed() < Duration::from_secs(4), "{:?}: {run}", since.elapsed());
+        assert!(!run.stderr.contains("damaged") && !run.stderr.contains("import it again"), "{run}");
     }
 }
 
