@@ -36,6 +36,7 @@ pub(super) use claim::Claims;
 use run::{Run, too_many};
 
 use crate::peers::frame::NAME_MAX;
+use crate::peers::whereabouts::Process;
 use anyhow::Context;
 use async_trait::async_trait;
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -104,6 +105,9 @@ const CLAIM: &str = "claim";
 /// What a host tells the others of itself.
 const ADDRESS: &str = "swarm";
 
+/// The number of its process, in hexadecimal, which tells hosts of one name apart.
+const PROCESS_NUMBER: &str = "process";
+
 /// Another host, as it says.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Member {
@@ -118,6 +122,8 @@ pub(super) struct Members {
     pub(super) others: Vec<Member>,
     /// Hosts that say that they have this one's name, elsewhere: another host, or what is left of an earlier run.
     pub(super) namesakes: Vec<Member>,
+    /// The processes that say that they listen at addresses.
+    pub(super) processes: HashMap<SocketAddr, Process>,
 }
 
 /// What it takes to gossip.
@@ -127,6 +133,7 @@ pub(super) struct Gossiper {
     /// What proves who says something; nothing where security is none.
     pub(super) claims: Option<Claims>,
     pub(super) own: Member,
+    pub(super) process: Process,
     /// Where to find the first others: `host:port`.
     pub(super) seeds: Vec<String>,
     pub(super) strays: Arc<Strays>,
@@ -181,7 +188,8 @@ impl Gossiper {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let mut values = vec![(ADDRESS.to_owned(), address.to_string())];
+        let process = (PROCESS_NUMBER.to_owned(), claim::hex(&self.process));
+        let mut values = vec![(ADDRESS.to_owned(), address.to_string()), process];
         if let Some(claims) = &self.claims {
             values.push((CLAIM.to_owned(), claims.make(name, address, generation)?));
         }
@@ -285,13 +293,15 @@ impl Gossip {
         let Some(running) = &mut self.running else { return Members::default() };
         let nodes = running.nodes.borrow_and_update();
         self.checked.retain(|id, _| nodes.contains_key(id));
-        let (mut claimed, mut others) = (Vec::new(), Vec::new());
+        let (mut claimed, mut others, mut processes) = (Vec::new(), Vec::new(), HashMap::new());
         for (id, state) in nodes.iter().filter(|(id, _)| id.node_id.len() <= NAME_MAX) {
             let Some(address) = state.get(ADDRESS).and_then(|address| address.parse().ok()) else { continue };
             let member = Member { name: id.node_id.to_string(), address };
             if member == self.gossiper.own {
                 continue;
             }
+            let process = state.get(PROCESS_NUMBER).and_then(claim::bytes);
+            processes.extend(process.and_then(|bytes| Some((address, bytes.try_into().ok()?))));
             let is_claimed = match (&self.gossiper.claims, state.get(CLAIM)) {
                 (Some(claims), Some(claim)) => is_right(&mut self.checked, claims, id, address, claim),
                 _ => false,
@@ -307,7 +317,7 @@ impl Gossip {
             members.into_iter().partition(|member| member.name == *own);
         others.sort_unstable();
         namesakes.truncate(NAMESAKES_MAX);
-        Members { others, namesakes }
+        Members { others, namesakes, processes }
     }
 
     pub(super) async fn leave(self) {

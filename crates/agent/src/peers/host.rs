@@ -11,7 +11,7 @@ use crate::peers::blob::{Blob, Identity, Kept, Late};
 use crate::peers::core::{Core, Entry, Peer, blob_of};
 use crate::peers::fetching::Fetches;
 use crate::peers::frame::{self, Kind, PROOF};
-use crate::peers::gossip::Member;
+use crate::peers::gossip::{Member, Members};
 use crate::peers::hints::HintsSide;
 use crate::peers::link::{Link, served_event};
 use crate::peers::members::key_of;
@@ -22,6 +22,7 @@ use crate::peers::proof;
 use crate::peers::renewing::Renewals;
 use crate::peers::status::Counts;
 use crate::peers::trust::Trust;
+use crate::peers::whereabouts::Whereabouts;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
@@ -62,6 +63,7 @@ pub(super) struct Host {
     unreached: Mutex<HashMap<PeerKey, String>>,
     /// Where other hosts answered that have this host's name.
     namesakes: Mutex<BTreeSet<SocketAddr>>,
+    whereabouts: Mutex<Whereabouts>,
     pub(super) orders: Orders,
     pub(super) trust: Trust,
     pub(super) renewals: Renewals,
@@ -98,6 +100,7 @@ impl Host {
             known_addresses: Mutex::default(),
             unreached: Mutex::default(),
             namesakes: Mutex::default(),
+            whereabouts: Mutex::default(),
             orders: Orders::default(),
             trust,
             renewals,
@@ -306,6 +309,8 @@ impl Host {
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
         self.tell_trust(&link);
+        // This host has taken the other one: from the first ping on, the other knows it.
+        let _ = link.outbox.control(Kind::Ping, 0, &[]);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
         self.unreached().remove(&key);
         core.drive(self, Event::PeerUp { peer, key, role: link.role });
@@ -518,7 +523,8 @@ impl Host {
     }
 
     /// Takes note of the other hosts, and of those that have this host's own name.
-    pub(super) fn set_members(&self, members: &[Member], namesakes: &[Member]) {
+    pub(super) fn set_members(&self, told: &Members) {
+        let Members { others: members, namesakes, processes } = told;
         let all = members.iter().chain(namesakes);
         let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
         let are_there: HashSet<SocketAddr> = namesakes.iter().map(|member| member.address).collect();
@@ -526,7 +532,8 @@ impl Host {
         *self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner) =
             members.iter().map(|member| member.address.ip().to_canonical()).collect();
         self.unreached().retain(|key, _| keys.contains(key));
-        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.to_vec();
+        self.whereabouts().heard(processes.clone(), &keys);
+        *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.clone();
     }
 
     /// `true` if a host of the swarm is at this address, as far as gossip and connections tell.
@@ -544,6 +551,11 @@ impl Host {
     /// A host answers at `address` that has this host's name.
     pub(super) fn met_namesake(&self, address: SocketAddr) {
         self.namesakes().insert(address);
+    }
+
+    /// Where hosts listen.
+    pub(super) fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {
+        self.whereabouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unreached(&self) -> MutexGuard<'_, HashMap<PeerKey, String>> {

@@ -10,6 +10,7 @@
 //! gossip says of these hosts does not count, because a revoked host that has the earlier key may say it.
 
 use crate::peers::channel::Channel;
+use crate::peers::link::Link;
 use crate::peers::members::{Door, key_of};
 use headstart_block::{Error, Result};
 use headstart_swarm::PeerKey;
@@ -120,13 +121,11 @@ impl Door {
         places: &mut Places,
         connections: &mut JoinSet<Result<()>>,
     ) {
-        let listening: HashMap<String, SocketAddr> =
-            self.host.members().into_iter().map(|member| (member.name, member.address)).collect();
         // Where a connection comes from that was accepted is not where its host listens.
-        let mut connected = HashMap::new();
-        for (link, _) in self.host.links() {
-            connected.insert(link.key, listening.get(&link.name).copied().unwrap_or(link.address));
-        }
+        let members = self.host.members();
+        let listens_at = |link: &Link| self.host.whereabouts().of_link(link, &members);
+        let connected: HashMap<_, _> =
+            self.host.links().iter().map(|(link, _)| (link.key, listens_at(link))).collect();
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for name in named {
             // One that cannot be found is said where this host is connected to none.

@@ -69,6 +69,8 @@ pub(super) struct Link {
     certificate_requests: Mutex<(u64, u32)>,
     /// Its orders that were refused.
     in_vain: Mutex<InVain>,
+    /// `true` once the other host has said anything but that it refuses this one: it has taken this host.
+    pub(super) is_taken: AtomicBool,
     /// When it was heard last, in milliseconds of the host's clock.
     pub(super) heard: AtomicU64,
     closed: AtomicBool,
@@ -128,6 +130,7 @@ impl Link {
             strays: AtomicU64::new(0),
             certificate_requests: Mutex::default(),
             in_vain: Mutex::default(),
+            is_taken: AtomicBool::new(false),
             heard: AtomicU64::new(now_ms),
             closed: AtomicBool::new(false),
             closing: Notify::new(),
@@ -271,6 +274,10 @@ impl Link {
             let bytes = &mut body[..header.len];
             stream.read_exact(bytes).await.map_err(lost)?;
             self.heard.store(host.now_ms(), Ordering::Relaxed);
+            // A host that refuses another one tells it the authority's list, and says why.
+            if !matches!(header.kind, Kind::Trust | Kind::Refused | Kind::Bye) {
+                self.is_taken.store(true, Ordering::Relaxed);
+            }
             match header.kind {
                 Kind::Message => host.received(self, frame::decode_message(bytes)?)?,
                 Kind::Chunk => self.chunk_came(host, header, &mut body)?,

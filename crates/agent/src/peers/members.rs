@@ -223,6 +223,7 @@ impl Door {
         if channel.protocol() <= VERSION_1 {
             return Err(Error::new(ErrorKind::Unavailable, "it is connected already"));
         }
+        self.host.whereabouts().refused(key, channel.hello.process());
         Err(namesake(&channel.hello.name, before.address.ip()))
     }
 
@@ -373,8 +374,9 @@ impl Door {
                 Some(_) = tasks.join_next() => continue,
                 _ = stopping.wait_for(|stopping| *stopping) => None,
             };
-            let Some(Members { others: mut members, namesakes }) = members else { break };
-            self.host.set_members(&members, &namesakes);
+            let Some(told) = members else { break };
+            self.host.set_members(&told);
+            let Members { others: mut members, namesakes, .. } = told;
             members.extend(namesakes);
             members.sort_unstable();
             // One that is connected goes on until the connection ends.

@@ -16,6 +16,7 @@
 //! | `members` | connections made, accepted, made anew |
 //! | `strangers` | connections at the door, whose other end is not known yet |
 //! | `gossip` | who is there |
+//! | `whereabouts` | where hosts listen, also where two have one name |
 //! | `joining` | the first host of the swarm, and what is there instead |
 //! | `remembering` | what a root was asked for, kept over a restart |
 //! | `pinning` | who keeps which part of a blob |
@@ -59,6 +60,7 @@ mod status;
 mod strangers;
 mod telling_roots;
 mod trust;
+mod whereabouts;
 
 #[cfg(test)]
 mod tests;
@@ -319,6 +321,7 @@ impl Swarm {
             seal: own.seal,
             claims: own.claims,
             own: Member { name: name.clone(), address },
+            process: door.hello.process(),
             seeds,
             strays,
         };
@@ -428,6 +431,16 @@ impl Swarm {
     #[must_use]
     pub fn is_connected(&self) -> bool {
         self.host.is_connected()
+    }
+
+    /// The hosts, by name, that are connected and have taken this one: it is in the swarm where there are any.
+    #[must_use]
+    pub fn taken_by(&self) -> Vec<String> {
+        let links = self.host.links().into_iter().map(|(link, _)| link);
+        let taken = links.filter(|link| link.is_taken.load(Ordering::Relaxed));
+        let mut names: Vec<_> = taken.map(|link| link.name.clone()).collect();
+        names.sort_unstable();
+        names
     }
 
     /// Seconds until this host's certificate ends, 0 once it has; nothing where it has none.

@@ -3,6 +3,7 @@
 use crate::credentials::Roles;
 use crate::peers::gossip::{Member, Strays};
 use crate::peers::host::Host;
+use crate::peers::link::Link;
 use crate::peers::members::key_of;
 use headstart_swarm::Role;
 use serde::Serialize;
@@ -180,16 +181,25 @@ fn word(role: Role) -> &'static str {
     }
 }
 
+/// The hosts that are not taken because others of their names are connected.
+fn rivals(host: &Host, links: &[(Arc<Link>, usize)], members: &[Member]) -> Vec<MemberStatus> {
+    let whereabouts = host.whereabouts();
+    let rival = |link: &Link| {
+        let address = whereabouts.of_rival(link, members)?;
+        let error = format!("two hosts are called `{}`, and the other one is connected", link.name);
+        Some(MemberStatus { name: link.name.clone(), address, error: Some(error) })
+    };
+    let mut rivals: Vec<_> = links.iter().filter_map(|(link, _)| rival(link)).collect();
+    rivals.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    rivals
+}
+
 impl Status {
     pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
         let members = host.members();
-        // Who connected to this host has a port of the moment.
-        let listens_at = |name: &str| {
-            let at = members.binary_search_by(|member| member.name.as_str().cmp(name));
-            at.ok().and_then(|at| members.get(at)).map(|member| member.address)
-        };
-        let mut peers: Vec<_> = host
-            .links()
+        let links = host.links();
+        let rivals = rivals(host, &links, &members);
+        let mut peers: Vec<_> = links
             .into_iter()
             .map(|(link, shared_blobs)| PeerStatus {
                 name: link.name.clone(),
@@ -197,7 +207,8 @@ impl Status {
                 tracker: link.is_tracker,
                 roles: link.roles.names().collect(),
                 protocol: link.protocol,
-                address: listens_at(&link.name).unwrap_or(link.address),
+                // A host that connected to this one has a port of the moment.
+                address: host.whereabouts().of_link(&link, &members),
                 shared_blobs,
                 sent_bytes: link.sent.load(Ordering::Relaxed),
                 received_bytes: link.received.load(Ordering::Relaxed),
@@ -237,7 +248,7 @@ impl Status {
             address: Some(address),
             certificate_until: host.renewals.identity.as_ref().map(|one| one.says().validity.not_after),
             certificate_failure: host.renewals.failure(),
-            unconnected: namesakes.chain(unconnected).collect(),
+            unconnected: namesakes.chain(rivals).chain(unconnected).collect(),
             peers,
             blobs,
             counters: host.counts.read(),

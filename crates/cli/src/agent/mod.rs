@@ -22,7 +22,6 @@ use crate::daemon::{self, LOOK};
 use crate::report::Report;
 use crate::terminal::Terminal;
 use headstart_agent::daemon::{Agent, AgentSettings};
-use headstart_agent::peers::Status;
 use headstart_block::{Error, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_image::progress::Progress;
@@ -88,8 +87,9 @@ impl AgentArgs {
         let mut joined = agent.swarm().filter(|_| !json);
         while !terminal.is_cancelled() {
             std::thread::sleep(LOOK);
-            if let Some(swarm) = joined.take_if(|swarm| swarm.is_connected()) {
-                daemon::announce(&Joined::of(&swarm.status()), json)?;
+            let hosts = joined.map(|swarm| swarm.taken_by()).unwrap_or_default();
+            if let Some(swarm) = joined.take_if(|_| !hosts.is_empty()) {
+                daemon::announce(&Joined { name: swarm.status().name, hosts }, json)?;
             }
             if synced.elapsed() > SYNC_EVERY {
                 synced = Instant::now();
@@ -162,19 +162,12 @@ impl fmt::Display for Ready<'_> {
     }
 }
 
-/// What is printed to people once the agent is connected to another host.
+/// What is printed to people once another host has taken the agent.
 #[derive(Serialize)]
 struct Joined {
     name: String,
     /// The hosts that it is connected to.
     hosts: Vec<String>,
-}
-
-impl Joined {
-    fn of(status: &Status) -> Self {
-        let hosts = status.peers.iter().map(|peer| peer.name.clone()).collect();
-        Self { name: status.name.clone(), hosts }
-    }
 }
 
 impl fmt::Display for Joined {

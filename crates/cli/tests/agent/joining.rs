@@ -8,6 +8,7 @@ use crate::images::noisy;
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
+use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -77,6 +78,48 @@ fn two_hosts_of_one_name_hear_of_each_other_and_nothing_changes_hands() {
     });
     // The host that was there first stays.
     assert!(part(&a)["peers"].as_array().unwrap().iter().any(|peer| peer["name"] == "b"), "{}", part(&a));
+}
+
+/// A third host keeps to the one that it is connected to, says where that is, and says where the other one is, which
+/// does not say that it is in the swarm.
+#[test]
+fn of_two_hosts_of_one_name_others_know_which_is_connected() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b");
+    let a = start(&scene, "a", "cluster/hosts/a", "");
+    let b = start(&scene, "b", "cluster/hosts/b", &format!("--join {}", address(&a)));
+    wait_for("connected", &a, knows("b"));
+    let words = format!(
+        "agent --dir ~/twin --cache ~/twin-cache --credentials ~/cluster/hosts/b --name b --listen 127.0.0.1:0 \
+         --join {}",
+        address(&a)
+    );
+    let mut twin = Process::start(&mut scene.command(&words));
+    let first = twin.line("where it listens", PATIENCE, |line| line.starts_with("b "));
+    let elsewhere = first.split_once(" at ").unwrap().1.split(';').next().unwrap().to_owned();
+    let is_told = |part: &Value| {
+        let others = part["unconnected"].as_array().unwrap().iter();
+        let is_twin = |other: &&Value| other["name"] == "b" && other["address"] == *elsewhere;
+        let error = others.filter(is_twin).find_map(|other| other["error"].as_str()).unwrap_or_default();
+        error.contains("two hosts are called `b`")
+    };
+    wait_for("told of", &a, is_told);
+    let status = scene.ok(&format!("swarm status {}", a.option())).stdout;
+    let says = |address: &str, words: &str| {
+        status.lines().any(|line| line.starts_with("b: ") && line.contains(address) && line.contains(words))
+    };
+    assert!(says(&address(&b), "shared") && says(&elsewhere, "two hosts are called"), "{status}");
+    // As long as both are there.
+    for _ in 0..20 {
+        let part = part(&a);
+        let b_is_at: Vec<_> = part["peers"].as_array().unwrap().iter().map(|peer| &peer["address"]).collect();
+        assert_eq!(b_is_at, [&serde_json::json!(address(&b))], "{part}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    twin.line("that it is refused", PATIENCE, |line| line.contains("two hosts are called `b`"));
+    assert!(!twin.said().contains("is in the swarm"), "{}", twin.said());
+    twin.kill();
+    wait_for("alone again", &a, |part| !is_told(part));
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn is_signed(certificate: &CertificateDer<'_>, message: &[u8], signature: &[u8])
     key.verify(message, signature).is_ok()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
@@ -87,7 +87,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-fn bytes(hex: &str) -> Option<Vec<u8>> {
+pub(super) fn bytes(hex: &str) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let (pairs, rest) = hex.as_bytes().as_chunks::<2>();
     let pair = |[high, low]: &[u8; 2]| Some(digit(*high)? << 4 | digit(*low)?);
@@ -158,6 +158,7 @@ mod tests {
                 seal: Arc::new(Seal::new(Some([7; 32])).unwrap()),
                 claims: Some(Claims::of(Arc::clone(identity))),
                 own: Member { name: name.to_owned(), address },
+                process: [0; 16],
                 seeds,
                 strays: Arc::default(),
             };

@@ -110,7 +110,7 @@ mod tests {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let own = Member { name: name.to_owned(), address: socket.local_addr().unwrap() };
         let seal = Arc::new(Seal::new(Some([7; 32])).unwrap());
-        Gossiper { socket, seal, claims: None, own, seeds, strays: Arc::default() }
+        Gossiper { socket, seal, claims: None, own, process: [0; 16], seeds, strays: Arc::default() }
     }
 
     /// The entries of the host `a`: their heartbeats and versions.

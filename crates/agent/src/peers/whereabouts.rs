@@ -1,0 +1,92 @@
+//! Where hosts listen, told apart by their processes where two of them have one name.
+//!
+//! A connection that was accepted comes from a port of the moment, and gossip has the addresses at which hosts of a
+//! name say that they listen. Two hosts have one name where a certificate was copied to both; then the second one is
+//! refused, and gossip has the addresses of both. Each host says its process beside its address, and says the same
+//! process in its hello. No decision depends on what gossip says of processes: people are told addresses by that.
+
+use crate::peers::frame::PROCESS;
+use crate::peers::gossip::Member;
+use crate::peers::link::Link;
+use headstart_swarm::PeerKey;
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+/// The number of a process, which it has drawn.
+pub(super) type Process = [u8; PROCESS];
+
+/// The processes that listen at addresses, and those that were refused.
+#[derive(Debug, Default)]
+pub(super) struct Whereabouts {
+    listening: HashMap<SocketAddr, Process>,
+    /// The last process that was refused because another host of its name was connected, by name.
+    refused: HashMap<PeerKey, Process>,
+}
+
+impl Whereabouts {
+    /// Takes note of what gossip says: the processes at addresses, and all names that there are.
+    pub(super) fn heard(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
+        self.listening = listening;
+        self.refused.retain(|key, _| names.contains(key));
+    }
+
+    /// Takes note of a host that was refused because another one of its name is connected.
+    pub(super) fn refused(&mut self, key: PeerKey, process: Process) {
+        self.refused.insert(key, process);
+    }
+
+    /// Where the host at the other end of a connection listens, as far as it can be told; or else the other end of the
+    /// connection.
+    pub(super) fn of_link(&self, link: &Link, members: &[Member]) -> SocketAddr {
+        self.of_process(&link.name, link.process, members).unwrap_or(link.address)
+    }
+
+    /// Where the host listens that was refused because it has the name of another one, which is connected by `link`;
+    /// nothing where none was, or where it is gone.
+    pub(super) fn of_rival(&self, link: &Link, members: &[Member]) -> Option<SocketAddr> {
+        let process = self.refused.get(&link.key).filter(|process| **process != link.process)?;
+        addresses(&link.name, members).find(|address| self.listening.get(address) == Some(process))
+    }
+
+    fn of_process(&self, name: &str, process: Process, members: &[Member]) -> Option<SocketAddr> {
+        let mut known = addresses(name, members);
+        if let Some(address) = known.find(|address| self.listening.get(address) == Some(&process)) {
+            return Some(address);
+        }
+        // Hosts of version 0.1.0 do not say which process they are.
+        let mut unknown = addresses(name, members);
+        let first = unknown.next().filter(|address| !self.listening.contains_key(address));
+        first.filter(|_| unknown.next().is_none())
+    }
+}
+
+/// The addresses at which hosts of a name say that they listen. `members` are in order.
+fn addresses<'a>(name: &'a str, members: &'a [Member]) -> impl Iterator<Item = SocketAddr> + use<'a> {
+    let first = members.partition_point(|member| member.name.as_str() < name);
+    let named = members.get(first..).unwrap_or_default().iter();
+    named.take_while(move |member| member.name == name).map(|member| member.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_of_one_name_are_told_apart_by_their_processes() {
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        let member = |name: &str, port| Member { name: name.to_owned(), address: address(port) };
+        let (first, second) = ([1; PROCESS], [2; PROCESS]);
+        let mut there = Whereabouts::default();
+        let both = [member("a", 1), member("b", 2), member("b", 3), member("c", 4)];
+        // One address and no process is what an earlier version says; of two, none can be told.
+        assert_eq!(there.of_process("a", first, &both), Some(address(1)));
+        assert_eq!(there.of_process("b", first, &both), None);
+        assert_eq!(there.of_process("d", first, &both), None);
+        let listening = HashMap::from([(address(2), second), (address(3), first)]);
+        there.heard(listening, &HashSet::new());
+        assert_eq!(there.of_process("b", first, &both), Some(address(3)));
+        assert_eq!(there.of_process("b", second, &both), Some(address(2)));
+        // The only address of a name is not taken for that of another process.
+        assert_eq!(there.of_process("b", first, &both[1..2]), None);
+    }
+}
