@@ -169,7 +169,8 @@ impl MadeDirectory {
 pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
     let store = ImageStore::open(reference.directory()?)?;
     let known = options.known.clone().map(|known| (known.digest, known.manifest));
-    let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4())?;
+    let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4());
+    let held = held.map_err(|error| name_base(error, reference, options))?;
     let HeldImage { image: Image { digest, manifest }, bytes: manifest_bytes, lease } = held;
     let image = OpenImage::open_known(reference, digest, &manifest_bytes)?;
     let stack = Arc::new(image.into_disk());
@@ -250,10 +251,7 @@ async fn attach_leasing(
     leasing: &mut Option<Leasing>,
 ) -> Result<Attached> {
     let about = |e: Error| e.about(reference);
-    let named = match &options.known {
-        Some(known) => Named::known(host, &*store, known).await,
-        None => name_image(host, &*store, reference).await.map_err(about)?,
-    };
+    let named = name_with(host, &*store, reference, options).await?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
     if options.require_tree {
         check_trees(&manifest).map_err(about)?;
@@ -266,7 +264,10 @@ async fn attach_leasing(
     if let Some(refusal) = named.refusal {
         let (is_whole, is_pinned) = (located.are_whole(), named.is_pinned);
         let from = instead_of_store(&refusal, is_whole, is_pinned, options.cached_although_denied);
-        let Some(from) = from else { return Err(about(denied_though_here(refusal, is_whole))) };
+        let Some(from) = from else {
+            let refusal = name_base(refusal, reference, options);
+            return Err(about(denied_though_here(refusal, is_whole)));
+        };
         let digest = named.digest;
         warnings.push(format!("{reference}: {refusal}. {from} ({digest}): attached from there"));
     }
@@ -557,15 +558,49 @@ fn open_writable(
     Ok((opened, None))
 }
 
+/// Finds the image that a disk is to have.
+async fn name_with(
+    host: &Host,
+    store: &dyn Store,
+    reference: &Reference,
+    options: &DiskOptions,
+) -> Result<Named> {
+    if let Some(known) = &options.known {
+        return Ok(Named::known(host, store, known).await);
+    }
+    let named = name_image(host, store, reference).await;
+    named.map_err(|error| name_base(error, reference, options).about(reference))
+}
+
+/// The error of a store that does not have an image of a tag. Where the writable directory lies on an image, as after
+/// its tag was removed, it says how that is attached.
+fn name_base(error: Error, reference: &Reference, options: &DiskOptions) -> Error {
+    let is_of_tag = matches!(reference.selector, Selector::Tag(_)) && options.known.is_none();
+    let writable = options.writable.as_ref();
+    let writable = writable.filter(|_| is_of_tag && error.kind() == ErrorKind::NotFound);
+    let info = writable.and_then(|writable| WritableDisk::inspect(&writable.dir).ok());
+    let Some((writable, info)) = writable.zip(info) else { return error };
+    let Ok(parent) = info.parent.parse::<Digest>() else { return error };
+    Error::new(error.kind(), format!("the writable layer lies on {parent}, and {reference} is not there"))
+        .caused_by(error)
+        .about(writable.dir.display())
+        .remedy(attach_own(&info, parent, reference))
+}
+
 /// Refuses a directory that lies on another image, and says how that is attached.
 fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Result<()> {
     let Some(parent) = info.parent.parse::<Digest>().ok().filter(|parent| *parent != digest) else {
         return Ok(());
     };
+    Err(Error::new(ErrorKind::Conflict, format!("the writable layer lies on {parent}, not on {digest}"))
+        .remedy(attach_own(info, parent, reference)))
+}
+
+/// The advice to attach a writable directory with the image that it lies on.
+fn attach_own(info: &DiskInfo, parent: Digest, reference: &Reference) -> String {
     let noted = info.reference.as_deref().and_then(|noted| noted.parse::<Reference>().ok());
     let own = by_digest(noted.as_ref().unwrap_or(reference), parent);
-    Err(Error::new(ErrorKind::Conflict, format!("the writable layer lies on {parent}, not on {digest}"))
-        .remedy(format!("attach the image it belongs to: attach {own} instead, or give a new directory")))
+    format!("attach the image it belongs to: attach {own} instead, or give a new directory")
 }
 
 fn too_small(has: u64, wanted: u64) -> Error {

@@ -2,7 +2,7 @@
 
 use crate::attached::{Attached, PATIENCE};
 use crate::disk::{assert_same, copy_of, noise};
-use crate::images::{can_check_bytes, check_bytes, layered, tool};
+use crate::images::{Web, can_check_bytes, check_bytes, layered, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
 use rustix::process::Signal;
@@ -121,6 +121,34 @@ fn an_attached_image_keeps_its_name_and_a_killed_disk_holds_nothing() {
     );
     assert!(leases(&scene).is_empty());
     scene.ok("image verify --deep file://~/store:base");
+}
+
+/// Without its tag as with a tag that was moved, it is said which image a directory lies on; also of another store.
+#[test]
+fn a_directory_whose_tag_was_removed_is_told_its_image() {
+    let scene = layered();
+    let digest = digest_of(&scene, "v1");
+    let attach = |image: &str| format!("{image} --cache ~/cache --writable ~/vm --nbd unix:~/d.sock");
+    let said = |image: &str, store: &str| {
+        let own = format!("attach {store}@{digest} instead");
+        scene.fails(&format!("attach {}", attach(image)), &["/vm: ", &digest, "no image of this tag", &own]);
+    };
+    Attached::start(&scene, &attach("file://~/store:v1")).detach();
+    scene.ok("image remove file://~/store:v1 --force");
+    let store = format!("file://{}", scene.path("store").display());
+    said("file://~/store:v1", &store);
+    Attached::start(&scene, &attach(&format!("file://~/store@{digest}"))).detach();
+    // A directory that is new lies on nothing.
+    let new = scene.fails("attach file://~/store:v1 --writable ~/new --nbd unix:~/d.sock", &["of this tag"]);
+    assert!(!new.stderr.contains("instead"), "{new}");
+    let Some(web) = Web::before(&scene) else { return };
+    fs::remove_dir_all(scene.path("vm")).unwrap();
+    let at = web.proxy.url();
+    scene.ok(&format!("image pull file://~/store@{digest} file://~/store:v1"));
+    Attached::start(&scene, &attach(&format!("{at}/:v1"))).detach();
+    scene.ok("image remove file://~/store:v1 --force");
+    said(&format!("{at}/:v1"), &format!("{at}/"));
+    Attached::start(&scene, &attach(&format!("{at}/@{digest}"))).detach();
 }
 
 #[test]
