@@ -211,6 +211,7 @@ impl Pins {
         if known.is_some_and(|known| known.rank() >= pin.rank()) {
             return Ok(false);
         }
+        let mut made_room = None;
         if known.is_none() && self.pins.len() >= PINS_MAX {
             // What is pinned no longer is known to all by now.
             let over = self.pins.values().filter(|pin| !pin.is_kept()).min_by_key(|pin| pin.since);
@@ -219,7 +220,7 @@ impl Pins {
                     .about(&pin.image)
                     .remedy("unpin what is not needed any more")
             })?;
-            self.pins.remove(&over);
+            made_room = self.pins.remove_entry(&over);
         }
         let before = self.pins.insert(pin.digest.clone(), pin.clone());
         self.write().map(|()| true).inspect_err(|_| {
@@ -227,6 +228,7 @@ impl Pins {
                 Some(before) => self.pins.insert(pin.digest.clone(), before),
                 None => self.pins.remove(&pin.digest),
             };
+            self.pins.extend(made_room);
         })
     }
 

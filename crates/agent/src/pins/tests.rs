@@ -101,3 +101,24 @@ fn nonsense_is_no_pin() {
         assert!(Pins::load(dir.path().join("pins")).is_err(), "{text}");
     }
 }
+
+/// There is room for the next one where one is pinned no longer; where the next one cannot be kept, that one stays.
+#[test]
+fn what_made_room_for_a_pin_that_cannot_be_written_is_still_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut known = pins(&dir);
+    let of = |number: usize, hosts: &[&str]| {
+        let digest = Digest::of(&number.to_le_bytes()).to_string();
+        (digest.clone(), Pin { digest, ..pin(1, hosts, 1, number as u64) })
+    };
+    known.pins.extend((1..PINS_MAX).map(|number| of(number, &["a"])));
+    known.pins.extend([of(PINS_MAX, &[])]);
+    let (before, next) = (known.pins.clone(), pin(2, &["a", "b"], 2, 10));
+    let path = std::mem::replace(&mut known.path, dir.path().join("none/pins"));
+    assert!(known.insert(&next).is_err());
+    assert!(known.pins == before, "nothing changed");
+    known.path = path;
+    assert!(known.insert(&next).unwrap());
+    assert_eq!((known.pins.len(), known.kept().count()), (PINS_MAX, PINS_MAX));
+    assert!(known.insert(&pin(3, &["a"], 1, 10)).is_err(), "all are kept");
+}
