@@ -157,8 +157,15 @@ pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u
             Err(TryLockError::Error(e)) => return Err(failed(e)),
             Ok(()) => {}
         }
+        let meta = file.metadata().map_err(failed)?;
+        // Its writer may have finished it before the lock was had, and another one have begun the same blob: that has
+        // a lock of its own, on another file.
+        let named = fs::metadata(about().join(&name));
+        if named.map(|named| named.ino()).ok() != Some(meta.ino()) {
+            continue;
+        }
         files += 1;
-        bytes += file.metadata().map_err(failed)?.len();
+        bytes += meta.len();
         if policy == StalePolicy::Delete {
             dir.remove_file(&name).map_err(failed)?;
         }
@@ -168,4 +175,49 @@ pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u
 
 fn cannot_write(error: io::Error, path: &Path) -> Error {
     Error::io("cannot write", error).about(path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Ends the prunes, also where the test fails.
+    struct Done<'a>(&'a AtomicBool);
+
+    impl Drop for Done<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A writer that ends and another one that begins the same blob, while prunes look for what nobody has.
+    #[test]
+    fn a_prune_deletes_nothing_of_a_writer_that_has_just_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = LayoutDir::create_or_open(dir.path()).unwrap();
+        let (blob, done) = (Digest::of(b"blob"), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        remove_partial(&layout, StalePolicy::Delete).unwrap();
+                    }
+                });
+            }
+            let _done = Done(&done);
+            let mut begun = 0;
+            let lost = (0..3000).find(|_| {
+                let Some(kept) = Unfinished::kept(&layout, &blob, WORTH_KEEPING).unwrap() else {
+                    return false;
+                };
+                begun += 1;
+                (0..3).for_each(|_| std::thread::yield_now());
+                let is_lost = !kept.path.exists();
+                kept.discard();
+                is_lost
+            });
+            assert!(lost.is_none() && begun > 100, "{lost:?}, {begun} begun");
+        });
+    }
 }
