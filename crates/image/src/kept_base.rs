@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// The tag of the only image in such a copy.
 ///
 /// # Errors
-/// None.
+/// [`headstart_block::ErrorKind::Invalid`] if the name of the copy's directory were no tag, which it is.
 pub fn tag() -> Result<Tag> {
     BASE_DIR.parse()
 }

@@ -46,7 +46,11 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
         let cause = format!("is the request of `{}`, not of `{name}`", request.name);
         return Err(Error::invalid(cause)
             .about(path.to_string())
-            .remedy("check that it came from the host that is to be added"));
+            .remedy(format!(
+                "check that it came from the host that is to be added; if it did, make it there by `headstart swarm \
+                 request --name {name}`, or add it as `{}`",
+                request.name
+            )));
     }
     if let Some(before) = authority.kept_records()?.revoked_as(&request.public_key) {
         let cause = format!("`{before}` was revoked with this key");

@@ -56,7 +56,7 @@ impl Watch<'_> {
         let mut told = HashMap::new();
         let mut connected = false;
         loop {
-            match agent.until(self.terminal, self.follow(agent, &mut told)) {
+            match agent.until(self.terminal, self.follow(agent, &mut told, !connected)) {
                 Some(Ok(Ended::Lost)) => connected = true,
                 // One that was there comes back, and gives its new socket to others only then.
                 Some(Err(e))
@@ -71,13 +71,22 @@ impl Watch<'_> {
     }
 
     /// What is, and what becomes of it, as long as the connection lasts.
-    async fn follow(&self, agent: &AgentClient, told: &mut HashMap<String, String>) -> Result<Ended> {
+    async fn follow(
+        &self,
+        agent: &AgentClient,
+        told: &mut HashMap<String, String>,
+        is_first: bool,
+    ) -> Result<Ended> {
         let mut events = agent.events().await?;
         // From here on nothing is missed, so what is there now is where it begins.
         let disks = agent.list_now().await?;
         let disks = disks.as_array().map(Vec::as_slice).unwrap_or_default();
         // What is there no more has gone while nobody listened.
         let is_there = |name: &String| disks.iter().any(|disk| disk["name"] == **name);
+        for name in self.names.iter().filter(|name| is_first && !is_there(name)) {
+            let name = name.escape_debug();
+            tracing::warn!("the agent has no disk that is called `{name}`: it is told of once there is one");
+        }
         let gone: Vec<String> = told.keys().filter(|name| !is_there(name)).cloned().collect();
         let gone = gone.into_iter().map(|name| json!({ "name": name, "state": "detached" }));
         for disk in gone.collect::<Vec<_>>().iter().chain(disks) {

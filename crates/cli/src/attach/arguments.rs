@@ -8,6 +8,7 @@ use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, FileSource, Result};
 use headstart_cache::Cache;
 use headstart_disk::PlanSource;
+use headstart_disk::attach::is_local;
 use headstart_export::nbd::Address;
 use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_lsmt::writable::Limits;
@@ -185,6 +186,29 @@ impl Attach {
             }
         }
         Ok(())
+    }
+
+    /// Says which options change nothing for these images and these ways to serve them.
+    pub(crate) fn warn_of_idle(&self) {
+        let is_local = self.images.iter().all(|image| is_local(&image.reference.location));
+        let about_stores = "has no effect: images in directories of this host are read where they are";
+        let (owner, mode) = (self.access.socket_owner.is_some(), self.access.socket_mode.is_some());
+        // What the kernel's nbd driver is connected to is a socket of this process alone.
+        let has_socket = self.nbd.iter().any(|address| matches!(address, Address::Unix(_)))
+            || self.vhost_user.is_some()
+            || self.fuse.is_some()
+            || self.nbd.is_empty() && !self.has_other_servers();
+        let about_sockets = "has no effect: the disk has no Unix socket and no FUSE file";
+        for (is_idle, option, why) in [
+            (is_local && self.plans.is_some(), "--plans", about_stores),
+            (is_local && self.swarm.is_some(), "--swarm", about_stores),
+            (!has_socket && owner, "--socket-owner", about_sockets),
+            (!has_socket && mode, "--socket-mode", about_sockets),
+        ] {
+            if is_idle {
+                tracing::warn!("{option} {why}");
+            }
+        }
     }
 
     /// Whether another way than NBD was asked for.

@@ -96,6 +96,10 @@ impl Attach {
         if let Some(socket) = &self.agent {
             return self.by_agent(socket);
         }
+        // An agent gives each disk all that it has.
+        if self.pid_file.is_none() {
+            self.warn_of_idle();
+        }
         // Sockets that an earlier process of the same disk left are replaced, also those of earlier versions.
         let held = self.pid_file.as_deref().map(hold_pid_file).transpose()?;
         if let Some(file) = &self.pid_file {
@@ -401,12 +405,10 @@ impl Outcome for Detached {
 
 impl fmt::Display for Detached {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "detached: {}, {:.1}% of them without waiting",
-            count(self.reads, "read"),
-            self.hits_percent
-        )?;
+        write!(f, "detached: {}", count(self.reads, "read"))?;
+        if self.reads > 0 {
+            write!(f, ", {:.1}% of them without waiting", self.hits_percent)?;
+        }
         if self.image_bytes > 0 {
             let (fetched, local) = (ByteSize(self.fetched_bytes), ByteSize(self.local_bytes));
             write!(f, "; fetched {fetched}; {local} of {} are on this host", ByteSize(self.image_bytes))?;

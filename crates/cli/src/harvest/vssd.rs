@@ -239,7 +239,7 @@ impl fmt::Display for Line<'_> {
             write!(f, ", {}", count(*clients as u64, "client"))?;
         }
         if let Some(owner) = socket_owner {
-            write!(f, ", for {owner}")?;
+            write!(f, ", its sockets belong to `{owner}`")?;
         }
         if !tls_clients.is_empty() {
             write!(f, ", for the certificates of {}", tls_clients.join(", "))?;

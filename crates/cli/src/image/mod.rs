@@ -202,6 +202,15 @@ impl Import {
 
 impl Export {
     fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
+        let ending = self.output.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let named =
+            ["qcow2", "vmdk", "vhd", "vhdx", "vdi"].into_iter().find(|it| ending.eq_ignore_ascii_case(it));
+        if let (Some(named), DiskFormat::Raw) = (named, self.format) {
+            let place = self.output.display();
+            tracing::warn!(
+                "{place} becomes a raw disk, though it is called .{named}; there is --format qcow2"
+            );
+        }
         let image = OpenImage::open(&self.image)?;
         let report = export_disk(image.disk(), &self.output, self.format, self.threads.number(), progress)
             .map_err(|e| e.about(&self.image))?;

@@ -59,7 +59,13 @@ impl Init {
             days: Some(self.days),
         };
         let made = credentials::init(&self.dir, &settings)?;
-        let hosts = made.hosts.into_iter().map(Host::of).collect();
+        let is_named = |name: &String| self.hosts.contains(name);
+        // Of a cluster without --host, all hosts are named by their roles.
+        let hosts = made.hosts.into_iter().map(|made| {
+            let by_role_only = made.made == Made::New && !self.hosts.is_empty() && !is_named(&made.name);
+            Host { by_role_only, ..Host::of(made) }
+        });
+        let hosts = hosts.collect();
         Ok(Cluster { directory: self.dir.clone(), authority: made.authority, hosts })
     }
 }
@@ -72,6 +78,8 @@ pub(super) struct Host {
     /// What became of its certificate.
     pub(super) certificate: Made,
     roles: Vec<&'static str>,
+    /// `true` if it is new, and named by an option that gives a role and not by --host beside that.
+    by_role_only: bool,
     /// The last second in which the certificate is valid.
     valid_until: String,
     #[serde(skip)]
@@ -83,7 +91,15 @@ impl Host {
         let MadeHost { name, directory, roles, made, not_after } = made;
         let certificate = made;
         let (words, roles) = (roles, roles.names().collect());
-        Self { name, directory, certificate, roles, valid_until: date_of_second(not_after), words }
+        Self {
+            name,
+            directory,
+            certificate,
+            roles,
+            by_role_only: false,
+            valid_until: date_of_second(not_after),
+            words,
+        }
     }
 }
 
@@ -92,7 +108,13 @@ impl fmt::Display for Host {
         let Self { name, directory, valid_until, words, .. } = self;
         let day = valid_until.split('T').next().unwrap_or_default();
         match self.certificate {
-            Made::New => write!(f, "{name} ({words}): made, until {day}: copy {} there", directory.display()),
+            Made::New => {
+                write!(f, "{name} ({words}): made, until {day}: copy {} there", directory.display())?;
+                if self.by_role_only {
+                    f.write_str("; it is new, and named by its role only: if that is a slip, revoke it")?;
+                }
+                Ok(())
+            }
             Made::Renewed => {
                 write!(
                     f,

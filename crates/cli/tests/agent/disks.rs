@@ -103,6 +103,8 @@ fn disks_are_watched() {
     let watch =
         |words: &str| Process::start(&mut scene.command(&format!("disk watch {words} {}", agent.option())));
     let (mut all, mut two) = (watch(""), watch("two --json"));
+    // It may be attached later.
+    two.line("that it is not there", PATIENCE, |line| line.contains("no disk that is called `two`"));
     let line = |watching: &mut Process, start: &str| {
         watching.line(start, PATIENCE, |line| line.starts_with(start));
     };
@@ -113,6 +115,9 @@ fn disks_are_watched() {
     line(&mut all, "  file://");
     line(&mut all, "  nbd+unix://");
     let is_two = |line: &str| {
+        if line.contains("no disk that is called") {
+            return false;
+        }
         let disk: Value = serde_json::from_str(line).unwrap();
         assert_eq!(disk["name"], "two");
         disk["state"] == "serving"

@@ -224,6 +224,9 @@ fn a_host_is_added_by_its_request_and_its_key_is_nowhere_else() {
     assert_eq!(part(&node4)["roles"], json!(["root"]));
     // Somebody else with that name, and with what `swarm init` made for another host.
     scene.ok("swarm request ~/other --name node4");
+    // A name that was left to the host, or mistyped.
+    let said = ["is the request of `node4`, not of `vm`", "swarm request --name vm", "add it as `node4`"];
+    scene.fails("swarm add ~/cluster vm --request ~/other/request.pem", &said);
     let refused = format!("{add} node4 --request ~/other/request.pem");
     scene.fails(&refused, &["with another key", "swarm revoke"]);
     scene.ok(&format!("swarm revoke ~/cluster node4 {}", a.option()));

@@ -23,6 +23,24 @@ fn joining(agent: &Agent<'_>) -> String {
     format!("--join {}", agent.ready["address"].as_str().unwrap())
 }
 
+/// A slip in the name of an operator makes a host that nobody has: that is said.
+#[test]
+fn a_host_that_is_named_by_its_role_only_is_pointed_out() {
+    let scene = Scene::new();
+    let made = scene.json("swarm init ~/cluster --host z2 --operator nosuch");
+    let by_role: Vec<_> =
+        made["hosts"].as_array().unwrap().iter().map(|host| &host["by_role_only"]).collect();
+    assert_eq!(by_role, [&false, &true], "{made}");
+    // It is known by now; and without --host all are named so.
+    let again = scene.ok("swarm init ~/cluster --host z3 --operator nosuch --root z4").stdout;
+    let line = |name: &str| again.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
+    assert!(
+        line("z4").contains("named by its role only") && !line("nosuch").contains("its role only"),
+        "{again}"
+    );
+    assert!(!scene.ok("swarm init ~/other --root a --operator b").stdout.contains("its role only"));
+}
+
 #[test]
 fn a_cluster_of_an_earlier_version_goes_on_as_plain_members_and_gets_roles_in_place() {
     let scene = Scene::new();

@@ -130,6 +130,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ("vssd create more --fuse ~/nothing", &["nothing"]),
         ("vssd resize none 1G", &["none", "vssd list"]),
         ("vssd resize db 1T", &["db"]),
+        ("vssd resize db 1000", &["db", "1000 bytes", "give 16384 bytes", "the least is 16384"]),
         ("vssd delete none", &["none", "vssd list"]),
         ("request none --capacity 1G", &["none", "vssd list"]),
         ("request db --capacity 16M", &["db", "no harvest VM's", "--kind harvest", "vssd list"]),

@@ -121,6 +121,8 @@ fn owners_and_modes_hold_through_restarts_and_are_changed() {
     let changed = daemon.ask(&format!("vssd access plain --socket-owner {OWNER}"));
     assert_eq!(changed["socket_owner"], json!(OWNER.to_string()));
     assert!(opens_as(OWNER, STRANGER, &plain) && !opens_as(STRANGER, GROUP, &plain));
+    let listed = scene.ok("harvest vssd list --dir ~/h").stdout;
+    assert!(listed.contains(&format!("its sockets belong to `{OWNER}`")), "{listed}");
     daemon.ask("vssd access owned");
     assert!(!opens_as(OWNER, GROUP, &owned));
     let run = scene.run("harvest vssd access owned --socket-owner no-such-user:x --dir ~/h");

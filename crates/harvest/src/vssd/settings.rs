@@ -102,8 +102,13 @@ pub(super) fn pages_of(size: u64, page_size: u32) -> Result<u32> {
     let whole = size > 0 && size.is_multiple_of(page_size.into());
     let pages = size / u64::from(page_size);
     u32::try_from(pages).ok().filter(|&pages| whole && pages < u32::MAX).ok_or_else(|| {
-        Error::invalid(format!("a size of {size} bytes is not 1 to 2^32 - 2 pages of {page_size}"))
-            .remedy("round it to whole flash pages")
+        let page = u64::from(page_size).max(1);
+        let most = page * u64::from(u32::MAX - 1);
+        let cause =
+            format!("{size} bytes are no size of a vSSD, which has whole flash pages of {page} bytes");
+        let near = size.checked_next_multiple_of(page).unwrap_or(most).clamp(page, most);
+        Error::invalid(cause)
+            .remedy(format!("give {near} bytes, or another multiple of {page}; the least is {page}"))
     })
 }
 
