@@ -54,8 +54,8 @@ pub(crate) struct Attach {
     /// Let clients of NBD and FUSE make the disk larger; without it only --size does
     #[arg(long, requires = "writable", help_heading = "Ways to serve the disk")]
     pub(crate) allow_resize: bool,
-    /// Mount the disk as a file: over this file, or as disk.raw in this directory; symbolic links of other users are
-    /// refused
+    /// Mount the disk as a file of this user's, with mode 0600: over this file, or as disk.raw in this directory;
+    /// symbolic links of other users are refused
     #[arg(long, value_name = "PATH", help_heading = "Ways to serve the disk")]
     pub(crate) fuse: Option<PathBuf>,
     /// Make a /dev/ublkbN (experimental: not tested on any kernel yet)

@@ -100,7 +100,7 @@ pub(crate) struct Create {
     /// Serve it by vhost-user-blk at this socket, too
     #[arg(long, value_name = "SOCK")]
     vhost_user: Option<PathBuf>,
-    /// Mount it as a file, too: over this file, or as disk.raw in this directory
+    /// Mount it as a file of the daemon's user, too, with mode 0600: over this file, or as disk.raw in this directory
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
     #[command(flatten)]

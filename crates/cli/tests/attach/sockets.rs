@@ -148,6 +148,45 @@ fn another_user_opens_the_file_of_a_disk_and_a_third_does_not() {
     }
 }
 
+/// Whoever may open the mount point, or owns it: the disk is of the user who attached, and no other's.
+#[test]
+fn the_file_of_a_disk_has_neither_owner_nor_mode_of_its_mount_point() {
+    let scene = passable();
+    if !installed(&["setpriv", "dd"]) || !is_root() || !Path::new("/dev/fuse").exists() {
+        return skipped("needs root and /dev/fuse");
+    }
+    for (at, points) in
+        [("mine", (0, 0o644)), ("open", (0, 0o666)), ("theirs", (STRANGER, 0o600))].into_iter().enumerate()
+    {
+        let (name, (owner, permissions)) = points;
+        let (point, directory) = (scene.path(name), scene.path(&format!("{name}.d")));
+        fs::write(&point, "").unwrap();
+        fs::create_dir(&directory).unwrap();
+        for (path, bits) in [(&point, permissions), (&directory, permissions | 0o111)] {
+            chown(path, Some(owner), Some(owner)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
+        }
+        for (mounted, file) in [(&point, point.clone()), (&directory, directory.join("disk.raw"))] {
+            for (options, expected) in [("", 0o400), ("--writable ~/vm", 0o600)] {
+                let words = format!(
+                    "file://~/store:v1 --fuse {} --cache ~/cache {}",
+                    mounted.display(),
+                    options.replace("vm", &format!("vm{at}"))
+                );
+                let attached = Attached::start(&scene, &words);
+                let found = fs::metadata(&file).unwrap();
+                assert_eq!((found.uid(), found.gid(), mode(&file)), (0, 0, expected), "{words}");
+                let (from, to) = (format!("if={}", file.display()), format!("of={}", file.display()));
+                let read = [from.as_str(), "of=/dev/null", "bs=4096", "count=1"];
+                let write = ["if=/dev/zero", to.as_str(), "bs=4096", "count=1", "conv=notrunc"];
+                assert!(!can(STRANGER, STRANGER, "dd", &read), "a stranger reads it: {words}");
+                assert!(!can(STRANGER, STRANGER, "dd", &write), "a stranger writes to it: {words}");
+                attached.detach();
+            }
+        }
+    }
+}
+
 #[test]
 fn owners_that_are_not_there_are_refused_by_name() {
     let scene = noisy(1);

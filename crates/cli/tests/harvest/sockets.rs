@@ -6,7 +6,7 @@ use crate::tools::{installed, is_root, skipped};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
 use serde_json::json;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -62,6 +62,27 @@ fn a_vssds_socket_serves_that_vssd_and_no_other() {
     assert_eq!(daemon.vssd("tenant-b")["uris"], json!([b]));
     daemon.stop();
     assert_eq!(fs::read_dir(scene.path("h/nbd")).unwrap().count(), 0, "a socket is left");
+}
+
+/// Whoever may open the mount point: the file is of the daemon's user, and no other's.
+#[test]
+fn the_file_of_a_vssd_has_neither_owner_nor_mode_of_its_mount_point() {
+    if !is_root() || !Path::new("/dev/fuse").exists() {
+        return skipped("needs root and /dev/fuse");
+    }
+    let scene = Scene::new();
+    let mut daemon = Daemon::start(&scene, "--size 1G");
+    for (name, owner, bits) in [("open", 0, 0o666), ("theirs", STRANGER, 0o600)] {
+        let file = scene.path(&format!("{name}.raw"));
+        fs::write(&file, "").unwrap();
+        chown(&file, Some(owner), Some(owner)).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(bits)).unwrap();
+        daemon.ask(&format!("vssd create {name} --fuse ~/{name}.raw"));
+        let found = fs::metadata(&file).unwrap();
+        assert_eq!((found.uid(), found.gid(), mode(&file)), (0, 0, 0o600), "{name}");
+        assert!(found.len() > 0, "{name}");
+    }
+    daemon.stop();
 }
 
 /// An address of the operator's has all vSSDs, as in version 0.1, and says so.

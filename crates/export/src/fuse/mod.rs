@@ -3,8 +3,9 @@
 //! # What is mounted
 //!
 //! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file
-//! alone (its root is a file): whoever had its path has the disk. No symbolic link of another user is followed on the
-//! way there (`place`).
+//! alone (its root is a file). The file belongs to the user of this process, with mode 0600, or 0400 where the disk is
+//! read-only; the mount point's owner and permissions do not matter. No symbolic link of another user is followed on
+//! the way there (`place`).
 //!
 //! # How a request goes
 //!
@@ -75,8 +76,8 @@ pub struct FuseSettings {
     pub workers: usize,
     /// Threads, at most, for requests that wait; started as needed.
     pub waiting_max: usize,
-    /// The users who may open the file. If not said otherwise, those who may open the mount point where that is a
-    /// file, and its owner alone where it is a directory.
+    /// The users who may open the file. If not said otherwise, the user of this process alone, whoever may open the
+    /// mount point.
     pub access: SocketAccess,
     /// Its users may make the file, and so the disk, larger.
     pub allow_resize: bool,

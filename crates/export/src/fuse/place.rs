@@ -8,7 +8,7 @@
 //! * From then on the place is an entry of the directory that was found. The kernel keeps an entry from being renamed
 //!   while something is mounted on it, so that the entry also names the mount until it goes.
 //! * In a directory that all users may write to, the entry must not belong to a user who only got there first: its
-//!   owner would be the disk's.
+//!   owner can remove it, the mount with it, and put another file in the disk's place.
 
 use super::mount_table::{MountEntry, entry_of};
 use headstart_block::guarded::{is_trusted, shell_word};
@@ -114,8 +114,8 @@ impl Place {
         let is_for_all = directory.mode() & WRITABLE_BY_ALL != 0;
         if is_for_all && !is_trusted(&found) && found.uid() != directory.uid() {
             let cause = format!(
-                "belongs to another user (id {}), in a directory that all users may write to: that user would get \
-                 the disk",
+                "belongs to another user (id {}), in a directory that all users may write to: that user could put \
+                 another file in the disk's place",
                 found.uid()
             );
             return Err(Error::new(ErrorKind::Denied, cause)

@@ -49,9 +49,9 @@ const KEEP_READ_ONLY: Duration = Duration::from_secs(3600);
 const KEEP_WRITABLE: Duration = Duration::from_secs(1);
 
 impl Tree {
-    /// Shows `image` at a mount point, whose owner it gets. A file gets the mount point's permissions too, in a
-    /// directory it is the owner's alone. The access of `settings` overrules both; who may open a file by it can pass
-    /// its directory.
+    /// Shows `image` at a mount point. The file belongs to the user of this process alone, whatever the owner and the
+    /// permissions of the mount point are, unless the access of `settings` says otherwise. A directory keeps its
+    /// permissions; who may open the file by the access of `settings` can pass it.
     pub(super) fn new(
         image: Arc<Image>,
         name: Option<OsString>,
@@ -59,18 +59,15 @@ impl Tree {
         settings: &FuseSettings,
     ) -> Self {
         let FuseSettings { access, allow_resize, .. } = settings;
-        let mode = match (access.is_default(), &name) {
-            (true, None) => mount_point.mode() & 0o777,
-            _ => access.mode(),
-        };
+        let mode = access.mode();
         let passed = |users: u32, pass: u32| {
             if !access.is_default() && mode & users != 0 { pass } else { 0 }
         };
         let face = Face {
             directory_mode: mount_point.mode() & 0o777 | passed(0o060, 0o010) | passed(0o006, 0o001),
             mode: if image.read_only { mode & 0o555 } else { mode },
-            uid: access.uid().unwrap_or(mount_point.uid()),
-            gid: access.gid().unwrap_or(mount_point.gid()),
+            uid: access.uid().unwrap_or_else(|| nix::unistd::geteuid().as_raw()),
+            gid: access.gid().unwrap_or_else(|| nix::unistd::getegid().as_raw()),
             modified: now(),
         };
         let keep = if image.read_only { KEEP_READ_ONLY } else { KEEP_WRITABLE };
