@@ -26,6 +26,7 @@ use crate::proxy::Proxy;
 use crate::rest::{self, HttpPort, Rest, Served};
 use crate::scrub::Scrub;
 use crate::stores::Stores;
+use headstart_block::guarded::{GuardedDir, open_own_file};
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_cache::Cache;
 use headstart_export::SocketAccess;
@@ -48,6 +49,9 @@ const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
 /// The rate of an agent and its disks, in an agent's directory.
 const RATE: &str = "rate";
+
+/// What the agent keeps in its directory of what lasts, where other things may be stored, too.
+const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
@@ -246,28 +250,32 @@ fn write_recent(swarm: &Swarm, path: &Path) {
     }
 }
 
-/// Makes a directory, for this user alone. One that was used before, as `mark` in it says, becomes so.
-fn make(dir: &Path, mark: &str) -> Result<()> {
-    let is_ours = dir.join(mark).exists();
+/// Makes a directory, for this user alone. One that was used before, as `mark` in it says, or that is empty becomes so;
+/// one of another user's, or that others may write to, is refused.
+fn make(dir: &Path, mark: &str) -> Result<GuardedDir> {
     private::make_directory(dir)
         .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
-    if is_ours && private::close_directory(dir)? {
+    let own = GuardedDir::open_own(dir)?;
+    let names = own.names().map_err(|e| Error::io("cannot list", e).about(dir.display()))?;
+    let is_ours = names.is_empty() || names.iter().any(|name| name == mark);
+    if is_ours && private::close(own.handle()).map_err(|e| private::not_closed(dir, e))? && !names.is_empty()
+    {
         tracing::warn!(dir = %dir.display(), "other users could look into the agent's directory; now they cannot");
     }
-    Ok(())
+    own.check_closed()?;
+    Ok(own)
 }
 
 /// Makes an agent's directory and takes its lock.
 fn take(dir: &Path) -> Result<File> {
-    make(dir, "lock")?;
-    let path = dir.join("lock");
-    let lock = private::options().create(true).truncate(false).write(true).open(&path);
-    lock_for(lock.map_err(|e| Error::io("cannot open", e).about(path.display()))?, dir)
+    make(dir, "lock")?.check_entries()?;
+    lock_for(open_own_file(&dir.join("lock"))?, dir)
 }
 
 /// Makes an agent's directory of what lasts, and locks it: what two agents write there would take each other's place.
 fn take_state(state: &Path) -> Result<File> {
-    make(state, PINS)?;
+    let own = make(state, PINS)?;
+    STATE_FILES.iter().try_for_each(|name| own.check_entry(name))?;
     let directory = File::open(state).map_err(|e| Error::io("cannot open", e).about(state.display()))?;
     lock_for(directory, state)
 }

@@ -8,8 +8,14 @@
 //! * No symbolic link is followed below that, and opening never waits for the other end of a pipe.
 //! * What is opened has to be a regular file or a directory; anything else is an error that says what it is.
 //! * A file is made only where nothing has its name.
+//!
+//! What a program keeps for itself (the directories of an agent, a cache, a cluster) is different: there it believes
+//! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse what belongs to another user.
 
-use crate::{Error, ErrorKind, Result};
+mod own;
+
+pub use own::{check_own, check_own_file, open_own_file};
+
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,
 };
@@ -273,26 +279,6 @@ impl GuardedDir {
     /// Errors of the operating system.
     pub fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()
-    }
-
-    /// Refuses a directory that belongs to another user than root and the one that this process acts as.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Denied`] then.
-    pub fn check_owner(&self) -> Result<()> {
-        let found = self
-            .handle
-            .metadata()
-            .map_err(|e| Error::io("cannot look at it", e).about(self.path.display()))?;
-        if is_trusted(&found) {
-            return Ok(());
-        }
-        let me = rustix::process::geteuid().as_raw();
-        let cause = format!("belongs to another user (id {}), who could exchange what is in it", found.uid());
-        Err(Error::new(ErrorKind::Denied, cause).about(self.path.display()).remedy(format!(
-            "run this as that user, name another directory, or take it over: `chown -R {me} {}`",
-            shell_word(&self.path.to_string_lossy())
-        )))
     }
 
     /// The error of an entry that could not be opened, which may be because of what it is.

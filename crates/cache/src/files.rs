@@ -13,11 +13,13 @@ use crate::durable;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
+use headstart_block::guarded::{check_own, check_own_file, open_own_file};
 use headstart_block::{Error, ErrorKind, Result, private};
+use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -115,14 +117,17 @@ enum Found {
     Leaving,
 }
 
+/// Options for opening a file in a directory of this user's: a symbolic link in its place is not followed, and a pipe
+/// is not waited for.
 fn options() -> fs::OpenOptions {
     let mut options = private::options();
-    options.read(true).write(true);
+    let carefully = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    options.read(true).write(true).custom_flags(carefully.bits().cast_signed());
     options
 }
 
-/// Takes from other users what they may do with a cache that is there. One that is another user's stays as it is: its
-/// files are closed, each by itself.
+/// Takes from other users what they may do with a cache that is there. One of root's that another user uses stays as it
+/// is: its files are closed, each by itself.
 fn close_to_others(path: &Path) {
     if private::close_directory(path).is_ok_and(|closed| closed) {
         tracing::warn!(dir = %path.display(), "other users could look into the cache; now they cannot");
@@ -138,7 +143,7 @@ pub(crate) fn unnamed_file() -> Result<File> {
 /// `None` where the file does not exist.
 fn open_if_there(path: &Path) -> Result<Option<File>> {
     match options().open(path) {
-        Ok(file) => Ok(Some(file)),
+        Ok(file) => check_own_file(&file, path).map(|()| Some(file)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::io("cannot open", e).about(path.display())),
     }
@@ -162,11 +167,14 @@ impl Directory {
         let was_there = Self::is_there(path).unwrap_or(false);
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
+        // It decides what is read from it: what is there was verified when it came.
+        check_own(path)?;
         if was_there {
             close_to_others(path);
         }
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
+        check_own_file(&lock, &path.join(LOCK))?;
         let directory = Self { path: path.to_owned(), boot, lock: Mutex::new(lock) };
         drop(directory.change().map_err(unusable)?);
         Ok(directory)
@@ -214,8 +222,7 @@ impl Directory {
     /// A file that is only there to be locked.
     pub(crate) fn open_lock(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
-        let opened = options().create(true).truncate(false).open(&path);
-        opened.map_err(|e| Error::io("cannot open", e).about(path.display()))
+        open_own_file(&path)
     }
 
     /// Waits until nobody else changes the directory.

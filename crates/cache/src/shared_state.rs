@@ -17,6 +17,7 @@
 use crate::mapping::Mapping;
 use crate::sidecar::allocate;
 use headstart_block::Result;
+use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -132,6 +133,8 @@ fn epoch_len(size_limit: Option<u64>) -> u64 {
 fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
+    // No link in its place is followed, and no pipe waited for.
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     let mut magic = [0; 8];
     let was_there = file.metadata()?.len() >= LEN as u64 && {

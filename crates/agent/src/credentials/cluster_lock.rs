@@ -2,6 +2,7 @@
 //!
 //! The directory itself is locked, so that there is no further file in it. Version 0.1.0 does not know the lock.
 
+use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -24,10 +25,14 @@ impl ClusterLock {
     /// Takes the lock of the directory `dir`, which has to be there.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another command has it all the time; errors of the operating system.
+    /// [`ErrorKind::Conflict`] where another command has it all the time, [`ErrorKind::Denied`] where the directory or
+    /// something in it belongs to another user; errors of the operating system.
+    #[expect(clippy::disallowed_methods, reason = "a command line waits for another one")]
     pub(super) fn take(dir: &Path) -> Result<Self> {
         let failed = |e| Error::io("cannot lock", e).about(dir.display());
-        let directory = File::open(dir).map_err(failed)?;
+        let own = GuardedDir::open_own(dir)?;
+        own.check_entries()?;
+        let directory = own.handle().try_clone().map_err(failed)?;
         for _ in 0..TRIES {
             match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Self { _directory: directory }),

@@ -39,6 +39,7 @@ mod process;
 mod record;
 mod space;
 
+use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_store::ProxyUrl;
 use keeper::Keeper;
@@ -173,7 +174,11 @@ impl Disks {
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;
-        private::close_directory(&settings.dir)?;
+        // The records in it say which commands are run.
+        let own = GuardedDir::open_own(&settings.dir)?;
+        private::close(own.handle()).map_err(|e| private::not_closed(&settings.dir, e))?;
+        own.check_closed()?;
+        own.check_entries()?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
         let disks = Arc::new(Self { settings: Arc::new(settings), keepers: Mutex::default(), events });
         for record in record::all(&disks.settings.dir)? {

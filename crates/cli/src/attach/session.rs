@@ -5,6 +5,7 @@ use super::keep_base::{self, Copies, Kept};
 use super::recording::Traces;
 use headstart_agent::disks::{Held, KeptImage, images_record};
 use headstart_agent::local::AgentSwarm;
+use headstart_block::guarded::check_own;
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
@@ -183,6 +184,8 @@ impl Session {
         progress: &dyn Progress,
     ) -> Result<Self> {
         check_writable(args)?;
+        // Also where nothing is read from it: recordings of boots are written there.
+        check_own(&args.cache_dir())?;
         let created = Instant::now();
         let around = Arc::new(Around::before(args));
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));

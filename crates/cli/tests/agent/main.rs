@@ -13,6 +13,7 @@
 //! | [`modes`] | which users can read what is kept; logs that do not grow without end |
 //! | [`orders`] | what hosts have each other do, and refuse |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
+//! | [`planted`] | directories of other users, and what other users left in one |
 //! | [`range_proxy`] | blobs for programs that are not ours |
 //! | [`rate`] | the rate that the agent and its disks keep to together |
 //! | [`renewing`] | certificates that agents renew, hosts that are added by a request, certificates that end |
@@ -56,8 +57,11 @@ mod machine;
 mod modes;
 mod orders;
 mod pinned;
+mod planted;
 mod range_proxy;
 mod rate;
+#[path = "../support/refused.rs"]
+mod refused;
 mod renewing;
 #[path = "../support/restricted.rs"]
 mod restricted;

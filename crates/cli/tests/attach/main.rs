@@ -43,6 +43,8 @@ mod others;
 mod preloading;
 mod recording;
 mod refusals;
+#[path = "../support/refused.rs"]
+mod refused;
 mod replay;
 mod running;
 #[path = "../e2e/scene.rs"]

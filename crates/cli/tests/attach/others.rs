@@ -2,7 +2,8 @@
 //! nothing that they leave there stops others for ever.
 
 use crate::attached::Attached;
-use crate::images::layered;
+use crate::images::{Web, layered};
+use crate::refused::{OTHER, give, refused};
 use crate::scene::{Run, Scene};
 use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -15,9 +16,6 @@ use std::time::{Duration, Instant};
 const ATTACH: &str = "file://~/store:v1 --nbd unix:~/d.sock";
 const WRITABLE: &str = "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock";
 const PRUNE_NOW: &str = "image prune file://~/store --older-than 0s";
-
-/// A user that is not the one of the tests.
-const OTHER: u32 = 54321;
 
 fn pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -185,6 +183,53 @@ fn a_writable_directory_of_another_user_is_refused() {
     assert_eq!(scene.fingerprint("vm"), before);
     chown(scene.path("vm"), Some(0), None).unwrap();
     Attached::start(&scene, WRITABLE).detach();
+}
+
+/// A cache says what was verified, and traces are written there, so that one of another user's is none.
+#[test]
+fn a_cache_of_another_user_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::tools::skipped("only root gives files away");
+    }
+    let scene = scene();
+    let Some(web) = Web::before(&scene) else { return };
+    let attach = |cache: &str, parts: &[&str]| {
+        for image in ["file://~/store:v1".to_owned(), web.image()] {
+            refused(&scene, &format!("attach {image} --nbd unix:~/d.sock --cache ~/{cache}"), parts);
+        }
+    };
+    let words = format!("{} --nbd unix:~/d.sock --cache ~/cache", web.image());
+    Attached::start(&scene, &words).detach();
+    let before = scene.fingerprint("cache");
+    give(&scene.path("cache"), OTHER);
+    attach("cache", &["cache", "belongs to another user (id 54321)", "chown -R 0 "]);
+    scene.fails("cache usage --dir ~/cache", &["cache", "another user", "chown -R 0 "]);
+    assert_eq!(scene.fingerprint("cache"), before);
+    give(&scene.path("cache"), 0);
+    // Also where there is no cache yet.
+    fs::create_dir(scene.path("new")).unwrap();
+    give(&scene.path("new"), OTHER);
+    attach("new", &["new", "belongs to another user", "chown -R 0 "]);
+    assert!(scene.names("new").is_empty());
+    // A link to one's own directory, by who made the link.
+    symlink(scene.path("cache"), scene.path("led")).unwrap();
+    Attached::start(&scene, &words.replace("~/cache", "~/led")).detach();
+    give(&scene.path("led"), OTHER);
+    attach("led", &["led", "symbolic link of another user (id 54321)", "chown -h 0 "]);
+    // What another user left in it while that was possible.
+    let blob = scene.names("cache").into_iter().find(|name| name.ends_with(".map")).unwrap();
+    for theirs in ["lock", &blob] {
+        let path = scene.path(&format!("cache/{theirs}"));
+        give(&path, OTHER);
+        refused(&scene, &format!("attach {words}"), &[theirs, "belongs to another user", "chown 0 "]);
+        give(&path, 0);
+    }
+    let lock = scene.path("cache/lock");
+    fs::remove_file(&lock).unwrap();
+    symlink(scene.path("made"), &lock).unwrap();
+    assert!(scene.run(&format!("attach {words}")).status == Some(1) && !scene.path("made").exists());
+    fs::remove_file(&lock).unwrap();
+    Attached::start(&scene, &words).detach();
 }
 
 /// Who may not write to a store cannot lock it either, and who may can, whatever the umask of others is.

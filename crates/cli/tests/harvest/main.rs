@@ -27,6 +27,8 @@ mod http;
 mod leases;
 mod processes;
 mod refusals;
+#[path = "../support/refused.rs"]
+mod refused;
 #[path = "../support/restricted.rs"]
 mod restricted;
 #[path = "../e2e/scene.rs"]

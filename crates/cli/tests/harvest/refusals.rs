@@ -1,11 +1,17 @@
 //! What cannot work, and what is said then.
 
 use crate::daemon::Daemon;
+use crate::refused::{OTHER, give, refused};
 use crate::scene::Scene;
+use crate::tools::is_root;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
+
+const SERVE: &str = "harvest serve ~/h --size 64M";
 
 #[test]
 fn without_a_daemon_it_is_said_how_to_start_one() {
@@ -166,4 +172,45 @@ fn where_nothing_is_to_spare_it_is_said_so() {
     daemon.refuses("request batch --capacity 16M", &["batch"]);
     let status = daemon.ask("status");
     assert_eq!((status["leases"].as_array().unwrap().len(), &status["pool"]), (0, &serde_json::json!([])));
+}
+
+/// What a daemon believes (its journal, its flash) is its user's, and it neither waits for nor follows what is in the
+/// place of its lock.
+#[test]
+fn nothing_of_another_user_is_served() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("h")).unwrap();
+    mknodat(CWD, scene.path("h/lock"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    refused(&scene, SERVE, &["h/lock", "is a pipe", "remove it"]);
+    fs::remove_file(scene.path("h/lock")).unwrap();
+    symlink(scene.path("made"), scene.path("h/lock")).unwrap();
+    refused(&scene, SERVE, &["h/lock", "is a symbolic link", "remove it"]);
+    assert!(!scene.path("made").exists());
+    fs::remove_dir_all(scene.path("h")).unwrap();
+    if !is_root() {
+        return;
+    }
+    let mut daemon = Daemon::start(&scene, "--size 64M");
+    daemon.stop();
+    for (theirs, remedy) in [("h", "chown -R 0 "), ("h/flash", "chown 0 "), ("h/journal", "chown 0 ")] {
+        give(&scene.path(theirs), OTHER);
+        let path = scene.path(theirs).display().to_string();
+        for words in [SERVE, "harvest check ~/h", "harvest rescue ~/h"] {
+            refused(&scene, words, &[&path, "belongs to another user (id 54321)", remedy]);
+        }
+        give(&scene.path(theirs), 0);
+    }
+    daemon.start_again();
+    daemon.stop();
+    // Flash elsewhere, by itself and by a link.
+    let elsewhere = "harvest serve ~/g --size 64M --flash ~/flash";
+    fs::write(scene.path("flash"), "").unwrap();
+    give(&scene.path("flash"), OTHER);
+    refused(&scene, elsewhere, &["/flash", "belongs to another user", "chown 0 "]);
+    fs::rename(scene.path("flash"), scene.path("precious")).unwrap();
+    give(&scene.path("precious"), 0);
+    symlink(scene.path("precious"), scene.path("flash")).unwrap();
+    give(&scene.path("flash"), OTHER);
+    refused(&scene, elsewhere, &["/flash", "symbolic link of another user", "chown -h 0 "]);
+    assert_eq!(fs::metadata(scene.path("precious")).unwrap().len(), 0);
 }

@@ -25,6 +25,7 @@
 
 use super::table::{self, BAD};
 use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
+use headstart_block::guarded::{check_own, check_own_file};
 use headstart_block::{Error, ErrorKind};
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::Errno;
@@ -415,17 +416,19 @@ fn is_device(file: &File) -> bool {
 fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
     #[cfg(test)]
     let _between = super::conformance::between_forks();
+    check_own(path)?;
     let device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     let mut options = OpenOptions::new();
     // What VMs wrote is for nobody else to read.
     options.read(true).write(true).create(make && !device).truncate(false).mode(0o600);
-    if device {
-        options.custom_flags(OFlags::EXCL.bits().cast_signed());
-    }
+    // A pipe is not waited for.
+    let flags = OFlags::NONBLOCK | if device { OFlags::EXCL } else { OFlags::empty() };
+    options.custom_flags(flags.bits().cast_signed());
     let file = options.open(path).map_err(|error| match error.kind() {
         io::ErrorKind::ResourceBusy => busy(path),
         _ => Error::io("cannot be opened", error).about(path.display()),
     })?;
+    check_own_file(&file, path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => Err(busy(path)),

@@ -25,7 +25,7 @@ use crate::journal::{Journal, Record, Snapshots};
 use crate::lane::{Lanes, Speed};
 use crate::vssd::{Change, Snapshot, Vssd};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
-use headstart_block::guarded::shell_word;
+use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
 use headstart_block::private;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -72,6 +72,7 @@ impl Host {
         let dir = &options.dir;
         private::make_directory(dir)
             .map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
+        let own = GuardedDir::open_own(dir)?;
         let emulated = matches!(options.flash, super::FlashPlace::Emulated { .. });
         let journal = dir.join(if emulated { "journal.emulated" } else { "journal" });
         if !journal.exists() {
@@ -81,6 +82,7 @@ impl Host {
         if private::close_directory(dir)? {
             tracing::warn!(dir = %dir.display(), "other users could look into it; now they cannot");
         }
+        own.check_closed()?;
         let remedied = |error| remedied(&options, error);
         let opened = open_flash(&options, !emulated && journal.exists()).map_err(remedied)?;
         let settings = options.settings.clone();
@@ -333,9 +335,9 @@ impl Known {
 }
 
 pub(super) fn lock_dir(dir: &Path) -> Result<File> {
+    GuardedDir::open_own(dir)?.check_entries()?;
     let path = dir.join("lock");
-    let file = private::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(|error| Error::io("cannot be opened", error).about(path.display()))?;
+    let file = open_own_file(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => {

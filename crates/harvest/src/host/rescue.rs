@@ -174,7 +174,7 @@ fn lock_there(dir: &Path) -> Result<File> {
     if !dir.is_dir() {
         return Err(Error::new(ErrorKind::NotFound, "there is no such directory").about(dir.display()));
     }
-    lock_dir(dir).map_err(|error| error.remedy("stop `headstart harvest serve` there first"))
+    lock_dir(dir)
 }
 
 /// What was found, with what can take its place.

@@ -1,0 +1,274 @@
+//! The directories and files that a program keeps for itself, and therefore believes: they are this user's or root's.
+//!
+//! Where another user was first at such a place, it decided what the program reads there: the records of an agent's
+//! disks say which commands are run. A place of another user's is refused by name, with what to do about it.
+
+use super::{GuardedDir, Like, shell_word};
+use crate::private::FILE_MODE;
+use crate::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat, readlinkat, statat};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The number of symbolic links that a path may end in, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// The permissions of others, and of the group, to write to a directory.
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+const WRITABLE_BY_GROUP: u32 = 0o020;
+
+/// A directory that everybody may write to, where each user owns what it made.
+const STICKY: u32 = 0o1000;
+
+impl GuardedDir {
+    /// Opens a directory of this program's own that the user named. A symbolic link in its place is followed only if it
+    /// belongs to root or to the user that this process acts as.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where the directory or such a link belongs to another user; errors of the operating
+    /// system.
+    pub fn open_own(path: &Path) -> Result<Self> {
+        let failed = |e: io::Error| Error::io("cannot open", e).about(path.display());
+        let found = find_own(path).map_err(failed)??;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let handle = openat(&found, ".", flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+        Ok(Self { handle: File::from(handle), path: path.to_owned() })
+    }
+
+    /// Refuses a directory that belongs to another user than root and the one that this process acts as.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] then.
+    pub fn check_owner(&self) -> Result<()> {
+        let found = self.look()?;
+        refuse_others(found.uid(), FileType::Directory, &self.path)
+    }
+
+    /// Refuses a directory that other users may write to: those of a group do not count where it is this process's.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] then.
+    pub fn check_closed(&self) -> Result<()> {
+        let found = self.look()?;
+        let is_group_other = found.gid() != rustix::process::getegid().as_raw();
+        let unwanted = WRITABLE_BY_OTHERS | if is_group_other { WRITABLE_BY_GROUP } else { 0 };
+        if found.mode() & unwanted == 0 {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::Denied, "other users may write to it, and exchange what is in it");
+        let path = shell_word(&self.path.to_string_lossy());
+        Err(error.about(self.path.display()).remedy(match found.mode() & STICKY {
+            0 => format!("keep them out: `chmod go-w {path}`, or name another directory"),
+            _ => "name a directory of your own in it, or another one".to_owned(),
+        }))
+    }
+
+    /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count: they are
+    /// given to other users.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] then; errors of the operating system.
+    pub fn check_entry(&self, name: &str) -> Result<()> {
+        let path = self.path.join(name);
+        match statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(Error::io("cannot look at it", e.into()).about(path.display())),
+            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+                FileType::Socket => Ok(()),
+                kind => refuse_others(found.st_uid, kind, &path),
+            },
+        }
+    }
+
+    /// The same for each entry: other users may have left one while they could write to the directory.
+    ///
+    /// # Errors
+    /// As [`GuardedDir::check_entry`].
+    pub fn check_entries(&self) -> Result<()> {
+        let names = self.names().map_err(|e| Error::io("cannot list", e).about(self.path.display()))?;
+        names.iter().try_for_each(|name| self.check_entry(name))
+    }
+
+    fn look(&self) -> Result<Metadata> {
+        self.handle.metadata().map_err(|e| Error::io("cannot look at it", e).about(self.path.display()))
+    }
+}
+
+/// Opens a regular file of this program's own, for reading and writing, which is made for this user alone where there
+/// is none. No symbolic link in its place is followed, and a pipe is not waited for.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] where it belongs to another user, otherwise an error that says what it is; errors of the
+/// operating system.
+pub fn open_own_file(path: &Path) -> Result<File> {
+    let failed = |e: io::Error| {
+        let is_other = e.kind() == io::ErrorKind::InvalidInput;
+        let error = Error::io("cannot open", e).about(path.display());
+        if is_other { error.remedy("remove it, or name another place") } else { error }
+    };
+    let (dir, name) = GuardedDir::around(path).map_err(failed)?;
+    let file = dir.open_or_create(name, Like::own(FILE_MODE)).map_err(failed)?;
+    check_own_file(&file, path)?;
+    Ok(file)
+}
+
+/// Refuses an open file that belongs to another user.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] then; errors of the operating system.
+pub fn check_own_file(file: &File, path: &Path) -> Result<()> {
+    let found = file.metadata().map_err(|e| Error::io("cannot look at it", e).about(path.display()))?;
+    refuse_others(found.uid(), FileType::from_raw_mode(found.mode()), path)
+}
+
+/// Refuses what a path leads to, or a symbolic link in its place, where that belongs to another user. What cannot be
+/// looked at passes: opening it reports why.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] then.
+pub fn check_own(path: &Path) -> Result<()> {
+    find_own(path).map_or(Ok(()), |found| found.map(drop))
+}
+
+/// The file or directory that a path leads to, to be looked at. The inner error says that it, or a symbolic link in its
+/// place, belongs to another user.
+fn find_own(path: &Path) -> io::Result<Result<File>> {
+    let mut way = if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
+    for _ in 0..LINKS_MAX {
+        // Without a slash at its end, behind which a link is followed.
+        way = way.components().collect();
+        let found = openat(CWD, &way, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+        let found = File::from(found);
+        let metadata = found.metadata()?;
+        if let Err(refused) = refuse_others(metadata.uid(), FileType::from_raw_mode(metadata.mode()), path) {
+            return Ok(Err(refused));
+        }
+        if !metadata.is_symlink() {
+            return Ok(Ok(found));
+        }
+        let target = readlinkat(&found, "", Vec::new())?;
+        way = way.parent().unwrap_or(Path::new(".")).join(OsStr::from_bytes(target.as_bytes()));
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// The error about a thing of this program's own that belongs to another user.
+fn refuse_others(owner: u32, kind: FileType, path: &Path) -> Result<()> {
+    let me = rustix::process::geteuid().as_raw();
+    if owner == 0 || owner == me {
+        return Ok(());
+    }
+    let word = shell_word(&path.to_string_lossy());
+    let (cause, remedy) = match kind {
+        FileType::Symlink => (
+            format!("is a symbolic link of another user (id {owner}), and is not followed"),
+            format!("remove it, or name where it leads to; or take it over: `chown -h {me} {word}`"),
+        ),
+        FileType::Directory => (
+            format!("belongs to another user (id {owner}), who could exchange what is in it"),
+            format!("run this as that user, name another directory, or take it over: `chown -R {me} {word}`"),
+        ),
+        _ => (
+            format!("belongs to another user (id {owner}), who could change what is in it"),
+            format!("run this as that user, remove it, or take it over: `chown {me} {word}`"),
+        ),
+    };
+    Err(Error::new(ErrorKind::Denied, cause).about(path.display()).remedy(remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
+
+    fn scene() -> (tempfile::TempDir, GuardedDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let guarded = GuardedDir::open(dir.path()).unwrap();
+        (dir, guarded)
+    }
+
+    /// A user that is not the one of the tests.
+    const OTHER: u32 = 54_321;
+
+    fn is_root() -> bool {
+        let is_root = rustix::process::geteuid().is_root();
+        if !is_root {
+            eprintln!("skipped in part: only root gives files away");
+        }
+        is_root
+    }
+
+    #[track_caller]
+    fn refused<T>(result: Result<T>, parts: &[&str]) {
+        let Err(error) = result else { panic!("it was taken") };
+        let said = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{said}");
+        assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+    }
+
+    #[test]
+    fn what_belongs_to_another_user_is_refused_and_links_of_others_are_not_followed() {
+        let (dir, guarded) = scene();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["mine", "theirs"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        symlink("mine", at("link")).unwrap();
+        symlink("link", at("long")).unwrap();
+        symlink("mine", at("led")).unwrap();
+        symlink("loop", at("loop")).unwrap();
+        for name in ["mine", "link", "long", "mine/", "link/", "long/."] {
+            GuardedDir::open_own(&at(name)).unwrap().create_file("x", Like::own(0o600)).unwrap();
+            check_own(&at(name)).unwrap();
+            fs::remove_file(at("mine/x")).unwrap();
+        }
+        assert!(GuardedDir::open_own(&at("loop")).is_err() && GuardedDir::open_own(&at("none")).is_err());
+        check_own(&at("none")).unwrap();
+        open_own_file(&at("mine/lock")).unwrap();
+        assert_eq!(fs::metadata(at("mine/lock")).unwrap().mode() & 0o777, 0o600);
+        guarded.check_entries().unwrap();
+        if !is_root() {
+            return;
+        }
+        chown(at("theirs"), Some(OTHER), None).unwrap();
+        lchown(at("led"), Some(OTHER), None).unwrap();
+        symlink("led", at("leads")).unwrap();
+        for name in ["led", "led/", "leads"] {
+            let parts = [name.trim_end_matches('/'), "symbolic link of another user (id 54321)", "chown -h"];
+            refused(GuardedDir::open_own(&at(name)), &parts);
+            refused(check_own(&at(name)), &parts);
+        }
+        let parts = ["theirs", "belongs to another user (id 54321)", "chown -R 0 "];
+        refused(GuardedDir::open_own(&at("theirs")), &parts);
+        refused(guarded.check_entry("theirs"), &parts);
+        refused(guarded.check_entries(), &["another user"]);
+        chown(at("mine/lock"), Some(OTHER), None).unwrap();
+        refused(open_own_file(&at("mine/lock")), &["mine/lock", "belongs to another user", "chown 0 "]);
+        guarded.check_entry("none").unwrap();
+    }
+
+    #[test]
+    fn what_other_users_may_write_to_is_not_closed() {
+        let (dir, guarded) = scene();
+        let set = |mode| fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        for (mode, remedy) in [(0o777, "chmod go-w"), (0o702, "chmod go-w"), (0o1777, "of your own in it")] {
+            set(mode);
+            refused(guarded.check_closed(), &["other users may write to it", remedy]);
+        }
+        for mode in [0o700, 0o755, 0o770, 0o711] {
+            set(mode);
+            guarded.check_closed().unwrap();
+        }
+        if is_root() {
+            chown(dir.path(), None, Some(OTHER)).unwrap();
+            set(0o770);
+            refused(guarded.check_closed(), &["chmod go-w"]);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Directories that another user made first, or has a part in: an agent and a cluster's commands believe nothing there.
+
+use crate::agent::Agent;
+use crate::images::noisy;
+use crate::refused::{OTHER, give, refused};
+use crate::scene::Scene;
+use crate::tools::is_root;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+const AGENT: &str = "agent --json --dir ~/a --cache ~/a-cache";
+
+fn set_mode(scene: &Scene, name: &str, mode: u32) {
+    fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
+}
+
+/// An agent's directory with the record of a disk, which an agent would start.
+fn plant(scene: &Scene) {
+    fs::create_dir_all(scene.path("a/disks")).unwrap();
+    let arguments = [
+        format!("file://{}:v1", scene.path("store").display()),
+        "--nbd".to_owned(),
+        "unix:x.sock".to_owned(),
+    ];
+    let record = serde_json::json!({
+        "version": 1, "name": "x", "arguments": arguments, "directory": scene.path("").to_str().unwrap(),
+        "served": true, "restarts": 0
+    });
+    fs::write(scene.path("a/disks/x.json"), record.to_string()).unwrap();
+}
+
+#[test]
+fn an_agent_runs_no_record_that_another_user_has_left() {
+    let scene = noisy(1);
+    if !is_root() {
+        return;
+    }
+    plant(&scene);
+    for name in ["a", "a/disks", "a/disks/x.json"] {
+        give(&scene.path(name), OTHER);
+    }
+    for (theirs, remedy) in [("a", "chown -R 0 "), ("a/disks", "chown -R 0 "), ("a/disks/x.json", "chown 0 ")]
+    {
+        let path = scene.path(theirs).display().to_string();
+        refused(&scene, AGENT, &[&path, "belongs to another user (id 54321)", remedy]);
+        assert!(!scene.path("x.sock").exists(), "{theirs}: its disk was started");
+        give(&scene.path(theirs), 0);
+    }
+    // It is a record like any other.
+    let agent = Agent::start(&scene, "a", "");
+    agent.disk_that("started", |disk| disk["name"] == "x" && disk["state"] == "serving");
+    agent.detach("x");
+}
+
+#[test]
+fn an_agents_directories_are_its_users_and_nothing_of_others_is_in_them() {
+    let scene = noisy(1);
+    if !is_root() {
+        return;
+    }
+    fs::create_dir_all(scene.path("elsewhere")).unwrap();
+    for name in ["theirs", "shared", "state"] {
+        fs::create_dir(scene.path(name)).unwrap();
+    }
+    give(&scene.path("theirs"), OTHER);
+    symlink(scene.path("elsewhere"), scene.path("link")).unwrap();
+    give(&scene.path("link"), OTHER);
+    let others = "belongs to another user";
+    refused(&scene, &format!("{AGENT} --state ~/theirs"), &["theirs", others, "chown -R 0 "]);
+    let link = ["link", "symbolic link of another user (id 54321)", "chown -h 0 "];
+    for words in [
+        "agent --json --dir ~/link --cache ~/a-cache",
+        "agent --json --dir ~/a --cache ~/link",
+        "agent --json --dir ~/a --cache ~/a-cache --state ~/link",
+    ] {
+        refused(&scene, words, &link);
+        assert!(scene.names("elsewhere").is_empty(), "{words}");
+    }
+    refused(&scene, "agent --json --dir ~/a --cache ~/theirs", &["theirs", others, "chown -R 0 "]);
+    fs::write(scene.path("state/tracker"), "").unwrap();
+    give(&scene.path("state/tracker"), OTHER);
+    refused(&scene, &format!("{AGENT} --state ~/state"), &["state/tracker", others, "chown 0 "]);
+    // Something else is there, and others may write to it.
+    fs::write(scene.path("shared/file"), "").unwrap();
+    for (mode, remedy) in [(0o777, "chmod go-w"), (0o1777, "a directory of your own in it")] {
+        set_mode(&scene, "shared", mode);
+        let words = "agent --json --dir ~/shared --cache ~/a-cache";
+        refused(&scene, words, &["shared", "other users may write to it", remedy]);
+    }
+    assert_eq!(scene.names("shared"), ["file"]);
+    // What is only too open is closed.
+    let mut agent = Agent::start(&scene, "a", "");
+    agent.stop();
+    set_mode(&scene, "a", 0o777);
+    agent.again();
+    assert_eq!(fs::metadata(scene.path("a")).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_neither_waited_for_nor_made_elsewhere() {
+    let scene = noisy(1);
+    fs::create_dir(scene.path("a")).unwrap();
+    set_mode(&scene, "a", 0o700);
+    mknodat(CWD, scene.path("a/lock"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    refused(&scene, AGENT, &["a/lock", "is a pipe", "remove it"]);
+    fs::remove_file(scene.path("a/lock")).unwrap();
+    symlink(scene.path("made"), scene.path("a/lock")).unwrap();
+    refused(&scene, AGENT, &["a/lock", "is a symbolic link", "remove it"]);
+    assert!(!scene.path("made").exists());
+}
+
+#[test]
+fn a_cluster_is_made_and_changed_in_no_directory_of_another_user() {
+    let scene = Scene::new();
+    if !is_root() {
+        return;
+    }
+    fs::create_dir(scene.path("theirs")).unwrap();
+    give(&scene.path("theirs"), OTHER);
+    let parts = ["theirs", "belongs to another user (id 54321)", "chown -R 0 "];
+    scene.fails("swarm init ~/theirs --host a", &parts);
+    scene.fails("swarm request ~/theirs --name c", &parts);
+    assert!(scene.names("theirs").is_empty());
+    scene.ok("swarm init ~/cluster --host a --host b");
+    scene.ok("swarm request ~/of-c --name c");
+    let before = scene.fingerprint("cluster");
+    give(&scene.path("cluster"), OTHER);
+    let parts = ["cluster", "belongs to another user (id 54321)", "chown -R 0 "];
+    for words in [
+        "swarm init ~/cluster --host a",
+        "swarm add ~/cluster c --request ~/of-c/request.pem",
+        "swarm revoke ~/cluster b",
+        "swarm rekey ~/cluster",
+    ] {
+        scene.fails(words, &parts);
+    }
+    assert_eq!(scene.fingerprint("cluster"), before);
+    give(&scene.path("cluster"), 0);
+    scene.ok("swarm init ~/cluster --host d");
+}

@@ -1,0 +1,31 @@
+//! A command that must not go on: it ends by itself, soon, and says why.
+
+use crate::scene::Scene;
+use headstart_testkit::process::Process;
+use std::os::unix::fs::lchown;
+use std::path::Path;
+use std::time::Duration;
+
+/// A user that is not the one of the tests, and that no other program has files of.
+pub(crate) const OTHER: u32 = 54_321;
+
+/// Until a command has ended that finds at once what is wrong, on a busy machine, too.
+const SOON: Duration = Duration::from_secs(60);
+
+/// Runs a command that would go on if it were not refused. It fails, and what it says has all of `parts`.
+#[track_caller]
+pub(crate) fn refused(scene: &Scene, words: &str, parts: &[&str]) {
+    let mut process = Process::start(&mut scene.command(words));
+    let status = process.end(SOON);
+    let said = process.said();
+    assert_eq!(status.code(), Some(1), "{words}: {said}");
+    for part in parts {
+        assert!(said.contains(part), "no `{part}` in it: {words}: {said}");
+    }
+}
+
+/// Gives a file, a directory or a symbolic link to another user, as root can.
+#[track_caller]
+pub(crate) fn give(path: &Path, to: u32) {
+    lchown(path, Some(to), Some(to)).unwrap();
+}
