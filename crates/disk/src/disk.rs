@@ -116,6 +116,18 @@ impl Disk {
         self.preloader.as_ref()
     }
 
+    /// Makes durable what was written, and has the writable layer note that, so that an attach that finds less refuses.
+    ///
+    /// # Errors
+    /// What could not be made durable. A note that could not be written is warned of.
+    pub fn settle(&self) -> Result<()> {
+        self.flush()?;
+        if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {
+            tracing::warn!(%error, "a loss of the last records of a writable layer may not be noticed");
+        }
+        Ok(())
+    }
+
     /// Ends all waiting: reads that need bytes from elsewhere fail from now on.
     pub fn close(&self) {
         if let Some(puller) = &self.puller {
@@ -381,5 +393,9 @@ impl Drop for Disk {
         // Fetches under way hold what they need; without this they would go on for a disk that is gone.
         self.close();
         self.collecting = None;
+        // The collector may have written records since the disk was settled.
+        if let Some(writable) = self.writable() {
+            let _ = writable.note_logs();
+        }
     }
 }

@@ -45,6 +45,7 @@ pub(super) fn compact(dir: &Path, terminal: &Terminal) -> Result<Compacted> {
         }
     }
     disk.flush().map_err(about)?;
+    disk.note_logs().map_err(about)?;
     let space = disk.space();
     drop(disk);
     Ok(Compacted {

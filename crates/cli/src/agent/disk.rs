@@ -1,8 +1,8 @@
 //! `headstart disk ...`: the disks of an agent.
 
 use super::client::AgentClient;
-use super::compact;
 use super::watch::Watch;
+use super::{compact, repair};
 use crate::report::{Outcome, Report, count};
 use crate::terminal::Terminal;
 use clap::{Args, Subcommand};
@@ -51,6 +51,18 @@ pub(crate) enum DiskCommand {
         /// The directory that was given with --writable
         dir: PathBuf,
     },
+    /// Give up what is damaged of the index of a writable directory, so that the disk attaches again with what is left
+    #[command(after_help = "Example:\n  cp -a --sparse=always /var/lib/vm1 /var/lib/vm1.damaged\n  \
+                      headstart disk repair /var/lib/vm1\n\n\
+                      An attach that finds less than was flushed refuses. A copy of `data` and `index` of the same \
+                      moment is better, where there is one. Without one, the disk goes on with the writes in front of \
+                      the damage. All later ones are lost, and the next attach drops their data; what they had \
+                      replaced may read as zeros. What is cut off is kept in index.torn. Check the file system on \
+                      the disk afterwards.")]
+    Repair {
+        /// The directory that was given with --writable
+        dir: PathBuf,
+    },
 }
 
 #[derive(Args)]
@@ -79,6 +91,7 @@ impl DiskCommand {
                 Ok(Box::new(Listed { disks }))
             }
             Self::Compact { dir } => Ok(Box::new(compact::compact(dir, terminal)?)),
+            Self::Repair { dir } => Ok(Box::new(repair::repair(dir)?)),
             Self::Detach { name, agent } => Ok(Box::new(DiskReport(agent.client()?.detach(name)?))),
         }
     }

@@ -6,12 +6,14 @@
 //! | [`client`] | how other commands ask it |
 //! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
 //! | [`disk`] | `headstart disk ...`: its disks |
+//! | [`repair`] | `headstart disk repair`: a writable directory whose index is damaged |
 //! | [`watch`] | `headstart disk watch`: what becomes of them |
 
 mod arguments;
 mod client;
 mod compact;
 mod disk;
+mod repair;
 mod watch;
 
 pub(crate) use arguments::{AgentArgs, host_name};

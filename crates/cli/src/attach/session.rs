@@ -6,7 +6,7 @@ use super::recording::Traces;
 use headstart_agent::disks::{Held, KeptImage, images_record};
 use headstart_agent::local::AgentSwarm;
 use headstart_block::guarded::check_own;
-use headstart_block::{BlockDevice, ByteSize, Digest, Error, ErrorKind, Result};
+use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::{attach_local, attach_remote, is_local};
 use headstart_disk::{
@@ -275,7 +275,7 @@ impl Session {
         }
         let mut result = Ok(());
         for disk in &self.disks {
-            let flushed = disk.disk.flush().map_err(|e| e.about(&disk.image));
+            let flushed = disk.disk.settle().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
             if for_good {
                 disk.hold.release();

@@ -18,6 +18,7 @@
 //! | [`replay`] | recorded reads against this server and others |
 //! | [`shortened`] | mapped files that are made shorter while they are used |
 //! | [`sockets`] | what sockets replace, and which users can open them |
+//! | [`lost_records`] | an index that lost its end is refused, or the loss is told of |
 //! | [`space`] | what writable directories take, at most |
 //! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
 //!
@@ -38,6 +39,7 @@ mod files;
 mod images;
 mod keep_base;
 mod leases;
+mod lost_records;
 mod nbd;
 mod others;
 mod preloading;

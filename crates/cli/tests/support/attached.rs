@@ -61,6 +61,13 @@ impl Attached {
         self.process.line("a warning", PATIENCE, |line| line.starts_with("headstart: warning: "))
     }
 
+    /// The first warning that has `part` in it, waiting for it.
+    #[track_caller]
+    pub(crate) fn warning_with(&mut self, part: &str) -> String {
+        let is_it = |line: &str| line.starts_with("headstart: warning: ") && line.contains(part);
+        self.process.line(part, PATIENCE, is_it)
+    }
+
     /// Asks it to detach, by SIGTERM; it does, and this is its report.
     #[track_caller]
     pub(crate) fn detach(self) -> Value {

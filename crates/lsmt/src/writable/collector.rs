@@ -194,6 +194,7 @@ impl WritableDisk {
         let settled = self.settle(collector);
         // Where that fails it is tried again by the next step.
         let _ = self.note_copied_up();
+        let _ = self.note_grown_logs(load);
         let facts = self.facts(collector, load);
         match collector.policy.next(&self.limits(), &facts) {
             Action::Rest => return Ok(collector.retry(&self.generation()) || settled),

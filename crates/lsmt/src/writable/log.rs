@@ -27,9 +27,10 @@
 //!   checksum: over what stands in the place of the seal before, of which only the form may be damaged, or over
 //!   the records before that, which may be whole where their seal is not.
 //!
-//! So a flipped bit anywhere in front of the last group is noticed. In the last group it is taken for a torn
-//! tail, because it looks like one. The chain of checksums keeps a group from counting at any other
-//! place or in any other pair.
+//! So a flipped bit anywhere in front of the last group is noticed. In the last group it looks like a torn tail, and
+//! a log without its last groups looks like a whole one. Both are noticed up to the place that `state.json` notes
+//! (`noted.rs`): a log that does not get there is damaged. The chain of checksums keeps a group from counting at any
+//! other place or in any other pair.
 
 use super::files::LogFile;
 use crate::Segment;
@@ -56,6 +57,13 @@ pub(super) struct Log {
     chain: u32,
 }
 
+/// The end of a log at some time: its bytes, and the checksum of the last seal in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LogEnd {
+    pub(super) bytes: u64,
+    pub(super) checksum: u32,
+}
+
 /// A group that is in the file but not yet synced.
 pub(super) struct Written {
     position: u64,
@@ -75,6 +83,11 @@ impl Log {
         self.position
     }
 
+    /// Where it ends.
+    pub(super) fn end(&self) -> LogEnd {
+        LogEnd { bytes: self.position, checksum: self.chain }
+    }
+
     /// Writes the first records as a group. Until [`Log::accept`] takes it, the next group goes to the same place.
     pub(super) fn write_group(&self, file: &dyn LogFile, records: &[Segment]) -> Result<Written> {
         let records = &records[..records.len().min(GROUP_MAX)];
@@ -92,42 +105,99 @@ impl Log {
         self.chain = group.chain;
     }
 
-    /// Replays the whole groups of a log and, when all of it was judged, cuts off a torn tail, for the caller to
-    /// sync. Records must lie within `data_end` sectors of the data file, which was synced before them.
+    /// Replays the whole groups of a log. What is behind them is the tail that an interrupted flush left, for the
+    /// caller to cut off. Records must lie within `data_end` sectors of the data file, which was synced before them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where it is damaged, or does not go as far as was
+    /// `noted`.
     pub(super) fn recover(
         file: &dyn LogFile,
         uuid: Uuid,
         data_end: u64,
+        noted: Option<LogEnd>,
         replay: &mut impl FnMut(Segment),
     ) -> Result<Self> {
         let len = file.len()?;
         let mut log = Self::new(uuid);
         let mut reader = Reader::new(PAGE_SIZE as u64, len);
         let mut group = Vec::new();
-        while reader.read_group(file, &mut group)? == Found::Group && is_sealed(&group, log.chain) {
-            let (records, seal) = group.split_at(group.len() - RECORD);
-            for record in records.as_chunks::<RECORD>().0 {
-                let segment = Segment::from_record(*record);
+        let mut reaches = noted.is_none_or(|noted| noted == log.end());
+        while log.next(file, &mut reader, &mut group)? {
+            for segment in records_of(&group) {
                 if !is_sound(segment, data_end) {
-                    return Err(damaged(format!("record {segment:?} points outside the data file")));
+                    return Err(Error::corrupt(format!("record {segment:?} points outside the data file")));
                 }
                 replay(segment);
             }
-            log.chain = seal_fields(seal).1;
-            log.position = reader.consumed;
+            log.pass(&reader, &group);
+            reaches |= noted == Some(log.end());
+        }
+        if let Some(noted) = noted.filter(|_| !reaches) {
+            return Err(log.falls_short(len, noted));
         }
         if log.position < len {
             log.judge_tail(file, len)?;
-            file.set_len(log.position)?;
         }
         Ok(log)
+    }
+
+    /// The whole groups of a log up to the first that is damaged, whatever is behind it; `true` if they go as far as
+    /// was `noted`.
+    pub(super) fn salvage(
+        file: &dyn LogFile,
+        uuid: Uuid,
+        data_end: u64,
+        noted: Option<LogEnd>,
+    ) -> Result<(Self, bool)> {
+        let mut log = Self::new(uuid);
+        let mut reader = Reader::new(PAGE_SIZE as u64, file.len()?);
+        let mut group = Vec::new();
+        let mut reaches = noted.is_none_or(|noted| noted == log.end());
+        while log.next(file, &mut reader, &mut group)?
+            && records_of(&group).all(|segment| is_sound(segment, data_end))
+        {
+            log.pass(&reader, &group);
+            reaches |= noted == Some(log.end());
+        }
+        Ok((log, reaches))
+    }
+
+    /// Reads the next group; `true` if it is whole.
+    fn next(&self, file: &dyn LogFile, reader: &mut Reader, group: &mut Vec<u8>) -> Result<bool> {
+        Ok(reader.read_group(file, group)? == Found::Group && is_sealed(group, self.chain))
+    }
+
+    /// Counts in the group that was read.
+    fn pass(&mut self, reader: &Reader, group: &[u8]) {
+        self.chain = seal_fields(group).1;
+        self.position = reader.consumed;
+    }
+
+    /// The error of a log whose whole groups do not lead to the place that was noted.
+    fn falls_short(&self, len: u64, noted: LogEnd) -> Error {
+        let (position, durable) = (self.position, noted.bytes);
+        Error::corrupt(if len < durable {
+            let missing = durable - len;
+            format!(
+                "it has {len} bytes, but {durable} were durable: {missing} are missing, and what was flushed by them"
+            )
+        } else if position < durable {
+            let lost = durable - position;
+            format!(
+                "the records at byte {position} fail their checksum: of {durable} bytes that were durable, {lost} are \
+                 damaged, and what was flushed by them"
+            )
+        } else {
+            format!("its first {durable} bytes are not those that were durable when state.json was written")
+        })
     }
 
     /// Refuses a tail that an interrupted flush cannot have left.
     fn judge_tail(&self, file: &dyn LogFile, len: u64) -> Result<()> {
         let tail = len.saturating_sub(self.position);
         let refused = || {
-            damaged(format!(
+            Error::corrupt(format!(
                 "the records at byte {} fail their checksum, and later ones show that it is no torn tail",
                 self.position
             ))
@@ -139,6 +209,12 @@ impl Log {
         file.read_at(&mut bytes, self.position)?;
         if has_later_group(&bytes, self.chain) { Err(refused()) } else { Ok(()) }
     }
+}
+
+/// The records of a group without its seal.
+fn records_of(group: &[u8]) -> impl Iterator<Item = Segment> {
+    let records = &group[..group.len() - RECORD];
+    records.as_chunks::<RECORD>().0.iter().map(|record| Segment::from_record(*record))
 }
 
 /// Whether a group starts in `tail` behind its first record; `chain` is the checksum of the seal before it.
@@ -256,11 +332,6 @@ fn is_sound(segment: Segment, data_end: u64) -> bool {
         && segment.end() <= Segment::PADDING_OFFSET
         && segment.moffset() >= FIRST_DATA_SECTOR
         && segment.mend() <= data_end
-}
-
-fn damaged(cause: String) -> Error {
-    Error::corrupt(cause)
-        .remedy("the index of the writable layer was damaged: restore the directory from a copy")
 }
 
 fn seal(records: usize, checksum: u32) -> Segment {

@@ -5,8 +5,9 @@
 //! ```text
 //! data, index        a pair: data appended to one file, a log of records in the other
 //! data.1, index.1    a later pair, and so on
-//! state.json         the disk's size and parent, and the pairs that count, lowest first
+//! state.json         the disk's size and parent, the pairs that count, lowest first, and how far their logs go
 //! lock               locked by the process that has the disk open
+//! index.torn         what was cut off a log when it was opened last; for people
 //! base               a copy of the base, where its user wants one; not this module's
 //! ```
 //!
@@ -80,6 +81,7 @@ mod files;
 mod gate;
 mod lack;
 mod log;
+mod noted;
 mod pace;
 mod pair;
 mod policy;
@@ -111,6 +113,7 @@ use uuid::Uuid;
 
 pub use collect::{Collected, Usage};
 pub use gate::SpaceStatus;
+pub use noted::Repaired;
 pub use policy::{Limits, Load};
 
 /// Records that may wait for a flush; a writer that finds more flushes first. 1 MiB of memory.
@@ -304,8 +307,8 @@ impl WritableDisk {
             return Err(Error::new(ErrorKind::Conflict, "it is a writable layer already").remedy("open it"));
         }
         let state = State::new(new.uuid, new.parent.clone(), new.size, &[0, 1]);
-        let (pair, runs) = Pair::recover(&*directory, &state.pairs[0])?;
-        check_inside(&runs, new.size)?;
+        let (pair, runs) = Pair::recover(&*directory, &state.pairs[0], None)?;
+        noted::check_inside(&runs, new.size)?;
         pair.sync_both()?;
         let active = Pair::create(&*directory, &state, 1)?;
         directory.sync()?;
@@ -336,8 +339,8 @@ impl WritableDisk {
         directory.sync()?;
         let mut pairs = Vec::new();
         for files in &state.pairs {
-            let (pair, runs) = Pair::recover(&*directory, files)?;
-            check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
+            let (pair, runs) = Pair::recover(&*directory, files, state.noted(&files.index))?;
+            noted::check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
             // What a killed process left may be in the page cache only. From here on it can be seen, and a
             // flush would have nothing to do for it.
             pair.sync_both()?;
@@ -683,16 +686,4 @@ fn check_base(base: Option<&dyn BlockDevice>, size: u64) -> Result<()> {
         .remedy("give it at least that size")),
         _ => Ok(()),
     }
-}
-
-fn check_inside(runs: &RunMap, size: u64) -> Result<()> {
-    if runs.end() > size / SECTOR_SIZE {
-        return Err(Error::corrupt(format!(
-            "it has records up to sector {}, but the disk has {} sectors",
-            runs.end(),
-            size / SECTOR_SIZE
-        ))
-        .remedy("state.json is not the one that belongs to it: restore the directory from a copy"));
-    }
-    Ok(())
 }

@@ -2,7 +2,8 @@
 
 use super::data_file::DataFile;
 use super::files::{Directory, LogFile};
-use super::log::{self, Log, Written};
+use super::log::{self, Log, LogEnd, Written};
+use super::noted;
 use super::runs::RunMap;
 use super::space::FileRange;
 use super::state::{PairFiles, State};
@@ -31,6 +32,8 @@ pub(super) struct Pair {
     log: Mutex<PairLog>,
     /// Bytes of the log, as of the last group.
     log_bytes: AtomicU64,
+    /// Bytes of the log of which `state.json` notes that they are durable.
+    noted_bytes: AtomicU64,
     uuid: Uuid,
 }
 
@@ -39,6 +42,16 @@ pub(super) struct PairLog {
     pub(super) file: Box<dyn LogFile>,
     pub(super) log: Log,
     pub(super) unwritten: Vec<Segment>,
+}
+
+/// The log of a pair that may be damaged.
+pub(super) struct Salvaged {
+    /// Its file.
+    pub(super) file: Box<dyn LogFile>,
+    /// Its whole groups.
+    pub(super) log: Log,
+    /// `true` if these go as far as was noted.
+    pub(super) reaches: bool,
 }
 
 impl Pair {
@@ -64,15 +77,19 @@ impl Pair {
     }
 
     fn assemble(number: u64, data: Box<dyn LogFile>, log: PairLog, end: u64, uuid: Uuid) -> Self {
-        let log_bytes = AtomicU64::new(log.log.len());
+        let (log_bytes, noted_bytes) = (AtomicU64::new(log.log.len()), AtomicU64::new(0));
         let (end, punched) = (AtomicU64::new(end), AtomicU64::new(0));
         let data = DataFile::new(data);
-        Self { number, data, end, punched, log: Mutex::new(log), log_bytes, uuid }
+        Self { number, data, end, punched, log: Mutex::new(log), log_bytes, noted_bytes, uuid }
     }
 
-    /// Opens a pair and replays its log; the torn tail of an interrupted flush is cut off both files,
-    /// which are the caller's to sync.
-    pub(super) fn recover(directory: &dyn Directory, files: &PairFiles) -> Result<(Self, RunMap)> {
+    /// Opens a pair and replays its log, which must go as far as was `noted`; the torn tail of an interrupted flush is
+    /// cut off both files, which are the caller's to sync.
+    pub(super) fn recover(
+        directory: &dyn Directory,
+        files: &PairFiles,
+        noted: Option<LogEnd>,
+    ) -> Result<(Self, RunMap)> {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
         let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
         let named = |name: &str| format!("{}/{name}", directory.name());
@@ -88,19 +105,52 @@ impl Pair {
         let data_len = data.len()?;
         let tag = index_header.user_tag.to_text();
         let log = if tag == SEALED_TAG {
-            Log::recover(&*index, uuid, data_len / SECTOR_SIZE, &mut replay)
+            Log::recover(&*index, uuid, data_len / SECTOR_SIZE, noted, &mut replay)
         } else if tag.starts_with(SEALED_TAG_STEM) {
             Err(Error::unsupported(format!("its log is of the form {tag}"))
                 .remedy("use the program that made it"))
+        } else if noted.is_some() {
+            Err(Error::corrupt("its header is not the one that it had"))
         } else {
             log::replay_plain(&*index, data_len / SECTOR_SIZE, &mut replay).map(|()| Log::new(uuid))
         };
-        let log = log.map_err(|e| e.about(named(&files.index)))?;
-        if tag == SEALED_TAG && end * SECTOR_SIZE < data_len {
-            data.set_len(end * SECTOR_SIZE)?;
+        let log = log.map_err(|e| {
+            let is_damaged = e.kind() == ErrorKind::Corrupt;
+            let e = e.about(named(&files.index));
+            if is_damaged { e.remedy(noted::remedy(files, &directory.name())) } else { e }
+        })?;
+        if tag == SEALED_TAG {
+            noted::cut_tail(directory, &*index, &files.index, &log)?;
+            if end * SECTOR_SIZE < data_len {
+                if noted != Some(log.end()) {
+                    let bytes = data_len - end * SECTOR_SIZE;
+                    noted::warn_of_data(&named(&files.data), bytes);
+                }
+                data.set_len(end * SECTOR_SIZE)?;
+            }
         }
         let log = PairLog { file: index, log, unwritten: Vec::new() };
-        Ok((Self::assemble(number, data, log, end, uuid), runs))
+        let pair = Self::assemble(number, data, log, end, uuid);
+        pair.set_noted(noted.map_or(0, |noted| noted.bytes));
+        Ok((pair, runs))
+    }
+
+    /// The log of a pair, whatever is behind its whole groups; `None` for a pair of another program.
+    pub(super) fn salvage_log(
+        directory: &dyn Directory,
+        files: &PairFiles,
+        noted: Option<LogEnd>,
+    ) -> Result<Option<Salvaged>> {
+        let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
+        let named = |name: &str| format!("{}/{name}", directory.name());
+        let header = read_header(&*index).map_err(|e| e.about(named(&files.index)))?;
+        if header.user_tag != UserTag::new(SEALED_TAG)? {
+            return Ok(None);
+        }
+        let data_end = data.len()? / SECTOR_SIZE;
+        let salvaged = Log::salvage(&*index, header.uuid, data_end, noted);
+        let (log, reaches) = salvaged.map_err(|e| e.about(named(&files.index)))?;
+        Ok(Some(Salvaged { file: index, log, reaches }))
     }
 
     /// Whether a log with seals may be continued here: not behind a log that was made without.
@@ -198,7 +248,18 @@ impl Pair {
     /// Puts another file with another log, of the same records or more, in the place of the log.
     pub(super) fn replace_log(&self, log: &mut PairLog, file: Box<dyn LogFile>, new: Log) {
         self.log_bytes.store(new.len(), Ordering::Relaxed);
+        self.set_noted(0);
         (log.file, log.log) = (file, new);
+    }
+
+    /// Bytes that the log has beyond what is noted of it, its header apart.
+    pub(super) fn unnoted_bytes(&self) -> u64 {
+        self.log_bytes().saturating_sub(self.noted_bytes.load(Ordering::Relaxed).max(PAGE_SIZE as u64))
+    }
+
+    /// So many bytes of the log are noted.
+    pub(super) fn set_noted(&self, bytes: u64) {
+        self.noted_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of the log's file that count.

@@ -4,7 +4,8 @@
 //! the map in memory, a thousand runs under one lock, while clients go on; then the records that came meanwhile
 //! follow. Whatever mixture of earlier and later runs the first part has, the records behind it lead to the same
 //! map as the old log, which gets them, too. Then the file is renamed over the old log. So a crash leaves either of two
-//! logs that say the same, and a failure leaves the old one.
+//! logs that say the same, and a failure leaves the old one. What is noted of the old one's end (`noted.rs`) is not
+//! true of the new one, so it is taken back first.
 //!
 //! Flushes wait for all of this; it takes as long as writing 16 bytes a run.
 
@@ -62,7 +63,8 @@ impl WritableDisk {
     pub(super) fn compact_log(&self) -> Result<()> {
         // Nobody sets runs aside, or puts another pair on top.
         let _one = lock(&self.snapshots);
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
+        self.withdraw_note(&mut state)?;
         let mut flusher = lock(&self.flusher);
         self.flush_with(&mut flusher)?;
         let generation = self.generation();

@@ -5,6 +5,7 @@
 //! describes a whole disk. Files it does not name are leftovers of an interrupted step.
 
 use super::files::Directory;
+use super::log::LogEnd;
 use crate::Segment;
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
 use serde::{Deserialize, Serialize};
@@ -39,6 +40,20 @@ pub(super) struct State {
     pub(super) virtual_size: u64,
     /// The pairs, lowest first; the last one takes the writes.
     pub(super) pairs: Vec<PairFiles>,
+    /// How far logs of pairs go at least. Version 0.1.0 passes over it, and drops it when it changes the state.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) logs: Vec<NotedLog>,
+}
+
+/// How far the log of a pair goes at least: what was durable of it at some time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct NotedLog {
+    /// The name of its file.
+    pub(super) index: String,
+    /// Bytes of the file.
+    pub(super) bytes: u64,
+    /// The checksum in the last seal of these.
+    pub(super) checksum: u32,
 }
 
 /// The names of a pair's files.
@@ -71,12 +86,29 @@ fn number_of(name: &str) -> Option<u64> {
 impl State {
     pub(super) fn new(uuid: Uuid, parent: String, virtual_size: u64, pairs: &[u64]) -> Self {
         let pairs = pairs.iter().copied().map(PairFiles::of).collect();
-        Self { version: VERSION, uuid, parent, reference: None, copied_up_bytes: 0, virtual_size, pairs }
+        let (reference, copied_up_bytes, logs) = (None, 0, Vec::new());
+        Self { version: VERSION, uuid, parent, reference, copied_up_bytes, virtual_size, pairs, logs }
     }
 
     /// The same state with other pairs.
     pub(super) fn with_pairs(&self, pairs: &[u64]) -> Self {
-        Self { pairs: pairs.iter().copied().map(PairFiles::of).collect(), ..self.clone() }
+        let pairs: Vec<_> = pairs.iter().copied().map(PairFiles::of).collect();
+        // The number of a pair that is gone may be given to another one.
+        let stays = |log: &&NotedLog| pairs.iter().any(|files| files.index == log.index);
+        let logs = self.logs.iter().filter(stays).cloned().collect();
+        Self { pairs, logs, ..self.clone() }
+    }
+
+    /// The same state without a note of the log in the file `index`.
+    pub(super) fn without_log(&self, index: &str) -> Self {
+        let logs = self.logs.iter().filter(|log| log.index != index).cloned().collect();
+        Self { logs, ..self.clone() }
+    }
+
+    /// The end that is noted of the log in the file `index`.
+    pub(super) fn noted(&self, index: &str) -> Option<LogEnd> {
+        let log = self.logs.iter().find(|log| log.index == index)?;
+        Some(LogEnd { bytes: log.bytes, checksum: log.checksum })
     }
 
     /// The numbers of its pairs, lowest pair first.

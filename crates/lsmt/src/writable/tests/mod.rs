@@ -10,6 +10,7 @@ mod holes;
 mod lacking;
 mod limited;
 mod model;
+mod noted;
 mod seals;
 mod sim;
 mod steps;

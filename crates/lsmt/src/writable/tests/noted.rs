@@ -1,0 +1,334 @@
+//! Logs that lost what was durable: noticed up to the place that was noted, and repaired on request.
+
+use super::super::noted::TORN;
+use super::super::state::State;
+use super::super::{Load, NewDisk, Repaired, WritableDisk};
+use super::model::{Op, cases};
+use super::sim::{Dice, Fault, Machine};
+use super::steps::{fail_every_step, write, zero};
+use headstart_block::{BlockDevice, Error, ErrorKind};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use uuid::Uuid;
+
+const SIZE: u64 = 1 << 16;
+
+fn create(machine: &Machine) -> WritableDisk {
+    let new = NewDisk { size: SIZE, parent: String::new(), uuid: Uuid::from_u128(7) };
+    WritableDisk::create_in(machine.directory(), None, &new).unwrap()
+}
+
+fn open(machine: &Machine) -> Result<WritableDisk, Error> {
+    WritableDisk::open_in(machine.directory(), None, "")
+}
+
+fn contents(disk: &WritableDisk) -> Vec<u8> {
+    let mut all = vec![0xee; SIZE as usize];
+    disk.read_at(&mut all, 0).unwrap();
+    all
+}
+
+/// Writes sectors one after the other, each with a flush, and each with its number.
+fn write_sectors(disk: &WritableDisk, numbers: std::ops::Range<u8>) {
+    for number in numbers {
+        disk.write_at(&[number + 1; 512], u64::from(number) * 512).unwrap();
+        disk.flush().unwrap();
+    }
+}
+
+/// What the disk holds after so many such writes.
+fn expected(count: u8) -> Vec<u8> {
+    let mut all: Vec<_> = (1..=count).flat_map(|number| [number; 512]).collect();
+    all.resize(SIZE as usize, 0);
+    all
+}
+
+/// Opens a directory with a damaged index, which must be refused and left as it is.
+#[track_caller]
+fn assert_refused(machine: &Machine, index: &[u8]) {
+    machine.put("index", index);
+    let (data, state) = (machine.contents("data"), machine.contents("state.json"));
+    let error = open(machine).err().expect("it opened");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("simulated/index") && said.contains("restore data and index"), "{said}");
+    assert!(said.contains("headstart disk repair simulated"), "{said}");
+    let is_same = machine.contents("index") == index && machine.contents("data") == data;
+    assert!(is_same && machine.contents("state.json") == state);
+    assert!(!machine.directory().list().unwrap().contains(&TORN.to_owned()));
+}
+
+#[test]
+fn a_closed_log_that_lost_anything_is_refused() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..5);
+    disk.note_logs().unwrap();
+    let steps = machine.steps();
+    disk.note_logs().unwrap();
+    assert_eq!(machine.steps(), steps, "it was noted");
+    drop(disk);
+    let index = machine.contents("index");
+    assert_eq!(index.len(), 4096 + 5 * 32);
+    for len in 4096..index.len() {
+        assert_refused(&machine, &index[..len]);
+        // Longer again, by zeros.
+        let mut filled = index[..len].to_vec();
+        filled.resize(index.len(), 0);
+        if filled != index {
+            assert_refused(&machine, &filled);
+        }
+    }
+    for at in 4096..index.len() {
+        let mut damaged = index.clone();
+        damaged[at] ^= 1 << (at % 8);
+        assert_refused(&machine, &damaged);
+    }
+    machine.put("index", &index);
+    assert_eq!(contents(&open(&machine).unwrap()), expected(5));
+}
+
+/// Version 0.1.0 appends, or makes another state, and knows nothing of notes.
+#[test]
+fn a_log_that_went_on_without_a_note_opens() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..3);
+    disk.note_logs().unwrap();
+    drop(disk);
+    let disk = open(&machine).unwrap();
+    write_sectors(&disk, 3..6);
+    drop(disk);
+    assert_eq!(contents(&open(&machine).unwrap()), expected(6));
+    // What was noted is protected still; what came behind ends like after a crash.
+    let (data, index) = (machine.contents("data"), machine.contents("index"));
+    assert_refused(&machine, &index[..4096 + 2 * 32]);
+    let mut torn = index.clone();
+    *torn.last_mut().unwrap() ^= 1;
+    machine.put("index", &torn);
+    assert_eq!(contents(&open(&machine).unwrap()), expected(5));
+    assert_eq!(machine.contents("index"), index[..index.len() - 32]);
+    assert_eq!(machine.contents(TORN), torn[index.len() - 32..]);
+    // A state without notes.
+    machine.put("data", &data);
+    machine.put("index", &index);
+    let state = State::load(&machine).unwrap();
+    State { logs: Vec::new(), ..state }.store(&machine).map_err(|e| e.error).unwrap();
+    assert_eq!(contents(&open(&machine).unwrap()), expected(6));
+}
+
+#[test]
+fn logs_are_noted_where_they_have_grown_or_nobody_writes() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    let noted = || State::load(&machine).unwrap().noted("index").map(|end| end.bytes);
+    disk.collect(Load::Quiet).unwrap();
+    write_sectors(&disk, 0..3);
+    disk.collect(Load::Busy).unwrap();
+    assert_eq!(noted(), None);
+    disk.collect(Load::Quiet).unwrap();
+    assert_eq!(noted(), Some(4096 + 3 * 32));
+    for round in 0..4500_u64 {
+        disk.write_at(&[9; 512], round % 100 * 512).unwrap();
+        disk.flush().unwrap();
+        if round % 500 == 0 {
+            disk.collect(Load::Busy).unwrap();
+        }
+    }
+    // Too little while clients write.
+    assert_eq!(noted(), Some(4096 + 3 * 32));
+    for _ in 0..4500 {
+        disk.write_at(&[9; 512], 0).unwrap();
+        disk.flush().unwrap();
+    }
+    disk.collect(Load::Busy).unwrap();
+    assert_eq!(noted(), Some(disk.generation().active.log_bytes()));
+}
+
+/// A write and a flush cost what they cost before there were notes, the first ones of a disk that was closed, too.
+#[test]
+fn no_flush_waits_for_notes() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..3);
+    disk.note_logs().unwrap();
+    drop(disk);
+    let disk = open(&machine).unwrap();
+    for number in 3..6 {
+        let before = machine.steps();
+        write_sectors(&disk, number..number + 1);
+        // Two writes and two syncs.
+        assert_eq!(machine.steps() - before, 4);
+    }
+}
+
+#[test]
+fn a_new_log_is_not_judged_by_the_end_of_the_old_one() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    for _ in 0..60 {
+        write_sectors(&disk, 0..2);
+    }
+    disk.note_logs().unwrap();
+    let before = State::load(&machine).unwrap().noted("index").unwrap();
+    disk.compact_log().unwrap();
+    assert_eq!(State::load(&machine).unwrap().noted("index"), None);
+    disk.note_logs().unwrap();
+    let after = State::load(&machine).unwrap().noted("index").unwrap();
+    assert!(after.bytes < before.bytes && after.bytes > 4096, "{before:?} {after:?}");
+    drop(disk);
+    let index = machine.contents("index");
+    assert_refused(&machine, &index[..index.len() - 1]);
+    machine.put("index", &index);
+    assert_eq!(contents(&open(&machine).unwrap()), expected(2));
+}
+
+/// A log is replaced, noted, frozen and dropped, with a crash or a failure at each step.
+#[test]
+fn notes_survive_every_step() {
+    let tend = |load| Op::Tend { load, steps: 40, during: None };
+    fail_every_step(&[
+        write(0, 20),
+        Op::Flush,
+        write(5, 3),
+        Op::Flush,
+        tend(Load::Quiet),
+        write(5, 3),
+        write(30, 2),
+        Op::Reopen { flush: true },
+        zero(2, 9),
+        write(5, 3),
+        tend(Load::Offline),
+        Op::Reopen { flush: true },
+        Op::Stack { replace: true, during: None },
+        write(40, 3),
+        Op::Reopen { flush: true },
+    ]);
+}
+
+#[test]
+fn a_damaged_log_is_repaired_on_request() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..4);
+    disk.note_logs().unwrap();
+    drop(disk);
+    assert_eq!(WritableDisk::repair_in(&machine).unwrap(), []);
+    let (data, index) = (machine.contents("data"), machine.contents("index"));
+    let kept = |groups: u64, cut_bytes: u64, copied: bool| Repaired {
+        index: "index".to_owned(),
+        kept_bytes: 4096 + groups * 32,
+        cut_bytes,
+        lost_bytes: (4 - groups) * 32,
+        copy: copied.then(|| TORN.to_owned()),
+    };
+    let mut flipped = index.clone();
+    flipped[4096 + 40] ^= 4;
+    let mut zeroed = index.clone();
+    zeroed[4096 + 64..].fill(0);
+    let foreign = [&index[..4096 + 32], &[7; 40]].concat();
+    for (damaged, repaired) in [
+        (index[..4096].to_vec(), kept(0, 0, false)),
+        (index[..4096 + 70].to_vec(), kept(2, 6, true)),
+        // Later groups show that it is no torn tail.
+        (flipped, kept(1, 96, true)),
+        (zeroed, kept(2, 64, false)),
+        (foreign, kept(1, 40, true)),
+    ] {
+        let machine = Machine::default();
+        drop(create(&machine));
+        machine.put("data", &data);
+        machine.put("index", &index);
+        open(&machine).unwrap().note_logs().unwrap();
+        assert_refused(&machine, &damaged);
+        let kept_bytes = repaired.kept_bytes as usize;
+        assert_eq!(WritableDisk::repair_in(&machine).unwrap(), std::slice::from_ref(&repaired));
+        assert_eq!(machine.contents("data"), data);
+        if repaired.copy.is_some() {
+            assert_eq!(machine.contents(TORN), damaged[kept_bytes..]);
+        }
+        let disk = open(&machine).unwrap();
+        let groups = (kept_bytes - 4096) / 32;
+        assert_eq!(contents(&disk), expected(groups as u8));
+        write_sectors(&disk, 0..9);
+        disk.note_logs().unwrap();
+        drop(disk);
+        assert_eq!(contents(&open(&machine).unwrap()), expected(9));
+    }
+}
+
+/// A repair that a crash interrupts is done again.
+#[test]
+fn a_repair_may_be_interrupted() {
+    for after in 0..12 {
+        for seed in 0..8 {
+            let machine = Machine::default();
+            let disk = create(&machine);
+            write_sectors(&disk, 0..4);
+            disk.note_logs().unwrap();
+            drop(disk);
+            let mut index = machine.contents("index");
+            index[4096 + 70] ^= 4;
+            machine.put("index", &index);
+            machine.arm(after, Fault::Crash);
+            let _ = WritableDisk::repair_in(&machine);
+            machine.crash(seed);
+            WritableDisk::repair_in(&machine).unwrap();
+            assert_eq!(contents(&open(&machine).unwrap()), expected(2), "{after} {seed}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(1_000))]
+
+    /// Whatever is done to the noted part of an index, by a crash or behind our back, nothing is missing in silence.
+    #[test]
+    fn what_was_noted_is_never_silently_gone(
+        writes in vec((0u64..120, 1usize..8, any::<bool>()), 1..20),
+        later in vec((0u64..120, 1usize..8, any::<bool>()), 0..8),
+        tended: bool, crashes: bool, kind in 0..4, seed: u64,
+    ) {
+        let machine = Machine::default();
+        let disk = create(&machine);
+        let write = |(number, (start, len, flush)): (usize, &(u64, usize, bool))| {
+            disk.write_at(&vec![number as u8 + 1; len * 512], start * 512).unwrap();
+            if *flush {
+                disk.flush().unwrap();
+            }
+        };
+        writes.iter().enumerate().for_each(write);
+        disk.flush().unwrap();
+        if tended {
+            // So many that the log is written again; a disk of a few sectors is not always done with evacuating.
+            (0..100).all(|_| disk.collect(Load::Offline).unwrap());
+        }
+        disk.flush().unwrap();
+        disk.note_logs().unwrap();
+        let noted = State::load(&machine).unwrap().noted("index").unwrap().bytes as usize;
+        later.iter().enumerate().for_each(write);
+        drop(disk);
+        if crashes {
+            machine.crash(seed);
+        }
+        let mut dice = Dice::new(seed | 1);
+        let mut index = machine.contents("index");
+        let at = 4096 + dice.below(noted - 4096);
+        let original = index.clone();
+        match kind {
+            0 => index.truncate(at),
+            1 => index[at] ^= 1 << dice.below(8),
+            2 => index[at..].fill(0),
+            _ => {
+                let end = at + dice.below(index.len() - at) + 1;
+                index.drain(at..end);
+            }
+        }
+        let is_damaged = index.get(..noted) != Some(&original[..noted]);
+        machine.put("index", &index);
+        match open(&machine) {
+            Err(error) => prop_assert_eq!(error.kind(), ErrorKind::Corrupt),
+            Ok(_) => prop_assert!(!is_damaged),
+        }
+    }
+}
