@@ -18,7 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
@@ -249,7 +249,10 @@ impl Door {
             push_frame(&mut out, Kind::Refused, 0, REFUSED_CONNECTION, refusal(&error.to_string()));
             let say = async {
                 channel.stream.write_all(&out).await?;
-                channel.stream.shutdown().await
+                channel.stream.shutdown().await?;
+                // A connection that is closed with bytes that nobody has read is reset, and the reason is lost by that.
+                while channel.stream.read(&mut [0; 1024]).await? > 0 {}
+                Ok::<(), std::io::Error>(())
             };
             // One that does not read it learns nothing.
             let _ = tokio::time::timeout(REFUSING, say).await;
