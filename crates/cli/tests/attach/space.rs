@@ -5,6 +5,9 @@ use crate::disk::mixed_disk;
 use crate::images::{can_check_bytes, check_bytes, tool};
 use crate::scene::Scene;
 use crate::tools::installed;
+use headstart_block::BlockDevice;
+use headstart_block::random::Random;
+use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,6 +15,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use uuid::Uuid;
 
 const MIB: u64 = 1 << 20;
 
@@ -293,4 +297,34 @@ fn a_directory_that_is_not_attached_is_compacted() {
     let again = Attached::start(&scene, WRITABLE);
     check_bytes(&scene, "expected.raw", &again.uri());
     again.detach();
+}
+
+/// A disk of so few sectors that there are always some dead ones beside those that live: compacting it ends.
+#[test]
+fn compacting_a_tiny_directory_ends() {
+    let scene = Scene::new();
+    for seed in 0..100 {
+        let dir = scene.path("tiny");
+        let new = NewDisk { size: 64 << 10, parent: String::new(), uuid: Uuid::from_u128(1) };
+        let disk = WritableDisk::create(&dir, None, &new).unwrap();
+        let mut random = Random::new(seed);
+        for write in 0..=random.below(20) {
+            let (start, sectors) = (random.below(120), 1 + random.below(7));
+            disk.write_at(&vec![write as u8 + 1; sectors * 512], start as u64 * 512).unwrap();
+            if random.below(2) == 0 {
+                disk.flush().unwrap();
+            }
+        }
+        disk.flush().unwrap();
+        let mut before = vec![0; 64 << 10];
+        disk.read_at(&mut before, 0).unwrap();
+        drop(disk);
+        scene.ok("disk compact ~/tiny");
+        let disk = WritableDisk::open(&dir, None, "").unwrap();
+        let mut after = vec![0; 64 << 10];
+        disk.read_at(&mut after, 0).unwrap();
+        assert!(before == after, "{seed}");
+        drop(disk);
+        fs::remove_dir_all(&dir).unwrap();
+    }
 }
