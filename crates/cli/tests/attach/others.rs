@@ -218,13 +218,18 @@ fn a_cache_of_another_user_is_refused() {
     attach("led", &["led", "symbolic link of another user (id 54321)", "chown -h 0 "]);
     // What another user left in it while that was possible.
     let blob = scene.names("cache").into_iter().find(|name| name.ends_with(".map")).unwrap();
-    for theirs in ["lock", &blob] {
-        let path = scene.path(&format!("cache/{theirs}"));
-        give(&path, OTHER);
-        refused(&scene, &format!("attach {words}"), &[theirs, "belongs to another user", "chown 0 "]);
-        give(&path, 0);
-    }
-    let lock = scene.path("cache/lock");
+    let (blob, lock) = (scene.path("cache").join(blob), scene.path("cache/lock"));
+    give(&lock, OTHER);
+    refused(&scene, &format!("attach {words}"), &["lock", "belongs to another user", "chown 0 "]);
+    give(&lock, 0);
+    // Disks do without a blob.
+    give(&blob, OTHER);
+    let mut attached = Attached::start(&scene, &words);
+    let warning = attached.warning();
+    let parts = [blob.to_str().unwrap(), "belongs to another user", "chown 0 "];
+    assert!(parts.iter().all(|part| warning.contains(part)), "{warning}");
+    attached.detach();
+    give(&blob, 0);
     fs::remove_file(&lock).unwrap();
     symlink(scene.path("made"), &lock).unwrap();
     assert!(scene.run(&format!("attach {words}")).status == Some(1) && !scene.path("made").exists());
