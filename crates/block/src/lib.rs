@@ -17,7 +17,7 @@
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
-//! | [`guarded`] | files in directories that other users may write to |
+//! | [`guarded`] | files in directories that other users may write to; what must not be another user's |
 
 #![forbid(unsafe_code)]
 

@@ -3,8 +3,10 @@
 use crate::disk::{Disk, assert_same, mixed_disk, noise};
 use crate::scene::Scene;
 use crate::tools::{self, LoopDevice, installed, is_root, same_disk};
+use rustix::process::Signal;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, lchown, symlink};
+use std::path::PathBuf;
 
 fn imported(mib: u64) -> Scene {
     let scene = Scene::new();
@@ -70,12 +72,72 @@ fn an_older_file_is_replaced() {
     assert_same(&scene, "disk.raw", "out.raw");
     // Through a link, the file that it leads to.
     fs::write(scene.path("real.raw"), "old").unwrap();
-    std::os::unix::fs::symlink("real.raw", scene.path("link.raw")).unwrap();
+    symlink("real.raw", scene.path("link.raw")).unwrap();
     scene.ok("image export file://~/store:a -o link.raw");
     assert!(fs::symlink_metadata(scene.path("link.raw")).unwrap().is_symlink());
     assert_same(&scene, "disk.raw", "real.raw");
     let names = ["disk.raw", "link.raw", "out.raw", "real.raw", "store"];
     assert_eq!(scene.names(""), names);
+}
+
+/// A link of another user's leads root nowhere, whatever is written.
+#[test]
+fn a_link_of_another_user_is_not_followed() {
+    let scene = imported(2);
+    scene.ok("zfile pack disk.raw -o packed.zf");
+    if !is_root() {
+        return;
+    }
+    fs::write(scene.path("precious"), "precious").unwrap();
+    for (link, to) in [("link", "precious"), ("dangling", "nothing"), ("own", "link")] {
+        symlink(to, scene.path(link)).unwrap();
+    }
+    for link in ["link", "dangling"] {
+        lchown(scene.path(link), Some(54_321), None).unwrap();
+    }
+    for (named, at) in [("link", "link"), ("dangling", "dangling"), ("own", "link")] {
+        for command in [
+            "image export file://~/store:a",
+            "image export file://~/store:a --format qcow2",
+            "zfile pack disk.raw",
+            "zfile unpack packed.zf",
+        ] {
+            let parts = [at, "symbolic link of another user (id 54321)", "chown -h 0 "];
+            scene.fails(&format!("{command} -o {named}"), &parts);
+        }
+    }
+    assert_eq!(scene.bytes("precious"), b"precious");
+    assert!(!scene.path("nothing").exists());
+}
+
+/// Also `kill -9` leaves nothing, and what an export left whose file system has no files without names goes with the
+/// next one.
+#[test]
+fn a_killed_export_leaves_nothing() {
+    let scene = imported(128);
+    fs::write(scene.path("out.raw"), "old").unwrap();
+    let before = scene.names("");
+    let here = scene.path("").canonicalize().unwrap();
+    for format in ["raw", "qcow2"] {
+        let mut export = scene.start(&format!("image export file://~/store:a -o out.raw --format {format}"));
+        let descriptors = format!("/proc/{}/fd", export.id());
+        // A file beside the output, with a temporary name or none.
+        let is_made = |target: PathBuf| {
+            target.parent() == Some(here.as_path())
+                && target.file_name().unwrap().to_str().unwrap().starts_with(['.', '#'])
+        };
+        export.wait_until("its output was begun", || {
+            let open = fs::read_dir(&descriptors).into_iter().flatten().flatten();
+            open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(is_made)
+        });
+        export.signal(Signal::KILL);
+        assert_eq!(export.finish().status, None, "{format}");
+        assert_eq!((scene.names(""), scene.bytes("out.raw")), (before.clone(), b"old".to_vec()), "{format}");
+    }
+    fs::write(scene.path(".headstart-left12"), "half").unwrap();
+    scene.ok("image export file://~/store:a -o out.raw");
+    assert_eq!(scene.names(""), before);
+    assert_same(&scene, "disk.raw", "out.raw");
 }
 
 #[test]

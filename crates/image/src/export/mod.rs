@@ -1,8 +1,8 @@
 //! Writing a disk out as a file of another format: sparse raw or qcow2.
 //!
-//! The output is made under a temporary name beside its place and renamed when it is whole, so a failed or
-//! stopped export leaves nothing, and an older file stays until the new one is there. An output that is a
-//! block device is written in place.
+//! The output has no name until it is whole, so a failed, stopped or killed export leaves nothing, and an older file
+//! stays until the new one is there. An output that is a block device is written in place. Symbolic links of other
+//! users are not followed.
 
 mod output_file;
 mod qcow2;
@@ -12,6 +12,7 @@ pub use output_file::OutputFile;
 
 use crate::disk_file::DiskFormat;
 use crate::progress::Progress;
+use headstart_block::guarded::follow_own_links;
 use headstart_block::{BlockDevice, ByteRange, Error, Result};
 use output_file::Place;
 use std::path::Path;
@@ -28,8 +29,9 @@ pub struct ExportReport {
 /// Writes `disk` to `path` as `format` with `threads` threads.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2; what reading, writing or
-/// the user's wish to stop reports. Nothing is left at `path` then but what was there before.
+/// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2,
+/// [`headstart_block::ErrorKind::Denied`] for a symbolic link of another user; what reading, writing or the user's wish
+/// to stop reports. Nothing is left at `path` then but what was there before.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,
@@ -45,6 +47,7 @@ pub fn export_disk(
                 .remedy("export to raw or qcow2, and convert that with qemu-img"));
         }
     };
+    let path = &follow_own_links(path)?;
     if Place::find(path)? == Place::BlockDevice {
         return match format {
             DiskFormat::Raw => raw::write_device(disk, path, threads, progress),
