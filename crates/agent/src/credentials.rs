@@ -45,7 +45,8 @@ pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};
 pub(crate) use validity::{REMEDY, Reminder};
 
 use headstart_block::digest::parse_hex;
-use headstart_block::{Error, Result};
+use headstart_block::guarded::{check_own_file, open_regular, shell_word};
+use headstart_block::{Error, ErrorKind, Result, private};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
@@ -83,15 +84,18 @@ impl Credentials {
     /// Reads what [`init`] made for one host, whose name it is.
     ///
     /// # Errors
-    /// What the operating system reports; [`headstart_block::ErrorKind::Corrupt`] where a file is not what it should
-    /// be, the certificate is not for `name`, or authority, certificate and key do not belong together;
-    /// [`headstart_block::ErrorKind::Invalid`] where the clock is before 1970. A certificate that has ended is no
-    /// error: disks do without the swarm.
+    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, the certificate
+    /// is not for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] where a key
+    /// belongs to another user, or others can read it; [`ErrorKind::Invalid`] where the clock is before 1970. A
+    /// certificate that has ended is no error: disks do without the swarm.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         Self::load_at(dir, name, calendar()?)
     }
 
     fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Self> {
+        for secret in [HOST_KEY, GOSSIP_KEY, TRUST] {
+            keep_from_others(&dir.join(secret))?;
+        }
         let authority = certificates(&dir.join(CA))?;
         let certificate = certificates(&dir.join(HOST))?;
         let key_path = dir.join(HOST_KEY);
@@ -126,6 +130,27 @@ impl Credentials {
     pub fn name(&self) -> &str {
         &self.name
     }
+}
+
+/// Takes from other users what they may do with a key, or with the list that has one in it, where it is this user's.
+/// What cannot be opened passes: reading it reports why.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] where it belongs to another user, or others can read it and that cannot be changed.
+fn keep_from_others(path: &Path) -> Result<()> {
+    let Ok(file) = open_regular(path) else { return Ok(()) };
+    check_own_file(&file, path)?;
+    let closed = private::close(&file).map_err(|e| {
+        Error::new(ErrorKind::Denied, "other users can read it, and that cannot be changed")
+            .caused_by(e)
+            .about(path.display())
+            .remedy(format!("run `chmod 600 {}`", shell_word(&path.to_string_lossy())))
+    })?;
+    if closed {
+        let path = path.display();
+        tracing::warn!("{path}: other users could use a key of the cluster; now they cannot");
+    }
+    Ok(())
 }
 
 /// Checks that other hosts of the cluster will believe a certificate, and that its key is its own; what verifies those

@@ -1,13 +1,18 @@
-//! Directories that another user made first, or has a part in: an agent and a cluster's commands believe nothing there.
+//! Directories that another user made first, or has a part in, and keys that others can read: an agent and a cluster's
+//! commands believe nothing there.
 
 use crate::agent::Agent;
+use crate::attached::PATIENCE;
+use crate::cluster::start;
 use crate::images::noisy;
 use crate::refused::{OTHER, give, refused};
 use crate::scene::Scene;
-use crate::tools::is_root;
+use crate::tools::{installed, is_root};
+use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 const AGENT: &str = "agent --json --dir ~/a --cache ~/a-cache";
 
@@ -138,4 +143,52 @@ fn a_cluster_is_made_and_changed_in_no_directory_of_another_user() {
     assert_eq!(scene.fingerprint("cluster"), before);
     give(&scene.path("cluster"), 0);
     scene.ok("swarm init ~/cluster --host d");
+}
+
+#[test]
+fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
+    let scene = Scene::within(&std::env::temp_dir());
+    scene.ok("swarm init ~/cluster --host a --host b");
+    // It is signed, and no agent is told.
+    scene.fails("swarm revoke ~/cluster b --agent ~/none.sock", &["it is signed"]);
+    fs::copy(scene.path("cluster/trust"), scene.path("cluster/hosts/a/trust")).unwrap();
+    let secrets = ["host.key", "gossip.key", "trust"].map(|name| format!("cluster/hosts/a/{name}"));
+    let open = |mode| secrets.iter().for_each(|secret| set_mode(&scene, secret, mode));
+    open(0o644);
+    let mut a = start(&scene, "a", "cluster/hosts/a", "");
+    for secret in &secrets {
+        a.line(&format!("{secret}: other users could use a key"));
+        assert_eq!(fs::metadata(scene.path(secret)).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    a.stop();
+    a.again();
+    assert!(!a.said().contains("other users could"), "{}", a.said());
+    a.stop();
+    if !is_root() || !installed(&["setpriv"]) {
+        return;
+    }
+    let words = "agent --json --dir ~/a --cache ~/a-cache --credentials ~/cluster/hosts/a --name a \
+                 --listen 127.0.0.1:0";
+    for secret in &secrets {
+        give(&scene.path(secret), OTHER);
+        refused(&scene, words, &[secret, "belongs to another user (id 54321)", "chown 0 "]);
+        give(&scene.path(secret), 0);
+    }
+    // Who uses keys of root's cannot close them.
+    open(0o644);
+    for dir in ["", "cluster", "cluster/hosts", "cluster/hosts/a"] {
+        set_mode(&scene, dir, 0o755);
+    }
+    fs::create_dir(scene.path("own")).unwrap();
+    give(&scene.path("own"), OTHER);
+    let plain = scene.command(&words.replace("~/a", "~/own/a"));
+    let mut command = Command::new("setpriv");
+    let other = OTHER.to_string();
+    command.args(["--clear-groups", "--reuid", &other, "--regid", &other]);
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
+    let mut process = Process::start(&mut command);
+    let status = process.end(PATIENCE);
+    let said = process.said();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("host.key: other users can read it") && said.contains("chmod 600"), "{said}");
 }
