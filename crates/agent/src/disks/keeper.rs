@@ -22,6 +22,10 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// get a signal, and this leaves the agent the time to end before it starts another.
 const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
+/// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. Then it
+/// is asked again.
+const UNHEARD: Duration = Duration::from_secs(10);
+
 /// After so long it has not died for what it died of before.
 const LASTED: Duration = Duration::from_secs(60);
 
@@ -193,7 +197,9 @@ impl Kept {
                 status.state = DiskState::Starting;
             }
         });
-        let mut ready = false;
+        let (mut ready, mut is_asked) = (false, false);
+        let unheard = tokio::time::sleep(UNHEARD);
+        tokio::pin!(unheard);
         loop {
             if !ready && let Some(line) = line_with(&self.file("out"), "disks") {
                 ready = true;
@@ -216,8 +222,13 @@ impl Kept {
                         // It looks there whether it ends for good.
                         self.save();
                         process.stop();
+                        is_asked = true;
                     }
                     self.set(|status| status.state = DiskState::Detaching);
+                }
+                () = &mut unheard, if self.record.detaching && !is_asked => {
+                    process.stop();
+                    is_asked = true;
                 }
                 () = tokio::time::sleep(LOOK), if !ready => {}
             }

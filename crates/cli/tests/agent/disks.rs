@@ -9,6 +9,7 @@ use crate::tools::installed;
 use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -252,7 +253,7 @@ fn whose_environment_lacks_credentials_is_said() {
 fn the_cause_of_a_processs_end_is_said() {
     let scene = noisy(1);
     let program = scene.path("headstart-copy");
-    std::fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
     let mut agent = Agent::start(&scene, "a", "");
     agent.kill();
     agent.again_as(&program);
@@ -264,7 +265,7 @@ fn the_cause_of_a_processs_end_is_said() {
         let listed = scene.ok(&format!("disk list {}", agent.option())).stdout;
         assert!(listed.contains(part), "{listed}");
     };
-    std::fs::rename(&program, scene.path("away")).unwrap();
+    fs::rename(&program, scene.path("away")).unwrap();
     kill(&disk["pid"]);
     says(&agent, "headstart-copy: cannot start the process of a disk");
     agent.line("it was killed (signal 9)");
@@ -272,8 +273,8 @@ fn the_cause_of_a_processs_end_is_said() {
     // A program that only fails.
     std::os::unix::fs::symlink("/bin/false", &program).unwrap();
     says(&agent, "it ended with exit code 1");
-    std::fs::remove_file(&program).unwrap();
-    std::fs::rename(scene.path("away"), &program).unwrap();
+    fs::remove_file(&program).unwrap();
+    fs::rename(scene.path("away"), &program).unwrap();
     let disk = agent.disk_that("serving again", |disk| disk["state"] == "serving");
     assert!(disk["error"].is_null(), "{disk}");
     // One that this agent has not started.
@@ -302,4 +303,25 @@ fn an_agent_that_ends_starts_no_process_again() {
     agent.again();
     agent.disk_that("serving", |again| again["state"] == "serving" && again["pid"] != disk["pid"]);
     agent.detach("vm");
+}
+
+/// An agent that dies before the signal it was about to send: the next one sends it.
+#[test]
+fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
+    let scene = noisy(4);
+    scene.ok("image import disk.raw file://~/store:v1");
+    let mut agent = Agent::start(&scene, "a", "");
+    agent.attach("vm=file://~/store:v1 --nbd unix:~/d.sock");
+    agent.kill();
+    let record = scene.path("a/disks/vm.json");
+    let mut vm: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    vm["detaching"] = true.into();
+    fs::write(&record, vm.to_string()).unwrap();
+    agent.again();
+    let until = Instant::now() + PATIENCE;
+    while !agent.disks().is_empty() {
+        assert!(Instant::now() < until, "{:?}", agent.disks());
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(!scene.path("d.sock").exists());
 }
