@@ -65,7 +65,8 @@ fn the_format_can_be_told() {
     // A container taken as raw is imported byte for byte.
     tools::run(&scene, "qemu-img", "convert -O qcow2 disk.raw disk.qcow2");
     scene.ok("image import disk.qcow2 file://~/store:container --format raw");
-    scene.ok("image export file://~/store:container -o container.qcow2");
+    let exported = scene.run("image export file://~/store:container -o container.qcow2");
+    assert!(exported.status == Some(0) && exported.stderr.contains("becomes a raw disk"), "{exported}");
     assert_same(&scene, "disk.qcow2", "container.qcow2");
 }
 

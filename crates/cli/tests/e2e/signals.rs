@@ -37,9 +37,10 @@ fn staged_bytes(scene: &Scene) -> u64 {
 
 /// Starts it, waits until `begun`, signals it: it says that it was stopped, soon.
 #[track_caller]
-fn stopped(scene: &Scene, words: &str, signal: Signal, begun: impl FnMut() -> bool) {
+fn stopped(scene: &Scene, words: &str, signal: Signal, mut begun: impl FnMut(u32) -> bool) {
     let mut started = scene.start(words);
-    started.wait_until("it could be stopped", begun);
+    let pid = started.id();
+    started.wait_until("it could be stopped", || begun(pid));
     started.signal(signal);
     let since = Instant::now();
     started.finish().fails(&["stopped on request"]);
@@ -56,7 +57,7 @@ fn a_stopped_import_leaves_nothing() {
     let before = scene.fingerprint("store");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let words = format!("image import big.raw file://~/store:big --base file://~/store:a {SLOW}");
-        stopped(&scene, &words, signal, || staged_bytes(&scene) > 50_000);
+        stopped(&scene, &words, signal, |_| staged_bytes(&scene) > 50_000);
         assert_eq!(scene.fingerprint("store"), before);
     }
     scene.ok("image verify --deep file://~/store:a");
@@ -82,7 +83,7 @@ fn a_stopped_flatten_or_commit_leaves_nothing() {
         "image commit file://~/store:b --pair dir/data,dir/index",
     ] {
         let words = format!("{words} {SLOW}");
-        stopped(&scene, &words, Signal::INT, || staged_bytes(&scene) > 50_000);
+        stopped(&scene, &words, Signal::INT, |_| staged_bytes(&scene) > 50_000);
         assert_eq!([scene.fingerprint("store"), scene.fingerprint("dir")], before, "{words}");
     }
 }
@@ -101,14 +102,21 @@ fn a_stopped_export_leaves_the_older_file() {
     fs::write(scene.path("out/disk"), "old").unwrap();
     for (signal, format) in [(Signal::INT, "raw"), (Signal::TERM, "raw"), (Signal::INT, "qcow2")] {
         let words = format!("image export file://~/store:a -o out/disk --format {format} --threads 1");
-        stopped(&scene, &words, signal, || scene.names("out").len() > 1);
+        stopped(&scene, &words, signal, |pid| has_unnamed_in(pid, &scene.path("out")));
         assert_eq!(scene.names("out"), ["disk"]);
         assert_eq!(scene.bytes("out/disk"), b"old");
     }
     let packed = "zfile pack big -o out/disk --level 19 --threads 1";
     fs::write(scene.path("big"), text(2, 40 << 20)).unwrap();
-    stopped(&scene, packed, Signal::INT, || scene.names("out").len() > 1);
+    stopped(&scene, packed, Signal::INT, |pid| has_unnamed_in(pid, &scene.path("out")));
     assert_eq!(scene.names("out"), ["disk"]);
+}
+
+/// `true` if a process has a file open that has no name, or one of the moment, in a directory.
+fn has_unnamed_in(pid: u32, dir: &Path) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.filter_map(|file| fs::read_link(file.path()).ok())
+        .any(|file| file.parent() == Some(dir) && file.file_name().is_some_and(|name| name != "disk"))
 }
 
 /// A `qemu-img` in the scene that converts for ten seconds; all else the real one does.
