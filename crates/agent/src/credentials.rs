@@ -52,6 +52,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{CertificateError, InconsistentKeys};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -140,6 +142,9 @@ impl Credentials {
 fn keep_from_others(path: &Path) -> Result<()> {
     let Ok(file) = open_regular(path) else { return Ok(()) };
     check_own_file(&file, path)?;
+    if file.metadata().is_ok_and(|found| is_given_to_this_group(&found)) {
+        return Ok(());
+    }
     let closed = private::close(&file).map_err(|e| {
         Error::new(ErrorKind::Denied, "other users can read it, and that cannot be changed")
             .caused_by(e)
@@ -151,6 +156,12 @@ fn keep_from_others(path: &Path) -> Result<()> {
         tracing::warn!("{path}: other users could use a key of the cluster; now they cannot");
     }
     Ok(())
+}
+
+/// `true` for a file of root's that only the group of this process may read: a service gets its keys in this way.
+fn is_given_to_this_group(found: &Metadata) -> bool {
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    !user.is_root() && found.uid() == 0 && found.gid() == group.as_raw() && found.mode() & 0o027 == 0
 }
 
 /// Checks that other hosts of the cluster will believe a certificate, and that its key is its own; what verifies those

@@ -22,8 +22,8 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// get a signal, and this leaves the agent the time to end before it starts another.
 const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
-/// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. Then it
-/// is asked again.
+/// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. Then
+/// it is asked again.
 const UNHEARD: Duration = Duration::from_secs(10);
 
 /// After so long it has not died for what it died of before.

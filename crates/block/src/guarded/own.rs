@@ -68,16 +68,18 @@ impl GuardedDir {
         }))
     }
 
-    /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count: they are
-    /// given to other users.
+    /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count, and
+    /// neither does what is mounted there, as a disk's file is: they are given to other users.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] then; errors of the operating system.
     pub fn check_entry(&self, name: &str) -> Result<()> {
         let path = self.path.join(name);
         match statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(()),
+            // The server of a file system that is mounted there may be gone.
+            Err(Errno::NOENT | Errno::NOTCONN) => Ok(()),
             Err(e) => Err(Error::io("cannot look at it", e.into()).about(path.display())),
+            Ok(found) if found.st_dev != self.look()?.dev() => Ok(()),
             Ok(found) => match FileType::from_raw_mode(found.st_mode) {
                 FileType::Socket => Ok(()),
                 kind => refuse_others(found.st_uid, kind, &path),

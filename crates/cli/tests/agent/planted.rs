@@ -7,9 +7,10 @@ use crate::cluster::start;
 use crate::images::noisy;
 use crate::refused::{OTHER, give, refused};
 use crate::scene::Scene;
-use crate::tools::{installed, is_root};
+use crate::tools::{installed, is_root, skipped};
 use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
@@ -191,4 +192,29 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     let said = process.said();
     assert_eq!(status.code(), Some(1), "{said}");
     assert!(said.contains("host.key: other users can read it") && said.contains("chmod 600"), "{said}");
+}
+
+/// What is mounted in an agent's directory is a disk's file, which belongs to whoever may open it.
+#[test]
+fn an_agent_starts_again_beside_the_file_of_a_disk_in_its_directory() {
+    let scene = noisy(1);
+    if !is_root() {
+        return;
+    }
+    if fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return skipped("/dev/fuse cannot be opened");
+    }
+    let mut agent = Agent::start(&scene, "a", "");
+    fs::write(scene.path("a/vm.raw"), "").unwrap();
+    let disk = agent.attach("vm=file://~/store:v1 --fuse ~/a/vm.raw --socket-owner 54321");
+    agent.kill();
+    agent.again();
+    let serving = |disk: &serde_json::Value| disk["state"] == "serving";
+    agent.disk_that("served", serving);
+    // A mount without its server cannot be looked at.
+    agent.kill();
+    kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
+    agent.again();
+    agent.disk_that("served again", |now| serving(now) && now["pid"] != disk["pid"]);
+    agent.detach("vm");
 }
