@@ -135,7 +135,7 @@ impl Credentials {
 }
 
 /// Takes from other users what they may do with a key, or with the list that has one in it, where it is this user's.
-/// What cannot be opened passes: reading it reports why.
+/// A file that cannot be opened passes: reading it reports why.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] where it belongs to another user, or others can read it and that cannot be changed.

@@ -50,7 +50,7 @@ const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 /// The rate of an agent and its disks, in an agent's directory.
 const RATE: &str = "rate";
 
-/// What the agent keeps in its directory of what lasts, where other things may be stored, too.
+/// The agent's files in its directory of what lasts, where there may be files of others.
 const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
 
 /// The socket at which programs find the agent there.
@@ -276,8 +276,9 @@ fn take(dir: &Path) -> Result<File> {
 fn take_state(state: &Path) -> Result<File> {
     let own = make(state, PINS)?;
     STATE_FILES.iter().try_for_each(|name| own.check_entry(name))?;
-    let directory = File::open(state).map_err(|e| Error::io("cannot open", e).about(state.display()))?;
-    lock_for(directory, state)
+    // The directory that was checked, whatever has its name by now.
+    let directory = own.handle().try_clone();
+    lock_for(directory.map_err(|e| Error::io("cannot open", e).about(state.display()))?, state)
 }
 
 /// Locks an open file for this agent, because of which no other one works in `dir`.

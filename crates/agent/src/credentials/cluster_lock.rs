@@ -2,7 +2,7 @@
 //!
 //! The directory itself is locked, so that there is no further file in it. Version 0.1.0 does not know the lock.
 
-use headstart_block::guarded::GuardedDir;
+use headstart_block::guarded::{GuardedDir, shell_word};
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -42,6 +42,9 @@ impl ClusterLock {
         }
         Err(Error::new(ErrorKind::Conflict, "another command changes this cluster")
             .about(dir.display())
-            .remedy(format!("try again once it has ended; `fuser {}` names it", dir.display())))
+            .remedy(format!(
+                "try again once it has ended; `fuser {}` names it",
+                shell_word(&dir.to_string_lossy())
+            )))
     }
 }

@@ -86,7 +86,7 @@ pub fn published(dir: &Path) -> Result<Published> {
 /// The hosts that may order others, by name: members whose certificates have the role of operator.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn operators(dir: &Path) -> Result<Vec<String>> {
     let authority = Authority::open(dir)?;
     let mut operators = Vec::new();

@@ -12,7 +12,7 @@ const WARNING: &str = "warning: ";
 pub(super) enum Ended {
     /// In good order: it was asked to end.
     InOrder,
-    /// It died.
+    /// Death: it ended without finishing its work.
     Died {
         /// Its exit status, where it is known.
         status: Option<ExitStatus>,

@@ -1,4 +1,4 @@
-//! Where hosts listen, told apart by their processes where two of them have one name.
+//! The addresses at which hosts listen, told apart by their processes where two of them have one name.
 //!
 //! A connection that was accepted comes from a port of the moment, and gossip has the addresses at which hosts of a
 //! name say that they listen. Two hosts have one name where a certificate was copied to both; then the second one is

@@ -37,7 +37,7 @@ fn that_a_host_is_in_the_swarm_is_said_when_it_is() {
     assert!(!status.contains("left to the store"), "{status}");
 }
 
-/// A directory in which somebody keeps something else becomes no cache.
+/// A directory that holds something else becomes no cache.
 #[test]
 fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
     let scene = Scene::new();

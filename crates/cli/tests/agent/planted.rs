@@ -194,7 +194,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     assert!(said.contains("host.key: other users can read it") && said.contains("chmod 600"), "{said}");
 }
 
-/// What is mounted in an agent's directory is a disk's file, which belongs to whoever may open it.
+/// A mount in an agent's directory is a disk's file, which may belong to another user.
 #[test]
 fn an_agent_starts_again_beside_the_file_of_a_disk_in_its_directory() {
     let scene = noisy(1);

@@ -278,7 +278,7 @@ fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
     agent.detach("vm");
 }
 
-/// The same where it was deleted, with or without the file of process numbers, and whoever starts the process again. A
+/// The same where it was deleted, with or without the file of process numbers, and by any start of the process. A
 /// disk that has lost only the latter goes on with its image.
 #[test]
 fn a_disk_without_its_files_is_not_given_another_image() {
