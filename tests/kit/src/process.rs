@@ -1,8 +1,11 @@
 //! Programs that a test starts, watches and ends: other people's, and the product itself.
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -41,39 +44,101 @@ pub struct Process {
     said: Arc<Said>,
 }
 
-/// The lines of both its outputs, in the order in which they came.
-#[derive(Debug, Default)]
+/// The lines of both its outputs. A line of standard output comes after all that it had written to standard error
+/// before.
+#[derive(Debug)]
 struct Said {
+    pipes: [File; 2],
     text: Mutex<Text>,
     more: Condvar,
 }
 
-#[derive(Debug, Default)]
+const OUTPUT: usize = 0;
+const ERRORS: usize = 1;
+
+#[derive(Debug)]
 struct Text {
     lines: Vec<String>,
-    /// Of two outputs.
-    ended: usize,
+    unfinished: [Vec<u8>; 2],
+    is_open: [bool; 2],
 }
 
 impl Said {
+    fn new(output: OwnedFd, errors: OwnedFd) -> Self {
+        let text = Text { lines: Vec::new(), unfinished: [Vec::new(), Vec::new()], is_open: [true; 2] };
+        Self { pipes: [output.into(), errors.into()], text: Mutex::new(text), more: Condvar::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Text> {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn collect(self: &Arc<Self>, output: impl Read + Send + 'static) {
-        let said = Arc::clone(self);
-        thread::spawn(move || {
-            let mut output = BufReader::new(output);
-            let mut line = Vec::new();
-            while output.read_until(b'\n', &mut line).is_ok_and(|len| len > 0) {
-                let text = String::from_utf8_lossy(&line);
-                said.lock().lines.push(text.trim_end_matches('\n').to_owned());
-                said.more.notify_all();
-                line.clear();
+    /// Takes what comes until both outputs have ended.
+    fn collect(&self) {
+        loop {
+            let is_open = self.lock().is_open;
+            if is_open == [false; 2] {
+                return;
             }
-            said.lock().ended += 1;
-            said.more.notify_all();
-        });
+            self.readable(is_open, None);
+            self.take_all(&mut self.lock());
+            self.more.notify_all();
+        }
+    }
+
+    /// Takes all that was written before this was called.
+    fn take_all(&self, text: &mut Text) {
+        let mut is_readable = self.readable(text.is_open, Some(&Timespec::default()));
+        while is_readable != [false; 2] {
+            if is_readable[OUTPUT] {
+                self.read(OUTPUT, text);
+            }
+            // What was written before what was just read is in the other pipe by now.
+            while self.readable([false, text.is_open[ERRORS]], Some(&Timespec::default()))[ERRORS] {
+                self.read(ERRORS, text);
+            }
+            for which in [ERRORS, OUTPUT] {
+                text.finish_lines(which);
+            }
+            is_readable = self.readable(text.is_open, Some(&Timespec::default()));
+        }
+    }
+
+    fn read(&self, which: usize, text: &mut Text) {
+        let mut bytes = [0; 16 << 10];
+        let len = (&self.pipes[which]).read(&mut bytes).unwrap_or_default();
+        text.is_open[which] = len > 0;
+        text.unfinished[which].extend(&bytes[..len]);
+    }
+
+    /// `true` for each of the open outputs that has something, or its end, to read, after waiting for one of them for
+    /// at most `limit`.
+    fn readable(&self, is_open: [bool; 2], limit: Option<&Timespec>) -> [bool; 2] {
+        let open = [OUTPUT, ERRORS].into_iter().filter(|&which| is_open[which]);
+        let mut polled: Vec<_> = open.map(|which| PollFd::new(&self.pipes[which], PollFlags::IN)).collect();
+        if poll(&mut polled, limit).is_err() {
+            return [false; 2];
+        }
+        let mut polled = polled.iter();
+        is_open.map(|is_open| is_open && polled.next().is_some_and(|fd| !fd.revents().is_empty()))
+    }
+}
+
+impl Text {
+    /// Moves what is whole to the lines; at the end of the output what is left, too.
+    fn finish_lines(&mut self, which: usize) {
+        let unfinished = &mut self.unfinished[which];
+        let end = match unfinished.iter().rposition(|&byte| byte == b'\n') {
+            _ if !self.is_open[which] => unfinished.len(),
+            Some(last) => last + 1,
+            None => 0,
+        };
+        let whole: Vec<u8> = unfinished.drain(..end).collect();
+        self.lines.extend(String::from_utf8_lossy(&whole).lines().map(str::to_owned));
+    }
+
+    fn has_ended(&self) -> bool {
+        self.is_open == [false; 2]
     }
 }
 
@@ -84,11 +149,12 @@ impl Process {
         let name = command.get_program().to_string_lossy().into_owned();
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
-        let said = Arc::new(Said::default());
-        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
-            said.collect(out);
-            said.collect(err);
-        }
+        let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
+            unreachable!("both outputs are pipes");
+        };
+        let said = Arc::new(Said::new(output.into(), errors.into()));
+        let collected = Arc::clone(&said);
+        thread::spawn(move || collected.collect());
         Self { name, child, said }
     }
 
@@ -108,7 +174,7 @@ impl Process {
                 return line.clone();
             }
             let left = until.saturating_duration_since(Instant::now());
-            if text.ended == 2 || left.is_zero() {
+            if text.has_ended() || left.is_zero() {
                 let why = if left.is_zero() { "did not say in time" } else { "ended before it said" };
                 let lines = text.lines.join("\n");
                 // Whoever catches the panic can still use it.
@@ -119,9 +185,11 @@ impl Process {
         }
     }
 
-    /// All it said so far.
+    /// All it has said before this is called.
     pub fn said(&self) -> String {
-        self.said.lock().lines.join("\n")
+        let mut text = self.said.lock();
+        self.said.take_all(&mut text);
+        text.lines.join("\n")
     }
 
     /// Whether it still runs.
@@ -158,7 +226,7 @@ impl Process {
     /// Its outputs may be open for longer than it lives, where it left children behind.
     fn collect_rest(&self, until: Instant) {
         let mut text = self.said.lock();
-        while text.ended < 2 {
+        while !text.has_ended() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

@@ -87,3 +87,22 @@ fn processes_are_watched_and_ended() {
     assert_eq!(process.end(TIME_LIMIT).code(), Some(3));
     assert_eq!(process.said(), "a");
 }
+
+#[test]
+fn what_was_said_is_there_in_its_order() {
+    for _ in 0..100 {
+        let script = "echo first >&2; echo then; read -r _ <go; echo last >&2; echo >done; exec sleep 60";
+        let dir = tempfile::tempdir().unwrap();
+        let is_made = Command::new("mkfifo").args(["go", "done"]).current_dir(&dir).status();
+        assert!(is_made.unwrap().success());
+        let mut process = Process::start(Command::new("sh").args(["-c", script]).current_dir(&dir));
+        process.line("that it goes on", TIME_LIMIT, |line| line == "then");
+        assert_eq!(process.said(), "first\nthen");
+        fs::write(dir.path().join("go"), "\n").unwrap();
+        fs::read(dir.path().join("done")).unwrap();
+        assert_eq!(process.said(), "first\nthen\nlast");
+    }
+    let mut process = Process::start(Command::new("sh").args(["-c", "exec >&-; printf 'a\nb' >&2"]));
+    assert_eq!(process.end(TIME_LIMIT).code(), Some(0));
+    assert_eq!(process.said(), "a\nb");
+}

@@ -137,7 +137,7 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
     let scene = small_image();
     let run = scene.run("attach file://~/store:v1 --writable ~/vm --writable-max 1M");
     assert!(run.status == Some(2) && run.stderr.contains("1 MiB") && run.stderr.contains("16 MiB"), "{run}");
-    let attached = Attached::start(&scene, &format!("{WRITABLE} --writable-max 24M"));
+    let mut attached = Attached::start(&scene, &format!("{WRITABLE} --writable-max 24M"));
     let script = "\
         refused = None\n\
         for mib in range(16, 64):\n  \
@@ -157,7 +157,7 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
     let most = watched(&scene, &attached.uri(), script);
     assert!(most <= 24 * MIB, "{most}");
     // The only disk has no name, and none is said.
-    let said = attached.said();
+    let said = attached.warning_with("a request failed");
     assert!(
         said.contains("a request failed") && said.contains("(peer ") && !said.contains("export ,"),
         "{said}"
