@@ -2,12 +2,12 @@
 
 use crate::attached::PATIENCE;
 use crate::http::ask;
-use crate::scene::Scene;
+use crate::scene::{Scene, run_tool};
 use headstart_testkit::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -151,6 +151,14 @@ impl Drop for Agent<'_> {
             }
         }
     }
+}
+
+/// A copy of the program. Another process makes it: what is open for writing, if only in a process that another test is
+/// about to start, cannot be executed.
+#[track_caller]
+pub(crate) fn copy_of_program(scene: &Scene, name: &str) -> PathBuf {
+    run_tool("cp", &["--preserve=mode", env!("CARGO_BIN_EXE_headstart"), name], &scene.path(""));
+    scene.path(name)
 }
 
 /// Whether a process that serves a disk has this file.

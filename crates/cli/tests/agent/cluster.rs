@@ -5,6 +5,7 @@ use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy};
 use crate::scene::Scene;
+use crate::swarm::wait_for_company;
 use serde_json::Value;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -47,6 +48,7 @@ fn hosts_of_a_cluster_help_each_other_and_nobody_else() {
     let first = a.attach(&format!("vm={} --nbd unix:~/a.sock", web.image()));
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let second = b.attach(&format!("vm={} --nbd unix:~/b.sock", web.image()));
+    wait_for_company(&b);
     check_bytes(&scene, "disk.raw", second["ready"]["ways"][0]["uri"].as_str().unwrap());
     assert!(part(&b)["counters"]["received_bytes"].as_u64() > Some(1 << 20), "{}", part(&b));
     // A host that is added later is as good.

@@ -1,6 +1,6 @@
 //! Attaching, detaching, listing, watching; what cannot work; processes that die.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
 use crate::http::ask;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
@@ -165,15 +165,6 @@ fn goes_on_after_its_process_died(way: &str) {
     kill(&disk["pid"]);
     let again = agent.disk_that("started again", |disk| disk["restarts"] == 1 && disk["state"] == "serving");
     assert_ne!(again["pid"], disk["pid"]);
-    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
-    // Also one that an agent before has started, and that dies while there is none.
-    agent.kill();
-    kill(&again["pid"]);
-    agent.again();
-    // A process that is killed is there until the kernel has ended it, which the new agent may be faster than.
-    let another = |disk: &Value| disk["state"] == "serving" && disk["pid"] != again["pid"];
-    let third = agent.disk_that("served by another process", another);
-    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
     let mut states = Vec::new();
     while states.last().is_none_or(|state| state != "restarting") {
         let line = events.next().unwrap().unwrap();
@@ -184,6 +175,15 @@ fn goes_on_after_its_process_died(way: &str) {
         }
     }
     assert_eq!(states, ["starting", "serving", "restarting"]);
+    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
+    // Also one that an agent before has started, and that dies while there is none.
+    agent.kill();
+    kill(&again["pid"]);
+    agent.again();
+    // A process that is killed is there until the kernel has ended it, which the new agent may be faster than.
+    let another = |disk: &Value| disk["state"] == "serving" && disk["pid"] != again["pid"];
+    let third = agent.disk_that("served by another process", another);
+    tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
     // Whatever signal ends it: only the agent detaches it. So a disk moves to a new program.
     let mut last = third;
     for number in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -252,8 +252,7 @@ fn whose_environment_lacks_credentials_is_said() {
 #[test]
 fn the_cause_of_a_processs_end_is_said() {
     let scene = noisy(1);
-    let program = scene.path("headstart-copy");
-    fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
+    let program = copy_of_program(&scene, "headstart-copy");
     let mut agent = Agent::start(&scene, "a", "");
     agent.kill();
     agent.again_as(&program);
@@ -292,12 +291,16 @@ fn an_agent_that_ends_starts_no_process_again() {
     let scene = noisy(1);
     let mut agent = Agent::start(&scene, "a", "");
     let disk = agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
+    // Both ends come at one time for it, however busy the machine is.
+    let own = Value::from(agent.id());
+    signal(&own, Signal::STOP);
     signal(&disk["pid"], Signal::TERM);
     let until = Instant::now() + PATIENCE;
     while agent.is_served("vm") {
         assert!(Instant::now() < until, "the disk's process does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
+    signal(&own, Signal::CONT);
     agent.stop();
     assert!(!agent.is_served("vm"));
     agent.again();

@@ -63,7 +63,15 @@ fn measure() {
         std::thread::sleep(Duration::from_millis(50));
     }
     // What they have to say to each other when they meet is said.
-    std::thread::sleep(Duration::from_secs(2));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let before = moved();
+        std::thread::sleep(Duration::from_secs(2));
+        if moved() - before <= 2 * BYTES_MAX {
+            break;
+        }
+        assert!(Instant::now() < until, "they do not come to rest");
+    }
     let mut worked = || -> Vec<u128> {
         let pairs = hosts.iter().zip(&mut disks);
         pairs.map(|(host, disk)| worked_ms(host.id()) + worked_ms(disk.process().id())).collect()

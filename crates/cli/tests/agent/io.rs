@@ -1,7 +1,7 @@
 //! fio with verification, while the agent is killed, restarted and replaced by another program, and the disk's bytes
 //! are still on their way from a slow store.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
 use crate::images::{Web, noisy};
 use crate::scene::Scene;
@@ -9,28 +9,53 @@ use crate::tools::{find, installed, skipped};
 use headstart_testkit::faults::{Fault, Rule};
 use headstart_testkit::process::Process;
 use serde_json::Value;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// How long fio goes on.
 const SECONDS: &str = "8";
 
-/// The longest that any request may take.
-pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The longest that any request may take, where nothing else keeps the machine busy.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Kills, stops, starts and replaces an agent that has this disk, as long as somebody is busy with it. It finds the
-/// disk again each time, and the disk has been there all the while.
+/// What a request passes that others keep from running: the client and its driver, the disk's threads, the kernel's.
+const HANDS: u32 = 4;
+
+/// The longest time that somebody waited who now and then wrote a little to a file, until it is over.
+fn longest_pause(file: &Path, over: &AtomicBool) -> Duration {
+    const REST: Duration = Duration::from_millis(10);
+    let (mut longest, open) = (Duration::ZERO, File::create(file).unwrap());
+    // A test that fails says nothing, and takes the file away.
+    while !over.load(Ordering::Relaxed) && file.exists() {
+        let begun = Instant::now();
+        std::thread::sleep(REST);
+        open.write_all_at(&[0; 4096], 0).unwrap();
+        longest = longest.max(begun.elapsed().saturating_sub(REST));
+    }
+    longest
+}
+
+/// Kills, stops, starts and replaces an agent that has this disk, as long as somebody is busy with it, and three times
+/// at least. It finds the disk again each time, and the disk has been there all the while. Returns the longest that any
+/// request may have taken meanwhile.
 #[track_caller]
 pub(crate) fn comes_and_goes(
     scene: &Scene,
     agent: &mut Agent<'_>,
     disk: &Value,
     mut busy: impl FnMut() -> bool,
-) {
-    let replaced = scene.path("headstart-next");
-    std::fs::copy(env!("CARGO_BIN_EXE_headstart"), &replaced).unwrap();
+) -> Duration {
+    let over = Arc::<AtomicBool>::default();
+    let (yardstick, is_over) = (scene.path("yardstick"), Arc::clone(&over));
+    let others = std::thread::spawn(move || longest_pause(&yardstick, &is_over));
+    let replaced = copy_of_program(scene, "headstart-next");
     let mut starts = 0;
-    while busy() {
+    while busy() || starts < 3 {
         std::thread::sleep(Duration::from_millis(300));
         match starts % 3 {
             0 => agent.kill(),
@@ -47,11 +72,12 @@ pub(crate) fn comes_and_goes(
         assert_eq!((&found["pid"], &found["restarts"]), (&disk["pid"], &Value::from(0)), "{found}");
         assert_eq!(found["adopted"], true);
     }
-    assert!(starts >= 3, "only {starts} restarts");
+    over.store(true, Ordering::Relaxed);
+    PAUSE_MAX + HANDS * others.join().unwrap()
 }
 
 /// Runs fio on a writable disk of an agent, while the agent comes and goes. Every byte is read again and compared; no
-/// request fails, and none takes a second.
+/// request fails, and none takes long.
 fn nobody_notices(way: &str, engine: &[String]) {
     let scene = noisy(48);
     // What is mounted over.
@@ -78,7 +104,7 @@ fn nobody_notices(way: &str, engine: &[String]) {
         "--output=fio.json",
     ]);
     let mut fio = Process::start(&mut command);
-    comes_and_goes(&scene, &mut agent, &disk, || fio.is_running());
+    let pause_max = comes_and_goes(&scene, &mut agent, &disk, || fio.is_running());
     assert_eq!(fio.end(PATIENCE).code(), Some(0), "{fio}");
     let report: Value = serde_json::from_slice(&scene.bytes("fio.json")).unwrap();
     let job = &report["jobs"][0];
@@ -86,7 +112,7 @@ fn nobody_notices(way: &str, engine: &[String]) {
     for kind in ["read", "write"] {
         let longest = Duration::from_nanos(job[kind]["clat_ns"]["max"].as_u64().unwrap());
         assert!(job[kind]["total_ios"].as_u64().unwrap() > 100, "{job}");
-        assert!(longest < PAUSE_MAX, "a {kind} took {longest:?}");
+        assert!(longest < pause_max, "a {kind} took {longest:?} of {pause_max:?}");
     }
     assert_eq!(agent.detach("vm")["state"], "detached");
 }

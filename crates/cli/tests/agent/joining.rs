@@ -64,6 +64,7 @@ fn two_hosts_of_one_name_hear_of_each_other_and_nothing_changes_hands() {
     let mut a = start(&scene, "a", "cluster/hosts/a", "");
     let b = start(&scene, "b", "cluster/hosts/b", &format!("--join {}", address(&a)));
     wait_for("connected", &b, knows("a"));
+    wait_for("connected", &a, knows("b"));
     let words =
         format!("--credentials ~/cluster/hosts/a --name a --listen 127.0.0.1:0 --join {}", address(&a));
     let mut twin = Agent::start(&scene, "twin", &words);
@@ -139,7 +140,8 @@ fn a_host_of_another_cluster_is_refused_and_both_sides_say_why() {
         let said = host.line("belongs to another cluster");
         assert!(said.contains("warning") && said.contains("certificate"), "{said}");
     }
-    assert_eq!(part(&z)["peers"], serde_json::json!([]));
+    // Who connects learns a moment later that it is refused.
+    wait_for("alone", &z, |part| part["peers"] == serde_json::json!([]));
 
     // One that has another gossip key, too, hears of nobody.
     let mut y = start(&scene, "y", "other/hosts/y", &join);

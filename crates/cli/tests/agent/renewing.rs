@@ -69,8 +69,8 @@ fn failure(part: &Value) -> &str {
 fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_on() {
     let scene = noisy(1);
     scene.ok("swarm init ~/cluster --host a --host b");
-    short_certificate(&scene, "b", 20);
-    let ends = now() + 20;
+    short_certificate(&scene, "b", 30);
+    let ends = now() + 30;
     let of_b = copied(&scene, "b");
     let key = fs::read(scene.path("of-b/host.key")).unwrap();
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
@@ -117,7 +117,7 @@ fn a_host_that_cannot_keep_its_certificate_renews_it_again_and_keeps_it_once_it_
     let warnings = b.said().lines().filter(|line| line.contains("not be known after a restart")).count();
     assert_eq!(warnings, 1, "{}", b.said());
     fs::remove_dir_all(scene.path("of-b/host.pem.new")).unwrap();
-    let patience = std::time::Instant::now() + Duration::from_secs(30);
+    let patience = std::time::Instant::now() + Duration::from_secs(60);
     while in_file() == at_first {
         assert!(std::time::Instant::now() < patience, "it is not kept: {}", b.said());
         std::thread::sleep(Duration::from_millis(50));
@@ -135,10 +135,10 @@ fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
     drop(a);
     // Due at once.
     let uris = ["headstart:added:1", "headstart:role:authority"];
-    certificate(&scene, "a", (now() - 80, now() + 20), &uris);
+    let ends = now() + 60;
+    certificate(&scene, "a", (ends - 300, ends), &uris);
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
-    let until = part(&a)["certificate_until"].as_u64();
-    wait_for("renewed", &a, |part| part["certificate_until"].as_u64() > until);
+    wait_for("renewed", &a, |part| part["certificate_until"].as_u64() > Some(ends));
     assert_eq!(counted(&a, "renewed_certificates_total"), 1);
 }
 
@@ -146,7 +146,7 @@ fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
 fn a_certificate_that_nobody_renews_ends_and_stops_no_disk_and_the_host_comes_back_by_a_request() {
     let scene = noisy(1);
     scene.ok("swarm init ~/cluster --host a --host b");
-    short_certificate(&scene, "b", 15);
+    short_certificate(&scene, "b", 30);
     let of_b = copied(&scene, "b");
     // The host with the role has no key: it says so, and the one that asks, too.
     let mut a = start(&scene, "a", "cluster/hosts/a", "");

@@ -1,6 +1,6 @@
 //! Sockets of an agent and of its disks: which users reach them, also when a process was started again.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, copy_of_program};
 use crate::attached::{PATIENCE, image_options};
 use crate::images::noisy;
 use crate::scene::{Run, Scene};
@@ -150,8 +150,7 @@ fn a_user_who_may_not_ask_a_daemon_is_told_so() {
         return skipped("only root runs programs as other users");
     }
     fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    let program = scene.path("headstart");
-    fs::copy(env!("CARGO_BIN_EXE_headstart"), &program).unwrap();
+    let program = copy_of_program(&scene, "headstart");
     let _agent = Agent::start(&scene, "a", "");
     fs::create_dir(scene.path("h")).unwrap();
     fs::set_permissions(scene.path("h"), fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,7 +1,7 @@
 //! What tags mean is asked when somebody attaches a disk, and never again while it is attached: a plain model of tags,
 //! disks and images beside an agent, its disks' processes, and stores that change.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
 use crate::disk::noise;
 use crate::images::{Web, layered, tool};
@@ -23,16 +23,22 @@ const IMAGES: u64 = 3;
 /// What the model decides, from any number.
 const STEPS: u64 = 7;
 
+/// Kills a process, and waits until it has ended, with all that it held.
 fn kill(pid: &Value) {
     // It may have died with another.
     let _ = kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL);
+    await_end(pid);
 }
 
 /// Waits until a process has ended, which may be a child of this one's.
 fn await_end(pid: &Value) {
     let until = Instant::now() + PATIENCE;
-    let path = format!("/proc/{pid}/stat");
-    while fs::read_to_string(&path).is_ok_and(|state| !state.contains(") Z")) {
+    let is_zombie = |state: String| state.contains(") Z");
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    // The first of its threads may have ended before the others.
+    while fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|state| !is_zombie(state) || threads() > 1)
+    {
         assert!(Instant::now() < until, "process {pid} does not end");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -68,7 +74,7 @@ fn images() -> (Scene, Vec<String>) {
 impl<'s> World<'s> {
     fn new(scene: &'s Scene, web: Option<&'s Web>, digests: Vec<String>) -> Self {
         let agent = Agent::start(scene, "a", "");
-        fs::copy(env!("CARGO_BIN_EXE_headstart"), scene.path("headstart-next")).unwrap();
+        copy_of_program(scene, "headstart-next");
         let mut world = Self { scene, web, agent, digests, tag: 0, disks: BTreeMap::new(), log: Vec::new() };
         for name in world.names() {
             world.attach(name);
@@ -305,9 +311,8 @@ fn a_disk_without_its_files_is_not_given_another_image() {
             };
             if by_agent {
                 agent.kill();
-                kill(&disk["pid"]);
                 // Its lock goes with it.
-                await_end(&disk["pid"]);
+                kill(&disk["pid"]);
                 lose();
                 agent.again();
             } else {

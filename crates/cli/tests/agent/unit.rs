@@ -10,6 +10,7 @@ use rustix::fs::{Gid, Uid, chown};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
 
 /// An agent that is restricted so; nothing where this machine does not allow it.
 fn restricted(scene: &Scene) -> Option<Process> {
@@ -41,9 +42,16 @@ fn an_agent_with_the_restrictions_of_its_unit_does_its_work() {
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let Some(_next) = restricted(&scene) else { return };
-    let listed = scene.json("disk list --agent ~/a/agent.sock");
-    let disks = listed["disks"].as_array().unwrap();
-    assert!(disks.len() == 2 && disks.iter().all(|disk| disk["adopted"] == Value::Bool(true)), "{listed}");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let listed = scene.json("disk list --agent ~/a/agent.sock");
+        let disks = listed["disks"].as_array().unwrap();
+        if disks.len() == 2 && disks.iter().all(|disk| disk["adopted"] == Value::Bool(true)) {
+            break;
+        }
+        assert!(Instant::now() < until, "{listed}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     for dir in ["a", "state", "cache", "w"] {
         assert_eq!(open_to_others(&scene.path(dir)), Vec::<String>::new());
     }

@@ -1,8 +1,8 @@
 //! A virtual machine that writes to its disk, reads it and compares, round after round, and says when.
 //!
-//! The machine is QEMU, the driver its firmware's, and what runs in it a boot sector. For eight seconds it writes the
-//! number of the round to one place, reads what the image has at another and writes that to a third, reads the number
-//! back and compares it, and prints a dot: a sign of life that the test takes the time of.
+//! The machine is QEMU, the driver its firmware's, and what runs in it a boot sector. For eight seconds, or as many as
+//! are wanted, it writes the number of the round to one place, reads what the image has at another and writes that to a
+//! third, reads the number back and compares it, and prints a dot: a sign of life that the test takes the time of.
 
 use crate::disk::noise;
 use crate::scene::{Scene, run_tool};
@@ -28,6 +28,9 @@ const PLACES: u64 = 0x4000;
 
 /// Each round reads so many sectors further on.
 const STRIDE: u64 = 137;
+
+/// Where the code has the ticks that it runs for.
+const TICKS: usize = 28;
 
 #[rustfmt::skip]
 const CODE: [u8; 217] = [
@@ -62,8 +65,15 @@ const CODE: [u8; 217] = [
 
 /// Makes the file `disk.raw` of a scene: 48 MiB whose first 32 are noise, and the boot sector.
 pub(crate) fn make_bootable(scene: &Scene) {
+    make_bootable_for(scene, 8);
+}
+
+/// The same of a machine that runs for so many seconds.
+pub(crate) fn make_bootable_for(scene: &Scene, seconds: u32) {
     let mut bytes = noise(137, usize::try_from(IMAGE).unwrap() * SECTOR);
     bytes[..CODE.len()].copy_from_slice(&CODE);
+    // Of which there are 18.2 a second.
+    bytes[TICKS..TICKS + 4].copy_from_slice(&(seconds * 182).div_ceil(10).to_le_bytes());
     bytes[SECTOR - 2..SECTOR].copy_from_slice(&[0x55, 0xaa]);
     bytes.resize(bytes.len() + 2 * usize::try_from(PLACES).unwrap() * SECTOR, 0);
     fs::write(scene.path("disk.raw"), bytes).unwrap();
@@ -92,6 +102,8 @@ impl Machine {
         let mut child = Command::new(find("qemu-system-x86_64").unwrap())
             .args(["-accel", "tcg", "-M", "pc,memory-backend=memory", "-m", "64M", "-nodefaults"])
             .args(["-display", "none", "-serial", "stdio", "-no-reboot"])
+            // Its ticks begin anew at midnight.
+            .args(["-rtc", "base=2026-01-01T12:00:00"])
             .args(["-object", memory])
             .args(["-chardev", &format!("socket,id=disk,reconnect=1,path={}", scene.path(socket).display())])
             .args(["-device", "vhost-user-blk-pci,chardev=disk,num-queues=1,bootindex=1"])
