@@ -241,7 +241,12 @@ fn a_killed_process_leaves_its_trace() {
     scene.ok("image import disk.raw file://~/store:a");
     let mut started = attach(&scene, "--record ~/traces");
     let _client = read_over_nbd(&scene.path("sock"), &[0, 4096]);
-    let saved = || scene.names("traces").iter().any(|name| name.ends_with(".parquet"));
+    // Both reads: it may have been saved between them, and is saved again then.
+    let saved = || {
+        let stats: Value =
+            serde_json::from_str(&scene.run("trace stats traces --json").stdout).unwrap_or_default();
+        stats["total"]["reads"] == 2
+    };
     started.wait_until("its trace was saved", saved);
     started.signal(Signal::KILL);
     assert_eq!(started.finish().status, None);

@@ -137,6 +137,12 @@ impl<'s> Daemon<'s> {
         }
     }
 
+    /// Waits until no client has a vSSD open: the daemon hears a moment later that one has ended.
+    #[track_caller]
+    pub(crate) fn wait_until_unused(&self, name: &str) {
+        self.wait_for("without clients", || (self.vssd(name)["clients"] == 0).then_some(()));
+    }
+
     /// One vSSD as it is now.
     #[track_caller]
     pub(crate) fn vssd(&self, name: &str) -> Value {

@@ -12,6 +12,7 @@ struct Client(Child);
 
 impl Client {
     fn open(daemon: &Daemon<'_>, name: &str) -> Self {
+        daemon.wait_until_unused(name);
         let mut command = Command::new(find("qemu-io").unwrap());
         command.args(["-f", "raw", &uri(&daemon.vssd(name))]);
         let client = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
@@ -115,6 +116,7 @@ fn sizes_change_while_disks_are_used() {
     qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 0 16M 8M", "write -P 2 23M 1M"]);
     assert_eq!(daemon.vssd("db")["size"], 24 << 20);
     // There are no clients now, but there is what they wrote.
+    daemon.wait_until_unused("db");
     daemon.refuses("vssd resize db 8M", &["db", "2 MiB", "--force"]);
     qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 2 23M 1M"]);
     daemon.ask("vssd resize db 8M --force");
@@ -128,6 +130,7 @@ fn sizes_change_while_disks_are_used() {
     daemon.ask("vssd resize db 24M");
     qemu_io(&scene, &db, &["read -P 0 8M 16M"]);
     // Nothing is lost of what was never written.
+    daemon.wait_until_unused("db");
     daemon.ask("vssd resize db 16M");
 }
 

@@ -67,7 +67,9 @@ fn what_its_owner_offers_is_lent() {
     // What is leased stays, and what is not goes home.
     let lent =
         leases.as_array().unwrap().iter().map(|lease| lease["capacity"].as_u64().unwrap()).sum::<u64>();
-    assert_eq!(daemon.ask("offer db --capacity 0")["lent"], lent, "{leases}");
+    daemon.wait_for("all home but what is leased", || {
+        (daemon.ask("offer db --capacity 0")["lent"] == lent).then_some(())
+    });
     qemu_io(&scene, &db, &["write -P 0x5a 0 32M", "read -P 0x5a 0 32M"]);
     assert_eq!(daemon.vssd("db")["written_bytes"], 32 << 20);
 }
@@ -83,6 +85,7 @@ fn who_has_it_next_reads_nothing_of_who_had_it() {
     // All channels but the harvest VM's own: whoever is next has the same flash.
     let db = daemon.create("db --channels 15 --size 1G");
     qemu_io(&scene, &db, &["write -P 0x5a 0 1G", "flush"]);
+    daemon.wait_until_unused("db");
     daemon.ask("vssd delete db");
     daemon.create_soon("shelf --kind unsold --channels 15");
     daemon.request("batch --capacity 64M");

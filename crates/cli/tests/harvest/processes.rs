@@ -2,7 +2,7 @@
 //! other.
 
 use crate::daemon::{Daemon, qemu_io, uri};
-use crate::guest::{Machine, check_rounds, make_bootable};
+use crate::guest::{Machine, check_rounds, make_bootable, make_bootable_for};
 use crate::restricted::restricted;
 use crate::scene::{Scene, output_of, run_tool};
 use crate::tools::{find, installed, is_root, skipped};
@@ -193,10 +193,14 @@ fn a_stuck_process_costs_the_others_nothing() {
         daemon.ask(&format!("vssd resize b {size} --force"));
         daemon.ask(&format!("vssd resize a {size} --force"));
     }
-    assert_eq!(fs::metadata(scene.path("b/disk.raw")).unwrap().len(), 40 << 20);
+    let of_b = scene.path("b/disk.raw");
+    daemon.wait_for("40 MiB long", || {
+        fs::metadata(&of_b).is_ok_and(|meta| meta.len() == 40 << 20).then_some(())
+    });
     daemon.ask("vssd create c");
     let took = begun.elapsed();
-    assert!(took < std::time::Duration::from_secs(10), "the others waited for {took:?}");
+    // A process has 20 seconds to end, and 30 to begin.
+    assert!(took < std::time::Duration::from_secs(18), "the others waited for {took:?}");
     daemon.ask("vssd delete a --force");
     assert!(!is_alive(stuck) && !scene.path("a.sock").exists() && !scene.path("a/disk.raw").exists());
     assert_eq!(daemon.ask("vssd list")["vssds"].as_array().unwrap().len(), 2);
@@ -360,7 +364,8 @@ fn a_guest_goes_on_when_the_process_or_the_daemon_is_killed() {
         return;
     }
     let scene = Scene::new();
-    make_bootable(&scene);
+    // Long enough for four restarts on a busy machine.
+    make_bootable_for(&scene, 20);
     let mut daemon = Daemon::start(&scene, "--size 2G");
     let nbd = bootable(&daemon, "vm");
     let mut machine = Machine::boot(&scene, "vm.sock");

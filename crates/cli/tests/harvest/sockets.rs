@@ -144,6 +144,7 @@ fn owners_and_modes_hold_through_restarts_and_are_changed() {
     assert!(opens_as(OWNER, STRANGER, &plain) && !opens_as(STRANGER, GROUP, &plain));
     let listed = scene.ok("harvest vssd list --dir ~/h").stdout;
     assert!(listed.contains(&format!("its sockets belong to `{OWNER}`")), "{listed}");
+    daemon.wait_until_unused("owned");
     daemon.ask("vssd access owned");
     assert!(!opens_as(OWNER, GROUP, &owned));
     let run = scene.run("harvest vssd access owned --socket-owner no-such-user:x --dir ~/h");
@@ -218,6 +219,7 @@ fn over_tls_a_vssd_belongs_to_names_of_certificates() {
     daemon.kill_and_start();
     check(&daemon, "tenant-a");
     // It goes to another owner.
+    daemon.wait_until_unused("a");
     daemon.ask("vssd access a --tls-client admin");
     check(&daemon, "nobody");
 }
