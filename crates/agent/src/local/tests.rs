@@ -187,7 +187,7 @@ async fn an_agent_that_does_not_answer_is_as_good_as_away() {
     assert_eq!(disk.connection(), Connection { connected: false, lost: 1, wants: 1, unanswered: 1 });
     let started = Instant::now();
     bring(&disk, &rig.blob.spec().digest).await;
-    assert!(started.elapsed() < Duration::from_secs(1), "it is known to be away");
+    assert!(started.elapsed() < Duration::from_secs(2), "it is known to be away");
     silent.abort();
 }
 

@@ -25,7 +25,7 @@ mod rogues;
 mod roles;
 mod trust;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 /// A cluster's certificates, and hosts.
 struct Cluster {
@@ -91,8 +91,18 @@ impl Cluster {
     }
 
     fn host_with(&self, name: &str, role: Role, join: &[SocketAddr], tracker: Option<PathBuf>) -> TestHost {
+        self.start(name, SwarmSettings { role, tracker, ..self.settings(name, join) })
+    }
+
+    /// One that waits for others also where the machine is busy with something else for seconds.
+    fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
+        let patience = (Duration::from_secs(5), Duration::from_secs(20));
+        let node = Settings { patience, ..Settings::default() };
+        self.start(name, SwarmSettings { node, ..self.settings(name, join) })
+    }
+
+    fn start(&self, name: &str, settings: SwarmSettings) -> TestHost {
         let cache = self.cache(name);
-        let settings = SwarmSettings { role, tracker, ..self.settings(name, join) };
         let handle = self.runtime.handle().clone();
         let swarm = self.runtime.block_on(Swarm::start(settings, Arc::clone(&cache), handle)).unwrap();
         TestHost { swarm, cache }
@@ -167,7 +177,7 @@ fn a_blob_goes_from_host_to_host() {
     let a = cluster.host("a", Role::Agent, &[]);
     a.fill(&sample);
     let at_a = a.attach(&sample);
-    let b = cluster.host("b", Role::Agent, &[a.swarm.address()]);
+    let b = cluster.patient_host("b", &[a.swarm.address()]);
     let at_b = b.attach(&sample);
     cluster.wait_until("they share the blob", || b.shares_with(1) && b.is_connected_to(1) && b.has_heard());
     let all = ByteRange::between(0, sample.spec.len);
@@ -179,7 +189,7 @@ fn a_blob_goes_from_host_to_host() {
     // And on, from somebody who has it only by that.
     drop(at_a);
     cluster.runtime.block_on(a.swarm.stop());
-    let c = cluster.host("c", Role::Agent, &[b.swarm.address()]);
+    let c = cluster.patient_host("c", &[b.swarm.address()]);
     let at_c = c.attach(&sample);
     cluster.wait_until("they share the blob", || c.shares_with(1) && c.has_heard());
     bring(&cluster, &at_c, all);
@@ -522,7 +532,7 @@ fn nonsense_ends_the_connection() {
         let expected = dropped as u64 + 1;
         cluster.wait_until("it is dropped", || a.swarm.counters().dropped_other == expected);
     }
-    assert!(a.is_connected_to(0));
+    cluster.wait_until("none is left", || a.is_connected_to(0));
 }
 
 /// Sockets without a certificate, many more than are let in at a time, keep no host of the cluster out.
@@ -568,7 +578,7 @@ fn strangers_at_its_own_address_do_not_keep_a_host_out() {
     cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_secs(1)).await });
     for attempt in 0..10 {
         // A host that is busy with other things loses its place now and then, and comes again.
-        let is_let_in = (0..5).any(|_| Rogue::connect(&cluster, &credentials, ("a", address)).is_ok());
+        let is_let_in = (0..20).any(|_| Rogue::connect(&cluster, &credentials, ("a", address)).is_ok());
         assert!(is_let_in, "it is kept out at attempt {attempt}");
     }
 }

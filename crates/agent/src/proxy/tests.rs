@@ -314,7 +314,7 @@ async fn half_a_request_is_not_waited_for() {
     let begun = Instant::now();
     let answer = host.get(&host.through("http://127.0.0.1:1/"), &[]).await;
     assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
-    assert!(begun.elapsed() < HEAD_TIME * 2, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < HEAD_TIME * 6, "{:?}", begun.elapsed());
     // It is closed, with or without a word.
     let _ = tokio::time::timeout(HEAD_TIME, half[0].read_to_end(&mut Vec::new())).await.expect("it is open");
 }

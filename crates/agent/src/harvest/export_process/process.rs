@@ -172,6 +172,6 @@ mod tests {
         assert_eq!(holder(&path), Some(child.id()));
         end_leftover(&path).unwrap();
         assert!(!child.wait().unwrap().success());
-        assert_eq!(holder(&path), None);
+        pid_file::tests::wait_until_free(&path);
     }
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 struct Member {
     keeper: Arc<Keeper>,
@@ -31,7 +31,11 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
         advertise: None,
         join: join.iter().map(ToString::to_string).collect(),
         role: Role::Agent,
-        node: headstart_swarm::Settings::default(),
+        // They wait for each other also where the machine is busy with something else for a while.
+        node: headstart_swarm::Settings {
+            patience: (Duration::from_secs(1), Duration::from_secs(5)),
+            ..headstart_swarm::Settings::default()
+        },
         connections_max: 100,
         trust: None,
         authority: None,

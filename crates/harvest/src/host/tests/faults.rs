@@ -224,7 +224,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
 
 /// Waits until nothing is leased and all that is in the pool is erased.
 fn settled(host: &Host) {
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         host.tick();
         let status = host.status();
         if status.leases.is_empty() && status.pool.iter().all(|pooled| pooled.ready) {

@@ -441,5 +441,5 @@ fn wait_until_closed(dir: &Path) {
         std::thread::park_timeout(Duration::from_millis(5));
         lock.try_lock().is_ok()
     };
-    assert!(std::iter::repeat_n((), 2000).any(is_free));
+    assert!(std::iter::repeat_n((), 12_000).any(is_free));
 }

@@ -92,7 +92,7 @@ fn under_load(seed: u64, power: bool) {
     });
     // What works in the background holds the host for a while.
     host.closing.store(true, Ordering::Release);
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         if Arc::strong_count(&host) == 1 {
             break;
         }

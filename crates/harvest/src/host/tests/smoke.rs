@@ -20,7 +20,7 @@ fn options(dir: &Path, flash: FlashPlace) -> Options {
 }
 
 pub(super) fn wait_for(host: &Host, what: impl Fn(&Host) -> bool) {
-    let came = (0..2000).any(|_| {
+    let came = (0..12_000).any(|_| {
         host.tick();
         // Threads work meanwhile.
         std::thread::park_timeout(Duration::from_millis(5));
@@ -83,7 +83,7 @@ fn on_a_file() {
 
 /// Background threads may hold the last host for a moment.
 fn wait_until_free(dir: &Path, place: &FlashPlace) {
-    for _ in 0..500 {
+    for _ in 0..12_000 {
         if Host::open(options(dir, place.clone()), clock()).is_ok() {
             return;
         }
