@@ -96,8 +96,11 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
         web.image()
     );
     for signal in [Signal::INT, Signal::TERM, Signal::INT] {
-        let mut process = Process::start(&mut scene.command(&format!("{words} --limit-rate 300kB/s")));
-        sleep(Duration::from_millis(700));
+        web.proxy.clear_log();
+        let mut process = Process::start(&mut scene.command(&format!("{words} --limit-rate 100kB/s")));
+        // The manifest, and some of what is copied.
+        web.proxy.wait("copy", PATIENCE, |log| log.to("/blobs/").len() > 1);
+        sleep(Duration::from_millis(300));
         process.signal(signal);
         assert_eq!(process.end(PATIENCE).code(), Some(1), "{process}");
         let said = process.said();
@@ -167,17 +170,17 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
         let began = Instant::now();
         let image = format!("http://{address}/store:v1");
         let words = format!(
-            "attach {image} --writable ~/vm --keep-base --deadline 4s --cache ~/cache --nbd unix:~/d.sock"
+            "attach {image} --writable ~/vm --keep-base --deadline 6s --cache ~/cache --nbd unix:~/d.sock"
         );
         let run = scene.run(&words);
         let took = began.elapsed();
         let lines: Vec<_> = run.stderr.lines().collect();
         assert!(run.status == Some(1) && lines.last().is_some_and(|line| line.contains(&address)), "{run}");
-        assert!(took < Duration::from_secs(12), "{took:?}: {run}");
+        assert!(took < Duration::from_secs(14), "{took:?}: {run}");
         // A server that refuses to answer may be given up before that is said.
         if address == silent.to_string() {
             assert!(lines.len() == 2 && lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
-            assert!(lines[0].contains("4s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
+            assert!(lines[0].contains("6s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
         }
         assert!(!scene.path("vm").exists(), "{run}");
     }

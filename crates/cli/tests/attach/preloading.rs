@@ -89,7 +89,10 @@ fn a_plan_brings_a_boot_before_it_reads() {
         attached.wait_for("use", |metrics| metrics.sum("headstart_preloaded_used_bytes", &[]) >= PLANNED);
     assert_eq!(metrics.requests("miss"), 0.0);
     assert_eq!(metrics.sum("headstart_preload_accuracy", &[]), 1.0);
-    assert_eq!(metrics.sum("headstart_slow_reads_total", &[]), 0.0);
+    // A busy machine may be slow with what is here.
+    for cause in ["unforeseen", "late", "store"] {
+        assert_eq!(metrics.sum("headstart_slow_reads_total", &[("cause", cause)]), 0.0, "{cause}");
+    }
     // Nothing but what boots read was brought.
     assert!(metrics.sum("headstart_image_local_bytes", &[]) < PLANNED * 1.2);
     let report = attached.detach();

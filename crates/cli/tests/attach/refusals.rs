@@ -4,7 +4,7 @@ use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
 use crate::tools::skipped;
-use headstart_testkit::faults::{Fault, Rule};
+use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
 use headstart_testkit::nginx::Nginx;
 use serde_json::json;
 use std::fs;
@@ -95,9 +95,10 @@ fn what_is_no_image() {
 fn hosts_that_are_not_there() {
     let scene = Scene::new();
     let cold = format!("--cache ~/cache {SERVE}");
-    // Nobody listens at a port that was free a moment ago; names that end so are nobody's, ever.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let there = format!("127.0.0.1:{port}");
+    // Nobody else gets a port that refuses; names that end so are nobody's, ever.
+    let refusing = FaultProxy::start(([127, 0, 0, 1], 9).into());
+    refusing.set_outage(Outage::Refuse);
+    let there = refusing.addr().to_string();
     let plain = format!("--plain-http {there} {cold}");
     let nowhere = "no-such-host.invalid".to_owned();
     // What is asked about first is nothing that the user named.

@@ -1,12 +1,14 @@
 //! While it runs: metrics, reports, signals, preloading, filling, limits.
 
-use crate::attached::{Attached, Metrics};
+use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::noise;
 use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
 use crate::scene::Run;
 use crate::tools::installed;
+use headstart_testkit::faults::{Fault, Rule};
 use rustix::process::Signal;
 use serde_json::Value;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -147,10 +149,11 @@ fn signals_detach_in_good_order() {
 fn a_signal_while_attaching_ends_it() {
     let scene = layered();
     let Some(web) = Web::before(&scene) else { return };
-    web.proxy.set_outage(headstart_testkit::faults::Outage::Hang);
+    web.proxy.add(Rule::new(Fault::Hang { after: None }));
     for signal in [Signal::TERM, Signal::INT] {
+        web.proxy.clear_log();
         let mut started = scene.start(&format!("attach {} {METRICS} --nbd unix:~/d.sock", web.image()));
-        std::thread::sleep(Duration::from_millis(300));
+        web.proxy.wait("request", PATIENCE, |log| !log.is_empty());
         assert!(started.is_running());
         let began = Instant::now();
         started.signal(signal);
@@ -177,6 +180,19 @@ fn people_are_told_how_to_use_it() {
     assert_eq!(&lines[4..], [&["Ctrl-C detaches."], &end[..]].concat());
 }
 
+/// Waits until what is asked of the store has come, and no more has been kept for a second.
+#[track_caller]
+fn comes_to_rest(attached: &Attached, web: &Web) {
+    let seen = Cell::new((0.0, Instant::now()));
+    attached.wait_for("rest", |metrics| {
+        let local = metrics.sum("headstart_image_local_bytes", &[]);
+        if local != seen.get().0 || web.proxy.log().iter().any(|request| request.finished.is_none()) {
+            seen.set((local, Instant::now()));
+        }
+        seen.get().1.elapsed() > Duration::from_secs(1)
+    });
+}
+
 #[test]
 fn a_sequential_preload_brings_all_before_it_is_read() {
     let scene = layered();
@@ -189,7 +205,7 @@ fn a_sequential_preload_brings_all_before_it_is_read() {
         metrics.sum("headstart_image_local_bytes", &[]) >= metrics.sum("headstart_image_bytes", &[]) * 0.97
             && metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]) > 0.0
     });
-    std::thread::sleep(Duration::from_millis(200));
+    comes_to_rest(&attached, &web);
     check_bytes(&scene, "disk.raw", &attached.uri());
     let metrics = attached.metrics();
     assert_eq!(metrics.requests("miss"), 0.0);
@@ -211,7 +227,7 @@ fn a_list_of_blocks_is_preloaded_and_no_other() {
         metrics.sum("headstart_pull_fetched_bytes_total", &[("priority", "preload")]) >= three
             && metrics.sum("headstart_image_local_bytes", &[]) >= three
     });
-    std::thread::sleep(Duration::from_millis(200));
+    comes_to_rest(&attached, &web);
     let local = metrics.sum("headstart_image_local_bytes", &[]);
     assert!(local < three * 1.2, "{local}");
     let read = |block: u64| {
@@ -243,18 +259,18 @@ fn filling_keeps_to_its_rate_and_says_how_far_it_is() {
         return;
     }
     let began = Instant::now();
-    let attached = Attached::start(&scene, &format!("{} {METRICS} --fill 4MB/s", web.image()));
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --fill 2MB/s", web.image()));
     let half = attached.wait_for("half", |metrics| {
         metrics.sum("headstart_image_local_bytes", &[]) > metrics.sum("headstart_image_bytes", &[]) / 2.0
     });
     let eta = half.sum("headstart_fill_seconds", &[]);
-    // A second, were it not for other work of the machine.
-    assert!((0.3..20.0).contains(&eta), "{eta}");
+    // Two seconds, were it not for other work of the machine.
+    assert!((0.2..40.0).contains(&eta), "{eta}");
     attached.wait_for("full disk", Metrics::all_is_local);
     let took = began.elapsed().as_secs_f64();
     let rate = f64::from(8 << 20) / took;
     // On a busy machine it may be less.
-    assert!((2e5..4.4e6).contains(&rate), "{rate} bytes a second");
+    assert!((1e5..2.3e6).contains(&rate), "{rate} bytes a second");
     let report = attached.detach();
     assert_eq!(report["local_bytes"], report["image_bytes"]);
     // All is here: nothing is asked for.

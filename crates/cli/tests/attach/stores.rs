@@ -123,7 +123,7 @@ fn a_registry_with_passwords() {
         let words = format!("attach {shared} --docker-config ~/{other} --nbd unix:~/d.sock");
         scene.fails(&words, &[&host, "refuses it", "--cached-although-denied"]);
     }
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }
 
@@ -153,17 +153,17 @@ fn through_a_token_server(forbid: bool) {
     let image = format!("oci://{host}/vm/debian:v1");
     scene.ok(&format!("image push file://~/store:v1 {image} {options}"));
 
-    tokens.set_life(Duration::from_secs(1));
+    tokens.set_life(Duration::from_secs(2));
     tokens.set_told_life(300);
     (behaviour.life, behaviour.told, behaviour.style) =
-        (Duration::from_secs(1), Some(Duration::from_secs(300)), Style::Amazon);
+        (Duration::from_secs(2), Some(Duration::from_secs(300)), Style::Amazon);
     front.set(behaviour);
     let attached = Attached::start(&scene, &format!("{image} {options} --cache ~/cache"));
     let uri = attached.uri();
     let (granted, seen) = (tokens.granted(), front.seen());
     for quarter in 0..3_u64 {
         // Longer than both live, which end with a second.
-        std::thread::sleep(Duration::from_millis(2100));
+        std::thread::sleep(Duration::from_millis(3100));
         let script = format!("assert(len(h.pread(65536, {})) == 65536)", (quarter + 1) << 20);
         crate::images::tool(&scene, "nbdsh", &["-u", &uri, "-c", &script]);
     }
@@ -233,6 +233,6 @@ fn an_object_store() {
     let mut command = scene.command(words);
     with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");
     Run::of(words, &mut command).fails(&["s3://images/vm", "(at 127.0.0.1:9)"]);
-    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     assert!(!scene.path("d.sock").exists());
 }

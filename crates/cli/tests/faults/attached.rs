@@ -74,10 +74,16 @@ impl Attached {
 
     /// The warnings so far.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        // What it said a moment ago is on its way through a pipe.
-        std::thread::sleep(Duration::from_millis(100));
         let said = self.process.said();
         said.lines().filter(|line| line.starts_with("headstart: ")).map(str::to_owned).collect()
+    }
+
+    /// Waits until it has warned of something with all of `parts`.
+    #[track_caller]
+    pub(crate) fn warns(&mut self, parts: &[&str]) {
+        let is_it =
+            |line: &str| line.starts_with("headstart: ") && parts.iter().all(|part| line.contains(part));
+        self.process.line(&format!("{parts:?}"), READY_LIMIT, is_it);
     }
 
     /// Reads all of the disk in pieces of `piece` bytes over one connection, and compares.

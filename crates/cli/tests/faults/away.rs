@@ -1,6 +1,6 @@
 //! The store is away: for a while, for longer than a read may wait, and when attaching.
 
-use crate::attached::{Attached, command};
+use crate::attached::{Attached, command, wait_until};
 use crate::disk::noise;
 use crate::image::Image;
 use crate::nbd::{Client, EIO};
@@ -54,7 +54,9 @@ fn reads_wait(outage: Outage) {
             image.check(0, &attached.client().read(0, 65_536).unwrap());
             assert!(reading.iter().all(|reading| !reading.is_finished()));
         }
-        assert_eq!(attached.metric("headstart_waiting_reads", ""), readers);
+        wait_until("all of them wait", Duration::from_secs(60), || {
+            attached.metric("headstart_waiting_reads", "") == readers
+        });
         proxy.set_outage(Outage::None);
         let since = Instant::now();
         reading.into_iter().for_each(|reading| reading.join().unwrap());
@@ -79,7 +81,8 @@ fn a_read_fails_at_its_deadline() {
     let nginx = image.serve();
     let proxy = FaultProxy::start(nginx.addr());
     let reference = format!("{}/store:v1", proxy.url());
-    let mut attached = Attached::start(&image.scene, &reference, "~/cache", "--deadline 1500ms");
+    // Longer than a busy machine takes for a read whose store is there.
+    let mut attached = Attached::start(&image.scene, &reference, "~/cache", "--deadline 4s");
     for (n, outage) in [(1, Outage::Refuse), (2, Outage::Hang)] {
         let mut client = attached.client();
         proxy.set_outage(outage);
@@ -88,7 +91,7 @@ fn a_read_fails_at_its_deadline() {
             let since = Instant::now();
             assert_eq!(client.read(offset, 4096), Err(EIO), "{outage:?}");
             let took = since.elapsed().as_secs_f64();
-            assert!((1.4..20.0).contains(&took), "{outage:?}: {took} s");
+            assert!((3.9..40.0).contains(&took), "{outage:?}: {took} s");
         }
         proxy.set_outage(Outage::None);
         image.check(n << 22, &client.read(n << 22, 4096).unwrap());
@@ -211,7 +214,7 @@ fn small_writes_wait_for_a_store_that_is_away() {
     }
     answers(&mut client, PIECES);
     // One after the other, until one is not answered.
-    client.stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut sent = PIECES;
     let silent = loop {
         client.send_write(sent * 1024, &[7; 512], false).unwrap();

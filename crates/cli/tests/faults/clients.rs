@@ -58,7 +58,7 @@ impl Away {
         self.proxy.set_outage(Outage::None);
         self.attached.read_all(&self.image, 1 << 20);
         let (threads, files) = self.at_rest;
-        wait_until("threads and files are given back", Duration::from_secs(40), || {
+        wait_until("threads and files are given back", Duration::from_secs(60), || {
             let now = self.attached.threads_and_files();
             now.0 <= threads + 2 && now.1 <= files + 70
         });

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// How long tokens and addresses live here.
-const LIFE: Duration = Duration::from_secs(1);
+const LIFE: Duration = Duration::from_secs(2);
 
 /// A registry with a token server, a front that redirects, and an image in it.
 struct House {
@@ -111,16 +111,17 @@ fn credentials_that_come_back() {
     let behaviour = Behaviour { life: LIFE, ..Behaviour::default() };
     let Some(house) = House::new(behaviour) else { return };
     house.tokens.set_life(LIFE);
-    let attached = house.attach();
+    let mut attached = house.attach();
     house.tokens.set_user(USER, "another password");
     std::thread::sleep(LIFE * 2);
     let mut client = attached.client();
     client.send_read(5 << 20, 4096).unwrap();
     assert!(client.is_silent_for(Duration::from_secs(1)));
+    attached.warns(&[]);
     house.tokens.set_user(USER, PASSWORD);
     let (_, answer) = client.receive().unwrap();
     house.image.check(5 << 20, &answer.unwrap());
     let warnings = attached.warnings();
-    assert!(!warnings.is_empty() && warnings.len() < 6, "{warnings:#?}");
+    assert!(warnings.len() < 6, "{warnings:#?}");
     assert!(!attached.process.said().contains(PASSWORD));
 }

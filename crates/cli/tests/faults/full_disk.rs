@@ -39,7 +39,7 @@ fn a_cache_on_a_full_disk() {
     // There is room again: the next reads fill it.
     fs::remove_file(small.path().join("filler")).unwrap();
     let layer = image.layer().1;
-    wait_until("the cache is used again", Duration::from_secs(20), || {
+    wait_until("the cache is used again", Duration::from_secs(60), || {
         attached.read_all(&image, 1 << 20);
         // What is in memory already is not moved.
         attached.metric("headstart_image_local_bytes", "") > layer / 4
@@ -50,7 +50,7 @@ fn a_cache_on_a_full_disk() {
     let attached = Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "");
     assert!(attached.metric("headstart_image_local_bytes", "") > layer / 4);
     attached.read_all(&image, 1 << 20);
-    wait_until("all is cached", Duration::from_secs(20), || {
+    wait_until("all is cached", Duration::from_secs(60), || {
         attached.metric("headstart_image_local_bytes", "") == layer
     });
     assert!(said_of_cache(&attached).is_empty());

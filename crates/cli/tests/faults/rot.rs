@@ -37,6 +37,7 @@ fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
         // The last unit of a blob is shorter.
         let damaged = attached.metric("headstart_cache_damaged_bytes_total", "");
         assert!(damaged > 0 && damaged <= 16384, "{n}: {damaged}");
+        attached.warns(&["the cache has changed"]);
         let said = attached.warnings();
         let told: Vec<_> = said.iter().filter(|line| line.contains("the cache has changed")).collect();
         assert!(told.len() == 1 && told[0].contains(&layer), "{said:?}");

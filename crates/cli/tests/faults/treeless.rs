@@ -48,7 +48,9 @@ fn a_blob_is_checked_when_the_last_of_it_has_come() {
     assert_eq!(attached.metric("headstart_image_local_bytes", ""), len);
     assert_eq!(attached.metric("headstart_image_unproven_bytes", ""), 0);
     attached.read_all(&image, 1 << 20);
-    let told = said(&attached, &[&layer, "digest is", "dropped and fetched again", "repair it there"]);
+    let parts = [layer.as_str(), "digest is", "dropped and fetched again", "repair it there"];
+    attached.warns(&parts);
+    let told = said(&attached, &parts);
     assert_eq!(told.len(), 1, "{told:?}");
     assert_eq!(attached.metric("headstart_cache_wrong_blobs_total", ""), 1);
     attached.detach();
@@ -97,7 +99,9 @@ fn a_store_that_is_always_wrong_is_given_up() {
     for offset in [0, 2 << 20] {
         assert_eq!(client.read(offset, 4096), Err(EIO));
     }
-    let told = said(&attached, &[&layer, "came whole 3 times", "dropped for good", "repair it there"]);
+    let parts = [layer.as_str(), "came whole 3 times", "dropped for good", "repair it there"];
+    attached.warns(&parts);
+    let told = said(&attached, &parts);
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(proxy.log().to(&layer).sent() < len * 5, "{}", proxy.log());
     let requests = proxy.log().len();
