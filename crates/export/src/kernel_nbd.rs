@@ -358,9 +358,13 @@ mod tests {
             fs::write(root.join("sys/block").join(name).join("size"), format!("{size}\n")).unwrap();
         }
         fs::create_dir_all(root.join("dev")).unwrap();
-        let client = root.join("nbd-client");
-        fs::write(&client, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", root.display())).unwrap();
-        fs::set_permissions(&client, fs::Permissions::from_mode(0o755)).unwrap();
+        let (script, client) = (root.join("script"), root.join("nbd-client"));
+        fs::write(&script, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", root.display())).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a program that another test starts meanwhile holds what is written here, and what is
+        // held for writing is not run.
+        let copied = std::process::Command::new("cp").arg(&script).arg(&client).status();
+        assert!(copied.unwrap().success());
         let (sys, dev) = (root.join("sys"), root.join("dev"));
         Host { sys, dev, client: Some(client), root: true, module_file: true }
     }

@@ -139,12 +139,12 @@ mod tests {
             lane.run(move || done.send("quick").unwrap());
         }
         for _ in 0..20 {
-            assert_eq!(results.recv_timeout(Duration::from_secs(10)), Ok("quick"));
+            assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok("quick"));
         }
         assert!(!lane.wait_idle(Duration::from_millis(20)));
         assert!(lane.0.lock().threads <= 3);
         drop(release);
-        assert!(lane.wait_idle(Duration::from_secs(10)));
+        assert!(lane.wait_idle(Duration::from_secs(60)));
     }
 
     #[test]
@@ -154,6 +154,6 @@ mod tests {
         lane.run(|| panic!("as it is meant to"));
         let (done, result) = mpsc::channel();
         lane.run(move || done.send(()).unwrap());
-        result.recv_timeout(Duration::from_secs(10)).unwrap();
+        result.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }

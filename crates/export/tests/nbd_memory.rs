@@ -126,7 +126,8 @@ fn clients_that_read_nothing_cost_little_and_keep_nobody_out() {
             scope.spawn(move || ask_for_much(stream, number));
         }
     });
-    // All places are taken by them, and all that they may have.
+    // All places are taken by them, and all that they may have. That they take no replies is seen after a while.
+    std::thread::sleep(Duration::from_secs(3));
     let took = reads(&socket);
     let again = reads(&socket);
     let most = most_memory();

@@ -420,13 +420,13 @@ async fn a_token_in_use_is_renewed_before_it_runs_out_and_nobody_waits() {
     let Some(house) = House::new(behaviour).await else { return };
     house.tokens.set_life(Duration::from_secs(4));
     // A machine that is busy elsewhere may hold up one of the thousand reads for as long as a token server would.
-    for last in [false, false, true] {
+    for last in [false, false, false, true] {
         house.tokens.set_delay(Duration::ZERO);
         // Renewed in the last second of its life, which takes most of that.
         let taken = read_on(&house, Duration::from_secs(9), Duration::from_millis(850)).await;
-        assert_eq!(taken.refused, 0, "renewed in time");
-        let at_ease = (2..=4).contains(&taken.tokens) && taken.slowest < Duration::from_millis(800);
-        assert!(at_ease || !last, "{} tokens in two lives, a read of {:?}", taken.tokens, taken.slowest);
+        let Taken { tokens, refused, slowest } = taken;
+        let at_ease = refused == 0 && (2..=4).contains(&tokens) && slowest < Duration::from_millis(800);
+        assert!(at_ease || !last, "{tokens} tokens in two lives, {refused} refused, a read of {slowest:?}");
         if at_ease {
             return;
         }
@@ -440,32 +440,49 @@ async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
         let behaviour = Behaviour { redirect: false, forbid: true, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
         house.tokens.set_life(Duration::from_secs(4));
-        let (store, before) = (house.store(), house.tokens.granted());
-        house.read_well(&*store, 0, 10).await;
-        assert_eq!(house.tokens.granted() - before, 1);
-        // Past the end of the first token, within the life of the second.
-        sleep(Duration::from_millis(4500)).await;
-        assert_eq!(house.tokens.granted() - before, 2, "renewed, for it was used");
-        house.read_well(&*store, 0, 10).await;
-        assert_eq!((house.tokens.granted() - before, house.front.seen().forbidden), (2, 0));
-        // The second was used, the third is not.
-        sleep(Duration::from_millis(5500)).await;
-        assert_eq!(house.tokens.granted() - before, 3, "not renewed again, for nobody used it");
+        // A machine that stands still spoils it, but not each time.
+        for last in [false, false, true] {
+            let (store, before) = (house.store(), house.tokens.granted());
+            let (forbidden, granted) = (house.front.seen().forbidden, || house.tokens.granted() - before);
+            house.read_well(&*store, 0, 10).await;
+            let first = granted();
+            // Past the end of the first token, within the life of the second: renewed, for it was used.
+            sleep(Duration::from_millis(4500)).await;
+            let second = granted();
+            house.read_well(&*store, 0, 10).await;
+            let read = (granted(), house.front.seen().forbidden - forbidden);
+            // The second was used, the third is not, and is not renewed.
+            sleep(Duration::from_millis(5500)).await;
+            let seen = (first, second, read, granted());
+            let is_right = seen == (1, 2, (2, 0), 3);
+            assert!(is_right || !last, "{seen:?}");
+            if is_right {
+                return;
+            }
+        }
     };
     let address = async {
         // A second more than it tells: dates have whole seconds.
         let (life, told) = (Duration::from_secs(6), Some(Duration::from_secs(5)));
         let behaviour = Behaviour { style: Style::Amazon, life, told, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
-        let store = house.store();
-        house.read_well(&*store, 0, 10).await;
-        let first = house.front.seen();
-        sleep(Duration::from_millis(5200)).await;
-        let second = house.front.seen();
-        assert_eq!(second.asked - first.asked, 1, "asked for the next one, for the first was used");
-        house.read_well(&*store, 0, 10).await;
-        let read = house.front.seen();
-        assert_eq!((read.asked - second.asked, read.expired), (0, 0), "it waited for the registry");
+        for last in [false, false, true] {
+            let store = house.store();
+            house.read_well(&*store, 0, 10).await;
+            let first = house.front.seen();
+            sleep(Duration::from_millis(5200)).await;
+            let second = house.front.seen();
+            house.read_well(&*store, 0, 10).await;
+            let read = house.front.seen();
+            // Asked for the next one, for the first was used; so that the read did not wait for the registry.
+            let asked = (second.asked - first.asked, read.asked - second.asked);
+            let seen = (asked, read.expired - first.expired);
+            let is_right = seen == ((1, 0), 0);
+            assert!(is_right || !last, "{seen:?}");
+            if is_right {
+                return;
+            }
+        }
     };
     tokio::join!(token, address);
 }
@@ -476,9 +493,9 @@ async fn a_refused_token_is_renewed_on_401_and_on_403() {
         let behaviour = Behaviour { redirect: false, forbid, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
         // The token server says more than is true.
-        house.tokens.set_life(Duration::from_secs(1));
+        house.tokens.set_life(Duration::from_secs(2));
         house.tokens.set_told_life(3600);
-        let taken = read_on(&house, Duration::from_secs(3), Duration::ZERO).await;
+        let taken = read_on(&house, Duration::from_secs(6), Duration::ZERO).await;
         assert!((1..=5).contains(&taken.tokens), "{} tokens in three lives", taken.tokens);
         assert_eq!(taken.refused > 0, forbid, "{} answers of 403", taken.refused);
     };
@@ -535,9 +552,14 @@ async fn an_address_that_tells_its_life_is_renewed_ahead() {
         let (life, told) = (Duration::from_secs(4), Some(Duration::from_secs(3)));
         let behaviour = Behaviour { style, life, told, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
-        let (asked, refused) = read_away(&house, Duration::from_secs(7)).await;
-        assert!((1..=8).contains(&asked), "{asked} questions, {style:?}");
-        assert_eq!(refused, 0, "{style:?}");
+        for last in [false, false, true] {
+            let (asked, refused) = read_away(&house, Duration::from_secs(7)).await;
+            let in_time = refused == 0 && (1..=8).contains(&asked);
+            assert!(in_time || !last, "{asked} questions, {refused} refusals, {style:?}");
+            if in_time {
+                return;
+            }
+        }
     };
     tokio::join!(renewed(Style::Amazon), renewed(Style::Expires));
 }
@@ -545,10 +567,10 @@ async fn an_address_that_tells_its_life_is_renewed_ahead() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_address_that_tells_nothing_teaches_its_life() {
     let taught = async |expired_status| {
-        let life = Duration::from_secs(1);
+        let life = Duration::from_secs(2);
         let behaviour = Behaviour { style: Style::Untold, life, expired_status, ..Behaviour::default() };
         let Some(house) = House::new(behaviour).await else { return };
-        let (asked, refused) = read_away(&house, Duration::from_millis(4500)).await;
+        let (asked, refused) = read_away(&house, Duration::from_secs(9)).await;
         // After the first life, addresses are asked for at four fifths of it: so five lives end, each by
         // refusing the four reads at most that are under way. They have the next address already.
         assert!((3..=10).contains(&asked), "{asked} questions, {expired_status}");
@@ -618,9 +640,12 @@ async fn credential_helpers_are_asked() {
             "#!/bin/sh\nread host\n[ \"$1 $host\" = 'get {host}' ] || exit 1\n\
              echo '{{\"ServerURL\": \"{host}\", \"Username\": \"{USER}\", \"Secret\": \"{PASSWORD}\"}}'\n"
         );
-        let helper = directory.path().join("docker-credential-test");
-        fs::write(&helper, script).unwrap();
-        fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+        let [made, helper] = ["script", "docker-credential-test"].map(|name| directory.path().join(name));
+        fs::write(&made, script).unwrap();
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o755)).unwrap();
+        // By another process: a program that another test starts meanwhile holds what is written here, and what is
+        // held for writing is not run.
+        assert!(Command::new("cp").arg(&made).arg(&helper).status().unwrap().success());
         let config = json!({"credHelpers": { &host: "test" }}).to_string();
         fs::write(directory.path().join("config.json"), config).unwrap();
         let path = std::env::var("PATH").unwrap();

@@ -173,11 +173,13 @@ fn time_passes() {
     scene.proxy.add(Rule::new(Fault::Slow(100_000)).times(1));
     assert_eq!(scene.get(0..30_000).unwrap().body, scene.file[..30_000]);
     assert!(since.elapsed() >= Duration::from_millis(380));
-    for after in [None, Some(10)] {
+    for (number, after) in [(3, None), (4, Some(10))] {
         scene.proxy.add(Rule::new(Fault::Hang { after }).times(1));
         let mut client = scene.client();
         client.reader.get_ref().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(client.get(0..20).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // It has met its fault, so that no later one does.
+        scene.proxy.wait("request", Duration::from_secs(30), |log| log.len() == number);
     }
     // Hung clients that went away are noticed, and the others never waited.
     assert_eq!(scene.get(0..10).unwrap().body, scene.file[..10]);

@@ -8,10 +8,11 @@ use headstart_testkit::s3::S3;
 use std::fs;
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 fn curl(words: &[&str]) -> String {
     let mut curl = Process::start(Command::new("curl").arg("-sS").args(words));
@@ -29,6 +30,11 @@ fn nginx_serves_a_directory() {
     fs::write(dir.path().join("file"), "0123456789").unwrap();
     let nginx = Nginx::serve(dir.path());
     assert_eq!(curl(&["-r", "3-5", &format!("{}/file", nginx.url())]), "345");
+    // It is written once all was sent.
+    let until = Instant::now() + TIME_LIMIT;
+    while nginx.log().is_empty() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(5));
+    }
     assert_eq!(nginx.log(), "GET /file 206 3 bytes=3-5\n");
     let addr = nginx.addr();
     drop(nginx);

@@ -58,6 +58,10 @@ fn reads_race_with_inserts_evictions_and_discards() {
                 }
             });
         }
+        // So that there is somebody to race with.
+        while hits.load(Ordering::Relaxed) == 0 && goes_on() {
+            std::thread::yield_now();
+        }
         let mut state = 99;
         for round in 0..150 {
             let cache = &caches[round % 2];

@@ -108,7 +108,7 @@ fn a_wrong_blob_is_dropped_by_itself_and_taken_again() {
     assert_eq!((cache.counters().wrong_blobs, blob.local_bytes()), (1, 0));
     assert_eq!(missing(&blob, all()), [all()]);
     sample.fill(&blob, all());
-    wait_until("it is found right", || blob.is_proven());
+    wait_until("it is found right", || blob.is_proven() && cache.counters().proven_blobs == 1);
     assert!(sample.reads(&blob, all()));
     assert_eq!((told.0.load(Ordering::Relaxed), cache.counters().proven_blobs), (1, 1));
 }

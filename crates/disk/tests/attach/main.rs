@@ -161,18 +161,25 @@ fn a_local_read_does_not_wait_and_says_what_is_absent() {
 
 #[test]
 fn attaching_takes_three_steps_after_one_another() {
-    let rig = Rig::new();
-    let host = rig.host();
     let delay = Duration::from_secs(2);
-    *rig.store.delay.lock().unwrap() = delay;
-    let started = Instant::now();
-    let disk = rig.attach(&host);
-    // The manifest, then heads and ends with their pages of the hash tree. What is left to a third step is room for a
-    // busy machine.
-    let took = started.elapsed();
+    let mut took = Duration::MAX;
+    // A machine that stands still makes it longer, and nothing makes it shorter.
+    for _ in 0..5 {
+        let rig = Rig::new();
+        let host = rig.host();
+        *rig.store.delay.lock().unwrap() = delay;
+        let started = Instant::now();
+        let disk = rig.attach(&host);
+        // The manifest, then heads and ends with their pages of the hash tree. What is left to a third step is room
+        // for a busy machine.
+        took = started.elapsed();
+        *rig.store.delay.lock().unwrap() = Duration::ZERO;
+        rig.check(&disk, 0, 4096);
+        if took < delay * 3 {
+            return;
+        }
+    }
     assert!(took < delay * 3, "{took:?}");
-    *rig.store.delay.lock().unwrap() = Duration::ZERO;
-    rig.check(&disk, 0, 4096);
 }
 
 /// As another tool would make it: no hash tree, no hint where the index begins, and that is long.
@@ -274,14 +281,14 @@ fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
 #[test]
 fn past_its_deadline_a_read_fails_and_the_next_one_may_succeed() {
     let rig = Rig::new();
-    let disk = rig.try_attach(&rig.host(), &patient(Duration::from_millis(500))).unwrap().disk;
+    let disk = rig.try_attach(&rig.host(), &patient(Duration::from_secs(2))).unwrap().disk;
     for hang in [false, true] {
         rig.set_failing((!hang).then_some(ErrorKind::Unavailable));
         rig.store.hanging.store(hang, Ordering::Relaxed);
         let started = Instant::now();
         let error = read_error(&disk, 6 << 20);
-        assert!(started.elapsed() >= Duration::from_millis(450), "{error}");
-        assert!(started.elapsed() < Duration::from_secs(20), "{error}");
+        assert!(started.elapsed() >= Duration::from_millis(1900), "{error}");
+        assert!(started.elapsed() < Duration::from_secs(40), "{error}");
     }
     rig.set_failing(None);
     rig.store.hanging.store(false, Ordering::Relaxed);

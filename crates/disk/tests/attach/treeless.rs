@@ -96,9 +96,9 @@ fn a_local_read_leaves_wrong_frames_to_who_may_wait() {
     let (host, reference) = (rig.host(), stripped(&rig));
     let disk = attach(&rig, &host, &reference, &patient(LIMIT));
     rig.store.corrupt.store(u64::MAX, Ordering::Relaxed);
-    disk.prefetch(ByteRange::between(4 << 20, (4 << 20) + 4096));
     let blobs = Arc::clone(disk.puller().unwrap().blobs());
     let before = blobs.local_bytes().0;
+    disk.prefetch(ByteRange::between(4 << 20, (4 << 20) + 4096));
     wait_until("it is here", || blobs.local_bytes().0 > before && blobs.unproven_bytes() > 0);
     wait_until("its way is known to be long", || {
         disk.read_local_at(&mut [0; 4096], 4 << 20).is_err_and(|e| e.kind() == ErrorKind::Absent)

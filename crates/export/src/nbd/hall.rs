@@ -397,7 +397,7 @@ mod tests {
         let (_new_client, new_socket) = socket();
         let begun = now();
         let new = hall.admit(&new_socket).expect("there is room");
-        assert!((LEAVES..ROOM).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() >= LEAVES, "{:?}", begun.elapsed());
         assert_eq!(leaves.join().unwrap(), 0);
         assert_eq!(hall.connections(), 2);
         // Nobody else can go now: the new client has not had its time.

@@ -34,7 +34,7 @@ fn threads() -> usize {
 #[test]
 fn a_stalled_handshake_is_given_up() {
     let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| {
-        settings.handshake_timeout = Duration::from_millis(300);
+        settings.handshake_timeout = Duration::from_secs(2);
     });
     let begun = Instant::now();
     let mut silent = RawClient::connect(&served.socket);
@@ -42,7 +42,7 @@ fn a_stalled_handshake_is_given_up() {
     slow.stream.write_all(&[0, 0, 0]).unwrap();
     check_serves(&served);
     assert!(silent.is_closed() && slow.is_closed());
-    assert!(begun.elapsed() < Duration::from_secs(5));
+    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
     served.wait_until_empty();
 }
 
@@ -161,7 +161,7 @@ fn clients_in_their_handshake_take_no_places_of_those_that_have_chosen() {
 #[test]
 fn only_a_client_that_takes_nothing_is_given_up() {
     let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| {
-        settings.send_timeout = Duration::from_millis(300);
+        settings.send_timeout = Duration::from_secs(2);
     });
     let mut slow = RawClient::open(&served.socket, false);
     let mut silent = RawClient::open(&served.socket, false);
@@ -170,8 +170,11 @@ fn only_a_client_that_takes_nothing_is_given_up() {
     }
     slow.bytes(16).unwrap();
     for _ in 0..LEN / (128 << 10) {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(400));
         slow.bytes(128 << 10).unwrap();
+    }
+    while served.server.connections() > 1 {
+        std::thread::sleep(Duration::from_millis(5));
     }
     assert!(silent.is_closed());
     slow.read(2, 0, 512);
@@ -323,7 +326,7 @@ fn hostile_session(changes: &[Change]) -> Vec<u8> {
 #[test]
 fn random_sessions_do_no_harm() {
     let served = serve_with(TestDisk::new(vec![1; LEN], false), |settings| {
-        settings.handshake_timeout = Duration::from_millis(500);
+        settings.handshake_timeout = Duration::from_secs(5);
     });
     let before = threads();
     let config = Config { cases: SESSIONS, failure_persistence: None, ..Config::default() };
@@ -346,5 +349,9 @@ fn random_sessions_do_no_harm() {
     check_serves(&served);
     served.wait_until_empty();
     // Tests beside this one have threads as well; a leak would be one for each session.
-    assert!(threads() < before + SESSIONS as usize / 2, "threads were {before}, and are {}", threads());
+    let until = Instant::now() + Duration::from_secs(60);
+    while threads() >= before + SESSIONS as usize / 2 {
+        assert!(Instant::now() < until, "threads were {before}, and are {}", threads());
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

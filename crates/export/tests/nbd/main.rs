@@ -54,7 +54,7 @@ impl Served {
 
     /// Waits until all clients are gone and all their threads have ended.
     fn wait_until_empty(&self) {
-        for _ in 0..200 {
+        for _ in 0..1200 {
             if self.server.connections() == 0 {
                 return;
             }
@@ -106,5 +106,5 @@ fn run(program: &str, args: &[&str]) -> String {
 
 fn output(program: &str, args: &[&str]) -> Output {
     // A client that hangs is a failure, not a hanging test.
-    tool("timeout").arg("15").arg(program).args(args).stdin(Stdio::null()).output().unwrap()
+    tool("timeout").arg("60").arg(program).args(args).stdin(Stdio::null()).output().unwrap()
 }

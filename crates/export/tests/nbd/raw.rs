@@ -303,7 +303,7 @@ fn a_stop_does_not_wait_for_ever() {
     }
     let begun = Instant::now();
     served.server.stop().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(8));
+    assert!(begun.elapsed() < Duration::from_secs(30));
     assert!(client.is_closed());
     served.disk.arrive();
 }

@@ -26,7 +26,7 @@ pub(crate) struct Reply {
 impl RawClient {
     pub(crate) fn connect(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         Self { stream }
     }
 

@@ -207,17 +207,20 @@ mod tests {
             }
             let _done = Done(&done);
             let mut begun = 0;
-            let lost = (0..3000).find(|_| {
+            // On a busy machine a prune may have it for a long time.
+            for round in 0..1_000_000 {
+                if round >= 3000 && begun > 100 {
+                    break;
+                }
                 let Some(kept) = Unfinished::kept(&layout, &blob, WORTH_KEEPING).unwrap() else {
-                    return false;
+                    continue;
                 };
                 begun += 1;
                 (0..3).for_each(|_| std::thread::yield_now());
-                let is_lost = !kept.path.exists();
+                assert!(kept.path.exists(), "it is lost in round {round}");
                 kept.discard();
-                is_lost
-            });
-            assert!(lost.is_none() && begun > 100, "{lost:?}, {begun} begun");
+            }
+            assert!(begun > 100, "{begun} begun");
         });
     }
 }

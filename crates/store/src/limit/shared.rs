@@ -243,7 +243,7 @@ mod tests {
         futures::future::join_all(taking).await;
         // 1.5 MB, less the quarter that lay in the bucket, and as much that demand may overdraw.
         let took = start.elapsed().as_secs_f64();
-        assert!((0.95..10.0).contains(&took), "{took}");
+        assert!((0.95..60.0).contains(&took), "{took}");
         // The rate changes for those that have it open: without one, nobody waits.
         set_shared_rate(&path, None).unwrap();
         assert!(limits[0].take(100_000_000, Urgency::Background).now_or_never().is_some());

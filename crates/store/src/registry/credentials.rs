@@ -216,7 +216,7 @@ mod tests {
         // Only one can read this: were there others, they would take it away from one another.
         let write =
             tokio::task::spawn_blocking(move || fs::write(file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#));
-        assert_eq!(timeout(short * 100, credentials.get()).await.unwrap().unwrap(), password("u", "p"));
+        assert_eq!(timeout(short * 2000, credentials.get()).await.unwrap().unwrap(), password("u", "p"));
         write.await.unwrap().unwrap();
     }
 }

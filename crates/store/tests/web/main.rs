@@ -23,8 +23,8 @@ fn blob() -> Vec<u8> {
 fn settings() -> Settings {
     Settings {
         // The faults take as long; a sound answer on a busy machine must not.
-        first_byte_timeout: Duration::from_secs(1),
-        stall_timeout: Duration::from_secs(1),
+        first_byte_timeout: Duration::from_secs(3),
+        stall_timeout: Duration::from_secs(3),
         hedge: None,
         retry: RetrySettings {
             first: Duration::from_millis(5),
@@ -355,7 +355,7 @@ async fn nobody_there_is_said_at_once() {
     assert!(error.to_string().contains("http://127.0.0.1:9/images/oci-layout"), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
     assert!(store.read(&digest, range(), Urgency::Demand).await.is_err());
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(40), "{:?}", begin.elapsed());
     drop(server);
 }
 
