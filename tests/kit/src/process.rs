@@ -5,9 +5,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -296,8 +298,16 @@ pub(crate) fn start_on_free_port(
     panic!("the server does not start: {last_words}");
 }
 
+/// One of the ports that Linux gives to nobody who takes any: whoever listens somewhere meanwhile does not get it. Each
+/// call gives another one.
 fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0));
-    let addr = listener.and_then(|listener| listener.local_addr());
-    addr.expect("this machine has a free port").port()
+    const FIRST: u32 = 12_000;
+    const COUNT: u32 = 20_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Programs that run at the same time begin at places of their own.
+    let begin = std::process::id().wrapping_mul(101);
+    let next = || FIRST + begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT;
+    let mut ports = (0..COUNT).filter_map(|_| u16::try_from(next()).ok());
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    ports.find(is_free).expect("this machine has a free port")
 }

@@ -130,10 +130,15 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // What is still busy must not keep the device.
-        if !Command::new("umount").arg(&self.0).status().is_ok_and(|status| status.success()) {
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        // A program that another test starts meanwhile holds what was open here until it is executed.
+        for _ in 0..100 {
+            if Command::new("umount").arg(&self.0).status().is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
         }
+        // What is still busy must not keep the device.
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
 

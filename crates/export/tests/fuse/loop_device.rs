@@ -39,6 +39,12 @@ impl<'a> FileSystem<'a> {
 
 impl Drop for FileSystem<'_> {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(self.0).status();
+        // A program that another test starts meanwhile holds what was open here until it is executed.
+        for _ in 0..200 {
+            if Command::new("umount").arg(self.0).status().is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
 }
