@@ -10,7 +10,7 @@ use serde_json::json;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 /// No refusal takes longer.
@@ -174,6 +174,8 @@ fn sockets_and_ports_that_are_taken() {
     );
     // A file stays, and a socket that nobody listens at, too, where another program made it.
     drop(UnixListener::bind(scene.path("old.sock")).unwrap());
+    // A program that another test starts meanwhile listens, too, until it is executed.
+    while UnixStream::connect(scene.path("old.sock")).is_ok() {}
     refused(&scene, &format!("{image} --nbd unix:~/old.sock"), &["old.sock", "nobody answers on", "rm "]);
     refused(
         &scene,

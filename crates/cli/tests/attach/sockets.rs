@@ -8,7 +8,7 @@ use crate::tools::{installed, is_root, skipped};
 use headstart_testkit::process::Process;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -75,6 +75,8 @@ fn only_sockets_of_this_program_are_replaced() {
     assert!(!left.iter().any(|name| name.contains(".sock")), "{left:?}");
     for (way, name) in [("--nbd unix:~/d.sock", "d.sock"), ("--vhost-user ~/v.sock", "v.sock")] {
         drop(UnixListener::bind(scene.path(name)).unwrap());
+        // A program that another test starts meanwhile listens, too, until it is executed.
+        while UnixStream::connect(scene.path(name)).is_ok() {}
         let remedy = format!("rm {}", scene.path(name).display());
         scene.fails(&format!("attach file://~/store:v1 {way}"), &[name, "nobody answers on", &remedy]);
         assert!(scene.path(name).exists());

