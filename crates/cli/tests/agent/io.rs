@@ -135,7 +135,7 @@ fn over_fuse_nobody_notices_the_agent() {
     if !installed(&["fio"]) {
         return;
     }
-    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+    if File::options().read(true).write(true).open("/dev/fuse").is_err() {
         return skipped("/dev/fuse cannot be opened");
     }
     let engine = ["--ioengine=psync", "--filename=vm.raw", "--direct=1", "--overwrite=1"];

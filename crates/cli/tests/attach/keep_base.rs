@@ -170,7 +170,7 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
         let began = Instant::now();
         let image = format!("http://{address}/store:v1");
         let words = format!(
-            "attach {image} --writable ~/vm --keep-base --deadline 6s --cache ~/cache --nbd unix:~/d.sock"
+            "attach {image} --writable ~/vm --keep-base --deadline 4s --cache ~/cache --nbd unix:~/d.sock"
         );
         let run = scene.run(&words);
         let took = began.elapsed();
@@ -180,7 +180,7 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
         // A server that refuses to answer may be given up before that is said.
         if address == silent.to_string() {
             assert!(lines.len() == 2 && lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
-            assert!(lines[0].contains("6s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
+            assert!(lines[0].contains("4s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
         }
         assert!(!scene.path("vm").exists(), "{run}");
     }

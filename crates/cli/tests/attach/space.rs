@@ -321,6 +321,7 @@ fn compacting_a_tiny_directory_ends() {
         let mut before = vec![0; 64 << 10];
         disk.read_at(&mut before, 0).unwrap();
         drop(disk);
+        scene.wait_until_unlocked("tiny");
         scene.ok("disk compact ~/tiny");
         let disk = WritableDisk::open(&dir, None, "").unwrap();
         let mut after = vec![0; 64 << 10];

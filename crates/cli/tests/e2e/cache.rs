@@ -61,6 +61,7 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     let pruned = scene.json("cache prune --dir ~/cache");
     assert_eq!(pruned, json!({"bytes": 32768, "left_bytes": 32768, "left_blobs": 2}));
     drop((pin, blobs));
+    scene.wait_until_unlocked("cache");
     assert_eq!(scene.json(&format!("cache remove --dir ~/cache {}", digests[0]))["bytes"], 32768);
     scene.fails(&format!("cache remove --dir ~/cache {}", digests[0]), &["is not in the cache"]);
     // What is known of a blob takes room as well: some KiB.

@@ -99,6 +99,7 @@ fn a_written_directory_becomes_the_next_image() {
     scene.fails(commit, &["dir", "in use"]);
     fs::write(scene.path("expected.raw"), &written.model).unwrap();
     drop(written);
+    scene.wait_until_unlocked("dir");
     let before = scene.fingerprint("dir");
     let made = scene.json(commit);
     assert_eq!((&made["layers"], &made["virtual_size"]), (&2.into(), &(16 << 20).into()));
@@ -122,6 +123,7 @@ fn a_grown_directory() {
     written.scribble(2, 60);
     fs::write(scene.path("expected.raw"), &written.model).unwrap();
     drop(written);
+    scene.wait_until_unlocked("dir");
     let made = scene.json("image commit file://~/other:next --writable dir --base file://~/store:base");
     assert_eq!(made["virtual_size"], 24 << 20);
     scene.ok("image export file://~/other:next -o out.raw");
@@ -134,6 +136,7 @@ fn a_directory_of_another_image_is_refused() {
     let mut written = Written::create(&scene, "dir", "store:base", bytes);
     written.scribble(3, 20);
     drop(written);
+    scene.wait_until_unlocked("dir");
     crate::disk::copy_of(&scene, "base.raw", "other.raw").write(0, b"other");
     scene.ok("image import other.raw file://~/store:other");
     let before = [scene.fingerprint("dir"), scene.fingerprint("store")];
@@ -161,6 +164,7 @@ fn a_chain_of_commits_is_the_disk_that_was_written() {
         written.scribble(100 + n, 40);
         bytes = std::mem::take(&mut written.model);
         drop(written);
+        scene.wait_until_unlocked(&format!("dir{n}"));
         scene
             .ok(&format!("image commit file://~/store:vm{n} --writable dir{n} --base file://~/store:{base}"));
     }

@@ -64,6 +64,7 @@ fn a_commit_that_does_not_fit() {
     }
     written.flush().unwrap();
     drop(written);
+    scene.wait_until_unlocked("dir");
     let before = [scene.fingerprint("small"), scene.fingerprint("dir")];
     scene.fails("image commit file://~/small/store:big --writable dir", &SAID);
     scene.fails("image commit file://~/small/store:big --pair dir/data,dir/index", &SAID);

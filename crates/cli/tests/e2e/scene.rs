@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -99,6 +100,21 @@ impl Scene {
             }
         }
         found
+    }
+
+    /// Waits until nobody holds a lock on what lies in a directory that this test itself has used: a program that
+    /// another test is about to start has all that is open here for a moment.
+    pub(crate) fn wait_until_unlocked(&self, dir: &str) {
+        let until = Instant::now() + TIME_LIMIT;
+        let files =
+            || self.names(dir).into_iter().filter_map(|name| self.path(dir).join(name).metadata().ok());
+        let is_locked = || {
+            let locks = fs::read_to_string("/proc/locks").unwrap();
+            files().any(|file| locks.contains(&format!(":{} ", file.ino())))
+        };
+        while is_locked() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// The file of a blob.

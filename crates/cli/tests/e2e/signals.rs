@@ -80,6 +80,7 @@ fn a_stopped_flatten_or_commit_leaves_nothing() {
     }
     written.flush().unwrap();
     drop(written);
+    scene.wait_until_unlocked("dir");
     let before = [scene.fingerprint("store"), scene.fingerprint("dir")];
     for words in [
         "image flatten file://~/store:a file://~/store:b",
