@@ -166,15 +166,16 @@ impl Gate {
 
     fn wait(&self, mut state: MutexGuard<'_, State>, me: u64, bell: &Condvar) {
         while state.waiters.get(&me).is_some_and(|waiter| waiter.left > 0) {
-            let next = state.lanes.next();
             if state.driver.is_some_and(|(driver, _)| driver != me) {
                 state = bell.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            state.driver = Some((me, next));
+            // First this: a regular operation that ends from now on rings, and one that ended before is heard of.
             self.watched.store(true, Ordering::SeqCst);
             let now = self.clock.now();
             self.hear_of_passed(&mut state, now);
+            let next = state.lanes.next();
+            state.driver = Some((me, next));
             if next.is_none_or(|next| next > now) {
                 let pause = next.map_or(IDLE, |next| next - now);
                 state = bell.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
