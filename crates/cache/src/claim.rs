@@ -53,13 +53,7 @@ impl Claim {
         &self.owned
     }
 
-    /// Whether others fetch parts of the range.
-    #[must_use]
-    pub fn has_others(&self) -> bool {
-        self.wait_hint != WaitHint::Nothing
-    }
-
-    /// How to wait for those.
+    /// The way to wait for parts of the range that others fetch.
     #[must_use]
     pub fn wait_hint(&self) -> WaitHint {
         self.wait_hint

@@ -183,12 +183,6 @@ impl Layer {
         TURBO_TARGETS.iter().any(|key| self.annotations.contains_key(*key))
     }
 
-    /// Whether it says of itself that it is a disk layer; without, only its blob's content tells.
-    #[must_use]
-    pub fn is_overlaybd(&self) -> bool {
-        self.annotations.contains_key(BLOB_DIGEST) && self.annotations.contains_key(BLOB_SIZE)
-    }
-
     fn parse(descriptor: &Descriptor) -> Result<Self> {
         let blob = BlobRef::parse(descriptor)?;
         let annotations: BTreeMap<_, _> =
@@ -590,7 +584,7 @@ mod tests {
         });
         let manifest = manifest.unwrap();
         assert_eq!((manifest.virtual_size, manifest.version(), manifest.layers[0].tree), (None, None, None));
-        assert!(!manifest.layers[0].is_overlaybd());
+        assert!(manifest.layers[0].annotations.is_empty());
         let traced = edited(|m| m["layers"][1]["annotations"][ACCELERATION_LAYER] = "yes".into()).unwrap();
         assert_eq!(traced.disk_layers().count(), 1);
     }

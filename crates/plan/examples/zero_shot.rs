@@ -88,8 +88,8 @@ fn main() {
                 let volumes = own.creations().iter().enumerate().filter(|(at, _)| !is_test(*at)).take(kept);
                 let volumes: Vec<_> = volumes.map(|(_, creation)| &creation.volume).collect();
                 let others = data.filter(|_, c| c.image != *image || volumes.contains(&&c.volume));
-                let others = learn(&others);
-                let trained = learn(&own.filter(|at, _| !is_test(at)));
+                let plans = |data: &DataSet| train::all(&learn(data), &recipe, &mut |_| Ok(())).unwrap();
+                let (others, trained) = (plans(&others), plans(&own.filter(|at, _| !is_test(at))));
                 for (at, creation) in own.creations().iter().enumerate() {
                     if !is_test(at) || !is_normal(&creation.volume) {
                         continue;
@@ -97,11 +97,8 @@ fn main() {
                     let mut vocabulary = Vocabulary::new(creation.size);
                     let (trace, _) = own.read(at).unwrap();
                     let boot = Condensed::of(&trace, &mut vocabulary).faster(faster, &vocabulary);
-                    let zero = others.plans_for(creation, &recipe).unwrap();
-                    let all = train::all(&others, &recipe, &mut |_| Ok(())).unwrap();
-                    let key = ImageKey::of(creation);
-                    assert_eq!(*all.choose(&key, &Metadata::of(creation)), zero);
-                    let best = trained.plans_for(creation, &recipe).unwrap();
+                    let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
+                    let (zero, best) = (others.choose(&key, &metadata), trained.choose(&key, &metadata));
                     for reason in [
                         format!("{image:12} {}", zero.reason),
                         format!("~ {}", zero.reason),
@@ -109,7 +106,7 @@ fn main() {
                     ] {
                         let empty = || (vec![0.0; RATES.len()], vec![0.0; RATES.len()], 0);
                         let sum = sums.entry(reason).or_insert_with(empty);
-                        let add = |sum: &mut Vec<f64>, plans| {
+                        let add = |sum: &mut Vec<f64>, plans: &ImagePlans| {
                             let worth = worth(plans, &boot, &vocabulary, objective);
                             sum.iter_mut().zip(worth).for_each(|(sum, worth)| *sum += worth);
                         };

@@ -188,16 +188,11 @@ impl Tiers {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Tier)> {
         self.by_key.iter()
     }
-
-    /// Which images to learn from, for a disk of `image`: itself at other sizes, else the narrowest choice that has
-    /// five traces. Where not even the widest has, what it has is taken.
-    #[must_use]
-    pub fn select(&self, image: &str, metadata: &Metadata) -> Option<(Reason, &Tier)> {
-        select(image, metadata, |key| self.by_key.get(key).map(|tier| (tier, tier.traces)))
-    }
 }
 
-/// As [`Tiers::select`], of whatever is found by a tier's key, with its number of traces.
+/// The choice to learn from for a disk of `image`: the image itself at other sizes, else the narrowest choice that has
+/// five traces. Where not even the widest has, what it has is taken. `find` gives the choice of a tier's key, with its
+/// number of traces.
 pub(crate) fn select<T>(
     image: &str,
     metadata: &Metadata,
@@ -241,11 +236,15 @@ mod tests {
         tiers
     }
 
+    fn selected<'a>(tiers: &'a Tiers, image: &str, metadata: &Metadata) -> Option<(Reason, &'a Tier)> {
+        select(image, metadata, |key| tiers.by_key.get(key).map(|tier| (tier, tier.traces)))
+    }
+
     #[test]
     fn the_narrowest_choice_that_has_enough() {
         let tiers = tiers();
         let chosen = |image, family, user, meta| {
-            let found = tiers.select(image, &metadata(family, user, meta));
+            let found = selected(&tiers, image, &metadata(family, user, meta));
             found.map(|(reason, tier)| {
                 let names: String = tier.images.iter().map(|key| key.image.as_str()).collect();
                 (reason, names, tier.traces)
@@ -272,7 +271,7 @@ mod tests {
         (0..100).for_each(|user| profile.add(&metadata("debian", &format!("u{user}"), "x")));
         assert_eq!((profile.users.len(), profile.metadata().user), (USERS_MAX + 1, String::new()));
         tiers.add(&ImageKey::default(), &profile, 100);
-        let reason = |user| tiers.select("n", &metadata("debian", user, "z")).unwrap().0;
+        let reason = |user| selected(&tiers, "n", &metadata("debian", user, "z")).unwrap().0;
         assert_eq!((reason("u0"), reason("u50")), (Reason::Family, Reason::Family));
     }
 

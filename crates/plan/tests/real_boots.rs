@@ -132,17 +132,18 @@ fn plans_of_like_images_are_nearly_as_good_as_own() {
     let (mut own, mut like, mut boots) = (0.0, 0.0, 0);
     // Images whose base is among the others.
     for image in ["m-java", "m-mariadb", "m-nginx", "m-node", "m-postgres", "p-deb11srv"] {
-        let others = learn(&data.filter(|_, creation| creation.image != image));
-        let training = data.filter(|at, creation| creation.image == image && at % 3 != 0);
-        let trained = learn(&training);
+        let plans = |data: DataSet| train::all(&learn(&data), &recipe("iocnt-2t"), &mut |_| Ok(())).unwrap();
+        let others = plans(data.filter(|_, creation| creation.image != image));
+        let trained = plans(data.filter(|at, creation| creation.image == image && at % 3 != 0));
         for (at, creation) in data.creations().iter().enumerate() {
             if creation.image != image || at % 3 != 0 || !is_normal(&creation.volume) {
                 continue;
             }
-            let plans = |knowledge: &Knowledge| knowledge.plans_for(creation, &recipe("iocnt-2t")).unwrap();
-            assert!(plans(&others).reason.to_string().starts_with("zero-shot: family"));
-            own += hit_rate(&plans(&trained), &data, at);
-            like += hit_rate(&plans(&others), &data, at);
+            let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
+            let others = others.choose(&key, &metadata);
+            assert!(others.reason.to_string().starts_with("zero-shot: family"));
+            own += hit_rate(&trained.choose(&key, &metadata), &data, at);
+            like += hit_rate(&others, &data, at);
             boots += 1;
         }
     }

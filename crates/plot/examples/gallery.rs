@@ -34,7 +34,7 @@ fn lines() -> Picture {
         POLICIES.iter().zip(1_u32..).fold(chart, |chart, (policy, rank)| {
             let rate = |b: f64| 1.0 - (-b * f64::from(rank) * worth / 60.0_f64).exp();
             let line = Series::line(*policy, bandwidths.iter().map(|b| (*b, rate(*b))).collect());
-            chart.with(if *policy == "search" { line.emphasized() } else { line })
+            chart.with(line)
         })
     };
     Picture::new("Hit rate by bandwidth")

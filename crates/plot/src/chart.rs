@@ -202,8 +202,6 @@ pub struct Series {
     pub style: Option<usize>,
     /// A colour of its own, instead of its style's.
     pub color: Option<Color>,
-    /// Whether it is drawn stronger than the others.
-    pub emphasis: bool,
     /// Whether its markers are small, for many points.
     pub small: bool,
     /// Whether its numbers belong to the axis at the right.
@@ -212,15 +210,7 @@ pub struct Series {
 
 impl Series {
     fn new(name: impl Into<String>, data: Data) -> Self {
-        Self {
-            name: name.into(),
-            data,
-            style: None,
-            color: None,
-            emphasis: false,
-            small: false,
-            on_second: false,
-        }
+        Self { name: name.into(), data, style: None, color: None, small: false, on_second: false }
     }
 
     /// Points joined by a line, each marked where they are few.
@@ -269,12 +259,6 @@ impl Series {
     #[must_use]
     pub fn on_second(self) -> Self {
         Self { on_second: true, ..self }
-    }
-
-    /// Drawn stronger than the others.
-    #[must_use]
-    pub fn emphasized(self) -> Self {
-        Self { emphasis: true, ..self }
     }
 
     /// With small markers.

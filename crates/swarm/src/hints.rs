@@ -174,12 +174,6 @@ impl Hints {
         self.image
     }
 
-    /// Whether there is no disk that boots, and nothing to be reported.
-    #[must_use]
-    pub fn is_quiet(&self) -> bool {
-        self.booting == 0 && self.joined == 0 && self.accesses.is_empty()
-    }
-
     /// How many disks of the image the tracker has counted, as far as was heard.
     #[must_use]
     pub fn disks(&self) -> u32 {

@@ -214,7 +214,7 @@ fn a_unit_is_claimed_once() {
     sample.fill(here, units(9, 10));
     let first = here.claim(units(4, 12)).unwrap();
     assert_eq!(first.owned(), [units(4, 9), units(10, 12)]);
-    assert_eq!((first.has_others(), first.wait_hint()), (false, WaitHint::Nothing));
+    assert_eq!(first.wait_hint(), WaitHint::Nothing);
     let second = here.claim(units(0, 20)).unwrap();
     assert_eq!(second.owned(), [units(0, 4), units(12, 20)]);
     assert_eq!(second.wait_hint(), WaitHint::Notified);

@@ -39,7 +39,12 @@ fn check_against_bao_tree(bytes: &[u8], region_groups: usize, piece: usize) {
     assert_eq!(root.0, theirs.root, "{} bytes", bytes.len());
     assert!(outboard == theirs.into_inner_with_prefix(), "{} bytes", bytes.len());
     assert_eq!(outboard.len() as u64, outboard_len(bytes.len() as u64));
-    HashTree::open(root, outboard, bytes.len() as u64).unwrap().verify_all(bytes).unwrap();
+    verify_all(&HashTree::open(root, outboard, bytes.len() as u64).unwrap(), bytes.len(), bytes).unwrap();
+}
+
+/// Checks every byte of a blob of `len` bytes.
+fn verify_all(tree: &HashTree<impl ReadAt>, len: usize, blob: &(impl ReadAt + ?Sized)) -> Result<()> {
+    tree.verify(blob, ByteRange::between(0, len as u64))
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn a_wrong_group_is_named_and_others_are_still_right() {
     let tree = HashTree::open(root, NotInMemory(outboard), ReadAt::len(&bytes)).unwrap();
     bytes[37 * 16384 + 9] ^= 1;
     let bytes = NotInMemory(bytes);
-    let error = tree.verify_all(&bytes).unwrap_err();
+    let error = tree.verify(&bytes, ByteRange::between(0, bytes.len())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(error.to_string().contains("group 37 "), "{error}");
     tree.verify(&bytes, ByteRange::between(0, 37 * 16384)).unwrap();
@@ -166,9 +171,9 @@ fn a_wrong_group_is_named_and_others_are_still_right() {
 fn an_empty_blob_has_a_root_too() {
     let (root, outboard) = build(&[], 1024, 1);
     assert_eq!((root, outboard.as_slice()), (TreeRoot::of(&[]), [0; 8].as_slice()));
-    HashTree::open(root, outboard.clone(), 0).unwrap().verify_all([].as_slice()).unwrap();
+    verify_all(&HashTree::open(root, outboard.clone(), 0).unwrap(), 0, [].as_slice()).unwrap();
     let other = HashTree::open(TreeRoot::of(b"x"), outboard, 0).unwrap();
-    assert_eq!(other.verify_all([].as_slice()).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(verify_all(&other, 0, [].as_slice()).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -182,7 +187,7 @@ fn outboards_of_another_length_are_refused() {
         HashTree::open(root, outboard.as_slice(), blob_len).err().expect("another blob");
     }
     let tree = HashTree::open(root, outboard.as_slice(), 50_000).unwrap();
-    assert_eq!(tree.verify_all(&bytes[1..]).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(verify_all(&tree, 50_000, &bytes[1..]).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 #[test]
@@ -192,7 +197,8 @@ fn any_flipped_bit_of_the_outboard_is_refused() {
     for at in 0..outboard.len() {
         let mut flipped = outboard.clone();
         flipped[at] ^= 1 << (at % 8);
-        let result = HashTree::open(root, flipped, ReadAt::len(&bytes)).and_then(|t| t.verify_all(&bytes));
+        let tree = HashTree::open(root, flipped, ReadAt::len(&bytes));
+        let result = tree.and_then(|tree| verify_all(&tree, bytes.len(), &bytes));
         assert_eq!(result.unwrap_err().kind(), ErrorKind::Corrupt, "byte {at}");
     }
 }

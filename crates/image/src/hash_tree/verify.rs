@@ -124,14 +124,6 @@ impl<S: ReadAt> HashTree<S> {
         let mut walk = Walk { nodes, blob, blob_len: self.blob_len, first, end };
         walk.visit(Subtree::whole(self.blob_len), &Expected::Root(self.root))
     }
-
-    /// Checks every byte of `blob`.
-    ///
-    /// # Errors
-    /// As [`HashTree::verify`].
-    pub fn verify_all(&self, blob: &(impl ReadAt + ?Sized)) -> Result<()> {
-        self.verify(blob, ByteRange::between(0, self.blob_len))
-    }
 }
 
 /// What the node above says that a subtree hashes to.

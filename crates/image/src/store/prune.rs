@@ -73,15 +73,7 @@ impl ImageStore {
     /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] about a manifest or lease that cannot be read: nothing is
     /// deleted.
     pub fn prune(&self) -> Result<PruneReport> {
-        self.prune_with(&PruneOptions::at_once(false))
-    }
-
-    /// What [`ImageStore::prune`] would do now.
-    ///
-    /// # Errors
-    /// As [`ImageStore::prune`].
-    pub fn prune_preview(&self) -> Result<PruneReport> {
-        self.prune_with(&PruneOptions::at_once(true))
+        self.prune_with(&PruneOptions::AT_ONCE)
     }
 
     /// Deletes what `options` say.
@@ -204,8 +196,7 @@ impl ImageStore {
 }
 
 impl PruneOptions {
-    /// Images go with their last name.
-    fn at_once(dry_run: bool) -> Self {
-        Self { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run }
-    }
+    /// The bounds of a prune that deletes images as soon as they lose their last name.
+    pub(super) const AT_ONCE: Self =
+        Self { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 }

@@ -4,6 +4,7 @@
 use super::*;
 use crate::hash_tree::HashTree;
 use crate::manifest::{Config, NewImage};
+use headstart_block::ByteRange;
 use headstart_store::layout::LAYOUT_FILE;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ fn check(store: &ImageStore, image: &Image) {
         let tree = layer.tree.unwrap();
         HashTree::open(tree.root, store.open_tree(&tree).unwrap(), blob.len())
             .unwrap()
-            .verify_all(&blob)
+            .verify(&blob, ByteRange::between(0, blob.len()))
             .unwrap();
     }
     store.config(&image.manifest).unwrap();
@@ -256,7 +257,7 @@ fn prune_keeps_what_is_reachable_and_nothing_else() {
     let artifact = put_blob(&store, &serde_json::to_vec(&artifact).unwrap());
     store.tag(&artifact, &tag("artifact")).unwrap();
     store.remove(&by_tag("gone")).unwrap();
-    let preview = store.prune_preview().unwrap();
+    let preview = store.prune_with(&PruneOptions { dry_run: true, ..PruneOptions::AT_ONCE }).unwrap();
     // Of the removed image: its manifest, its config, its own layer, whose tree (its length) is also another's.
     assert_eq!((preview.blobs, preview.kept_blobs), (3, 8));
     assert_eq!(store.prune().unwrap(), preview);

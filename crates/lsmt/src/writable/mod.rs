@@ -241,18 +241,6 @@ impl WritableDisk {
         Self::open(path, Some(Arc::new(alone::Unknown(info.size))), &info.parent)
     }
 
-    /// Makes a disk of a directory in which another program left the unsealed pair `data` and `index`. The pair
-    /// becomes a frozen one, so its files are not written to; the collector moves its data over and removes it.
-    ///
-    /// # Errors
-    /// As [`WritableDisk::create`]; [`ErrorKind::Corrupt`] where the pair is damaged.
-    pub fn adopt(path: impl AsRef<Path>, base: Option<Arc<dyn BlockDevice>>, new: &NewDisk) -> Result<Self> {
-        let path = path.as_ref();
-        let directory = RealDirectory::lock(path)?;
-        directory.close_to_others()?;
-        Self::adopt_in(Arc::new(directory), base, new).map_err(|e| e.about(path.display()))
-    }
-
     /// Whether a directory has a disk in it.
     #[must_use]
     pub fn is_in(path: &Path) -> bool {
@@ -293,28 +281,6 @@ impl WritableDisk {
         directory.sync()?;
         state.store(&*directory).map_err(|e| e.error)?;
         let generation = Generation::first(Arc::new(pair), Vec::new(), base);
-        Ok(Self::assemble(directory, state, generation, RunMap::default()))
-    }
-
-    fn adopt_in(
-        directory: Arc<dyn Directory>,
-        base: Option<Arc<dyn BlockDevice>>,
-        new: &NewDisk,
-    ) -> Result<Self> {
-        state::check_size(new.size)?;
-        check_base(base.as_deref(), new.size)?;
-        if directory.list()?.iter().any(|name| name == state::STATE) {
-            return Err(Error::new(ErrorKind::Conflict, "it is a writable layer already").remedy("open it"));
-        }
-        let state = State::new(new.uuid, new.parent.clone(), new.size, &[0, 1]);
-        let (pair, runs) = Pair::recover(&*directory, &state.pairs[0], None)?;
-        noted::check_inside(&runs, new.size)?;
-        pair.sync_both()?;
-        let active = Pair::create(&*directory, &state, 1)?;
-        directory.sync()?;
-        state.store(&*directory).map_err(|e| e.error)?;
-        let frozen = vec![Arc::new(Frozen { pair: Arc::new(pair), runs })];
-        let generation = Generation::first(Arc::new(active), frozen, base);
         Ok(Self::assemble(directory, state, generation, RunMap::default()))
     }
 

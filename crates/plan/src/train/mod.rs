@@ -26,10 +26,9 @@ use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights
 use crate::preprocess::{Dropped, Group, ImageModel};
 use crate::tasks;
 use crate::vocabulary::Vocabulary;
-use crate::zero_shot::{Metadata, Tiers};
+use crate::zero_shot::Tiers;
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
-use headstart_trace::Creation;
 use merged::Summary;
 use plans::Builder;
 use std::cmp::Reverse;
@@ -116,35 +115,6 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
         builder.image(key, trained);
     }
     Ok(builder.finish(&tiers))
-}
-
-impl Knowledge {
-    /// The plans for a disk that is created, by the recipe: of its own image, else of images like it
-    /// ([`zero_shot`](crate::zero_shot)), else none.
-    ///
-    /// It trains anew at each call; for many creations, see [`all`] and [`Plans::choose`].
-    ///
-    /// # Errors
-    /// As [`image`].
-    pub fn plans_for(&self, creation: &Creation, recipe: &Recipe) -> Result<ImagePlans> {
-        let maker = Maker::new(recipe)?;
-        let key = ImageKey::of(creation);
-        if let Some(own) = self.image(&key).filter(|own| own.traces() > 0) {
-            return image(own, recipe);
-        }
-        let tiers = tiers(self);
-        let Some((reason, tier)) = tiers.select(&key.image, &Metadata::of(creation)) else {
-            return Ok(ImagePlans::none());
-        };
-        let sources = tier.images.iter().filter_map(|key| self.image(key));
-        let mut sources: Vec<_> = sources.map(|image| maker.trained(image)).collect();
-        if tier.images.len() == 1 {
-            let groups = sources.pop().map(|only| only.groups).unwrap_or_default();
-            return Ok(ImagePlans { reason, groups });
-        }
-        let group = maker.merged(&sources.iter().collect::<Vec<_>>());
-        Ok(ImagePlans { reason, groups: group.into_iter().collect() })
-    }
 }
 
 /// What can be chosen for images that have no traces.

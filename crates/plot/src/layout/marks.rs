@@ -6,6 +6,8 @@ use crate::chart::{Chart, Data, Quantiles, Series};
 use crate::color::{Color, Marker, PAPER, palette};
 use crate::scene::{Item, Point, Rect, Stroke};
 
+/// Width of a line.
+const LINE_WIDTH: f64 = 1.7;
 /// Points of a line from which on they are not marked.
 const MARKED_MAX: usize = 40;
 /// The part of a slot that its bars fill.
@@ -30,7 +32,6 @@ pub(super) fn look(series: &Series, index: usize) -> Look {
     let number = series.style.unwrap_or(index);
     let style = palette(number);
     let color = series.color.unwrap_or(style.color);
-    let width = if series.emphasis { 2.8 } else { 1.7 };
     let (marker, dash) = match &series.data {
         // Markers tell lines apart; where colours begin again, dashes do.
         Data::Line(points) if points.len() <= MARKED_MAX => {
@@ -40,7 +41,7 @@ pub(super) fn look(series: &Series, index: usize) -> Look {
         Data::Line(_) | Data::Steps(_) => (None, style.dash),
         Data::Stripes(_) | Data::Bars(_) | Data::Histogram { .. } | Data::Boxes(_) => (None, &[][..]),
     };
-    Look { stroke: Stroke { color, width, dash }, marker, small: series.small }
+    Look { stroke: Stroke { color, width: LINE_WIDTH, dash }, marker, small: series.small }
 }
 
 /// The axes that a series has its places on, and where they are.

@@ -262,17 +262,15 @@ impl Panel<'_> {
         }
     }
 
-    /// The series, those that matter most on top.
+    /// The series, later ones on top.
     fn marks(&self, frames: &Frames, plot: &Rect) -> Vec<Item> {
         let series = self.chart.series.iter().enumerate();
-        let (strong, weak): (Vec<_>, Vec<_>) = series.partition(|(_, series)| series.emphasis);
-        let all = weak.into_iter().chain(strong);
-        all.flat_map(|(index, series)| {
+        let drawn = series.flat_map(|(index, series)| {
             let second = frames.second.as_ref().filter(|_| series.on_second);
             let ground = Ground { x: &frames.x, y: second.unwrap_or(&frames.y), plot: *plot };
             marks::draw(self.chart, index, &ground)
-        })
-        .collect()
+        });
+        drawn.collect()
     }
 
     fn grid(&self, frames: &Frames, plot: &Rect) -> Vec<Item> {

@@ -163,7 +163,7 @@ fn axis() -> impl Strategy<Value = Axis> {
 
 fn series() -> impl Strategy<Value = Series> {
     let numbers = || prop::collection::vec(number(), 0..60);
-    (0..7_u8, numbers(), numbers(), number(), number(), any::<[bool; 3]>()).prop_map(
+    (0..7_u8, numbers(), numbers(), number(), number(), any::<[bool; 2]>()).prop_map(
         |(kind, a, b, c, d, flags)| {
             let points: Vec<_> = a.iter().copied().zip(b.iter().copied()).collect();
             let boxed = |(low, high): &(f64, f64)| Quantiles {
@@ -182,8 +182,8 @@ fn series() -> impl Strategy<Value = Series> {
                 5 => Series::histogram("histogram", c, d, a),
                 _ => Series::boxes("boxes", points.iter().map(boxed).collect()),
             };
-            let [emphasis, small, on_second] = flags;
-            Series { emphasis, small, on_second, ..series }
+            let [small, on_second] = flags;
+            Series { small, on_second, ..series }
         },
     )
 }

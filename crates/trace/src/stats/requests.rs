@@ -83,13 +83,6 @@ impl Stats {
         self.distinct_bytes.iter_mut().zip(other.distinct_bytes).for_each(|(sum, value)| add(sum, value));
         self.sizes.iter_mut().zip(other.sizes).for_each(|(sum, value)| add(sum, value));
     }
-
-    /// Percent of the reads that lie in more than one block.
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a percentage")]
-    pub fn cross_block_percent(&self) -> f64 {
-        if self.reads == 0 { 0.0 } else { self.cross_block_reads as f64 * 100.0 / self.reads as f64 }
-    }
 }
 
 /// The middle of some numbers: the upper one of two; 0 of none.
@@ -143,7 +136,6 @@ mod tests {
         assert_eq!(stats.distinct_bytes, [4 * 4096, 3 * 65536, 2 << 21]);
         assert_eq!((stats.cross_block_reads, stats.first_us, stats.duration_us), (1, 10, 60));
         assert_eq!(stats.sizes, [2, 2, 0, 0, 0, 0, 0, 0, 0, 0].map(|n: u64| n));
-        assert!((stats.cross_block_percent() - 25.0).abs() < 1e-9);
         let mut sum = Stats::default();
         sum.add(&stats);
         sum.add(&stats);

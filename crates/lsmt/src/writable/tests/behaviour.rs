@@ -285,46 +285,6 @@ fn a_committed_layer_takes_the_place_of_its_pairs() {
 }
 
 #[test]
-fn a_pair_of_another_program_is_adopted() {
-    let dir = tempfile::tempdir().unwrap();
-    let made = tempfile::tempdir().unwrap();
-    let disk = WritableDisk::create(made.path(), None, &new_disk(1 << 20)).unwrap();
-    disk.write_at(&[1; 8192], 512).unwrap();
-    disk.flush().unwrap();
-    drop(disk);
-    for name in ["data", "index"] {
-        let mut bytes = std::fs::read(made.path().join(name)).unwrap();
-        // As the reference writes it: another tag, no seal.
-        bytes[134..390].fill(0);
-        if name == "index" {
-            bytes.truncate(4096 + 16);
-            bytes.extend([0xff; 9]);
-        }
-        std::fs::write(dir.path().join(name), bytes).unwrap();
-    }
-    assert_eq!(
-        refused(WritableDisk::create(dir.path(), None, &new_disk(1 << 20))).kind(),
-        ErrorKind::Conflict
-    );
-    let disk = WritableDisk::adopt(dir.path(), None, &new_disk(1 << 20)).unwrap();
-    disk.write_at(&[2; 512], 1024).unwrap();
-    disk.flush().unwrap();
-    let expected = [[0; 512], [1; 512], [2; 512], [1; 512]].concat();
-    assert_eq!(read(&disk, 0, 2048), expected);
-    drop(disk);
-    let disk = WritableDisk::open(dir.path(), None, "sha256:aa").unwrap();
-    assert_eq!(read(&disk, 0, 2048), expected);
-    disk.collect_garbage().unwrap();
-    assert_eq!(read(&disk, 0, 2048), expected);
-    assert_eq!(names(dir.path()), ["data.2", "data.3", "index.2", "index.3", "lock", "state.json"]);
-    drop(disk);
-    assert_eq!(
-        refused(WritableDisk::adopt(dir.path(), None, &new_disk(1 << 20))).kind(),
-        ErrorKind::Conflict
-    );
-}
-
-#[test]
 fn pairs_pile_up_to_a_limit_only() {
     let machine = Machine::default();
     let disk = WritableDisk::create_in(machine.directory(), None, &new_disk(1 << 16)).unwrap();
