@@ -275,12 +275,9 @@ impl Authority {
         let own = settings.default_operator.as_ref();
         let default = own.and_then(|own| names.iter().find(|name| *name == own)).or_else(|| names.first());
         let Some(default) = default else { return Ok(()) };
-        let mut all = wanted.values().fold(Roles::default(), |all, roles| all.with(*roles));
-        for name in self.hosts()? {
-            if let Some(certificate) = self.member(&name)? {
-                all = all.with(certificate.roles);
-            }
-        }
+        let members = self.members()?;
+        let roles = wanted.values().chain(members.iter().map(|(_, certificate)| &certificate.roles));
+        let all = roles.fold(Roles::default(), |all, roles| all.with(*roles));
         let missing = Roles { operator: !all.operator, authority: !all.authority, ..Roles::default() };
         let roles = wanted.entry(default.clone()).or_default();
         *roles = roles.with(missing);

@@ -88,14 +88,9 @@ pub fn published(dir: &Path) -> Result<Published> {
 /// # Errors
 /// Errors of the operating system.
 pub fn operators(dir: &Path) -> Result<Vec<String>> {
-    let authority = Authority::open(dir)?;
-    let mut operators = Vec::new();
-    for name in authority.hosts()? {
-        if authority.member(&name)?.is_some_and(|certificate| certificate.roles.operator) {
-            operators.push(name);
-        }
-    }
-    Ok(operators)
+    let members = Authority::open(dir)?.members()?;
+    let operators = members.into_iter().filter(|(_, certificate)| certificate.roles.operator);
+    Ok(operators.map(|(name, _)| name).collect())
 }
 
 impl Authority {
@@ -109,12 +104,29 @@ impl Authority {
 
     /// The certificate that a host has, where it has one and is a member.
     pub(super) fn member(&self, name: &str) -> Result<Option<HostCertificate>> {
+        let is_member = self.membership()?;
+        Ok(self.certificate_of(name)?.filter(is_member))
+    }
+
+    /// The names and certificates of all members.
+    pub(super) fn members(&self) -> Result<Vec<(String, HostCertificate)>> {
+        let is_member = self.membership()?;
+        let mut members = Vec::new();
+        for name in self.hosts()? {
+            let certificate = self.certificate_of(&name)?.filter(&is_member);
+            members.extend(certificate.map(|certificate| (name, certificate)));
+        }
+        Ok(members)
+    }
+
+    /// A function that returns `true` for a certificate that is revoked neither by the list nor by the records.
+    fn membership(&self) -> Result<impl Fn(&HostCertificate) -> bool> {
         let (list, records) = (self.trust_list()?, Records::read(self.dir())?);
-        let is_revoked = |certificate: &HostCertificate| {
-            list.as_ref().is_some_and(|(list, _)| list.revocation(certificate).is_some())
-                || records.as_ref().is_some_and(|them| them.revoked_as(&certificate.public_key).is_some())
-        };
-        Ok(self.certificate_of(name)?.filter(|certificate| !is_revoked(certificate)))
+        Ok(move |certificate: &HostCertificate| {
+            let by_list = list.as_ref().is_some_and(|(list, _)| list.revocation(certificate).is_some());
+            let public_key = &certificate.public_key;
+            !by_list && !records.as_ref().is_some_and(|them| them.revoked_as(public_key).is_some())
+        })
     }
 
     /// When a host is added that is added now: after all of its name that were revoked.
@@ -141,12 +153,10 @@ impl Authority {
         replace(&self.dir().join(TRUST), &bytes, Readers::Owner)?;
         let key = format!("{}\n", hex(&list.gossip_key));
         replace(&self.dir().join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
-        for name in self.hosts()? {
-            if self.member(&name)?.is_some() {
-                let directory = self.host_dir(&name);
-                replace(&directory.join(TRUST), &bytes, Readers::Owner)?;
-                replace(&directory.join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
-            }
+        for (name, _) in self.members()? {
+            let directory = self.host_dir(&name);
+            replace(&directory.join(TRUST), &bytes, Readers::Owner)?;
+            replace(&directory.join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
         }
         Ok(Published::of(&list, bytes))
     }
@@ -207,6 +217,29 @@ mod tests {
         assert_eq!(published(&dir).unwrap(), second);
         assert_eq!(host("b").gossip_key, host("a").gossip_key);
         assert_eq!(add(&["a"])[0].made, Made::Kept);
+    }
+
+    #[test]
+    fn operators_are_members_that_have_the_role() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join("cluster");
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let add = |hosts: &[&str], operators: &[&str]| {
+            let (hosts, operators) = (names(hosts), names(operators));
+            init(&dir, &InitSettings { hosts, operators, ..InitSettings::default() }).unwrap();
+        };
+        add(&["c"], &["a", "b"]);
+        assert_eq!(operators(&dir).unwrap(), ["a", "b"]);
+        revoke(&dir, &names(&["b"])).unwrap();
+        add(&["d"], &[]);
+        assert_eq!(operators(&dir).unwrap(), ["a"]);
+        revoke(&dir, &names(&["a"])).unwrap();
+        assert!(operators(&dir).unwrap().is_empty());
+        // Without one, the next host that is made is one.
+        add(&["b"], &[]);
+        assert_eq!(operators(&dir).unwrap(), ["b"]);
+        let members = Authority::open(&dir).unwrap().members().unwrap();
+        assert_eq!(members.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), ["b", "c", "d"]);
     }
 
     #[test]
