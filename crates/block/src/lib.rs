@@ -1,7 +1,7 @@
 //! The vocabulary of headstart: sizes, ranges, sources of bytes, block devices, errors.
 //!
 //! Every other crate speaks in these words. There is no I/O here but [`FileSource`], the one
-//! [`ReadAt`] that everything needs, and making private files.
+//! [`ReadAt`] that everything needs, making private files, and locking files.
 //!
 //! | module | what it names |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
+//! | [`lock`] | locks of files that other processes may hold, waited for with a limit |
 //! | [`guarded`] | files in directories that other users may write to; what must not be another user's |
 
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@ pub mod device;
 pub mod digest;
 pub mod error;
 pub mod guarded;
+pub mod lock;
 pub mod plan;
 pub mod private;
 pub mod random;

@@ -7,6 +7,7 @@
 //!
 //! Nothing here waits without end: a process that was stopped while it held a lock must not stop the others.
 
+use headstart_block::lock::try_within;
 use headstart_block::{Error, Result};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -14,9 +15,6 @@ use nix::libc;
 use std::fs::File;
 use std::ops::Range;
 use std::time::Duration;
-
-/// How long to wait between two tries for a lock.
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// How a lock shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,17 +65,10 @@ pub(crate) fn try_lock(file: &File, bytes: &Range<u64>, mode: Mode) -> Result<bo
     }
 }
 
-/// As [`try_lock`], but tries again for about `patience`.
-#[expect(clippy::disallowed_methods, reason = "the kernel's waiting form of this lock has no time-out")]
+/// As [`try_lock`], but tries again for about `patience`: the kernel's waiting form of this lock has no time-out.
 pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, patience: Duration) -> Result<bool> {
-    let tries = patience.as_millis() / PAUSE.as_millis();
-    for _ in 0..tries {
-        if try_lock(file, bytes, mode)? {
-            return Ok(true);
-        }
-        std::thread::sleep(PAUSE);
-    }
-    try_lock(file, bytes, mode)
+    let locked = try_within(patience, || Ok::<_, Error>(try_lock(file, bytes, mode)?.then_some(())))?;
+    Ok(locked.is_some())
 }
 
 /// Gives back this open file's locks on `bytes`.

@@ -26,10 +26,11 @@
 //! long as it likes: after five seconds the server refuses, and names the mark.
 
 use headstart_block::guarded::shell_word;
+use headstart_block::lock::{try_lock, try_within};
 use headstart_block::{Error, ErrorKind, Result};
 use nix::unistd::{Gid, Group, Uid, User};
 use rustix::fd::OwnedFd;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as start_listening,
@@ -52,9 +53,6 @@ const MARK: &str = "headstart-socket-1";
 
 /// The time after which a lock on a mark that another process holds is not waited for any more.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The time between two tries to take the lock.
-const LOCK_RETRY: Duration = Duration::from_millis(10);
 
 /// Longest mark that is believed to be one, in bytes.
 const MARK_MAX: u64 = 256;
@@ -368,49 +366,42 @@ impl Mark {
     /// # Errors
     /// [`ErrorKind::Conflict`] where another process holds it for longer than [`LOCK_PATIENCE`], otherwise what the
     /// operating system reports.
-    #[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
     fn lock(path: &Path) -> Result<Self> {
-        let failed = |e: io::Error| Error::io("cannot make a socket there", e);
         let name = path.file_name().ok_or_else(|| Error::invalid("cannot be a socket's path"))?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(".headstart");
         let mark = path.with_file_name(hidden);
-        let mut waited = Duration::ZERO;
-        loop {
-            if waited >= LOCK_PATIENCE {
-                return Err(is_held(&mark));
-            }
-            let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-            let mut file = options.open(&mark).map_err(failed)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                    std::thread::sleep(LOCK_RETRY);
-                    waited += LOCK_RETRY;
-                    continue;
-                }
-                locked => locked.map_err(|e| failed(e.into()))?,
-            }
-            let meta = file.metadata().map_err(failed)?;
-            // Who held the lock before may have removed it.
-            let is_there = fs::symlink_metadata(&mark)
-                .is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
-            if !is_there {
-                waited += LOCK_RETRY;
-                continue;
-            }
-            // What others wrote is not believed.
-            let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
-            let mut text = String::new();
-            if trusted {
-                // What is no text is no mark.
-                let _ = io::Read::by_ref(&mut file).take(MARK_MAX).read_to_string(&mut text);
-            }
-            let named = text.starts_with(MARK).then_some(text);
-            return Ok(Self { path: mark, file, named });
+        let locked = try_within(LOCK_PATIENCE, || Self::try_lock(&mark));
+        let locked = locked.map_err(|e| Error::io("cannot make a socket there", e))?;
+        locked.ok_or_else(|| is_held(&mark))
+    }
+
+    /// Opens the mark at `path`, made if it is not there; `None` if another process holds or has just removed it.
+    fn try_lock(path: &Path) -> io::Result<Option<Self>> {
+        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+        let mut file = options.open(path)?;
+        if !try_lock(&file)? {
+            return Ok(None);
         }
+        let meta = file.metadata()?;
+        // Who held the lock before may have removed it.
+        let is_there = fs::symlink_metadata(path)
+            .is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
+        if !is_there {
+            return Ok(None);
+        }
+        // What others wrote is not believed.
+        let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
+        let mut text = String::new();
+        if trusted {
+            // What is no text is no mark.
+            let _ = io::Read::by_ref(&mut file).take(MARK_MAX).read_to_string(&mut text);
+        }
+        let named = text.starts_with(MARK).then_some(text);
+        Ok(Some(Self { path: path.to_owned(), file, named }))
     }
 
     /// Removes the socket at `path` that a server left which did not end in order.

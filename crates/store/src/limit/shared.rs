@@ -15,8 +15,9 @@
 
 use super::{Floor, TokenFlow, most};
 use headstart_block::guarded::{Access, GuardedDir, Like};
+use headstart_block::lock::{lock_within, try_lock};
 use headstart_block::{Error, Result, private};
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -85,21 +86,6 @@ fn now_nanos() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Takes the file's lock, unless another process has it for as long as [`LOCK_PATIENCE`]; `false` then.
-#[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
-fn lock_within_patience(file: &File) -> std::io::Result<bool> {
-    let mut waited = Duration::ZERO;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::WouldBlock) if waited >= LOCK_PATIENCE => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_RETRY),
-            Err(TryLockError::Error(e)) => return Err(e),
-        }
-        waited += LOCK_RETRY;
-    }
-}
-
 /// Sets the rate of a shared bucket in bytes a second, also for those that have it open: `None` for no limit. Makes the
 /// file where it is not there. A process that was stopped while it had the file's lock is waited for a second; then the
 /// rate changes all the same.
@@ -115,7 +101,7 @@ pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let file = open().map_err(about)?;
     #[expect(clippy::cast_precision_loss, reason = "a rate of 53 bits is past all links")]
     let rate = rate.map_or(0.0, |rate| rate.max(1) as f64);
-    let is_locked = lock_within_patience(&file).map_err(about)?;
+    let is_locked = lock_within(&file, LOCK_PATIENCE).map_err(about)?;
     let before = Content::read(&file).map_err(about)?;
     let (bytes, at_nanos) = before
         .map_or((most(rate), now_nanos()), |content| (content.flow.bytes.min(most(rate)), content.at_nanos));
@@ -172,13 +158,9 @@ impl SharedBucket {
         // Without a limit nobody holds anybody up.
         self.rate()?;
         let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        match opened.file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let held = own.saturating_duration_since(*opened.held_since.get_or_insert(own));
-                return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);
-            }
-            Err(TryLockError::Error(_)) => return None,
+        if !try_lock(&opened.file).ok()? {
+            let held = own.saturating_duration_since(*opened.held_since.get_or_insert(own));
+            return (held < LOCK_PATIENCE).then_some(LOCK_RETRY);
         }
         opened.held_since = None;
         let pause = opened.take(now, bytes, floor);

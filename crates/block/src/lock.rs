@@ -1,0 +1,101 @@
+//! Locks of files that other processes may hold: they are waited for with a limit.
+//!
+//! A process that was stopped while it held a lock must not stop the others, and a lock tells nobody when it is free.
+//! So it is tried again and again, soon at first and then every sixteen milliseconds.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::time::Duration;
+
+/// The pause after the first try, which doubles with each further one.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// The longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_millis(16);
+
+/// Takes the lock of an open file or directory for this handle alone, as `flock` does. `false` if others have held it
+/// for as long as `patience`; with a patience of zero, it is tried once. The lock ends with the handle.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn lock_within(file: &File, patience: Duration) -> io::Result<bool> {
+    Ok(try_within(patience, || Ok::<_, io::Error>(try_lock(file)?.then_some(())))?.is_some())
+}
+
+/// Takes the lock of an open file or directory as [`lock_within`] does, without waiting; `false` if others hold it.
+///
+/// # Errors
+/// Errors of the operating system.
+pub fn try_lock(file: &File) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Interrupted => Ok(false),
+        Err(TryLockError::Error(e)) => Err(e),
+    }
+}
+
+/// Returns the first result of `attempt`, which is called again until it has one; `None` if it has none within
+/// `patience`, a limit for the sum of the pauses between two calls.
+///
+/// # Errors
+/// The first error of `attempt`.
+#[expect(clippy::disallowed_methods, reason = "a lock of another process tells nobody when it is free")]
+pub fn try_within<T, E>(
+    patience: Duration,
+    mut attempt: impl FnMut() -> Result<Option<T>, E>,
+) -> Result<Option<T>, E> {
+    let (mut left, mut pause) = (patience, PAUSE);
+    loop {
+        let found = attempt()?;
+        if found.is_some() || left.is_zero() {
+            return Ok(found);
+        }
+        let pausing = pause.min(left);
+        std::thread::sleep(pausing);
+        left -= pausing;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_that_others_hold_is_waited_for_with_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        File::create(&path).unwrap();
+        for path in [path.as_path(), dir.path()] {
+            let [one, other] = [(); 2].map(|()| File::open(path).unwrap());
+            assert!(lock_within(&one, Duration::ZERO).unwrap());
+            assert!(!try_lock(&other).unwrap());
+            assert!(!lock_within(&other, Duration::from_millis(40)).unwrap());
+            // It is had as soon as it is given back, long before the end of patience.
+            let waiting = std::thread::spawn(move || lock_within(&other, Duration::MAX).unwrap());
+            drop(one);
+            assert!(waiting.join().unwrap());
+        }
+    }
+
+    #[test]
+    fn tries_end_with_a_result_an_error_or_the_limit() {
+        let until = |last: u32, patience: u64| {
+            let mut tries = 0;
+            let found = try_within(Duration::from_millis(patience), || {
+                tries += 1;
+                match (tries == last, last % 2) {
+                    (true, 0) => Err("an error"),
+                    (is_last, _) => Ok(is_last.then_some("a result")),
+                }
+            });
+            (found, tries)
+        };
+        assert_eq!(until(3, 10_000), (Ok(Some("a result")), 3));
+        assert_eq!(until(4, 10_000), (Err("an error"), 4));
+        assert_eq!(until(99, 0), (Ok(None), 1));
+        // Pauses of 1, 2, 4, 8, 16, 16 and 3 milliseconds.
+        assert_eq!(until(99, 50), (Ok(None), 8));
+    }
+}
