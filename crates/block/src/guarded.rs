@@ -357,7 +357,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    fn scene() -> (tempfile::TempDir, GuardedDir) {
+    pub(super) fn scene() -> (tempfile::TempDir, GuardedDir) {
         let dir = tempfile::tempdir().unwrap();
         let guarded = GuardedDir::open(dir.path()).unwrap();
         (dir, guarded)

@@ -20,6 +20,16 @@ pub fn skipped(why: &str) {
     let _ = writeln!(io::stderr(), "SKIPPED: {test}: {why}");
 }
 
+/// `true` if this process acts as root; otherwise it is said that the test takes root.
+#[must_use]
+pub fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skipped("takes root");
+    }
+    is_root
+}
+
 /// Whether all of `programs` are installed; says so where not.
 pub fn installed(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program).is_none());

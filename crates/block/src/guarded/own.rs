@@ -208,14 +208,9 @@ fn refuse_others(owner: u32, kind: FileType, path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::guarded::tests::scene;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
-
-    fn scene() -> (tempfile::TempDir, GuardedDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let guarded = GuardedDir::open(dir.path()).unwrap();
-        (dir, guarded)
-    }
 
     /// A user that is not the one of the tests.
     const OTHER: u32 = 54_321;

@@ -5,6 +5,7 @@ use crate::attached::Attached;
 use crate::images::{Web, layered};
 use crate::refused::{OTHER, give, refused};
 use crate::scene::{Run, Scene};
+use crate::tools::is_root;
 use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::Value;
@@ -165,8 +166,8 @@ fn what_is_in_a_writable_directory_is_neither_followed_nor_waited_for() {
 
 #[test]
 fn a_writable_directory_of_another_user_is_refused() {
-    if !rustix::process::geteuid().is_root() {
-        return crate::tools::skipped("only root gives files away");
+    if !is_root() {
+        return;
     }
     let scene = scene();
     Attached::start(&scene, WRITABLE).detach();
@@ -188,8 +189,8 @@ fn a_writable_directory_of_another_user_is_refused() {
 /// A cache says what was verified, and traces are written there, so that one of another user's is none.
 #[test]
 fn a_cache_of_another_user_is_refused() {
-    if !rustix::process::geteuid().is_root() {
-        return crate::tools::skipped("only root gives files away");
+    if !is_root() {
+        return;
     }
     let scene = scene();
     let Some(web) = Web::before(&scene) else { return };

@@ -1,15 +1,10 @@
 //! Other people's programs. A test that needs one that is not there says so and passes.
 
 use crate::scene::{Scene, output_of, run_tool};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Says, past the test harness's capturing, that a test did not take place.
-pub(crate) fn skipped(why: &str) {
-    let test = std::thread::current().name().unwrap_or("?").to_owned();
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
-}
+pub(crate) use headstart_testkit::process::{is_root, skipped};
 
 /// Whether all of `programs` are installed; says so where not.
 pub(crate) fn installed(programs: &[&str]) -> bool {
@@ -38,15 +33,6 @@ pub(crate) fn run(scene: &Scene, program: &str, words: &str) {
 #[track_caller]
 pub(crate) fn same_disk(scene: &Scene, raw: &str, other: &str, format: &str) {
     run(scene, "qemu-img", &format!("compare -f raw -F {format} {raw} {other}"));
-}
-
-/// Whether this is the administrator; says so where not.
-pub(crate) fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        skipped("takes root");
-    }
-    root
 }
 
 /// A file system of a given size in memory, gone when dropped.

@@ -190,6 +190,7 @@ fn mount_id(file: &File) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_testkit::process::is_root;
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
     /// A user that is neither root nor the one who runs the tests.
@@ -207,14 +208,6 @@ mod tests {
         let error = Place::find(path).map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         error.to_string()
-    }
-
-    fn is_root() -> bool {
-        let is_root = nix::unistd::geteuid().is_root();
-        if !is_root {
-            let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root gives files away\n");
-        }
-        is_root
     }
 
     #[test]

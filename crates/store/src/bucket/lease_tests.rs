@@ -12,7 +12,10 @@ use std::time::SystemTime;
 const WEEK: Duration = Duration::from_secs(7 * 86400);
 
 fn store(objects: &Arc<InMemory>) -> BucketStore {
-    let objects = Arc::clone(objects) as Arc<dyn ObjectStore>;
+    on(Arc::clone(objects) as Arc<dyn ObjectStore>)
+}
+
+fn on(objects: Arc<dyn ObjectStore>) -> BucketStore {
     BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &Settings::default()).unwrap()
 }
 
@@ -62,7 +65,16 @@ async fn image(store: &BucketStore, number: u64) -> TestImage {
     TestImage { digest: Digest::of(&manifest), manifest, blobs }
 }
 
-/// Whatever is tagged, held and pruned: what has a name or a holder is whole, and nothing else is there.
+/// The same, with a name.
+async fn tagged(store: &BucketStore, number: u64, tag: &str) -> TestImage {
+    let image = image(store, number).await;
+    let tag: Tag = tag.parse().unwrap();
+    let put = store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest.clone(), Some(&tag));
+    put.await.unwrap();
+    image
+}
+
+/// Images of all kinds are tagged, held and pruned: those with a name or a holder are whole, and nothing else is there.
 #[tokio::test]
 async fn exactly_what_is_named_or_held_stays() {
     let (mut random, objects) = (Random::new(19), Arc::new(InMemory::new()));
@@ -70,12 +82,10 @@ async fn exactly_what_is_named_or_held_stays() {
     let (mut named, mut held) = ([None::<u64>; 3], BTreeSet::new());
     for round in 0..60 {
         let (number, place) = (random.below(5) as u64, random.below(3));
-        let tag: Tag = format!("t{place}").parse().unwrap();
+        let tag = format!("t{place}");
         match random.below(4) {
             0 | 1 => {
-                let image = image(&store, number).await;
-                let put = store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag));
-                put.await.unwrap();
+                tagged(&store, number, &tag).await;
                 named[place] = Some(number);
             }
             2 => {
@@ -93,7 +103,7 @@ async fn exactly_what_is_named_or_held_stays() {
             _ => {
                 let Some(number) = named[place] else { continue };
                 let is_last = named.iter().filter(|named| **named == Some(number)).count() == 1;
-                let selector = Selector::Tag(tag);
+                let selector = Selector::Tag(tag.parse().unwrap());
                 let removed =
                     store.remove_image(&selector, false, false, later(&store).await, &nothing).await;
                 assert_eq!(removed.is_err(), is_last && held.contains(&number), "{removed:?}");
@@ -234,8 +244,7 @@ fn throttled(objects: &Arc<InMemory>, takes: Duration) -> BucketStore {
         ..object_store::throttle::ThrottleConfig::default()
     };
     let objects = object_store::prefix::PrefixStore::new(Arc::clone(objects) as Arc<dyn ObjectStore>, "");
-    let objects = Arc::new(object_store::throttle::ThrottledStore::new(objects, config));
-    BucketStore::with(objects, "s3://bucket/a".to_owned(), "a", &Settings::default()).unwrap()
+    on(Arc::new(object_store::throttle::ThrottledStore::new(objects, config)))
 }
 
 /// A search of minutes does not look like the end of the prune.
@@ -244,9 +253,7 @@ async fn a_prune_is_renewed_while_it_searches() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
     for number in 0..130 {
-        let image = image(&store, number).await;
-        let tag: Tag = format!("t{number}").parse().unwrap();
-        store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag)).await.unwrap();
+        tagged(&store, number, &format!("t{number}")).await;
     }
     let unneeded = Digest::of(b"unneeded");
     store.put_blob(&unneeded, Arc::new(b"unneeded".to_vec()), &|_| Ok(())).await.unwrap();
@@ -264,10 +271,8 @@ async fn an_image_that_is_named_again_is_unmarked() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
     let (a, b) = (image(&store, 1).await, image(&store, 2).await);
-    let tag: Tag = "t".parse().unwrap();
-    for (image, marked) in [(&a, None), (&b, Some(&a)), (&a, Some(&b))] {
-        let put = store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest.clone(), Some(&tag));
-        put.await.unwrap();
+    for (number, marked) in [(1, None), (2, Some(&a)), (1, Some(&b))] {
+        tagged(&store, number, "t").await;
         let marks = store.objects_below(".headstart/untagged").await.unwrap();
         let marks: Vec<_> = marks.into_iter().map(|(hex, _)| hex).collect();
         assert_eq!(marks, marked.map(|image| image.digest.hex()).into_iter().collect::<Vec<_>>());
@@ -280,9 +285,7 @@ async fn a_prune_that_is_stopped_leaves_no_mark() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
     for number in 0..130 {
-        let image = image(&store, number).await;
-        let tag: Tag = format!("t{number}").parse().unwrap();
-        store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag)).await.unwrap();
+        tagged(&store, number, &format!("t{number}")).await;
     }
     store.mark_as_layout().await.unwrap();
     // Before it begins, while it begins, and while it searches, also where the mark is just renewed.
@@ -311,9 +314,7 @@ async fn a_prune_that_is_stopped_leaves_no_mark() {
 async fn many_leases_and_marks_keep_no_prune_from_its_end() {
     let objects = Arc::new(InMemory::new());
     let store = store(&objects);
-    let held = image(&store, 1).await;
-    let tag: Tag = "t".parse().unwrap();
-    store.put_manifest(crate::media_type::MANIFEST_OCI, held.manifest, Some(&tag)).await.unwrap();
+    let held = tagged(&store, 1, "t").await;
     for number in 0..600 {
         let lease = lease(held.digest, held.blobs.to_vec());
         store.write_lease(&format!("held-{number}"), &lease).await.unwrap();
@@ -338,17 +339,14 @@ async fn many_leases_and_marks_keep_no_prune_from_its_end() {
 async fn leases_are_judged_by_the_time_of_the_store() {
     let objects = Arc::new(InMemory::new());
     let bucket = Bucket { store: store(&objects) };
-    let image = image(&bucket.store, 1).await;
+    let image = tagged(&bucket.store, 1, "t").await;
     bucket.store.mark_as_layout().await.unwrap();
-    let tag: Tag = "t".parse().unwrap();
-    let put = bucket.store.put_manifest(crate::media_type::MANIFEST_OCI, image.manifest, Some(&tag));
-    put.await.unwrap();
     let mut lease = lease(image.digest, image.blobs.to_vec());
     lease.holder = Holder::Attach { record: None };
     bucket.store.write_lease("x", &lease).await.unwrap();
     let ahead = later(&bucket.store).await;
     let leases = bucket.leases(ahead, &nothing).await.unwrap();
     assert_eq!(leases[0].standing, Standing::Held);
-    let removed = bucket.remove(&Selector::Tag(tag), false, false, ahead, &nothing).await;
+    let removed = bucket.remove(&Selector::Tag("t".parse().unwrap()), false, false, ahead, &nothing).await;
     assert_eq!(removed.unwrap_err().kind(), ErrorKind::Conflict);
 }

@@ -15,6 +15,33 @@ fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
     items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect()
 }
 
+/// A tracker that has counted a disk, which read two slices, and a member that says what a test wants.
+fn counted() -> (Cluster, TestHost, Boots, Rogue) {
+    let cluster = Cluster::new(&["t", "b"]);
+    let t = cluster.tracker("t", &[]);
+    let boots = t.swarm.boots(IMAGE, true).unwrap();
+    boots.read(&accesses(&[1, 2]));
+    cluster.wait_until("it counts", || t.swarm.hint_counters().hints == 2);
+    let rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("t", t.swarm.address())).unwrap();
+    (cluster, t, boots, rogue)
+}
+
+fn report(image: ImageKey, joined: u32) -> Report {
+    Report { image, joined, accesses: Vec::new(), epoch: 0, version: 0 }
+}
+
+/// The tracker's answer to a report of nothing new.
+fn asked(cluster: &Cluster, rogue: &mut Rogue, image: ImageKey) -> Answer {
+    rogue.send(cluster, &encoded(Kind::Report, &report(image, 0)));
+    loop {
+        let (header, body) = rogue.next(cluster).unwrap();
+        let answer = (header.kind == Kind::Hints).then(|| frame::decode_answer(&body).unwrap());
+        if let Some(answer) = answer.filter(|answer| answer.image == image) {
+            break answer;
+        }
+    }
+}
+
 #[test]
 fn a_disk_is_told_what_disks_of_other_hosts_read() {
     let cluster = Cluster::new(&["t", "a", "b"]);
@@ -58,29 +85,14 @@ fn a_disk_is_told_what_disks_of_other_hosts_read() {
 
 #[test]
 fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
-    let cluster = Cluster::new(&["t", "b"]);
-    let t = cluster.tracker("t", &[]);
-    let boots = t.swarm.boots(IMAGE, true).unwrap();
-    boots.read(&accesses(&[1, 2]));
-    cluster.wait_until("it counts", || t.swarm.hint_counters().hints == 2);
-    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("t", t.swarm.address())).unwrap();
+    let (cluster, t, boots, mut rogue) = counted();
     // It is no tracker: what it says is nothing to anybody.
     let hints = vec![headstart_swarm::tracker::Hint { slice: 9, disks: 9, mean_ms: 0 }];
     let lie = Answer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
     rogue.send(&cluster, &encoded(Kind::Hints, &lie));
     // An image that it does not know by its number is one that nobody has read.
-    let report = |image| Report { image, joined: 0, accesses: Vec::new(), epoch: 0, version: 0 };
-    let mut ask = |image| {
-        rogue.send(&cluster, &encoded(Kind::Report, &report(image)));
-        loop {
-            let (header, body) = rogue.next(&cluster).unwrap();
-            if header.kind == Kind::Hints {
-                break frame::decode_answer(&body).unwrap();
-            }
-        }
-    };
-    assert!(ask(ImageKey(1)).hints.is_empty());
-    let told = ask(IMAGE);
+    assert!(asked(&cluster, &mut rogue, ImageKey(1)).hints.is_empty());
+    let told = asked(&cluster, &mut rogue, IMAGE);
     assert_eq!((told.disks, told.hints.len()), (1, 2));
     assert!(boots.plan().borrow().items.iter().all(|item| item.mask & 1 << 9 == 0));
     // Nonsense ends the connection.
@@ -94,27 +106,13 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
 /// A member that names more images than there are pushes out its own, and none that another host reported.
 #[test]
 fn a_member_that_makes_images_up_pushes_out_its_own() {
-    let cluster = Cluster::new(&["t", "b"]);
-    let t = cluster.tracker("t", &[]);
-    let boots = t.swarm.boots(IMAGE, true).unwrap();
-    boots.read(&accesses(&[1, 2]));
-    cluster.wait_until("it counts", || t.swarm.hint_counters().hints == 2);
-    let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("t", t.swarm.address())).unwrap();
+    let (cluster, t, _boots, mut rogue) = counted();
     for image in 0..1500 {
-        let report = Report { image: ImageKey(image), joined: 1, accesses: Vec::new(), epoch: 0, version: 0 };
-        rogue.send(&cluster, &encoded(Kind::Report, &report));
+        rogue.send(&cluster, &encoded(Kind::Report, &report(ImageKey(image), 1)));
     }
     cluster.wait_until("it has heard all", || t.swarm.hint_counters().tracked_reports >= 1500);
     assert_eq!(t.swarm.hint_counters().tracked_images, 257);
-    let report = Report { image: IMAGE, joined: 0, accesses: Vec::new(), epoch: 0, version: 0 };
-    rogue.send(&cluster, &encoded(Kind::Report, &report));
-    let told = loop {
-        let (header, body) = rogue.next(&cluster).unwrap();
-        let answer = (header.kind == Kind::Hints).then(|| frame::decode_answer(&body).unwrap());
-        if let Some(answer) = answer.filter(|answer| answer.image == IMAGE) {
-            break answer;
-        }
-    };
+    let told = asked(&cluster, &mut rogue, IMAGE);
     assert_eq!((told.disks, told.hints.len()), (1, 2));
 }
 

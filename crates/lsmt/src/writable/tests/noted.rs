@@ -36,7 +36,16 @@ fn write_sectors(disk: &WritableDisk, numbers: std::ops::Range<u8>) {
     }
 }
 
-/// What the disk holds after so many such writes.
+/// The directory of a disk that was closed after `count` such writes.
+fn closed(count: u8) -> Machine {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..count);
+    disk.note_logs().unwrap();
+    machine
+}
+
+/// The content of the disk after `count` such writes.
 fn expected(count: u8) -> Vec<u8> {
     let mut all: Vec<_> = (1..=count).flat_map(|number| [number; 512]).collect();
     all.resize(SIZE as usize, 0);
@@ -91,11 +100,7 @@ fn a_closed_log_that_lost_anything_is_refused() {
 /// Version 0.1.0 appends, or makes another state, and knows nothing of notes.
 #[test]
 fn a_log_that_went_on_without_a_note_opens() {
-    let machine = Machine::default();
-    let disk = create(&machine);
-    write_sectors(&disk, 0..3);
-    disk.note_logs().unwrap();
-    drop(disk);
+    let machine = closed(3);
     let disk = open(&machine).unwrap();
     write_sectors(&disk, 3..6);
     drop(disk);
@@ -148,11 +153,7 @@ fn logs_are_noted_where_they_have_grown_or_nobody_writes() {
 /// A write and a flush cost what they cost before there were notes, the first ones of a disk that was closed, too.
 #[test]
 fn no_flush_waits_for_notes() {
-    let machine = Machine::default();
-    let disk = create(&machine);
-    write_sectors(&disk, 0..3);
-    disk.note_logs().unwrap();
-    drop(disk);
+    let machine = closed(3);
     let disk = open(&machine).unwrap();
     for number in 3..6 {
         let before = machine.steps();
@@ -208,11 +209,7 @@ fn notes_survive_every_step() {
 
 #[test]
 fn a_damaged_log_is_repaired_on_request() {
-    let machine = Machine::default();
-    let disk = create(&machine);
-    write_sectors(&disk, 0..4);
-    disk.note_logs().unwrap();
-    drop(disk);
+    let machine = closed(4);
     assert_eq!(WritableDisk::repair_in(&machine).unwrap(), []);
     let (data, index) = (machine.contents("data"), machine.contents("index"));
     let kept = |groups: u64, cut_bytes: u64, copied: bool| Repaired {
@@ -262,11 +259,7 @@ fn a_damaged_log_is_repaired_on_request() {
 fn a_repair_may_be_interrupted() {
     for after in 0..12 {
         for seed in 0..8 {
-            let machine = Machine::default();
-            let disk = create(&machine);
-            write_sectors(&disk, 0..4);
-            disk.note_logs().unwrap();
-            drop(disk);
+            let machine = closed(4);
             let mut index = machine.contents("index");
             index[4096 + 70] ^= 4;
             machine.put("index", &index);
