@@ -29,7 +29,7 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// How long what was said of a disk that takes nothing is not said again, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-/// How long to wait for another thread or process that evicts, before a sidecar is made.
+/// The longest wait for another thread or process that evicts, before a sidecar is made.
 const BESIDE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 
 /// How a cache behaves.
@@ -132,7 +132,7 @@ fn boot_id() -> Result<BootId> {
     Ok(id.to_be_bytes())
 }
 
-/// What is to be left when `bytes` more are to fit.
+/// The bytes that may be left when `bytes` more are to fit.
 fn target_for(limit: u64, bytes: u64) -> u64 {
     (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes))
 }

@@ -137,7 +137,7 @@ impl Cache {
         Ok(usage)
     }
 
-    /// What a cache that is not there yet holds: nothing, on the disk that it would be on.
+    /// The usage of a cache that is not there yet: nothing, on the disk that it would be on.
     ///
     /// # Errors
     /// What the operating system reports.

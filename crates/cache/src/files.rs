@@ -35,7 +35,7 @@ pub(crate) const EVICT_LOCK: &str = "evict";
 /// Where a sidecar is made before it gets its name.
 const NEW_SIDECAR: &str = "new.tmp";
 
-/// What else there is in a cache directory: what disks and agents know of images, recorded boots, plans.
+/// Other entries of a cache directory: records of disks and agents about images, recorded boots, plans.
 const OWN: [&str; 9] =
     [LOCK, EVICT_LOCK, NEW_SIDECAR, "images", "links", "pinned", "traces", "plans", "lost+found"];
 

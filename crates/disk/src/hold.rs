@@ -23,10 +23,10 @@ use uuid::Uuid;
 /// The time between renewals of a lease in an object store, which counts for a week.
 const RENEWED: Duration = Duration::from_secs(6 * 3600);
 
-/// When a renewal that failed is tried again.
+/// The time after which a renewal that failed is tried again.
 const TRIED_AGAIN: Duration = Duration::from_secs(60);
 
-/// When a renewal that the store refused is tried again: its credentials may be put right meanwhile.
+/// The same for one that the store refused: its credentials may be put right meanwhile.
 const REFUSED: Duration = Duration::from_secs(1800);
 
 /// The longest time that an attach waits for its lease. After that the disk is served meanwhile.
@@ -141,8 +141,8 @@ pub(crate) struct Leasing {
     begun: Begun,
 }
 
-/// What an attach has written to a store before it is known to succeed. Dropped before that, as where another disk of
-/// the same command fails, it takes that back.
+/// The objects that an attach has written to a store before it is known to succeed. Dropped before that, as where
+/// another disk of the same command fails, it takes them back.
 struct Begun {
     store: Arc<dyn Store>,
     runtime: Handle,

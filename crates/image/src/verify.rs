@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Bytes at the end of a blob that the quick check reads: trailers and indices.
 const TAIL: u64 = 1 << 20;
 
-/// What helps where a blob is damaged.
+/// The remedy for a damaged blob.
 const REPAIR: &str =
     "`headstart image verify --repair-from IMAGE` fetches it again, from a copy of this image";
 

@@ -134,7 +134,7 @@ impl Store for Announced {
     }
 }
 
-/// Whoever prunes an object store gives way to those who write: all of them say when they have ended.
+/// A prune of an object store gives way to writers: all of them say when they have ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_writes_a_plan_says_when_that_has_ended() {
     let dir = tempfile::tempdir().unwrap();

@@ -495,7 +495,7 @@ fn has_answered(text: &str) -> bool {
             .any(|part| text.contains(part))
 }
 
-/// What S3, Azure and GCS say of a bucket that is not there.
+/// The codes of S3, Azure and GCS for a bucket that is not there.
 const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
 
 /// Where the library asks for credentials when the environment has none, as virtual machines of a cloud do, and what

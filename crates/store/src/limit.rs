@@ -46,7 +46,7 @@ struct Bucket {
     demand: tokio::sync::Mutex<()>,
 }
 
-/// Where a bucket lies.
+/// The place of a bucket.
 #[derive(Debug)]
 enum Place {
     Memory {
@@ -65,7 +65,7 @@ struct Level {
     at: Option<Instant>,
 }
 
-/// How much must be in the bucket before bytes are taken.
+/// The bytes that must be in the bucket before some are taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Floor {
     /// It may be overdrawn by as much as it holds.
@@ -74,7 +74,7 @@ enum Floor {
     Holds(f64),
 }
 
-/// What flows into a bucket at `rate` bytes a second, and out of it.
+/// The flow of bytes into a bucket, at `rate` bytes a second, and out of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TokenFlow {
     rate: f64,

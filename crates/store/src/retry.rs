@@ -130,7 +130,7 @@ impl LastRefusal {
         }
     }
 
-    /// What was kept, if `error` says only that the store is away.
+    /// The failure that was kept, if `error` says only that the store is away.
     fn or(&self, error: Error) -> Error {
         if error.is_away() { self.lock().take().unwrap_or(error) } else { error }
     }
@@ -387,7 +387,7 @@ mod tests {
         time: Duration,
         absent: AtomicU64,
         reads: Mutex<Vec<Instant>>,
-        /// What it says of its manifest in turn; the last again and again.
+        /// Its replies about its manifest in turn; the last again and again.
         replies: Mutex<Vec<Reply>>,
     }
 

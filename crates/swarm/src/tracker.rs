@@ -252,7 +252,7 @@ impl Tracker {
         }
     }
 
-    /// What is new to the agent that reported.
+    /// The hints that are new to the agent that reported.
     fn answer(&self, report: &Report) -> Answer {
         let (epoch, mut hints) = (self.epoch, Vec::new());
         let Some(image) = self.images.get(&report.image) else {

@@ -15,7 +15,7 @@ pub enum Op {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it arrived, in microseconds since the boot's first read, or the disk's creation.
+    /// The time of its arrival, in microseconds since the boot's first read, or the disk's creation.
     pub t_us: u64,
     /// What it was.
     pub op: Op,

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Most records of a boot, and of a disk that nobody took yet. The latter take 2 MiB of memory.
 pub const RECORDS_MAX: usize = 65_536;
 
-/// How long a boot is recorded by default: as long as the published traces.
+/// The time for which a boot is recorded by default: that of the published traces.
 pub const WINDOW: Duration = Duration::from_secs(360);
 
 /// The precision of the time of the last read, which is written so seldom.
@@ -63,7 +63,7 @@ pub struct Recorder {
     /// The word of the [`RecordingPhase`].
     phase: AtomicU64,
     boots: AtomicU64,
-    /// When a read last arrived or ended, in microseconds since the creation; see [`GRAIN_US`].
+    /// The time at which a read last arrived or ended, in microseconds since the creation; see [`GRAIN_US`].
     last_read_us: AtomicU64,
     clients: AtomicU32,
     /// A client came to a disk that had none, and has read nothing yet.
@@ -102,7 +102,7 @@ impl Recorder {
         self.created
     }
 
-    /// How long each boot is recorded.
+    /// The time for which each boot is recorded.
     #[must_use]
     pub fn window(&self) -> Duration {
         self.window

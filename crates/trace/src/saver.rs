@@ -41,14 +41,14 @@ const OPEN_MAX: usize = 4;
 pub struct Recording {
     /// What notes its requests.
     pub recorder: Arc<Recorder>,
-    /// What is known of it. The time of creation is each boot's own, and boots after the first have the number in their
-    /// volume's name: `web-boot-2`.
+    /// Its creation, as far as it is known. The time is each boot's own, and boots after the first have the number in
+    /// their volume's name: `web-boot-2`.
     pub creation: Creation,
     /// What is known of its link.
     pub sample: SampleLink,
 }
 
-/// How often things happen, and how many traces come of them.
+/// The times between samples and saves, and the most traces that come of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Time between samples of the link.
@@ -75,7 +75,7 @@ impl Default for Pace {
     }
 }
 
-/// What became of boots and of their requests.
+/// The counts of boots and of their requests, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedBoots {
     /// Boots that were seen.
@@ -164,7 +164,7 @@ impl Saver {
         ended
     }
 
-    /// What became of boots so far.
+    /// The counts so far.
     #[must_use]
     pub fn saved(&self) -> SavedBoots {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -230,7 +230,7 @@ struct OpenBoot {
     /// The time of its first read, since the disk was attached.
     since: Duration,
     trace: Trace,
-    /// When it is saved next, since its first read, and the time until the one after.
+    /// The time at which it is saved next, since its first read, and the time until the save after that.
     save_at: Duration,
     save_after: Duration,
     /// Requests that were seen, kept or dropped, when it was saved last.

@@ -44,8 +44,8 @@ pub struct Creation {
     pub options: String,
     /// Size of the disk in bytes.
     pub size: u64,
-    /// When it was first read by this boot, or attached, in microseconds of Unix time: the times of records count from
-    /// here.
+    /// The time at which this boot first read it, or it was attached, in microseconds of Unix time: the times of
+    /// records count from here.
     pub created_us: u64,
     /// Whatever else somebody wanted to keep.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,4 +1,5 @@
-//! When a host has its certificate renewed, and which authority it asks: a state machine without clock or chance.
+//! The times at which a host has its certificate renewed, and the authority that it asks: a state machine without clock
+//! or chance.
 //!
 //! A certificate is due once two thirds of its time are over, and a little later where hosts would otherwise ask all at
 //! once. Authorities are asked in rounds: each that is connected once, one after the other, and one that connects in
@@ -39,7 +40,7 @@ pub(crate) struct Schedule<T> {
     drawn: u64,
     /// Authorities that were asked in this round and are still there.
     asked: BTreeSet<T>,
-    /// How many were asked in this round.
+    /// The number of authorities that were asked in this round.
     asks: u32,
     /// Rounds that began since the certificate is due.
     rounds: u32,

@@ -36,7 +36,7 @@ const HOSTS_MAX: usize = 65_536;
 /// The requests of hosts in the last hour.
 #[derive(Debug, Default)]
 pub(crate) struct Ration {
-    /// When each host's requests came, in milliseconds, in order.
+    /// The times of each host's requests, in milliseconds, in order.
     came: HashMap<String, VecDeque<u64>>,
 }
 

@@ -12,7 +12,8 @@ pub(crate) const DAY: u64 = 24 * 3600;
 /// Seconds between two reminders.
 const EVERY: u64 = DAY;
 
-/// How long before it is signed a certificate begins, because clocks differ: a day, or this part of a shorter time.
+/// The time by which a certificate begins before it is signed, because clocks differ: a day, or this part of a shorter
+/// time.
 const SKEW: u64 = DAY;
 const SKEW_PART: u64 = 10;
 

@@ -131,7 +131,7 @@ pub struct DiskStatus {
     /// What `headstart attach --json` says when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
     #[schema(value_type = Option<Object>)]
     pub ready: Option<serde_json::Value>,
-    /// What it says when it is detached: `reads`, `hits_percent`, `clients` that were connected, and so on.
+    /// The disk's report when it is detached: `reads`, `hits_percent`, `clients` that were connected, and so on.
     #[schema(value_type = Option<Object>)]
     pub report: Option<serde_json::Value>,
     /// The cause of the last failure: of its process's end, or of a start that did not succeed.

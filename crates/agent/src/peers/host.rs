@@ -553,7 +553,7 @@ impl Host {
         self.namesakes().insert(address);
     }
 
-    /// Where hosts listen.
+    /// The addresses at which hosts listen.
     pub(super) fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {
         self.whereabouts.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -55,7 +55,7 @@ const ENDING: Duration = Duration::from_secs(1);
 /// Connections that wait for a place at the door, at most: as many as get one within two seconds.
 const WAITING_MAX: usize = 256;
 
-/// How often those that wait are looked at.
+/// The time between two looks at those that wait.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long a blob that no disk has any more is still given to others.

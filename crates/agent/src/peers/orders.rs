@@ -274,7 +274,7 @@ pub(super) struct Orders {
     /// Who waits for which to be done.
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(super) last: AtomicU32,
-    /// What was said of those of others.
+    /// Lines of the log about orders of other hosts.
     complaints: Complaints,
 }
 

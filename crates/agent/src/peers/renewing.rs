@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How often it is looked whether the certificate is due.
+/// The time between two looks at whether the certificate is due.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time that an authority has to answer.

@@ -125,7 +125,7 @@ pub struct Counters {
     pub elsewhere_bytes: u64,
     /// Datagrams that no host of the cluster made.
     pub refused_datagrams: u64,
-    /// How often this host's certificate was renewed.
+    /// The number of times that this host's certificate was renewed.
     pub renewed_certificates: u64,
     /// Certificates of other hosts that this one renewed, as an authority.
     pub signed_certificates: u64,

@@ -41,7 +41,7 @@ struct Held {
     rekeyed_ms: Option<u64>,
     /// The number of the list of which another host had another one, which was said.
     said_conflict: Option<u64>,
-    /// When the list is written again, in milliseconds of the host's clock, as it is not in its file.
+    /// The time at which the list is written again, in milliseconds of the host's clock, because it is not in its file.
     unkept: Option<u64>,
 }
 

@@ -35,14 +35,14 @@ impl Whereabouts {
         self.refused.insert(key, process);
     }
 
-    /// Where the host at the other end of a connection listens, as far as it can be told; or else the other end of the
-    /// connection.
+    /// The address at which the host at the other end of a connection listens, as far as it can be told; otherwise the
+    /// other end of the connection.
     pub(super) fn of_link(&self, link: &Link, members: &[Member]) -> SocketAddr {
         self.of_process(&link.name, link.process, members).unwrap_or(link.address)
     }
 
-    /// Where the host listens that was refused because it has the name of another one, which is connected by `link`;
-    /// nothing where none was, or where it is gone.
+    /// The address of the host that was refused because it has the name of another one, which is connected by `link`;
+    /// `None` if none was refused, or if it is gone.
     pub(super) fn of_rival(&self, link: &Link, members: &[Member]) -> Option<SocketAddr> {
         let process = self.refused.get(&link.key).filter(|process| **process != link.process)?;
         addresses(&link.name, members).find(|address| self.listening.get(address) == Some(process))

@@ -164,7 +164,7 @@ impl fmt::Display for Ready<'_> {
     }
 }
 
-/// What is printed to people once another host has taken the agent.
+/// The line that is printed to people once another host has taken the agent.
 #[derive(Serialize)]
 struct Joined {
     name: String,

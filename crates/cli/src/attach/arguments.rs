@@ -105,11 +105,11 @@ pub(crate) struct Attach {
     /// whose store could give the guest anything until all of it is here
     #[arg(long, overrides_with = "require_tree")]
     pub(crate) require_tree: bool,
-    /// Attach an image that is whole in the cache although its store refuses it: whoever may use the cache
+    /// Attach an image that is whole in the cache although its store refuses it: every user of the cache
     /// then reads what others fetched into it
     #[arg(long, overrides_with = "cached_although_denied", help_heading = "Caching and preloading")]
     pub(crate) cached_although_denied: bool,
-    /// How long a read waits for a store that does not answer before the guest gets an error, and a copy for
+    /// Time that a read waits for a store that does not answer before the guest gets an error, and a copy for
     /// --keep-base before the attach fails [default: 5m; for --keep-base 30s]
     #[arg(long, value_parser = parse_deadline, value_name = "TIME", help_heading = "Caching and preloading")]
     pub(crate) deadline: Option<Duration>,

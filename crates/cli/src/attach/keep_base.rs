@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 /// The time without a byte after which the user is told what a copy waits for; twice that the next time.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a copy moves.
+/// The time between two looks at whether a copy moves.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The longest time that reads of a copy that ended early are waited for.

@@ -40,7 +40,7 @@ pub(crate) struct RecordArgs {
     /// Record nothing
     #[arg(long, conflicts_with = "record", help_heading = "Recording")]
     no_record: bool,
-    /// How long to record each boot, from its first read on; 71 minutes at most
+    /// Time for which each boot is recorded, from its first read on; 71 minutes at most
     #[arg(long, default_value = "6m", value_parser = parse_record_time, value_name = "TIME",
           help_heading = "Recording")]
     record_time: Duration,
@@ -193,7 +193,7 @@ impl Traces {
         self.saver.stop(PATIENCE);
     }
 
-    /// What became of boots and their requests.
+    /// The counts of boots and their requests, by what became of them.
     pub(super) fn saved(&self) -> SavedBoots {
         self.saver.saved()
     }

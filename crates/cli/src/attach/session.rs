@@ -381,7 +381,7 @@ impl Unnamed {
     }
 }
 
-/// Where an image is attached from.
+/// The place that an image is attached from.
 struct Place<'a> {
     settings: &'a Settings,
     copies: &'a Copies,

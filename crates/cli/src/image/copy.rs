@@ -28,7 +28,7 @@ pub(crate) struct Copy {
     stores: StoreArgs,
 }
 
-/// What becomes of blobs that the target has already.
+/// The treatment of blobs that the target has already.
 #[derive(Args, Clone, Copy)]
 pub(super) struct CheckArg {
     /// Read every byte of what the target has already, and copy again what is damaged

@@ -202,7 +202,7 @@ struct Untagged {
     /// The time from which its grace counts: when it lost its last tag, when a lease on it ended after that, or when a
     /// prune first found it without.
     untagged_since: String,
-    /// When a prune deletes it, unless something holds it.
+    /// The time from which a prune deletes it, unless something holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_until: Option<String>,
     holders: Vec<String>,

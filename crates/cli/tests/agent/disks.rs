@@ -285,7 +285,7 @@ fn the_cause_of_a_processs_end_is_said() {
     agent.detach("vm");
 }
 
-/// Where a host goes down, all of its processes get a signal: the agent does not start what it still sees end.
+/// All processes of a host that goes down get a signal: the agent does not start what it still sees end.
 #[test]
 fn an_agent_that_ends_starts_no_process_again() {
     let scene = noisy(1);

@@ -93,7 +93,7 @@ fn hosts_that_two_commands_revoke_at_once_are_both_revoked() {
     }
 }
 
-/// Whoever revokes the only operator is told what that means, and how another is admitted; which works.
+/// A command that revokes the only operator says what that means, and how another is admitted; which works.
 #[test]
 fn revoking_the_last_operator_is_warned_of() {
     let scene = Scene::new();

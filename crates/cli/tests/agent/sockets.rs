@@ -75,8 +75,8 @@ fn can(scene: &Scene, (user, group): (u32, u32), program: &[&str]) -> bool {
     command.status().unwrap().success()
 }
 
-/// What metadata say, others try: the hypervisor's user opens the disk every way, a stranger none, before and after the
-/// disk's process was killed.
+/// Other users try what the metadata say: the hypervisor's user opens the disk every way, a stranger none, before and
+/// after the disk's process was killed.
 #[test]
 fn the_owner_of_a_disk_opens_it_after_its_process_died_and_a_stranger_never() {
     let scene = noisy_in_temporary();

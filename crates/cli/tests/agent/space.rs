@@ -1,4 +1,4 @@
-//! What the writable layer of an agent's disk takes is bounded and listed.
+//! The space that the writable layer of an agent's disk takes is bounded and listed.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;

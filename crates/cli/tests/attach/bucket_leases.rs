@@ -414,7 +414,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     assert!(world.names(".headstart/leases").is_empty());
 }
 
-/// What a prune would do is what it does, also where a lease ends by that.
+/// A prune does what a dry run of it says, also where a lease ends by that.
 #[test]
 fn a_dry_run_keeps_what_the_end_of_a_lease_keeps() {
     let Some(world) = World::new() else { return };

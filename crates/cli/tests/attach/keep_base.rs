@@ -110,7 +110,7 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
     assert!(scene.path("vm/base/index.json").exists());
 }
 
-/// Whatever tag is asked for, the image in the directory is what is served, and that is said.
+/// The image in the directory is served, whatever tag is asked for, and that is said.
 #[test]
 fn a_kept_base_says_what_is_served() {
     let scene = layered();
@@ -186,7 +186,7 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
     }
 }
 
-/// What is read of other blobs when one cannot be had ends with the copy.
+/// Reads of other blobs end with the copy when one blob cannot be had.
 #[test]
 fn a_copy_that_fails_leaves_no_reads_behind() {
     let scene = layered();

@@ -1,4 +1,4 @@
-//! What users can do who may write to a store, or to where a writable directory is: nothing of theirs is followed, and
+//! Attacks by users that may write to a store, or to where a writable directory is: nothing of theirs is followed, and
 //! nothing that they leave there stops others for ever.
 
 use crate::attached::Attached;
@@ -238,7 +238,7 @@ fn a_cache_of_another_user_is_refused() {
     Attached::start(&scene, &words).detach();
 }
 
-/// Who may not write to a store cannot lock it either, and who may can, whatever the umask of others is.
+/// A user that may not write to a store cannot lock it either, and one that may can, whatever the umask of others is.
 #[test]
 fn locks_and_leases_are_for_those_who_may_write_to_the_store() {
     let scene = scene();
@@ -309,7 +309,7 @@ fn listed(scene: &Scene) -> Vec<Value> {
     scene.json("lease list file://~/store")["leases"].as_array().unwrap().clone()
 }
 
-/// What is no lease that anybody can read counts as one of everything, until it is taken away by its name.
+/// A lease that cannot be read counts as one of everything, until it is taken away by its name.
 #[test]
 fn what_is_no_lease_counts_until_it_is_released() {
     let scene = scene();

@@ -150,7 +150,7 @@ fn another_user_opens_the_file_of_a_disk_and_a_third_does_not() {
     }
 }
 
-/// Whoever may open the mount point, or owns it: the disk is of the user who attached, and no other's.
+/// The disk belongs to the user that attached, and to no other, whoever may open the mount point, or owns it.
 #[test]
 fn the_file_of_a_disk_has_neither_owner_nor_mode_of_its_mount_point() {
     let scene = passable();

@@ -228,7 +228,7 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
     }
 }
 
-/// What is stopped while it reads a layer of a store says so, and calls no blob damaged.
+/// A command that is stopped while it reads a layer of a store says so, and calls no blob damaged.
 #[test]
 fn a_stopped_read_of_a_store_is_not_called_damage() {
     if !Nginx::is_installed() {
@@ -255,7 +255,7 @@ fn a_stopped_read_of_a_store_is_not_called_damage() {
     }
 }
 
-/// Whoever waits for a server that says nothing is told so, long before it is given up.
+/// A command that waits for a server that says nothing says so, long before it gives up.
 #[test]
 fn that_a_server_is_silent_is_said() {
     let scene = Scene::new();
@@ -325,7 +325,7 @@ fn a_stopped_copy_says_what_is_there_and_goes_on() {
     scene.ok("image verify --deep file://~/pulled:a");
 }
 
-/// What was there of a blob is not said to be copied.
+/// Bytes of a blob that were there are not said to be copied.
 #[test]
 fn a_copy_that_goes_on_says_how_much_was_there() {
     let scene = Scene::new();

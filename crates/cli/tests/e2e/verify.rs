@@ -175,7 +175,7 @@ fn a_missing_image_is_said() {
     scene.fails("image verify file://~/store:top", &["index.json"]);
 }
 
-/// What is damaged or lost comes back from a copy: by `verify --repair-from`, and by copying again with `--check`.
+/// Damaged and lost blobs come back from a copy: by `verify --repair-from`, and by copying again with `--check`.
 #[test]
 fn damaged_blobs_are_repaired_from_a_copy() {
     let stored = Stored::new();
@@ -226,7 +226,7 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     assert_eq!(repaired["repaired_blobs"], 2, "it and the damaged layer");
 }
 
-/// What is wrong with a store's index is said, with what can be done; and that works.
+/// A store's index that is wrong is said to be, with what can be done; and that works.
 #[test]
 fn images_of_a_store_whose_index_is_damaged_can_be_copied() {
     let scene = Scene::new();

@@ -270,7 +270,7 @@ fn errors_and_discards_come_through() {
     assert!(beyond.raw_os_error().is_some(), "{beyond}");
 }
 
-/// What hinders the first process of a daemon may end by itself.
+/// An obstacle to the first process of a daemon may end by itself.
 #[test]
 fn a_process_that_does_not_start_with_its_daemon_is_tried_again() {
     let scene = Scene::new();
@@ -421,7 +421,7 @@ fn memory_that_is_taken_away_harms_no_other_vssd() {
     daemon.stop();
 }
 
-/// What an earlier process said is not taken for the cause of a later one's end.
+/// Lines of an earlier process are not taken for the cause of a later one's end.
 #[test]
 fn the_cause_of_an_end_is_what_that_process_said() {
     let scene = Scene::new();

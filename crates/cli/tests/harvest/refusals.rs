@@ -56,7 +56,7 @@ fn a_daemon_that_cannot_start_says_why() {
     assert!(!scene.path("h/harvest.sock").exists() && !scene.path("h/nbd.sock").exists());
 }
 
-/// Whatever a first start has done when it is killed, the next one works, and as well where the flash is elsewhere.
+/// A start works after a first one that was killed, whatever that had done, and as well where the flash is elsewhere.
 #[test]
 fn a_first_start_that_was_killed_hinders_no_later_one() {
     let kill_when = |words: &str, is_time: &dyn Fn(&Scene, Duration) -> bool| {
@@ -174,8 +174,8 @@ fn where_nothing_is_to_spare_it_is_said_so() {
     assert_eq!((status["leases"].as_array().unwrap().len(), &status["pool"]), (0, &serde_json::json!([])));
 }
 
-/// What a daemon believes (its journal, its flash) is its user's, and it neither waits for nor follows what is in the
-/// place of its lock.
+/// A daemon believes only files of its user (its journal, its flash), and it neither waits for nor follows what is in
+/// the place of its lock.
 #[test]
 fn nothing_of_another_user_is_served() {
     let scene = Scene::new();

@@ -64,7 +64,7 @@ fn a_vssds_socket_serves_that_vssd_and_no_other() {
     assert_eq!(fs::read_dir(scene.path("h/nbd")).unwrap().count(), 0, "a socket is left");
 }
 
-/// Whoever may open the mount point: the file is of the daemon's user, and no other's.
+/// The file belongs to the daemon's user, and to no other, whoever may open the mount point.
 #[test]
 fn the_file_of_a_vssd_has_neither_owner_nor_mode_of_its_mount_point() {
     if !is_root() || !Path::new("/dev/fuse").exists() {

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 const SECTOR: usize = 512;
 
-/// What the image has is in the first so many sectors.
+/// The number of sectors at the start that hold the image's content.
 const IMAGE: u64 = 0x1_0000;
 
 /// Numbers of rounds are written behind that, to so many sectors over and over, and copies behind those.
@@ -170,7 +170,7 @@ impl Drop for Machine {
     }
 }
 
-/// What so many rounds ought to have left on the disk at `uri` is there.
+/// Checks that the disk at `uri` has all that so many rounds ought to have left there.
 #[track_caller]
 pub(crate) fn check_rounds(scene: &Scene, uri: &str, rounds: u64) {
     let copied = run_tool(find("nbdcopy").unwrap().to_str().unwrap(), &[uri, "out.raw"], &scene.path(""));

@@ -76,7 +76,7 @@ pub struct FuseSettings {
     pub workers: usize,
     /// Threads, at most, for requests that wait; started as needed.
     pub waiting_max: usize,
-    /// The users who may open the file. If not said otherwise, the user of this process alone, whoever may open the
+    /// The users that may open the file: by default only the user of this process, even where others may open the
     /// mount point.
     pub access: SocketAccess,
     /// Its users may make the file, and so the disk, larger.

@@ -43,7 +43,7 @@ pub(crate) struct Hall {
     pub(crate) pool: Arc<Pool>,
     exports: RwLock<Vec<Arc<ExportState>>>,
     pub(crate) tls: Option<TlsAcceptor>,
-    /// What was said of clients.
+    /// Lines of the log about clients.
     pub(crate) complaints: Arc<Complaints>,
     guests: Mutex<Guests>,
     /// A connection ended, or the server stops.

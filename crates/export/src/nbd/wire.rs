@@ -93,7 +93,7 @@ pub(crate) struct Wire {
     /// How long a client may leave its replies.
     send_timeout: Duration,
     pool: Arc<Pool>,
-    /// What the server has said of its clients.
+    /// Lines of the log about the server's clients.
     pub(super) complaints: Arc<Complaints>,
     /// Held while a run of whole replies is sent.
     sending: Mutex<()>,

@@ -147,7 +147,7 @@ pub(crate) struct Target {
     failures: AtomicU64,
     /// The number of small reads that the disk is asked for together.
     pub(crate) reads_together: usize,
-    /// What was said of front ends and guests.
+    /// Lines of the log about front ends and guests.
     pub(crate) complaints: Complaints,
 }
 

@@ -307,7 +307,7 @@ struct Ring {
     helped: usize,
     /// Reads that are asked for together; empty whenever the thread does something else.
     gathered: Vec<Gathered>,
-    /// What helpers and gathered reads work with, while there is work for them.
+    /// Buffers of helpers and gathered reads, while there is work for them.
     spare: Vec<Spare>,
     /// Heads of requests that an earlier life of the ring took and did not answer.
     resumed: VecDeque<u16>,

@@ -354,7 +354,7 @@ mod tests {
         assert!(check(true, true).is_err());
     }
 
-    /// Whatever of a first start was done when it was killed, the next one begins again, but never where there is data,
+    /// A start after a first one that was killed begins again, whatever that had done, but never where there is data,
     /// or where the claim is another's.
     #[test]
     fn a_first_start_that_was_killed_is_made_again() {

@@ -121,7 +121,7 @@ fn head_of(mut pipe: impl Read) -> String {
     String::from_utf8_lossy(&head).into_owned()
 }
 
-/// What the end of a run means; `said` is what it wrote to standard error.
+/// The result of a run by its end; `said` is the text that it wrote to standard error.
 fn judge(status: ExitStatus, said: &str, limits: &Limits) -> Result<()> {
     if let Some(error) = limits.error(status) {
         return Err(error);

@@ -38,7 +38,7 @@ struct StagingDir {
     /// Makes names of unfinished files unique.
     next: AtomicU64,
     leased: LeasedDir,
-    /// How its files are made.
+    /// The options with which its files are made.
     options: OpenOptions,
 }
 

@@ -34,7 +34,7 @@ pub(super) struct Pass {
     evacuated: u64,
     /// Evacuation has moved something.
     moved: bool,
-    /// Where merging runs goes on.
+    /// The place at which merging runs goes on.
     pub(super) coarsened: u64,
     /// Merging has made fewer of some runs.
     pub(super) merged: bool,

@@ -47,7 +47,7 @@ struct Window {
     end: u64,
     /// The runs that it had when it was read.
     pieces: Vec<Piece>,
-    /// Where its bytes are in what was read, in sectors; none where all are zeros.
+    /// The place of its bytes in what was read, in sectors; `None` if all are zeros.
     place: Option<u64>,
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Collector {
     can_punch: bool,
     /// Dead ranges whose punching has failed: tried again when there is nothing else to do.
     failed: Vec<FileRange>,
-    /// Why punching has failed in this step.
+    /// The cause for which punching has failed in this step.
     failure: Option<Error>,
     /// The last failure of a step that a writer did, to be told by the next one of the collector's thread.
     untold: Option<Error>,

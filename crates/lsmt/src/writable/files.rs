@@ -66,7 +66,7 @@ pub(super) trait LogFile: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> Result<bool>;
 }
 
-/// How files are made.
+/// The owner and permissions of files that are made.
 fn like() -> Like {
     Like::own(private::FILE_MODE)
 }

@@ -128,7 +128,7 @@ impl WritableDisk {
 /// The reason for which a window stays in pieces.
 #[derive(Clone, Debug)]
 pub(super) enum Unmerged {
-    /// What lies below cannot be read.
+    /// The base below it cannot be read.
     Unreadable(String),
     /// As much was copied up as may be.
     CopiedUp,

@@ -83,7 +83,7 @@ impl Log {
         self.position
     }
 
-    /// Where it ends.
+    /// The place of its end, and the checksum there.
     pub(super) fn end(&self) -> LogEnd {
         LogEnd { bytes: self.position, checksum: self.chain }
     }

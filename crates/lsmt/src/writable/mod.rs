@@ -141,7 +141,7 @@ pub struct DiskInfo {
     pub size: u64,
     /// What it lies on, as its creator named it.
     pub parent: String,
-    /// Where that is to be found, as it was noted last.
+    /// The reference under which that is to be found, as it was noted last.
     pub reference: Option<String>,
     /// Its id.
     pub uuid: Uuid,

@@ -1,4 +1,4 @@
-//! How far the logs of a disk go at least, and what becomes of those that do not.
+//! The lengths that the logs of a disk have at least, and the repair of logs that are shorter.
 //!
 //! A log tells by itself of damage in front of its last group (`log.rs`). A last group that is damaged looks like one
 //! that a crash interrupted, and a log that lost whole groups at its end looks like a shorter one. So `state.json`

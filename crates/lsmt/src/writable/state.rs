@@ -40,12 +40,13 @@ pub(super) struct State {
     pub(super) virtual_size: u64,
     /// The pairs, lowest first; the last one takes the writes.
     pub(super) pairs: Vec<PairFiles>,
-    /// How far logs of pairs go at least. Version 0.1.0 passes over it, and drops it when it changes the state.
+    /// The lengths that logs of pairs have at least. Version 0.1.0 passes over them, and drops them when it changes the
+    /// state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) logs: Vec<NotedLog>,
 }
 
-/// How far the log of a pair goes at least: what was durable of it at some time.
+/// The length that the log of a pair has at least: the part that was durable at some time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NotedLog {
     /// The name of its file.

@@ -326,7 +326,7 @@ impl LayoutDir {
         self.private_dir().join(STAGING)
     }
 
-    /// Where beginnings of blobs are that broken copies left.
+    /// The directory of beginnings of blobs that broken copies left.
     #[must_use]
     pub fn partial_dir(&self) -> PathBuf {
         self.private_dir().join(PARTIAL)

@@ -327,7 +327,7 @@ pub struct FoundLease {
     pub lease: Result<Lease>,
     /// `true` if a process holds its lock.
     pub is_locked: bool,
-    /// When it was written, or renewed last, by the clock of the store.
+    /// The time at which it was written, or renewed last, by the clock of the store.
     pub written: SystemTime,
 }
 

@@ -95,7 +95,7 @@ impl Unfinished {
         self.there
     }
 
-    /// What was there, to be read.
+    /// The bytes that were there, to be read.
     ///
     /// # Errors
     /// What the operating system reports.

@@ -36,7 +36,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// The pause between two tries to get it.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Content {
     flow: TokenFlow,

@@ -16,7 +16,7 @@ pub(super) const COMMONS: u32 = 0;
 /// The weight of a part beside its nodes, in nodes: what its entry takes.
 const PART: usize = 2;
 
-/// What a member owns of an image.
+/// The part of an image that a member owns.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     nodes: usize,

@@ -272,8 +272,8 @@ fn all_members_together_are_bounded() {
     assert_eq!(tracker.counts(ImageKey(7777)).map(|counts| counts.slices.len()), Some(1000));
 }
 
-/// What is remembered, as it could be written without a tree: for each slice its first reader, and whether others have
-/// read it.
+/// The reads that are remembered, as they could be written without a tree: for each slice its first reader, and `true`
+/// if others have read it.
 type Owners = BTreeMap<(ImageKey, u32), (PeerKey, bool)>;
 
 proptest! {

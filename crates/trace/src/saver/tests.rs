@@ -145,7 +145,7 @@ fn a_directory_that_fails_harms_nobody() {
     assert_eq!(traces(&gone)[0].records.len(), 2);
 }
 
-/// What a guest can do: it begins boots without end, each longer than a look.
+/// Begins boots without end, as a guest can, each longer than a look.
 fn boots_without_end(recorder: &Recorder, boots: u64) {
     for _ in 0..boots {
         recorder.client_came();

@@ -1,4 +1,4 @@
-//! What an authority signs over a connection, and what it refuses, whatever is sent to it.
+//! Requests that an authority signs over a connection, and requests that it refuses, whatever is sent to it.
 
 use super::frame::{REFUSED_REQUEST, decode_refusal};
 use super::*;

@@ -305,7 +305,7 @@ fn killed_or_without_power_at_every_point_after_a_close() {
     }
 }
 
-/// What is erased when a host is closed is not erased again by the next.
+/// Blocks that are erased when a host is closed are not erased again by the next.
 #[test]
 fn an_orderly_restart_wears_no_flash() {
     let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());

@@ -61,7 +61,7 @@ fn a_second_opener_is_refused() {
     assert_eq!(refused(WritableDisk::create(dir.path(), None, &new_disk(512))).kind(), ErrorKind::Conflict);
 }
 
-/// What a failed creation made goes while its lock is held, and nothing else goes.
+/// A creation that fails removes its own files while its lock is held, and nothing else.
 #[test]
 fn a_creation_that_fails_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -272,7 +272,7 @@ fn a_full_directory_refuses_writes_until_something_is_discarded() {
     assert!(taken(dir.path()) <= MAX && disk.space().throttled_writes > 0);
 }
 
-/// What a commit reads stays there until it has ended, and counts for the bound as if it were live.
+/// Data that a commit reads stays there until it has ended, and counts for the bound as if it were live.
 #[test]
 fn a_commit_reads_what_is_overwritten_meanwhile() {
     struct Overwriter<'a>(&'a WritableDisk, Vec<u8>);

@@ -1,4 +1,4 @@
-//! What fails below the collector: holes that cannot be punched, a base that cannot be read.
+//! Failures below the collector: holes that cannot be punched, a base that cannot be read.
 
 use super::super::alone::Unknown;
 use super::super::{Limits, Load, NewDisk, WritableDisk};
@@ -44,7 +44,7 @@ fn check(disk: &WritableDisk) {
     }
 }
 
-/// What the files take once all is given back: the data, headers and the log.
+/// The space of the files once all is given back: the data, headers and the log.
 const LEAST: u64 = PART * PARTS + 5 * 4096;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What is written to a data file while a hole is made in it.
+//! Writes to a data file while a hole is made in it.
 
 use super::super::data_file::DataFile;
 use super::sim::{Dice, Fault, Machine};

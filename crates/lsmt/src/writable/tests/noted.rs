@@ -275,7 +275,7 @@ fn a_repair_may_be_interrupted() {
 proptest! {
     #![proptest_config(cases(1_000))]
 
-    /// Whatever is done to the noted part of an index, by a crash or behind our back, nothing is missing in silence.
+    /// Nothing is missing in silence, whatever is done to the noted part of an index, by a crash or behind our back.
     #[test]
     fn what_was_noted_is_never_silently_gone(
         writes in vec((0u64..120, 1usize..8, any::<bool>()), 1..20),
