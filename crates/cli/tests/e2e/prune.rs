@@ -68,6 +68,44 @@ fn list_shows_what_there_is() {
     assert_eq!(listed["images"].as_array().unwrap().len(), 2, "{listed}");
 }
 
+/// Runs a command as a user who is held by what is not allowed, which root is not.
+fn run_as_other(scene: &Scene, words: &str) -> Run {
+    let it = scene.command(words);
+    let mut command = Command::new("setpriv");
+    command.args(["--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]);
+    command.arg(it.get_program()).args(it.get_args()).current_dir(scene.path(""));
+    Run::of(words, &mut command)
+}
+
+/// What a lease holds that a user may not read is not known to that user: it counts, and nobody is told to release it.
+#[test]
+fn a_lease_that_a_user_may_not_read_counts() {
+    if !installed(&["setpriv"]) {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "a.raw", 4);
+    for (tag, codec) in [("a", "lz4"), ("b", "zstd")] {
+        scene.ok(&format!("image import a.raw file://~/store:{tag} --codec {codec}"));
+    }
+    scene.ok("image remove file://~/store:a");
+    let leases = scene.path("store/.headstart/leases");
+    fs::create_dir_all(&leases).unwrap();
+    fs::write(leases.join("writable-1"), "of a disk").unwrap();
+    fs::set_permissions(leases.join("writable-1"), fs::Permissions::from_mode(0o000)).unwrap();
+    let before = scene.fingerprint("store/blobs");
+    for words in ["image prune file://~/store --older-than 0s", "image remove file://~/store:b"] {
+        for words in [format!("{words} --dry-run"), words.to_owned()] {
+            let said = ["lease writable-1", "cannot be read by this user", "it counts"];
+            let run = run_as_other(&scene, &words).fails(&said);
+            assert!(!run.stderr.contains("lease release"), "{run}");
+        }
+    }
+    assert_eq!(scene.fingerprint("store/blobs"), before);
+    let listed = run_as_other(&scene, "lease list file://~/store --json").succeeds().json();
+    assert_eq!(listed["leases"][0]["state"], "unknown", "{listed}");
+}
+
 /// A dry run looks at a store that its user may not write; what would change it says what is wrong.
 #[test]
 fn a_dry_run_needs_no_right_to_write() {
@@ -84,14 +122,7 @@ fn a_dry_run_needs_no_right_to_write() {
             fs::set_permissions(scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
         }
     };
-    let run = |words: &str| {
-        let it = scene.command(words);
-        // Root too is held by what is not allowed.
-        let mut command = Command::new("setpriv");
-        command.args(["--inh-caps=-all", "--bounding-set=-dac_override,-dac_read_search"]);
-        command.arg(it.get_program()).args(it.get_args()).current_dir(scene.path(""));
-        Run::of(words, &mut command)
-    };
+    let run = |words: &str| run_as_other(&scene, words);
     set_modes(0o500, 0);
     let seen = run("image prune file://~/store --older-than 0s --dry-run --json").succeeds().json();
     assert_eq!(seen["images"][0]["digest"], made["digest"], "{seen}");

@@ -7,12 +7,12 @@ use super::{Image, ImageStore};
 use crate::digest::Digest;
 use crate::manifest::Manifest;
 use crate::reference::{Reference, Selector};
-use headstart_block::guarded::{Access, GuardedDir, is_trusted, shell_word};
+use headstart_block::guarded::{Access, GuardedDir, is_trusted};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{
     ATTACH, ATTACH_LOCK_LIMIT, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock,
-    Lease, RecordSeen, Seen, Standing,
+    Lease, RecordSeen, Seen, Standing, undecided,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -185,7 +185,8 @@ impl ImageStore {
                 Ok(lease) => counting.leases.push(lease),
                 Err(error) => {
                     let store = format!("file://{}", self.root().display());
-                    return Err(error.remedy(undecided(&store, &lease.found.id)));
+                    let remedy = undecided(&error, &store, &lease.found.id);
+                    return Err(error.remedy(remedy));
                 }
             }
         }
@@ -263,15 +264,6 @@ fn cannot_look(error: io::Error, path: &Path) -> Error {
 /// What looking at the path reports.
 pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
     Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
-}
-
-/// The remedy where a lease cannot be understood.
-fn undecided(store: &str, id: &str) -> String {
-    let (store, id) = (shell_word(store), shell_word(id));
-    format!(
-        "nothing was deleted: use the release that wrote it, or take it away by `headstart lease release {store} \
-         --id {id}`"
-    )
 }
 
 /// The facts about a lease, as they are on this host.

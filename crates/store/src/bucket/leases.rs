@@ -253,6 +253,8 @@ impl BucketStore {
             let lease = match read {
                 // Its disk was detached meanwhile.
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                // It counts all the same.
+                Err(e) if e.kind() == ErrorKind::Denied => Err(e),
                 // It became larger meanwhile.
                 Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => Err(too_long()),
                 read => Lease::parse(&read?.0),

@@ -13,13 +13,12 @@ use crate::MAX_MANIFEST_SIZE;
 use crate::layout::{
     HostId, Index, JudgedLease, Lease, Mark, Need, PruneDecision, PruneInput, PrunePlan, PruneRules, Seen,
     Standing, StoredBlob, UntaggedImage, Walk, Wanted, blob_name, gained_images, holders_of,
-    is_referrers_tag, lost_images,
+    is_referrers_tag, lost_images, undecided,
 };
 use crate::reference::{Selector, Tag};
 use crate::stop::Stop;
 use bytes::Bytes;
 use futures::StreamExt;
-use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use object_store::{ObjectMeta, PutMode, UpdateVersion};
 use serde_json::{Value, json};
@@ -138,12 +137,10 @@ impl BucketStore {
                 leases.over.push(judged);
                 continue;
             }
+            let id = judged.found.id;
             leases.counting.push(judged.found.lease.map_err(|e| {
-                let release =
-                    format!("`headstart lease release STORE --id {}`", shell_word(&judged.found.id));
-                e.remedy(format!(
-                    "nothing was deleted: use the release that wrote it, or take it away by {release}"
-                ))
+                let remedy = undecided(&e, "STORE", &id);
+                e.remedy(remedy)
             })?);
         }
         Ok(leases)

@@ -32,7 +32,7 @@
 
 use super::directory::{Creation, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
-use headstart_block::guarded::{Access, GuardedDir};
+use headstart_block::guarded::{Access, GuardedDir, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -347,6 +347,20 @@ pub struct JudgedLease {
     pub found: FoundLease,
     /// Its force.
     pub standing: Standing,
+}
+
+/// The remedy where the lease `id` of `store` cannot be read or understood: it counts, so nothing is deleted.
+#[must_use]
+pub fn undecided(error: &Error, store: &str, id: &str) -> String {
+    if error.kind() == ErrorKind::Denied {
+        let user = "a user who may read it, such as the owner of the store";
+        return format!("it counts, whatever it holds, and nothing was deleted: run it as {user}");
+    }
+    let (store, id) = (shell_word(store), shell_word(id));
+    format!(
+        "nothing was deleted: use the release that wrote it, or take it away by `headstart lease release {store} \
+         --id {id}`"
+    )
 }
 
 /// The lease of a process, in a directory: over when dropped.

@@ -22,7 +22,7 @@ pub use index::{Entry, Index};
 pub(crate) use lease::too_long;
 pub use lease::{
     ATTACH, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LEASE_MAX, Lease, RecordSeen,
-    Root, Seen, Standing,
+    Root, Seen, Standing, undecided,
 };
 pub use prune_plan::{
     Need, PruneDecision, PruneInput, PrunePlan, PruneRules, StoredBlob, UntaggedImage, Walk, Wanted,
