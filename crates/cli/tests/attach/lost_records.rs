@@ -64,6 +64,7 @@ fn an_attach_that_finds_less_than_was_flushed_refuses() {
     let (data, index) = (scene.bytes("vm/data"), scene.bytes("vm/index"));
     assert_eq!(index.len(), HEADER + 40 * 32);
     let state = scene.bytes("vm/state.json");
+    let mut copies = Vec::new();
     for (what, damaged, left) in damages(&index) {
         fs::write(scene.path("vm/index"), &damaged).unwrap();
         let before = scene.fingerprint("vm");
@@ -81,6 +82,7 @@ fn an_attach_that_finds_less_than_was_flushed_refuses() {
         assert_eq!(repaired["kept_bytes"], HEADER + left * 32, "{what}: {report}");
         assert_eq!(repaired["lost_bytes"], (40 - left) * 32, "{what}: {report}");
         if repaired["copy"].is_string() {
+            copies.insert(0, damaged[HEADER + left * 32..].to_vec());
             assert_eq!(scene.bytes("vm/index.torn"), damaged[HEADER + left * 32..], "{what}");
         }
         expect(&scene, left);
@@ -94,6 +96,30 @@ fn an_attach_that_finds_less_than_was_flushed_refuses() {
             fs::write(scene.path(&format!("vm/{name}")), bytes).unwrap();
         }
     }
+    // No repair has taken away what an earlier one cut off.
+    assert!(copies.len() >= 3);
+    for (number, copy) in copies.iter().enumerate().skip(1) {
+        assert_eq!(scene.bytes(&format!("vm/index.torn.{number}")), *copy);
+    }
+    expect(&scene, 40);
+    let attached = Attached::start(&scene, ATTACH);
+    check_bytes(&scene, "expected.raw", &attached.uri());
+    attached.detach();
+}
+
+/// Without the header of `data` a cut of the index would give nothing back.
+#[test]
+fn a_directory_whose_data_is_gone_is_not_repaired() {
+    let Some((scene, attached)) = written() else { return };
+    attached.detach();
+    let data = scene.bytes("vm/data");
+    fs::write(scene.path("vm/data"), "").unwrap();
+    let before = scene.fingerprint("vm");
+    let said = ["vm/data", "header", "restore data and index from a copy"];
+    scene.fails("disk repair ~/vm", &said);
+    scene.fails(&format!("attach {ATTACH}"), &said);
+    assert_eq!(scene.fingerprint("vm"), before);
+    fs::write(scene.path("vm/data"), data).unwrap();
     expect(&scene, 40);
     let attached = Attached::start(&scene, ATTACH);
     check_bytes(&scene, "expected.raw", &attached.uri());

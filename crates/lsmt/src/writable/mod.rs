@@ -7,7 +7,7 @@
 //! data.1, index.1    a later pair, and so on
 //! state.json         the disk's size and parent, the pairs that count, lowest first, and how far their logs go
 //! lock               locked by the process that has the disk open
-//! index.torn         what was cut off a log when it was opened last; for people
+//! index.torn         what was cut off a log last, and index.torn.1 to index.torn.3 before that; for people
 //! base               a copy of the base, where its user wants one; not this module's
 //! ```
 //!

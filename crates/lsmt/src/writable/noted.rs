@@ -28,8 +28,11 @@ use std::path::Path;
 /// Bytes by which logs may grow before that is noted while clients write.
 const NOTED_WITHIN: u64 = 256 << 10;
 
-/// The file with what was cut off a log when it was opened last.
+/// The file with what was cut off a log last. Earlier ones have a number behind that, the latest of them 1.
 pub(super) const TORN: &str = "index.torn";
+
+/// Earlier files that are kept beside one with what was cut off.
+const EARLIER: u32 = 3;
 
 /// Bytes copied at once.
 const CHUNK: usize = 256 << 10;
@@ -95,7 +98,7 @@ impl WritableDisk {
     ///
     /// # Errors
     /// As [`WritableDisk::open`]; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where more than logs is
-    /// damaged.
+    /// damaged: nothing is changed then.
     pub fn repair(path: impl AsRef<Path>) -> Result<Vec<Repaired>> {
         let path = path.as_ref();
         Self::inspect(path)?;
@@ -108,9 +111,13 @@ impl WritableDisk {
         let mut state = State::load(directory)?;
         directory.sync()?;
         let mut repaired = Vec::new();
-        for files in state.pairs.clone() {
+        let salvage = |files: PairFiles| {
             let noted = state.noted(&files.index);
-            let Some(salvaged) = Pair::salvage_log(directory, &files, noted)? else { continue };
+            Ok(Pair::salvage_log(directory, &files, noted)?.map(|salvaged| (files, noted, salvaged)))
+        };
+        // Nothing is cut off where the disk would be refused anyway.
+        let salvaged: Vec<_> = state.pairs.iter().cloned().map(salvage).collect::<Result<_>>()?;
+        for (files, noted, salvaged) in salvaged.into_iter().flatten() {
             let Salvaged { file, log, reaches } = salvaged;
             let (kept_bytes, len) = (log.len(), file.len()?);
             if reaches && kept_bytes == len {
@@ -134,6 +141,12 @@ impl WritableDisk {
         }
         Ok(repaired)
     }
+}
+
+/// The remedy for a pair without its headers.
+pub(super) fn remedy_without_header(files: &PairFiles) -> String {
+    let PairFiles { data, index } = files;
+    format!("restore {data} and {index} from a copy of one moment: `headstart disk repair` cannot mend this")
 }
 
 /// The remedy for a damaged pair in `directory`.
@@ -180,6 +193,16 @@ pub(super) fn warn_of_data(data: &str, bytes: u64) {
     );
 }
 
+/// Gives the file `name`, and the ones before it, their next number. The last one goes.
+fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
+    let numbered = |number: u32| if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
+    let names = directory.list()?;
+    for number in (0..EARLIER).rev().filter(|number| names.contains(&numbered(*number))) {
+        directory.rename(&numbered(number), &numbered(number + 1))?;
+    }
+    Ok(())
+}
+
 /// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros.
 fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &str) -> Result<bool> {
     let (mut at, len) = (from, file.len()?);
@@ -189,6 +212,7 @@ fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &st
         bytes.resize(usize::try_from(len - at).map_or(CHUNK, |left| left.min(CHUNK)), 0);
         file.read_at(&mut bytes, at)?;
         if copy.is_none() && bytes.iter().any(|byte| *byte != 0) {
+            keep_earlier(directory, name)?;
             copy = Some(directory.create(name)?);
         }
         if let Some(copy) = &copy {

@@ -93,9 +93,7 @@ impl Pair {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
         let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
         let named = |name: &str| format!("{}/{name}", directory.name());
-        let data_header = read_header(&*data).map_err(|e| e.about(named(&files.data)))?;
-        let index_header = read_header(&*index).map_err(|e| e.about(named(&files.index)))?;
-        check_headers(&data_header, &index_header).map_err(|e| e.about(directory.name()))?;
+        let index_header = read_headers(directory, files, &*data, &*index)?;
         let uuid = index_header.uuid;
         let (mut runs, mut end) = (RunMap::default(), FIRST_DATA_SECTOR);
         let mut replay = |segment: Segment| {
@@ -143,7 +141,7 @@ impl Pair {
     ) -> Result<Option<Salvaged>> {
         let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
         let named = |name: &str| format!("{}/{name}", directory.name());
-        let header = read_header(&*index).map_err(|e| e.about(named(&files.index)))?;
+        let header = read_headers(directory, files, &*data, &*index)?;
         if header.user_tag != UserTag::new(SEALED_TAG)? {
             return Ok(None);
         }
@@ -318,6 +316,27 @@ fn headers(uuid: Uuid, virtual_size: u64) -> Result<(Page, Page)> {
     };
     let index = Page { flags: Flags(Flags::HEADER), index_offset: PAGE_SIZE as u64, ..data.clone() };
     Ok((data, index))
+}
+
+/// Reads the headers of both files of a pair, which belong together; returns that of the index.
+fn read_headers(
+    directory: &dyn Directory,
+    files: &PairFiles,
+    data: &dyn LogFile,
+    index: &dyn LogFile,
+) -> Result<Page> {
+    let read = |file: &dyn LogFile, name: &str| {
+        let header = read_header(file).map_err(|e| match e.kind() {
+            ErrorKind::Corrupt => {
+                Error::corrupt("its header is cut off or damaged").remedy(noted::remedy_without_header(files))
+            }
+            _ => e,
+        });
+        header.map_err(|e| e.about(format!("{}/{name}", directory.name())))
+    };
+    let (data, index) = (read(data, &files.data)?, read(index, &files.index)?);
+    check_headers(&data, &index).map_err(|e| e.about(directory.name()))?;
+    Ok(index)
 }
 
 fn read_header(file: &dyn LogFile) -> Result<Page> {

@@ -254,6 +254,61 @@ fn a_damaged_log_is_repaired_on_request() {
     }
 }
 
+/// What repairs cut off stays, up to a few times.
+#[test]
+fn earlier_copies_of_what_was_cut_off_are_kept() {
+    let machine = Machine::default();
+    drop(create(&machine));
+    let mut copies = Vec::new();
+    for round in 0..6_u8 {
+        let disk = open(&machine).unwrap();
+        write_sectors(&disk, 0..2);
+        disk.note_logs().unwrap();
+        drop(disk);
+        let mut index = machine.contents("index");
+        let last = index.len() - 32;
+        index[last..].fill(round + 1);
+        machine.put("index", &index);
+        let repaired = WritableDisk::repair_in(&machine).unwrap();
+        assert_eq!(repaired[0].copy.as_deref(), Some(TORN));
+        copies.insert(0, index[last..].to_vec());
+    }
+    let names: Vec<_> =
+        (0..4).map(|n| if n == 0 { TORN.to_owned() } else { format!("{TORN}.{n}") }).collect();
+    for (name, copy) in names.iter().zip(&copies) {
+        assert_eq!(machine.contents(name), *copy, "{name}");
+    }
+    let kept = machine.directory().list().unwrap().into_iter().filter(|name| name.starts_with(TORN));
+    assert_eq!(kept.collect::<Vec<_>>(), names);
+}
+
+/// A log is of no use without the data that it names.
+#[test]
+fn a_pair_without_a_header_is_not_repaired() {
+    let machine = Machine::default();
+    let disk = create(&machine);
+    write_sectors(&disk, 0..4);
+    disk.note_logs().unwrap();
+    drop(disk);
+    for file in ["data", "index"] {
+        let whole = machine.contents(file);
+        for len in [0, 4095] {
+            machine.put(file, &whole[..len]);
+            let [data, index] = ["data", "index"].map(|name| machine.contents(name));
+            for error in [WritableDisk::repair_in(&machine).unwrap_err(), open(&machine).err().unwrap()] {
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                let said = error.to_string();
+                let parts =
+                    [&*format!("simulated/{file}"), "its header", "restore data and index", "cannot mend"];
+                assert!(parts.iter().all(|part| said.contains(part)), "{said}");
+            }
+            assert!(machine.contents("data") == data && machine.contents("index") == index);
+        }
+        machine.put(file, &whole);
+    }
+    assert_eq!(contents(&open(&machine).unwrap()), expected(4));
+}
+
 /// A repair that a crash interrupts is done again.
 #[test]
 fn a_repair_may_be_interrupted() {
