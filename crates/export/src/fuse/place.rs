@@ -5,8 +5,10 @@
 //!
 //! * The path is walked once, from descriptor to descriptor. A symbolic link on it, also as its last part, is followed
 //!   only if it belongs to root or to the user of this process.
-//! * From then on the place is an entry of the directory that was found. The kernel keeps an entry from being renamed
-//!   while something is mounted on it, so that the entry also names the mount until it goes.
+//! * From then on the place is an entry of the directory that was found. In this mount namespace the kernel keeps an
+//!   entry from being renamed or removed while something is mounted on it, so that the entry also names the mount until
+//!   that goes. In another namespace, where the mount is not seen, the entry can be renamed, which takes the mount
+//!   along, and removed, which ends the mount.
 //! * In a directory that all users may write to, the entry must not belong to a user who only got there first: its
 //!   owner can remove it, the mount with it, and put another file in the disk's place.
 
