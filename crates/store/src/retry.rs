@@ -189,8 +189,13 @@ impl Store for Retrying {
             }
         };
         let told = timeout(AGAIN_LIMIT, asked).await.unwrap_or_else(|_| {
-            let cause = format!("does not answer within {} s", AGAIN_LIMIT.as_secs());
-            Err(Error::new(ErrorKind::Unavailable, cause))
+            let within = format!("within {} s", AGAIN_LIMIT.as_secs());
+            Err(if self.store.has_let_nobody_in() {
+                let cause = format!("asks for a token, and its token server gives none {within}");
+                Error::new(ErrorKind::Unavailable, cause).answered()
+            } else {
+                Error::new(ErrorKind::Unavailable, format!("does not answer {within}"))
+            })
         });
         told.map_err(|error| refusal.or(error))
     }

@@ -63,6 +63,11 @@ pub trait Store: Send + Sync {
         self.manifest(selector).await.map(Some)
     }
 
+    /// `true` if the store is there and has let nobody in so far: what it asked for has not come.
+    fn has_let_nobody_in(&self) -> bool {
+        false
+    }
+
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
     ///
     /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet:

@@ -198,6 +198,54 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
     assert!(!scene.path("d.sock").exists());
 }
 
+/// A registry that asks for a token is there, and has let nobody in. One that sends its clients on to a server that is
+/// not there cannot give anything, like one that is away.
+#[test]
+fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_is() {
+    let Some(registry) = Registry::start(Access::Open) else { return };
+    let scene = layered();
+    let [proxy, other] = [0, 1].map(|_| FaultProxy::start(registry.address()));
+    let host = proxy.addr().to_string();
+    scene.ok(&format!("image push file://~/store:v1 oci://{host}/vm/debian:v1 --plain-http {host}"));
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let options = format!("--plain-http {host} --cache ~/cache");
+    let images = [":v1".to_owned(), format!("@{digest}")]
+        .map(|selector| format!("oci://{host}/vm/debian{selector} {options}"));
+    for image in &images {
+        let fill = Attached::start(&scene, &format!("{image} --fill 1GB/s --metrics 127.0.0.1:0"));
+        fill.wait_for("full disk", Metrics::all_is_local);
+        fill.detach();
+    }
+    let challenge = format!("Bearer realm=\"{}/token\",service=\"tests\"", other.url());
+    let headers = vec![("WWW-Authenticate".to_owned(), challenge)];
+    proxy.add(Rule::new(Fault::Status { code: 401, headers }));
+    let address = other.addr().to_string();
+    for (said, leave) in [(&*address, GONE[0].1), ("gives none", GONE[1].1), (&*address, GONE[2].1)] {
+        other.set_outage(Outage::None);
+        leave(&other);
+        for image in &images {
+            let words = format!("attach {image} --nbd unix:~/d.sock");
+            scene.fails(&words, &[said, "in the cache", "--cached-although-denied"]);
+        }
+    }
+    let mut attached = Attached::start(&scene, &format!("{} --cached-although-denied", images[1]));
+    assert!(attached.warning().contains("in the cache"));
+    attached.detach();
+    proxy.clear_rules();
+    let headers = vec![("Location".to_owned(), format!("{}/storage", other.url()))];
+    proxy.add(Rule::new(Fault::Status { code: 307, headers }).on_path("/manifests/"));
+    for (_, leave) in GONE {
+        other.clear_rules();
+        other.set_outage(Outage::None);
+        leave(&other);
+        for image in &images {
+            let mut attached = Attached::start(&scene, image);
+            assert!(attached.warning().contains("in the cache"), "{}", attached.said());
+            attached.detach();
+        }
+    }
+}
+
 #[test]
 fn an_image_that_is_not_all_here_needs_its_store() {
     let scene = layered();

@@ -209,6 +209,12 @@ impl Auth {
         true
     }
 
+    /// `true` if the registry asks for a token, and none has come so far.
+    pub(super) fn lacks_token(&self) -> bool {
+        let asks = matches!(*locked(&self.scheme), Scheme::Bearer(_));
+        asks && !locked(&self.pull.tokens).has_had_any()
+    }
+
     /// Sets the scheme, and gives the one before.
     fn take_up(&self, scheme: Scheme) -> Scheme {
         std::mem::replace(&mut *locked(&self.scheme), scheme)
@@ -298,7 +304,7 @@ impl Auth {
             }
             Err(error) => {
                 locked(&self.slot(access).tokens).fail(self.clock.now());
-                Err(error)
+                Err(ungranted(error))
             }
         };
         lead.publish(token.as_ref().map(|_| ()));
@@ -455,6 +461,11 @@ impl Auth {
 
 fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     Challenge::parse(headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()))
+}
+
+/// The error of a registry that is there, and of whose token server nothing came: it has not let anybody in.
+fn ungranted(error: Error) -> Error {
+    if error.kind() == ErrorKind::Unavailable { error.answered() } else { error }
 }
 
 pub(super) fn basic(user: &str, password: &Secret) -> Result<HeaderValue> {

@@ -300,6 +300,10 @@ impl Store for Registry {
 
     /// Asks only about it, as a check does: the registry says of which digest it is. One that does not, or says
     /// something else, is asked for it.
+    fn has_let_nobody_in(&self) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.auth.lacks_token())
+    }
+
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
         let wanted = match selector {
             Selector::Digest(digest) => *digest,

@@ -118,6 +118,11 @@ impl TokenSlot {
         token
     }
 
+    /// `true` if a token ever came.
+    pub(super) fn has_had_any(&self) -> bool {
+        self.generation > 0
+    }
+
     /// When the margin of the token begins.
     pub(super) fn due_at(&self) -> Option<Duration> {
         self.current.as_ref().map(|current| current.obtained.saturating_add(current.margin_begins()))
