@@ -20,6 +20,7 @@ use crate::open::Located;
 use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
 use crate::puller::Puller;
+use crate::release::NewLease;
 use crate::stats::Stats;
 use crate::swarm::{self, Sharing, Swarm};
 use bytes::Bytes;
@@ -133,17 +134,28 @@ pub struct MadeDirectory {
     dir: PathBuf,
     /// Directories that were not there before, innermost first.
     missing: Vec<PathBuf>,
-    /// Takes its lease back.
-    release: Option<(ImageStore, Uuid)>,
+    /// Its lease.
+    lease: Option<MadeLease>,
+}
+
+/// The lease of a directory that was made for a disk.
+#[derive(Debug)]
+enum MadeLease {
+    /// In a directory of this host, for the disk of this id.
+    InDirectory(ImageStore, Uuid),
+    /// In an object store.
+    InStore(NewLease),
 }
 
 impl MadeDirectory {
     /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk. The disk must
     /// still be open: without its lock, another attach may have made the directory its own.
     pub fn remove(self) {
-        if let Some((store, uuid)) = &self.release {
+        match &self.lease {
             // Best effort: the lease of a directory that is gone is over.
-            let _ = store.release_directory(*uuid, &self.dir);
+            Some(MadeLease::InDirectory(store, uuid)) => _ = store.release_directory(*uuid, &self.dir),
+            Some(MadeLease::InStore(lease)) => lease.release(),
+            None => {}
         }
         WritableDisk::remove_new(&self.dir);
         self.remove_empty();
@@ -158,7 +170,23 @@ impl MadeDirectory {
     #[must_use]
     pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
-        Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect(), release: None }
+        Self { dir: dir.to_owned(), missing: missing.map(Path::to_owned).collect(), lease: None }
+    }
+}
+
+/// A directory that was made for a disk whose lease is on its way. It goes again where that fails, or is given up
+/// because another disk of the same command fails.
+struct Unheld {
+    made: Option<MadeDirectory>,
+    /// As long as the disk is open, no other attach takes the directory.
+    _disk: Arc<Disk>,
+}
+
+impl Drop for Unheld {
+    fn drop(&mut self) {
+        if let Some(made) = self.made.take() {
+            made.remove();
+        }
     }
 }
 
@@ -188,7 +216,7 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
         let (dir, uuid) = (&writable.dir, disk.uuid());
         let holding = HoldingDirectory { dir, uuid, image: digest, manifest: &manifest, reference };
         match (store.hold_for_directory(&holding), &mut made) {
-            (Ok(()), Some(made)) => made.release = Some((store.clone(), uuid)),
+            (Ok(()), Some(made)) => made.lease = Some(MadeLease::InDirectory(store.clone(), uuid)),
             (Ok(()), None) => {}
             // What the process holds it holds, at least.
             (Err(error), _) => warnings.push(format!(
@@ -225,19 +253,15 @@ pub async fn attach_remote(
     if let (Top::Writable(disk), Some(writable)) = (&attached.disk.top, &options.writable) {
         leasing.add_directory(disk, &writable.dir, &attached.manifest, attached.made.is_some());
     }
+    let new_lease = leasing.new_lease();
+    let mut unheld = Unheld { made: attached.made.take(), _disk: Arc::clone(&attached.disk) };
     // A store that is away is not waited for.
-    let (hold, warning) = match leasing.finish(!attached.warnings.is_empty()).await {
-        Ok(taken) => taken,
-        Err(error) => {
-            // The disk is still open here, so that no other attach has taken the directory.
-            let Attached { disk: _disk, made, .. } = attached;
-            if let Some(made) = made {
-                made.remove();
-            }
-            return Err(error);
-        }
-    };
+    let (hold, warning) = leasing.finish(!attached.warnings.is_empty()).await?;
     attached.hold = hold;
+    attached.made = unheld.made.take();
+    if let Some(made) = &mut attached.made {
+        made.lease = new_lease.map(MadeLease::InStore);
+    }
     attached.warnings.extend(warning);
     Ok(attached)
 }

@@ -4,6 +4,8 @@
 //! that is written while the image is opened, and renewed as long as the disk is attached. Web servers cannot be
 //! written to, and registries know no disks: there is nothing to claim.
 
+use crate::release::NewLease;
+use futures::future::join_all;
 use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::manifest::Manifest;
@@ -36,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
 
-/// The longest time that an attach that fails takes to say so.
-const LAST_WORD: Duration = Duration::from_secs(1);
+/// The longest time that an attach that fails waits for an answer about its leases.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Keeps an image from being deleted as long as this is there, and gives it up when dropped, unless its disk is to be
 /// started again. The default keeps nothing.
@@ -184,12 +186,10 @@ impl Begun {
         // A lease that is on its way would come after its removal.
         let _ = timeout(LAST_WORD, self.first()).await;
         self.abort();
-        if !is_recorded(self.record.as_deref()) {
-            let _ = timeout(LAST_WORD, self.store.remove_lease(&self.id)).await;
-        }
-        if let Some(id) = &self.new_directory {
-            let _ = timeout(LAST_WORD, self.store.remove_lease(id)).await;
-        }
+        let own = (!is_recorded(self.record.as_deref())).then_some(&self.id);
+        let ids = own.into_iter().chain(&self.new_directory);
+        let removals: Vec<_> = ids.map(|id| self.store.remove_lease(id)).collect();
+        let _ = timeout(LAST_WORD, join_all(removals)).await;
     }
 
     fn abort(&mut self) {
@@ -263,6 +263,12 @@ impl Leasing {
             }
             Err(error) => tracing::warn!(%error, "the writable directory leaves no lease"),
         }
+    }
+
+    /// The lease of a directory that was made for this attach.
+    pub(crate) fn new_lease(&self) -> Option<NewLease> {
+        let id = self.begun.new_directory.clone()?;
+        Some(NewLease::new(Arc::clone(&self.begun.store), self.begun.runtime.clone(), id))
     }
 
     /// Takes the lease back: nothing was attached.

@@ -18,6 +18,7 @@
 //! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
+//! | [`release`] | gives up what a disk held whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | how both are kept |
 //! | [`carrier`] | the same for who is no disk |
@@ -47,6 +48,7 @@ pub mod pinned;
 pub mod plans;
 pub mod preloading;
 pub mod puller;
+pub mod release;
 pub mod stats;
 mod stream;
 pub mod swarm;

@@ -2,7 +2,7 @@
 
 use super::ended::Ended;
 use super::images::images_of;
-use super::process::Process;
+use super::process::{Process, Task};
 use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
 use crate::pid_file::last_words;
@@ -31,6 +31,9 @@ const LASTED: Duration = Duration::from_secs(60);
 
 /// How long detaching is waited for: a guest's writes have to become durable.
 const DETACH: Duration = Duration::from_secs(120);
+
+/// The longest wait for a process that gives up the images of a disk: longer than it waits for each store.
+const RELEASE: Duration = Duration::from_secs(30);
 
 /// Looks after one disk.
 pub(super) struct Keeper {
@@ -155,10 +158,20 @@ impl Kept {
             self.start_again(&ended);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.detach.notified() => break (DiskState::Detached, None),
+                () = self.detach.notified() => {
+                    // So that the next agent does not start it again, should this one end here.
+                    self.record.detaching = true;
+                    self.save();
+                    self.set(|status| status.state = DiskState::Detaching);
+                    break (DiskState::Detached, None);
+                }
             }
             pause = (pause * 2).min(AGAIN.1);
         };
+        // A process that was asked to end has done so itself.
+        if state == DiskState::Failed || last != Some(Ended::InOrder) {
+            self.release_images().await;
+        }
         self.record.remove(&self.settings.dir);
         over();
         self.set(|status| {
@@ -171,7 +184,30 @@ impl Kept {
     }
 
     fn start(&self) -> Result<Process> {
-        Process::start(&self.settings, &self.record.spec)
+        Process::start(&self.settings, &self.record.spec, Task::Serve)
+    }
+
+    /// Has a process give up the images that the processes of the disk have held.
+    async fn release_images(&self) {
+        // Where none was written down, its process has given up what it held.
+        if !self.file("images").exists() {
+            return;
+        }
+        let disk = &self.record.spec.name;
+        let process = match Process::start(&self.settings, &self.record.spec, Task::Release) {
+            Ok(process) => process,
+            Err(error) => {
+                tracing::warn!(disk, %error, "the images of a disk that is over may stay held");
+                return;
+            }
+        };
+        if timeout(RELEASE, process.ended()).await.is_err() {
+            process.stop();
+        }
+        if !process.status().await.is_some_and(|status| status.success()) {
+            let why = last_words(&self.file("log")).unwrap_or_default();
+            tracing::warn!(disk, why, "the images of a disk that is over may stay held");
+        }
     }
 
     fn start_again(&mut self, ended: &Ended) {

@@ -311,8 +311,18 @@ pub fn check_name(name: &str) -> Result<()> {
 }
 
 /// Options of `headstart attach` that an agent gives itself, or that make no disk.
-const NOT_FOR_DISKS: [&str; 9] =
-    ["--agent", "--as", "--cache", "--swarm", "--pid-file", "--rate-file", "--help", "-h", "--version"];
+const NOT_FOR_DISKS: [&str; 10] = [
+    "--agent",
+    "--as",
+    "--cache",
+    "--swarm",
+    "--pid-file",
+    "--release",
+    "--rate-file",
+    "--help",
+    "-h",
+    "--version",
+];
 
 fn check_arguments(spec: &DiskSpec) -> Result<()> {
     let option = |word: &String| {

@@ -56,6 +56,15 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
     Ok(Held { has_served, images })
 }
 
+/// The task of a process of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// It serves the disk.
+    Serve,
+    /// It gives up the disk's images, and ends.
+    Release,
+}
+
 /// A process that serves a disk, and that has been seen alive.
 pub(super) struct Process {
     pub(super) pid: u32,
@@ -79,7 +88,7 @@ impl Process {
     ///
     /// # Errors
     /// What starting a program reports.
-    pub(super) fn start(settings: &DisksSettings, spec: &DiskSpec) -> Result<Self> {
+    pub(super) fn start(settings: &DisksSettings, spec: &DiskSpec, task: Task) -> Result<Self> {
         let about = |what: &'static str| move |e| Error::io(what, e);
         let dir = &settings.dir;
         let out = file(dir, &spec.name, "out");
@@ -94,6 +103,9 @@ impl Process {
             command.arg("--swarm").arg(swarm);
         }
         command.arg("--rate-file").arg(&settings.rate);
+        if task == Task::Release {
+            command.arg("--release");
+        }
         if settings.require_tree {
             command.arg("--require-tree");
         }

@@ -126,6 +126,9 @@ pub(crate) struct Attach {
     /// Serve a disk of an agent, which knows the process by this file
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) pid_file: Option<PathBuf>,
+    /// Give up the images of a disk of an agent that has no process and is not to be started again, and attach nothing
+    #[arg(long, hide = true, requires = "pid_file")]
+    pub(crate) release: bool,
     /// Keep to the rate in this file, together with others that do: an agent's
     #[arg(long, value_name = "FILE", hide = true)]
     pub(crate) rate_file: Option<PathBuf>,

@@ -13,6 +13,7 @@
 //! | [`preloads`] | how much preloading helped, in figures |
 //! | [`recorded`] | the boots that left a trace, and those that left none |
 //! | [`recording`] | what the disks record, and where it goes |
+//! | [`release`] | gives up what a disk of an agent held whose process is down |
 //! | [`space`] | what writable layers take, for an agent |
 //! | [`status`] | the live line |
 //! | [`metrics`] | what Prometheus scrapes |
@@ -27,6 +28,7 @@ mod plans;
 mod preloads;
 mod recorded;
 mod recording;
+mod release;
 mod servers;
 mod session;
 mod space;
@@ -95,6 +97,9 @@ impl Attach {
         self.check()?;
         if let Some(socket) = &self.agent {
             return self.by_agent(socket);
+        }
+        if let Some(pid_file) = self.pid_file.as_deref().filter(|_| self.release) {
+            return self.release(pid_file);
         }
         // An agent gives each disk all that it has.
         if self.pid_file.is_none() {

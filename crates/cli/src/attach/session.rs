@@ -152,18 +152,25 @@ pub(crate) struct NamedDisk {
     hold: Hold,
 }
 
-/// Where nobody was ever told of the disk, its directory goes away again.
 impl Drop for NamedDisk {
     fn drop(&mut self) {
-        if let Some(made) = self.take_made()
-            && self.disk.stats().writes.snapshot().count() == 0
-        {
-            made.remove();
-        }
+        self.take_back();
     }
 }
 
 impl NamedDisk {
+    /// Takes its directory back, with the lease of that, where nobody was ever told of the disk and nothing was written
+    /// to it.
+    fn take_back(&self) {
+        if let Some(made) = self.take_made()
+            && self.disk.stats().writes.snapshot().count() == 0
+        {
+            // As long as the image is held, leases are written again.
+            self.hold.give_up();
+            made.remove();
+        }
+    }
+
     fn take_made(&self) -> Option<MadeDirectory> {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -262,9 +269,12 @@ impl Session {
         }
     }
 
-    /// Gives up the images of disks that could not be served.
+    /// Gives up the images of disks that could not be served, and what was made for them.
     pub(super) fn give_up(&self) {
-        self.disks.iter().for_each(|disk| disk.hold.give_up());
+        for disk in &self.disks {
+            disk.hold.give_up();
+            disk.take_back();
+        }
     }
 
     /// Ends all waiting and makes everything durable. The images are given up if the disks end `for_good`: those of
@@ -390,6 +400,12 @@ struct Place<'a> {
     host: Option<Host>,
 }
 
+/// The writable directory of a disk: several disks cannot share one.
+pub(super) fn writable_of(args: &Attach, name: &str) -> Option<PathBuf> {
+    let several = args.images.len() > 1;
+    args.writable.as_ref().map(|dir| if several { dir.join(name) } else { dir.clone() })
+}
+
 async fn attach_one(
     args: &Attach,
     reference: &Reference,
@@ -398,10 +414,7 @@ async fn attach_one(
     place: Place<'_>,
     progress: &dyn Progress,
 ) -> Result<(NamedDisk, Vec<String>)> {
-    // Several disks cannot share a directory.
-    let several = args.images.len() > 1;
-    let writable =
-        args.writable.as_ref().map(|dir| if several { dir.join(&unnamed.name) } else { dir.clone() });
+    let writable = writable_of(args, &unnamed.name);
     let expected = before.expected(&unnamed.name, reference)?;
     if let Some(dir) = &writable {
         // Before anything is made there, or asked of a store.

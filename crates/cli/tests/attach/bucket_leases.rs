@@ -15,6 +15,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 const DAY: Duration = Duration::from_secs(86400);
 
+/// The socket of [`World::agent`].
+const AGENT: &str = "~/a/agent.sock";
+
 /// An object store with an image `v1`, whose disk is `disk.raw`.
 struct World {
     scene: Scene,
@@ -58,6 +61,17 @@ impl World {
     #[track_caller]
     fn attach(&self, words: &str) -> Attached {
         self.attach_at(&self.server.endpoint(), words)
+    }
+
+    /// An agent at [`AGENT`].
+    #[track_caller]
+    fn agent(&self) -> Process {
+        let words = "agent --json --dir ~/a --cache ~/a-cache --plain a --listen 127.0.0.1:0";
+        let mut command = self.scene.command(words);
+        command.envs(S3::environment(&self.server.endpoint()));
+        let mut process = Process::start(&mut command);
+        process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+        process
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -285,22 +299,14 @@ fn end_disk(scene: &Scene, name: &str) {
 #[test]
 fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     let Some(world) = World::new() else { return };
-    let agent = || {
-        let words = "agent --json --dir ~/a --cache ~/a-cache --plain a --listen 127.0.0.1:0";
-        let mut command = world.scene.command(words);
-        command.envs(S3::environment(&world.server.endpoint()));
-        let mut process = Process::start(&mut command);
-        process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
-        process
-    };
-    let mut first = agent();
+    let mut first = world.agent();
     world.run("attach s3://images/vm:v1 --nbd unix:~/n.sock --as vm --agent ~/a/agent.sock").succeeds();
     let leases = world.leases(1);
     assert!(leases[0].starts_with("disk-"), "{leases:?}");
     first.kill();
     end_disk(&world.scene, "vm");
     assert_eq!(world.names(".headstart/leases"), leases);
-    let mut second = agent();
+    let mut second = world.agent();
     let until = Instant::now() + PATIENCE;
     while world.json("disk list --agent ~/a/agent.sock")["disks"][0]["state"] != "serving" {
         assert!(Instant::now() < until, "it is not started again");
@@ -361,6 +367,91 @@ fn an_attach_whose_server_does_not_start_leaves_no_lease() {
     let words = "attach a=s3://images/vm:v1 b=s3://images/vm:none --cache ~/cache --nbd unix:~/d.sock";
     world.run(words).fails(&["none"]);
     world.leases(0);
+    // A directory that was made for it goes, with its lease; one that was there before keeps its own.
+    let words = "attach s3://images/vm:v1 --writable ~/vm --cache ~/cache --nbd unix:~/taken";
+    world.run(words).fails(&["taken"]);
+    assert!(world.names(".headstart/leases").is_empty() && !world.scene.path("vm").exists());
+    world.attach("s3://images/vm:v1 --writable ~/vm").detach();
+    let leases = world.names(".headstart/leases");
+    assert!(leases.len() == 1 && leases[0].starts_with("writable-"), "{leases:?}");
+    world.run(words).fails(&["taken"]);
+    assert_eq!(world.names(".headstart/leases"), leases);
+}
+
+/// A disk that is ready waits for another one of its command, which fails at last.
+#[test]
+fn an_attach_whose_other_disk_fails_late_leaves_no_lease() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    let leases = world.path(".headstart/leases");
+    // By their names: the server may write to another name first.
+    let are_written = move || {
+        let names = fs::read_dir(&leases).into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+        ["attach-", "writable-"].iter().all(|kind| names.iter().any(|name| name.starts_with(kind)))
+    };
+    let limit = Instant::now() + PATIENCE;
+    proxy.add(Rule::new(Fault::status(403)).on(move |_| {
+        while !are_written() && Instant::now() < limit {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }));
+    let other = format!("{}/vm:v1", proxy.url());
+    let words = "--writable ~/vms --cache ~/cache --nbd unix:~/d.sock";
+    world.run(&format!("attach a=s3://images/vm:v1 b={other} {words}")).fails(&["403"]);
+    assert!(Instant::now() < limit, "the leases were never written");
+    assert_eq!(world.names(".headstart/leases"), [""; 0]);
+    assert!(!world.scene.path("vms").exists());
+}
+
+/// A disk of an agent that was never served is not started again.
+#[test]
+fn a_first_attach_through_an_agent_that_fails_leaves_no_lease() {
+    let Some(world) = World::new() else { return };
+    let mut agent = world.agent();
+    fs::write(world.scene.path("taken"), "a file").unwrap();
+    for words in ["", "--writable ~/vm"] {
+        let words = format!("attach s3://images/vm:v1 --nbd unix:~/taken {words} --as vm --agent {AGENT}");
+        world.run(&words).fails(&["taken"]);
+        assert!(world.names(".headstart/leases").is_empty());
+        assert_eq!(world.scene.names("a/disks"), [""; 0]);
+    }
+    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+}
+
+/// The process that would give the image up is down, and cannot be started: its state is not to be found.
+#[test]
+fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
+    let Some(world) = World::new() else { return };
+    let mut agent = world.agent();
+    let words =
+        format!("attach s3://images/vm:v1 --nbd unix:~/n.sock --writable ~/vm --as vm --agent {AGENT}");
+    world.run(&words).succeeds();
+    assert_eq!(world.names(".headstart/leases").len(), 2);
+    let [state, hidden] = ["vm/state.json", "hidden.json"].map(|name| world.scene.path(name));
+    fs::rename(&state, &hidden).unwrap();
+    let pid = fs::read_to_string(world.scene.path("a/disks/vm.pid")).unwrap();
+    kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let disk = world.json(&format!("disk list --agent {AGENT}"))["disks"][0].clone();
+        if disk["error"].as_str().is_some_and(|error| error.contains("is not there")) {
+            break;
+        }
+        assert!(Instant::now() < until, "{disk}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(world.names(".headstart/leases").len(), 2);
+    world.run(&format!("disk detach vm --agent {AGENT}")).succeeds();
+    // What is written there needs the image still.
+    let leases = world.names(".headstart/leases");
+    assert!(leases.len() == 1 && leases[0].starts_with("writable-"), "{leases:?}");
+    fs::rename(&hidden, &state).unwrap();
+    let listed = world.json("lease list s3://images/vm");
+    assert_eq!(listed["leases"][0]["state"], "held", "{listed}");
+    assert_eq!(world.scene.names("a/disks"), [""; 0]);
+    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
 /// Its own host knows that a process has ended, before the week is over.

@@ -121,6 +121,14 @@ impl ImageStore {
         self.layout.remove_lease(&lease_of_directory(uuid, dir)?)
     }
 
+    /// Takes the lease of an attach out, by its name: the process has ended, and nobody starts the disk again.
+    ///
+    /// # Errors
+    /// What deleting a file reports.
+    pub fn release_attach(&self, id: &str) -> Result<()> {
+        self.layout.remove_lease(id)
+    }
+
     /// All leases, judged from this host.
     ///
     /// # Errors

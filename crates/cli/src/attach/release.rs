@@ -1,0 +1,77 @@
+//! Gives up what a disk of an agent held that is over and has no process: it was detached while its process was down,
+//! or its first process failed. The agent knows neither the stores' options nor their credentials: this process has the
+//! arguments and the environment of the disk's.
+
+use super::keep_base;
+use super::session::writable_of;
+use super::{Attach, RUNTIME_THREADS};
+use crate::report::{Outcome, Report, count};
+use headstart_agent::disks::{KeptImage, hold_pid_file, images_record};
+use headstart_block::{Error, Result};
+use headstart_disk::KnownImage;
+use headstart_disk::attach::is_local;
+use headstart_disk::release::release_image;
+use headstart_store::{Reference, Settings};
+use serde::Serialize;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+/// The outcome.
+#[derive(Serialize)]
+struct Released {
+    /// Images that are not held any more by the disk.
+    images: u64,
+}
+
+impl Outcome for Released {
+    /// It is read with the lines of the disk's processes.
+    fn is_line(&self) -> bool {
+        true
+    }
+}
+
+impl fmt::Display for Released {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "released {}", count(self.images, "image"))
+    }
+}
+
+impl Attach {
+    /// Gives up the images of the disk whose process had this file of process numbers.
+    ///
+    /// # Errors
+    /// Where another process has the disk, and where a lease may still be there.
+    pub(super) fn release(&self, pid_file: &Path) -> Result<Box<dyn Report>> {
+        let images = hold_pid_file(pid_file)?.images.unwrap_or_default();
+        let (record, settings) = (images_record(pid_file)?, self.store.settings_to_serve()?);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(RUNTIME_THREADS)
+            .enable_all()
+            .build()
+            .map_err(|e| Error::io("cannot start threads", e))?;
+        let mut released = Ok(0);
+        for image in images {
+            // What fails for one image keeps no other from being given up.
+            let result = runtime.block_on(self.release_one(image, &settings, &record));
+            released = released.and_then(|released| result.map(|()| released + 1));
+        }
+        runtime.shutdown_timeout(Duration::from_secs(1));
+        Ok(Box::new(Released { images: released? }))
+    }
+
+    async fn release_one(&self, image: KeptImage, settings: &Settings, record: &Path) -> Result<()> {
+        let KeptImage { name, image, digest, manifest, .. } = image;
+        let mut reference: Reference = image.parse()?;
+        let known = KnownImage { digest, manifest: manifest.into_bytes() };
+        // A disk that reads a copy of its image holds that.
+        let dir = writable_of(self, &name);
+        if let Some(kept) = dir.and_then(|dir| keep_base::kept(&dir, &reference, Some(&known)).ok().flatten())
+        {
+            reference = kept.copy;
+        }
+        let is_remote = !is_local(&reference.location);
+        let store = is_remote.then(|| headstart_store::open(&reference.location, settings)).transpose()?;
+        release_image(store.as_deref(), &reference, &digest, record).await
+    }
+}

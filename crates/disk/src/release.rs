@@ -1,0 +1,82 @@
+//! Leases that are given back from outside of a [`Hold`](crate::Hold): that of a writable directory that goes again
+//! with its attach, and that of a disk whose process is down.
+
+use crate::attach::is_local;
+use crate::hold::LAST_WORD;
+use headstart_block::guarded::shell_word;
+use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_image::store::{ImageStore, attach_id};
+use headstart_store::layout::HostId;
+use headstart_store::{Reference, Store};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+use uuid::Uuid;
+
+/// The longest time that a detach waits until its lease is gone.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The lease in a store of a writable directory that was made for an attach. It goes where the directory goes.
+pub(crate) struct NewLease {
+    store: Arc<dyn Store>,
+    runtime: Handle,
+    id: String,
+}
+
+impl NewLease {
+    pub(crate) fn new(store: Arc<dyn Store>, runtime: Handle, id: String) -> Self {
+        Self { store, runtime, id }
+    }
+
+    /// Takes the lease out. Best effort: its host sees that the directory is gone.
+    pub(crate) fn release(&self) {
+        let removal = async { timeout(LAST_WORD, self.store.remove_lease(&self.id)).await };
+        // What failed may be dropped by a task, which cannot wait itself.
+        std::thread::scope(|scope| {
+            if !matches!(scope.spawn(|| self.runtime.block_on(removal)).join(), Ok(Ok(Ok(())))) {
+                tracing::debug!(lease = %self.id, "the lease of a directory that was not attached stays");
+            }
+        });
+    }
+}
+
+impl std::fmt::Debug for NewLease {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NewLease").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Gives up an image for a disk of an agent that is detached, or was never served, and has no process: `record` is the
+/// file that says which images the disk has. What a writable directory needs stays held. `store` is the store of the
+/// image, unless that is in a directory of this host.
+///
+/// # Errors
+/// Where the lease may still be there; with the command that takes it away.
+pub async fn release_image(
+    store: Option<&dyn Store>,
+    reference: &Reference,
+    image: &Digest,
+    record: &Path,
+) -> Result<()> {
+    let id = attach_id(Some(record), image, &HostId::here()?, Uuid::nil());
+    let removed = match store.filter(|_| !is_local(&reference.location)) {
+        None => ImageStore::open(reference.directory()?)?.release_attach(&id),
+        Some(store) if !store.keeps_leases() => return Ok(()),
+        Some(store) => {
+            let silence = || Error::new(ErrorKind::Unavailable, "its store does not answer");
+            timeout(PATIENCE, store.remove_lease(&id)).await.unwrap_or_else(|_| Err(silence()))
+        }
+    };
+    removed.map_err(|error| may_stay(&id, reference, error))
+}
+
+fn may_stay(id: &str, reference: &Reference, error: Error) -> Error {
+    let location = reference.location.to_string();
+    let cause = format!("its lease {} may stay in {location}", id.escape_debug());
+    let (store, id) = (shell_word(&location), shell_word(id));
+    Error::new(error.kind(), cause)
+        .caused_by(error)
+        .remedy(format!("`headstart lease release {store} --id {id} --force` takes it away"))
+}
