@@ -178,7 +178,8 @@ impl Kept {
             status.state = state;
             status.pid = None;
             if let Some(last) = last {
-                status.error = Some(last).filter(|last| *last != Ended::InOrder).map(|last| last.to_string());
+                let is_well = state == DiskState::Detached && last == Ended::InOrder;
+                status.error = (!is_well).then(|| last.to_string());
             }
         });
     }

@@ -341,3 +341,43 @@ fn check_arguments(spec: &DiskSpec) -> Result<()> {
 fn file(dir: &Path, name: &str, ending: &str) -> PathBuf {
     dir.join(format!("{name}.{ending}"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A process that ends in good order before anybody saw it ready, as by a signal in that moment.
+    #[tokio::test]
+    async fn a_first_process_that_was_ended_is_a_failure_with_a_cause_and_holds_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        // `sh attach --json ...` runs the file of that name.
+        let script = "echo \"$@\" >> runs; : > disks/vm.images; echo '{\"reads\":0}'\n";
+        fs::write(at("attach"), script).unwrap();
+        let settings = DisksSettings {
+            dir: at("disks"),
+            program: PathBuf::from("/bin/sh"),
+            cache: at("cache"),
+            swarm: None,
+            rate: at("rate"),
+            require_tree: false,
+            cached_although_denied: false,
+        };
+        let disks = Disks::open(settings).unwrap();
+        let spec = DiskSpec {
+            name: "vm".to_owned(),
+            arguments: vec!["s3://b/v:1".to_owned()],
+            directory: Some(dir.path().to_owned()),
+        };
+        let error = disks.attach(spec).await.unwrap_err();
+        assert_eq!(error.to_string(), "vm: it was asked to end, and not by its agent");
+        assert!(disks.list().is_empty());
+        // The image that it had is given up by a process of the same arguments.
+        let runs = fs::read_to_string(at("runs")).unwrap();
+        let runs: Vec<_> = runs.lines().collect();
+        assert_eq!(runs.len(), 2, "{runs:?}");
+        assert!(!runs[0].contains("--release") && runs[1].contains("--release"), "{runs:?}");
+        assert!(runs.iter().all(|run| run.ends_with("s3://b/v:1")), "{runs:?}");
+    }
+}
