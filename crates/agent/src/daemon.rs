@@ -27,12 +27,12 @@ use crate::rest::{self, HttpPort, Rest, Served};
 use crate::scrub::Scrub;
 use crate::stores::Stores;
 use headstart_block::guarded::{GuardedDir, open_own_file};
+use headstart_block::lock::lock_within;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_cache::Cache;
 use headstart_export::SocketAccess;
 use headstart_store::{RateLimit, set_shared_rate};
 use headstart_swarm::Role;
-use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,10 @@ const RATE: &str = "rate";
 
 /// The agent's files in its directory of what lasts, where there may be files of others.
 const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
+
+/// The longest wait for the lock of a directory: a process that an agent was about to start when it was killed has it
+/// until it is executed.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
@@ -283,13 +287,33 @@ fn take_state(state: &Path) -> Result<File> {
 
 /// Locks an open file for this agent, because of which no other one works in `dir`.
 fn lock_for(file: File, dir: &Path) -> Result<File> {
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => {
-            Err(Error::new(ErrorKind::Conflict, "another agent runs there")
-                .about(dir.display())
-                .remedy("end it first, or give this one a --dir, a --state and a --cache of its own"))
-        }
-        Err(e) => Err(Error::io("cannot lock", e.into()).about(dir.display())),
+    match lock_within(&file, LOCK_PATIENCE) {
+        Ok(true) => Ok(file),
+        Ok(false) => Err(Error::new(ErrorKind::Conflict, "another agent runs there")
+            .about(dir.display())
+            .remedy("end it first, or give this one a --dir, a --state and a --cache of its own")),
+        Err(e) => Err(Error::io("cannot lock", e).about(dir.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_of_an_agent_that_was_killed_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = File::create(&path).unwrap();
+        assert!(lock_within(&held, Duration::ZERO).unwrap());
+        let error = lock_for(File::open(&path).unwrap(), dir.path()).unwrap_err();
+        assert!(error.to_string().contains("another agent runs there"), "{error}");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::park_timeout(Duration::from_millis(50));
+                drop(held);
+            });
+            lock_for(File::open(&path).unwrap(), dir.path()).unwrap();
+        });
     }
 }

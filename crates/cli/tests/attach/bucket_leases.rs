@@ -370,12 +370,13 @@ fn an_attach_whose_server_does_not_start_leaves_no_lease() {
     // A directory that was made for it goes, with its lease; one that was there before keeps its own.
     let words = "attach s3://images/vm:v1 --writable ~/vm --cache ~/cache --nbd unix:~/taken";
     world.run(words).fails(&["taken"]);
-    assert!(world.names(".headstart/leases").is_empty() && !world.scene.path("vm").exists());
+    world.leases(0);
+    assert!(!world.scene.path("vm").exists());
     world.attach("s3://images/vm:v1 --writable ~/vm").detach();
-    let leases = world.names(".headstart/leases");
-    assert!(leases.len() == 1 && leases[0].starts_with("writable-"), "{leases:?}");
+    let leases = world.leases(1);
+    assert!(leases[0].starts_with("writable-"), "{leases:?}");
     world.run(words).fails(&["taken"]);
-    assert_eq!(world.names(".headstart/leases"), leases);
+    assert_eq!(world.leases(1), leases);
 }
 
 /// A disk that is ready waits for another one of its command, which fails at last.
@@ -401,7 +402,7 @@ fn an_attach_whose_other_disk_fails_late_leaves_no_lease() {
     let words = "--writable ~/vms --cache ~/cache --nbd unix:~/d.sock";
     world.run(&format!("attach a=s3://images/vm:v1 b={other} {words}")).fails(&["403"]);
     assert!(Instant::now() < limit, "the leases were never written");
-    assert_eq!(world.names(".headstart/leases"), [""; 0]);
+    world.leases(0);
     assert!(!world.scene.path("vms").exists());
 }
 
@@ -414,7 +415,7 @@ fn a_first_attach_through_an_agent_that_fails_leaves_no_lease() {
     for words in ["", "--writable ~/vm"] {
         let words = format!("attach s3://images/vm:v1 --nbd unix:~/taken {words} --as vm --agent {AGENT}");
         world.run(&words).fails(&["taken"]);
-        assert!(world.names(".headstart/leases").is_empty());
+        world.leases(0);
         assert_eq!(world.scene.names("a/disks"), [""; 0]);
     }
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
@@ -428,7 +429,7 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     let words =
         format!("attach s3://images/vm:v1 --nbd unix:~/n.sock --writable ~/vm --as vm --agent {AGENT}");
     world.run(&words).succeeds();
-    assert_eq!(world.names(".headstart/leases").len(), 2);
+    world.leases(2);
     let [state, hidden] = ["vm/state.json", "hidden.json"].map(|name| world.scene.path(name));
     fs::rename(&state, &hidden).unwrap();
     let pid = fs::read_to_string(world.scene.path("a/disks/vm.pid")).unwrap();
@@ -442,11 +443,11 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
         assert!(Instant::now() < until, "{disk}");
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(world.names(".headstart/leases").len(), 2);
+    world.leases(2);
     world.run(&format!("disk detach vm --agent {AGENT}")).succeeds();
     // What is written there needs the image still.
-    let leases = world.names(".headstart/leases");
-    assert!(leases.len() == 1 && leases[0].starts_with("writable-"), "{leases:?}");
+    let leases = world.leases(1);
+    assert!(leases[0].starts_with("writable-"), "{leases:?}");
     fs::rename(&hidden, &state).unwrap();
     let listed = world.json("lease list s3://images/vm");
     assert_eq!(listed["leases"][0]["state"], "held", "{listed}");
