@@ -125,7 +125,7 @@ impl Authority {
         Ok(move |certificate: &HostCertificate| {
             let by_list = list.as_ref().is_some_and(|(list, _)| list.revocation(certificate).is_some());
             let public_key = &certificate.public_key;
-            !by_list && !records.as_ref().is_some_and(|them| them.revoked_as(public_key).is_some())
+            !by_list && records.as_ref().is_none_or(|them| them.revoked_as(public_key).is_none())
         })
     }
 
