@@ -3,6 +3,7 @@
 //! A process holds a lock on its file of process numbers as long as it lives, so a daemon finds by the lock whether
 //! there is one, also one that a daemon before it has started.
 
+use headstart_block::guarded::open_own_file;
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -21,11 +22,11 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// another process has it.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where another process has it; what the operating system reports.
+/// [`ErrorKind::Conflict`] where another process has it, [`ErrorKind::Denied`] where the file belongs to another user;
+/// what the operating system reports.
 pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
-    let file = private::options().create(true).truncate(false).read(true).write(true).open(path);
-    let file = file.map_err(|e| about(Error::io("cannot open", e)))?;
+    let file = open_own_file(path)?;
     private::close(&file).map_err(|e| private::not_closed(path, e))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),

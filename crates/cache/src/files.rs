@@ -13,7 +13,7 @@ use crate::durable;
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
-use headstart_block::guarded::{check_own, check_own_file, open_own_file};
+use headstart_block::guarded::{GuardedDir, check_own, check_own_file, open_own_file};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
@@ -38,6 +38,9 @@ const NEW_SIDECAR: &str = "new.tmp";
 /// Other entries of a cache directory: records of disks and agents about images, recorded boots, plans.
 const OWN: [&str; 9] =
     [LOCK, EVICT_LOCK, NEW_SIDECAR, "images", "links", "pinned", "traces", "plans", "lost+found"];
+
+/// The directories among them that disks and agents read and believe.
+const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
 /// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,12 +129,19 @@ fn options() -> fs::OpenOptions {
     options
 }
 
-/// Takes from other users what they may do with a cache that is there. One of root's that another user uses stays as it
-/// is: its files are closed, each by itself.
-fn close_to_others(path: &Path) {
-    if private::close_directory(path).is_ok_and(|closed| closed) {
+/// Takes from other users what they may do with a directory that is a cache or becomes one. One that holds other things
+/// is refused where they may write to it. One of root's that another user uses stays as it is, and so does one where
+/// each user owns what it made: files in it are closed, each by itself.
+fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
+    let path = own.path();
+    let is_cache = was_there || Directory::foreign_entry(path).is_none();
+    let was_used = was_there || own.names().is_ok_and(|names| !names.is_empty());
+    if is_cache && private::close(own.handle()).is_ok_and(|closed| closed) && was_used {
         tracing::warn!(dir = %path.display(), "other users could look into the cache; now they cannot");
     }
+    let is_roots =
+        own.handle().metadata().is_ok_and(|found| found.uid() != rustix::process::geteuid().as_raw());
+    if is_roots { Ok(()) } else { own.check_names_stay() }
 }
 
 /// A file in memory, for where there is no directory.
@@ -168,10 +178,9 @@ impl Directory {
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
         // It decides what is read from it: what is there was verified when it came.
-        check_own(path)?;
-        if was_there {
-            close_to_others(path);
-        }
+        close_to_others(&GuardedDir::open_own(path)?, was_there)?;
+        // Another user may have left these while that was possible, or may do so where each user owns what it made.
+        BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)))?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
         check_own_file(&lock, &path.join(LOCK))?;

@@ -17,6 +17,7 @@
 use crate::mapping::Mapping;
 use crate::sidecar::allocate;
 use headstart_block::Result;
+use headstart_block::guarded::check_own_file;
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io;
@@ -136,6 +137,7 @@ fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {
     // No link in its place is followed, and no pipe waited for.
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
+    check_own_file(&file, path).map_err(io::Error::other)?;
     let mut magic = [0; 8];
     let was_there = file.metadata()?.len() >= LEN as u64 && {
         file.read_exact_at(&mut magic, 0)?;

@@ -1,11 +1,12 @@
 //! What a host remembers beside its cache: small files, one for each thing, named by the SHA-256 of the thing's name.
 //!
 //! A file is replaced as a whole. What is read is no more than what was promised: who reads a file checks it. Files and
-//! directories are their user's alone: manifests have the roots of hash trees.
+//! directories are their user's alone: manifests have the roots of hash trees. A file of another user is not read,
+//! because a tag would mean another image, and nothing is written to a directory of another user.
 
-use headstart_block::{Digest, Error, Result, private};
-use std::fs;
-use std::io::{Read, Write};
+use headstart_block::guarded::{Access, GuardedDir, Like, check_own_file};
+use headstart_block::{Digest, Error, ErrorKind, Result, private};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 
 /// A directory of such files.
@@ -19,35 +20,104 @@ pub(crate) struct KnownFiles {
 }
 
 impl KnownFiles {
+    /// The name of the file about the thing of this name.
+    fn file_name(name: &str) -> String {
+        Digest::of(name.as_bytes()).hex()
+    }
+
     /// The file about the thing of this name.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(Digest::of(name.as_bytes()).hex())
+        self.dir.join(Self::file_name(name))
     }
 
     /// Writes what is known of a thing from now on.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// Where the file cannot be written; [`ErrorKind::Denied`] where the directory belongs to another user.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
-        let path = self.path(name);
+        let failed = |e: io::Error| {
+            Error::io(format!("cannot remember {}", self.about), e).about(self.path(name).display())
+        };
+        private::make_directory(&self.dir).map_err(failed)?;
+        let dir = GuardedDir::open_own(&self.dir)?;
+        private::close(dir.handle()).map_err(failed)?;
+        dir.check_closed()?;
+        let file = Self::file_name(name);
         // Two processes may do this at once; the name of the process keeps their files apart.
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        let written = private::make_directory(&self.dir)
-            .and_then(|()| private::close(&fs::File::open(&self.dir)?))
-            .and_then(|_| private::options().write(true).create(true).truncate(true).open(&part))
-            .and_then(|mut part| part.write_all(content))
-            .and_then(|()| fs::rename(&part, &path));
+        let part = format!("{file}.{}.part", std::process::id());
+        let written = dir
+            .recreate_file(&part, Like::own(private::FILE_MODE))
+            .and_then(|mut made| made.write_all(content))
+            .and_then(|()| dir.rename(&part, &dir, &file));
         written.map_err(|e| {
-            let _ = fs::remove_file(&part);
-            Error::io(format!("cannot remember {}", self.about), e).about(path.display())
+            let _ = dir.remove_file(&part);
+            failed(e)
         })
     }
 
-    /// What was known of a thing last; `None` where that is nothing, or cannot be read.
+    /// What was known of a thing last; `None` where that is nothing, or cannot be read, which is said.
     pub(crate) fn read(&self, name: &str) -> Option<Vec<u8>> {
-        let file = fs::File::open(self.path(name)).ok()?;
+        match self.read_own(name) {
+            Ok(content) => Some(content),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!("{error}: {} is not known", self.about);
+                None
+            }
+        }
+    }
+
+    fn read_own(&self, name: &str) -> Result<Vec<u8>> {
+        let path = self.path(name);
+        let failed = |e| Error::io("cannot read", e).about(path.display());
+        let dir = GuardedDir::open_own(&self.dir)?;
+        // Others could give files here each other's names. A directory of root's is closed by root.
+        let _ = private::close(dir.handle());
+        dir.check_closed()?;
+        let file = dir.open_file(&Self::file_name(name), Access::Read).map_err(failed)?;
+        check_own_file(&file, &path)?;
         let mut content = Vec::new();
-        file.take(self.length_max).read_to_end(&mut content).ok()?;
-        Some(content)
+        file.take(self.length_max).read_to_end(&mut content).map_err(failed)?;
+        Ok(content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
+
+    #[test]
+    fn nothing_of_another_user_is_read_and_nothing_is_written_to_its_directory() {
+        let scratch = tempfile::tempdir().unwrap();
+        let known = KnownFiles { dir: scratch.path().join("known"), about: "the thing", length_max: 64 };
+        known.write("a", b"mine").unwrap();
+        // What others could exchange is closed first.
+        fs::set_permissions(&known.dir, Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(known.read("a").as_deref(), Some(&b"mine"[..]));
+        assert_eq!(fs::metadata(&known.dir).unwrap().mode() & 0o777, 0o700);
+        // Nothing is followed, and nothing is written through a link.
+        let (victim, path) = (scratch.path().join("victim"), known.path("a"));
+        fs::write(&victim, "precious").unwrap();
+        fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        symlink(&victim, path.with_extension(format!("{}.part", std::process::id()))).unwrap();
+        assert_eq!(known.read("a"), None);
+        known.write("a", b"mine").unwrap();
+        assert_eq!((known.read("a"), fs::read(&victim).unwrap()), (Some(b"mine".into()), b"precious".into()));
+        if !rustix::process::geteuid().is_root() {
+            let _ = io::stderr().write_all(b"SKIPPED in part: only root gives files away\n");
+            return;
+        }
+        for theirs in [&path, &known.dir] {
+            lchown(theirs, Some(54_321), None).unwrap();
+            assert_eq!(known.read("a"), None, "{}", theirs.display());
+            let written = known.write("b", b"x").map_err(|e| e.kind());
+            let wanted = if *theirs == known.dir { Err(ErrorKind::Denied) } else { Ok(()) };
+            assert_eq!(written, wanted, "{}", theirs.display());
+            lchown(theirs, Some(0), None).unwrap();
+        }
+        assert_eq!(known.read("a").as_deref(), Some(&b"mine"[..]));
     }
 }

@@ -54,18 +54,17 @@ impl GuardedDir {
     /// # Errors
     /// [`ErrorKind::Denied`] then.
     pub fn check_closed(&self) -> Result<()> {
+        refuse_open(&self.look()?, &self.path)
+    }
+
+    /// Refuses a directory in which other users may give an entry another name. Where each user may do so with its own
+    /// entries only, as in `/tmp`, the entries of this one stay what they are.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] then.
+    pub fn check_names_stay(&self) -> Result<()> {
         let found = self.look()?;
-        let is_group_other = found.gid() != rustix::process::getegid().as_raw();
-        let unwanted = WRITABLE_BY_OTHERS | if is_group_other { WRITABLE_BY_GROUP } else { 0 };
-        if found.mode() & unwanted == 0 {
-            return Ok(());
-        }
-        let error = Error::new(ErrorKind::Denied, "other users may write to it, and exchange what is in it");
-        let path = shell_word(&self.path.to_string_lossy());
-        Err(error.about(self.path.display()).remedy(match found.mode() & STICKY {
-            0 => format!("keep them out: `chmod go-w {path}`, or name another directory"),
-            _ => "name a directory of your own in it, or another one".to_owned(),
-        }))
+        if found.mode() & STICKY == 0 { refuse_open(&found, &self.path) } else { Ok(()) }
     }
 
     /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count, and
@@ -181,6 +180,21 @@ fn look_at(path: &Path) -> io::Result<File> {
     Ok(File::from(openat(CWD, path, flags, Mode::empty())?))
 }
 
+/// The error about a directory that other users may write to: those of a group do not count where it is this process's.
+fn refuse_open(found: &Metadata, path: &Path) -> Result<()> {
+    let is_group_other = found.gid() != rustix::process::getegid().as_raw();
+    let unwanted = WRITABLE_BY_OTHERS | if is_group_other { WRITABLE_BY_GROUP } else { 0 };
+    if found.mode() & unwanted == 0 {
+        return Ok(());
+    }
+    let error = Error::new(ErrorKind::Denied, "other users may write to it, and exchange what is in it");
+    let word = shell_word(&path.to_string_lossy());
+    Err(error.about(path.display()).remedy(match found.mode() & STICKY {
+        0 => format!("keep them out: `chmod go-w {word}`, or name another directory"),
+        _ => "name a directory of your own in it, or another one".to_owned(),
+    }))
+}
+
 /// The error about a thing of this program's own that belongs to another user.
 fn refuse_others(owner: u32, kind: FileType, path: &Path) -> Result<()> {
     let me = rustix::process::geteuid().as_raw();
@@ -290,6 +304,12 @@ mod tests {
             set(mode);
             guarded.check_closed().unwrap();
         }
+        for mode in [0o700, 0o1777] {
+            set(mode);
+            guarded.check_names_stay().unwrap();
+        }
+        set(0o777);
+        refused(guarded.check_names_stay(), &["other users may write to it", "chmod go-w"]);
         if is_root() {
             chown(dir.path(), None, Some(OTHER)).unwrap();
             set(0o770);

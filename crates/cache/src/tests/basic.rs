@@ -3,6 +3,8 @@
 use super::{Sample, UNIT, missing, open, units};
 use crate::{Cache, CacheSettings, EntryKind, WaitHint};
 use headstart_block::{ByteRange, ErrorKind, ReadAt};
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,7 +17,7 @@ fn what_was_inserted_is_read_and_nothing_else() {
     assert_eq!((blob.unit(), blob.tree().unwrap().unit()), (16384, 4096));
     assert_eq!(missing(&blob, ByteRange::between(5, len)), [ByteRange::between(0, len)]);
     assert!(!blob.is_local(ByteRange::between(0, 1)));
-    assert!(std::fs::read_dir(dir.path()).unwrap().count() == 3, "no files before the first insert");
+    assert!(fs::read_dir(dir.path()).unwrap().count() == 3, "no files before the first insert");
 
     sample.fill(&blob, units(3, 5));
     sample.fill(&blob, ByteRange::between(20 * UNIT, len));
@@ -234,9 +236,42 @@ fn a_unit_is_claimed_once() {
 fn an_unusable_directory_is_said_with_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
-    std::fs::write(&file, "").unwrap();
+    fs::write(&file, "").unwrap();
     let error = Cache::open(&file.join("cache"), CacheSettings::default()).err().unwrap();
     assert!(error.to_string().contains(file.to_str().unwrap()), "{error}");
+}
+
+#[test]
+fn a_directory_is_closed_when_it_becomes_a_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
+    let set_mode = |mode| fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
+    // What else is there may be others' to write to.
+    fs::write(dir.path().join("letters"), "dear").unwrap();
+    set_mode(0o777);
+    let error = Cache::open(dir.path(), CacheSettings::default()).err().unwrap();
+    assert_eq!((error.kind(), mode()), (ErrorKind::Denied, 0o777), "{error}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    fs::remove_file(dir.path().join("letters")).unwrap();
+    drop(open(dir.path(), None));
+    assert_eq!(mode(), 0o700);
+    set_mode(0o1777);
+    drop(open(dir.path(), None));
+    assert_eq!(mode(), 0o1777);
+}
+
+#[test]
+fn the_shared_state_of_another_user_is_not_used() {
+    if !rustix::process::geteuid().is_root() {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), b"SKIPPED: only root gives files away\n");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), None));
+    for (owner, is_used) in [(0, true), (54_321, false), (0, true)] {
+        chown(dir.path().join("state.1"), Some(owner), None).unwrap();
+        assert_eq!(open(dir.path(), None).state.was_there, is_used, "{owner}");
+    }
 }
 
 #[test]
@@ -266,7 +301,7 @@ fn blobs_are_listed_and_removed() {
     assert_eq!(cache.list().unwrap().len(), 2);
     assert_eq!(cache.prune(0).unwrap().left_bytes, 0);
     assert_eq!(cache.list().unwrap().len(), 0);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 3);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
 }
 
 fn sample_fill_all(sample: &Sample, blob: &crate::CachedBlob) {

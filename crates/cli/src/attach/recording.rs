@@ -5,6 +5,7 @@
 use super::arguments::Attach;
 use super::session::NamedDisk;
 use clap::Args;
+use headstart_block::guarded::check_own;
 use headstart_block::{BlockDevice, ByteSize, Error, Result, private};
 use headstart_cache::Cache;
 use headstart_disk::Disk;
@@ -95,6 +96,7 @@ impl RecordArgs {
         let dir = self.record.clone().unwrap_or_else(|| cache().join("traces"));
         let limits = DirectoryLimits { bytes_max: Some(self.record_size.0), age_max: Some(self.record_age) };
         private::make_directory(&dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
+        check_own(&dir)?;
         TraceDirectory::open(&dir, limits)
     }
 

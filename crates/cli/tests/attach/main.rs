@@ -9,6 +9,7 @@
 //! | [`leases`], [`bucket_leases`] | disks keep their images, whatever becomes of tags and whoever prunes |
 //! | [`keep_base`] | disks that need no store |
 //! | [`others`] | links, pipes and locks of users who may write to a store or a writable directory |
+//! | [`planted`] | what other users left in a cache, and where a disk writes |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
 //! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
@@ -42,6 +43,7 @@ mod leases;
 mod lost_records;
 mod nbd;
 mod others;
+mod planted;
 mod preloading;
 mod recording;
 mod refusals;
