@@ -45,7 +45,7 @@ pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};
 pub(crate) use validity::{REMEDY, Reminder};
 
 use headstart_block::digest::parse_hex;
-use headstart_block::guarded::{check_own_file, open_regular, shell_word};
+use headstart_block::guarded::{check_own, check_own_directory, check_own_file, open_regular, shell_word};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -87,14 +87,19 @@ impl Credentials {
     ///
     /// # Errors
     /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, the certificate
-    /// is not for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] where a key
-    /// belongs to another user, or others can read it; [`ErrorKind::Invalid`] where the clock is before 1970. A
-    /// certificate that has ended is no error: disks do without the swarm.
+    /// is not for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] where the
+    /// directory or a file belongs to another user, others may write to the directory, or can read a key;
+    /// [`ErrorKind::Invalid`] where the clock is before 1970. A certificate that has ended is no error: disks do
+    /// without the swarm.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         Self::load_at(dir, name, calendar()?)
     }
 
     fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Self> {
+        check_own_directory(dir)?;
+        for public in [CA, HOST] {
+            check_own(&dir.join(public))?;
+        }
         for secret in [HOST_KEY, GOSSIP_KEY, TRUST] {
             keep_from_others(&dir.join(secret))?;
         }
@@ -140,6 +145,8 @@ impl Credentials {
 /// # Errors
 /// [`ErrorKind::Denied`] where it belongs to another user, or others can read it and that cannot be changed.
 fn keep_from_others(path: &Path) -> Result<()> {
+    // A symbolic link of another user leads to whatever that user wants.
+    check_own(path)?;
     let Ok(file) = open_regular(path) else { return Ok(()) };
     check_own_file(&file, path)?;
     if file.metadata().is_ok_and(|found| is_given_to_this_group(&found)) {

@@ -14,7 +14,7 @@
 
 mod own;
 
-pub use own::{check_own, check_own_file, follow_own_links, open_own_file};
+pub use own::{check_own, check_own_directory, check_own_file, follow_own_links, open_own_file};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,

@@ -23,10 +23,11 @@ impl ClusterLock {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where another command has it all the time, [`ErrorKind::Denied`] where the directory or
-    /// something in it belongs to another user; errors of the operating system.
+    /// something in it belongs to another user, or others may write to the directory; errors of the operating system.
     pub(super) fn take(dir: &Path) -> Result<Self> {
         let failed = |e| Error::io("cannot lock", e).about(dir.display());
         let own = GuardedDir::open_own(dir)?;
+        own.check_closed()?;
         own.check_entries()?;
         let directory = own.handle().try_clone().map_err(failed)?;
         if lock_within(&directory, PATIENCE).map_err(failed)? {

@@ -136,6 +136,18 @@ pub fn check_own(path: &Path) -> Result<()> {
     find_own(path).map_or(Ok(()), |found| found.map(drop))
 }
 
+/// Refuses a directory as [`check_own`] does, and one that other users may write to. What cannot be looked at passes.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] then.
+pub fn check_own_directory(path: &Path) -> Result<()> {
+    let Ok(found) = find_own(path) else { return Ok(()) };
+    match found?.metadata() {
+        Ok(found) if found.is_dir() => refuse_open(&found, path),
+        _ => Ok(()),
+    }
+}
+
 /// Follows the symbolic links that a path ends in, as far as they belong to root or to the user that this process acts
 /// as. What cannot be looked at ends the way.
 ///
@@ -303,6 +315,7 @@ mod tests {
         for mode in [0o700, 0o755, 0o770, 0o711] {
             set(mode);
             guarded.check_closed().unwrap();
+            check_own_directory(dir.path()).unwrap();
         }
         for mode in [0o700, 0o1777] {
             set(mode);
@@ -310,10 +323,15 @@ mod tests {
         }
         set(0o777);
         refused(guarded.check_names_stay(), &["other users may write to it", "chmod go-w"]);
+        refused(check_own_directory(dir.path()), &["other users may write to it", "chmod go-w"]);
+        check_own_directory(&dir.path().join("none")).unwrap();
         if is_root() {
             chown(dir.path(), None, Some(OTHER)).unwrap();
             set(0o770);
             refused(guarded.check_closed(), &["chmod go-w"]);
+            chown(dir.path(), Some(OTHER), None).unwrap();
+            set(0o700);
+            refused(check_own_directory(dir.path()), &["belongs to another user (id 54321)", "chown -R 0 "]);
         }
     }
 }

@@ -12,7 +12,7 @@ use headstart_testkit::process::Process;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
 
 const AGENT: &str = "agent --json --dir ~/a --cache ~/a-cache";
@@ -147,6 +147,117 @@ fn a_cluster_is_made_and_changed_in_no_directory_of_another_user() {
 }
 
 #[test]
+fn a_cluster_is_made_and_changed_in_no_directory_that_others_may_write_to() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path("open")).unwrap();
+    for (mode, remedy) in [(0o777, "chmod go-w"), (0o1777, "a directory of your own in it")] {
+        set_mode(&scene, "open", mode);
+        for words in ["swarm init ~/open --host a", "swarm request ~/open --name c"] {
+            scene.fails(words, &["open", "other users may write to it", remedy]);
+        }
+    }
+    assert!(scene.names("open").is_empty());
+    scene.ok("swarm init ~/cluster --host a --host b");
+    scene.ok("swarm request ~/of-c --name c");
+    let before = scene.fingerprint("cluster");
+    set_mode(&scene, "cluster", 0o777);
+    for words in [
+        "swarm init ~/cluster --host a",
+        "swarm add ~/cluster c --request ~/of-c/request.pem",
+        "swarm revoke ~/cluster b",
+        "swarm rekey ~/cluster",
+    ] {
+        scene.fails(words, &["cluster", "other users may write to it", "chmod go-w"]);
+    }
+    set_mode(&scene, "cluster", 0o700);
+    assert_eq!(scene.fingerprint("cluster"), before);
+    scene.ok("swarm init ~/cluster --host d");
+}
+
+/// The words that start the agent of a host whose credentials are in `dir`.
+fn with_credentials(dir: &str) -> String {
+    format!(
+        "agent --json --dir ~/own/a --cache ~/own/a-cache --credentials ~/{dir} --name a --listen 127.0.0.1:0"
+    )
+}
+
+#[test]
+fn certificates_of_another_user_and_directories_that_others_may_write_to_are_refused() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a --host b");
+    let words = with_credentials("cluster/hosts/a");
+    for (mode, remedy) in [(0o777, "chmod go-w"), (0o1777, "a directory of your own in it")] {
+        set_mode(&scene, "cluster/hosts/a", mode);
+        refused(&scene, &words, &["cluster/hosts/a", "other users may write to it", remedy]);
+        set_mode(&scene, "cluster/hosts/a", 0o700);
+        set_mode(&scene, "cluster", mode);
+        let of_authority = format!("{words} --authority ~/cluster");
+        refused(&scene, &of_authority, &["cluster", "other users may write to it", remedy]);
+        set_mode(&scene, "cluster", 0o700);
+    }
+    if !is_root() {
+        return;
+    }
+    for name in ["ca.pem", "host.pem"] {
+        let path = scene.path("cluster/hosts/a").join(name);
+        give(&path, OTHER);
+        let parts = [path.to_str().unwrap(), "belongs to another user (id 54321)", "chown 0 "];
+        refused(&scene, &words, &parts);
+        give(&path, 0);
+    }
+    for name in ["ca.pem", "host.pem", "host.key", "gossip.key"] {
+        let path = scene.path("cluster/hosts/a").join(name);
+        fs::rename(&path, scene.path("moved")).unwrap();
+        symlink(scene.path("moved"), &path).unwrap();
+        give(&path, OTHER);
+        let parts = [path.to_str().unwrap(), "symbolic link of another user (id 54321)", "chown -h 0 "];
+        refused(&scene, &words, &parts);
+        fs::remove_file(&path).unwrap();
+        fs::rename(scene.path("moved"), &path).unwrap();
+    }
+    give(&scene.path("cluster/hosts/a"), OTHER);
+    let parts = ["cluster/hosts/a", "belongs to another user (id 54321)", "chown -R 0 "];
+    refused(&scene, &words, &parts);
+    give(&scene.path("cluster/hosts/a"), 0);
+    start(&scene, "a", "cluster/hosts/a", "").stop();
+}
+
+/// A service gets its keys from root, as files that its group may read.
+#[test]
+fn credentials_of_roots_are_a_services() {
+    let scene = Scene::within(&std::env::temp_dir());
+    if !is_root() || !installed(&["setpriv"]) {
+        return;
+    }
+    scene.ok("swarm init ~/cluster --host a");
+    for (dir, mode) in [("", 0o755), ("cluster", 0o755), ("cluster/hosts", 0o755), ("cluster/hosts/a", 0o750)]
+    {
+        set_mode(&scene, dir, mode);
+    }
+    chown(scene.path("cluster/hosts/a"), Some(0), Some(OTHER)).unwrap();
+    for name in ["ca.pem", "host.pem", "host.key", "gossip.key"] {
+        let path = format!("cluster/hosts/a/{name}");
+        chown(scene.path(&path), Some(0), Some(OTHER)).unwrap();
+        set_mode(&scene, &path, 0o640);
+    }
+    fs::create_dir(scene.path("own")).unwrap();
+    give(&scene.path("own"), OTHER);
+    let mut agent = Process::start(&mut as_other(&scene, &with_credentials("cluster/hosts/a")));
+    agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
+    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+}
+
+/// A command as another user, in the directory `own` of the scene.
+fn as_other(scene: &Scene, words: &str) -> Command {
+    let plain = scene.command(words);
+    let mut command = Command::new("setpriv");
+    let other = OTHER.to_string();
+    command.args(["--clear-groups", "--reuid", &other, "--regid", &other]);
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
+    command
+}
+
+#[test]
 fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     let scene = Scene::within(&std::env::temp_dir());
     scene.ok("swarm init ~/cluster --host a --host b");
@@ -182,12 +293,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     }
     fs::create_dir(scene.path("own")).unwrap();
     give(&scene.path("own"), OTHER);
-    let plain = scene.command(&words.replace("~/a", "~/own/a"));
-    let mut command = Command::new("setpriv");
-    let other = OTHER.to_string();
-    command.args(["--clear-groups", "--reuid", &other, "--regid", &other]);
-    command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
-    let mut process = Process::start(&mut command);
+    let mut process = Process::start(&mut as_other(&scene, &words.replace("~/a", "~/own/a")));
     let status = process.end(PATIENCE);
     let said = process.said();
     assert_eq!(status.code(), Some(1), "{said}");
