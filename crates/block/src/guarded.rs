@@ -9,12 +9,16 @@
 //! * What is opened has to be a regular file or a directory; anything else is an error that says what it is.
 //! * A file is made only where nothing has its name.
 //!
+//! A place that other users may have a part in, such as that of an output, is found by [`Entry::find`].
+//!
 //! What a program keeps for itself (the directories of an agent, a cache, a cluster) is different: there it believes
 //! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse what belongs to another user.
 
+mod entry;
 mod own;
 
-pub use own::{check_own, check_own_directory, check_own_file, follow_own_links, open_own_file};
+pub use entry::Entry;
+pub use own::{check_own, check_own_directory, check_own_file, open_own_file};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,

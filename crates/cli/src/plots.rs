@@ -1,9 +1,12 @@
 //! Pictures into files: what commands that draw have in common.
 
 use clap::ValueEnum;
-use headstart_block::{Error, Result};
+use headstart_block::guarded::Entry;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_image::export::OutputFile;
 use headstart_plot::Picture;
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Pixels of a PNG for each of an SVG: crisp on most screens and in print.
@@ -42,6 +45,15 @@ impl PlotFormat {
     }
 }
 
+/// Writes a picture in the place of whatever file is there. No symbolic link of another user is followed.
+///
+/// # Errors
+/// As [`OutputFile::write`].
+pub(crate) fn write_picture(path: &Path, bytes: &[u8]) -> Result<()> {
+    let write = |out: &mut dyn Write| out.write_all(bytes).map_err(|e| Error::io("cannot be written", e));
+    OutputFile::write(path, write).map(drop)
+}
+
 /// A directory that pictures are written into.
 pub(crate) struct PlotDirectory {
     dir: PathBuf,
@@ -50,7 +62,14 @@ pub(crate) struct PlotDirectory {
 
 impl PlotDirectory {
     /// Makes the directory where it is not there, and finds out whether it can be written, before long work.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] where a symbolic link of another user leads there; what the operating system reports.
     pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
+        match Entry::find(dir) {
+            Err(refused) if refused.kind() == ErrorKind::Denied => return Err(refused),
+            _ => {}
+        }
         let about = |cause: &'static str| move |e| Error::io(cause, e).about(dir.display());
         fs::create_dir_all(dir).map_err(about("cannot be made"))?;
         tempfile::tempfile_in(dir).map_err(about("cannot be written"))?;
@@ -70,7 +89,7 @@ impl PlotDirectory {
         for format in &self.formats {
             let path = self.dir.join(format!("{name}.{}", format.extension()));
             let bytes = format.bytes(picture)?;
-            fs::write(&path, bytes).map_err(|e| Error::io("cannot be written", e).about(path.display()))?;
+            write_picture(&path, &bytes)?;
             files.push(path.display().to_string());
         }
         Ok(files)

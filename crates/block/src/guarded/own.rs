@@ -153,7 +153,7 @@ pub fn check_own_directory(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] for a link of another user.
-pub fn follow_own_links(path: &Path) -> Result<PathBuf> {
+fn follow_own_links(path: &Path) -> Result<PathBuf> {
     let mut way = path.to_owned();
     for _ in 0..LINKS_MAX {
         if way.as_os_str().is_empty() {

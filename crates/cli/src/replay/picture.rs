@@ -2,18 +2,16 @@
 
 use super::player::Played;
 use super::report::ReplayReport;
-use crate::plots::PlotFormat;
-use headstart_block::{Error, Result};
+use crate::plots::{PlotFormat, write_picture};
+use headstart_block::Result;
 use headstart_plot::{Axis, Chart, Picture, Rule, Series};
-use std::fs;
 use std::path::Path;
 
 /// Waits are drawn as at least so long, in milliseconds: the axis is logarithmic.
 const LEAST: f64 = 0.01;
 
 pub(super) fn save(path: &Path, format: PlotFormat, report: &ReplayReport, played: &Played) -> Result<()> {
-    let bytes = format.bytes(&draw(report, played))?;
-    fs::write(path, bytes).map_err(|e| Error::io("cannot be written", e).about(path.display()))
+    write_picture(path, &format.bytes(&draw(report, played))?)
 }
 
 fn draw(report: &ReplayReport, played: &Played) -> Picture {

@@ -95,7 +95,19 @@ fn a_link_of_another_user_is_not_followed() {
     for link in ["link", "dangling"] {
         lchown(scene.path(link), Some(54_321), None).unwrap();
     }
-    for (named, at) in [("link", "link"), ("dangling", "dangling"), ("own", "link")] {
+    // Also before the last name.
+    fs::create_dir(scene.path("theirs")).unwrap();
+    symlink("theirs", scene.path("way")).unwrap();
+    lchown(scene.path("way"), Some(54_321), None).unwrap();
+    symlink("way/out", scene.path("led")).unwrap();
+    for (named, at) in [
+        ("link", "link"),
+        ("dangling", "dangling"),
+        ("own", "link"),
+        ("way/out", "way"),
+        ("way/none/out", "way"),
+        ("led", "way"),
+    ] {
         for command in [
             "image export file://~/store:a",
             "image export file://~/store:a --format qcow2",
@@ -107,7 +119,15 @@ fn a_link_of_another_user_is_not_followed() {
         }
     }
     assert_eq!(scene.bytes("precious"), b"precious");
-    assert!(!scene.path("nothing").exists());
+    assert!(!scene.path("nothing").exists() && scene.names("theirs").is_empty());
+    // What the link says is relative to its place.
+    let theirs = scene.path("theirs/out").display().to_string();
+    scene.fails("image export file://~/store:a -o ~/way/out", &[theirs.trim_end_matches("/out")]);
+    // A directory of another user's is no link, and neither is a link of one's own anybody else's.
+    lchown(scene.path("theirs"), Some(54_321), None).unwrap();
+    symlink("theirs", scene.path("mine")).unwrap();
+    scene.ok("image export file://~/store:a -o mine/out");
+    assert_same(&scene, "disk.raw", "theirs/out");
 }
 
 /// Also `kill -9` leaves nothing, and what an export left whose file system has no files without names goes with the
@@ -214,6 +234,9 @@ fn special_files_are_neither_replaced_nor_written() {
     };
     refused();
     assert!(fs::metadata(scene.path("special")).unwrap().file_type().is_fifo());
+    // What it leads to here is a pipe.
+    let parts = ["/dev/stdout", "neither a file nor a block device", "name a file"];
+    scene.fails("image export file://~/store:a -o /dev/stdout", &parts);
     if !is_root() {
         return;
     }

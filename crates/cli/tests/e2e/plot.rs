@@ -1,8 +1,10 @@
 //! `headstart trace plot`: the figures that a data set has the data for, as files that can be opened.
 
 use crate::scene::Scene;
+use crate::tools::is_root;
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::fs::{lchown, symlink};
 use std::path::Path;
 use tiny_skia::Pixmap;
 
@@ -110,7 +112,7 @@ fn what_cannot_be_drawn_is_said() {
     scene.fails("trace plot empty -o more", &["empty", "has no traces"]);
     scene.fails("trace plot set -o set/VD_creation_meta.csv", &["VD_creation_meta.csv", "cannot be made"]);
     fs::create_dir_all(scene.path("blocked/figure-02.svg")).unwrap();
-    scene.fails("trace plot set -o blocked", &["figure-02.svg", "cannot be written"]);
+    scene.fails("trace plot set -o blocked", &["figure-02.svg", "is a directory"]);
     for words in ["trace plot set --figures 10 -o more", "trace plot set --figures two -o more"] {
         let run = scene.run(words);
         assert_eq!(run.status, Some(2), "{run}");
@@ -124,4 +126,31 @@ fn what_cannot_be_drawn_is_said() {
     assert_eq!(run.status, Some(1), "{run}");
     assert!(run.stdout.contains("no trace can be read") && run.stdout.contains("skipped 2"), "{run}");
     scene.fails("trace plot set --figures 2 -o damaged", &["no trace can be read", "2 traces skipped"]);
+}
+
+/// A link of another user's leads root nowhere, neither in the place of a figure nor on the way there.
+#[test]
+fn no_link_of_another_user_is_drawn_over() {
+    let scene = Scene::new();
+    if !is_root() {
+        return;
+    }
+    scene.ok("trace synthesize --images 4 --traces 20 --seed 3 -o set");
+    fs::write(scene.path("precious"), "precious").unwrap();
+    for dir in ["plots", "theirs"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+    }
+    for (link, to) in [("plots/figure-03.svg", "../precious"), ("way", "theirs")] {
+        symlink(to, scene.path(link)).unwrap();
+        lchown(scene.path(link), Some(54_321), None).unwrap();
+    }
+    for (named, at) in [("plots", "plots/figure-03.svg"), ("way", "way"), ("way/new", "way")] {
+        let parts = [at, "symbolic link of another user (id 54321)", "chown -h 0 "];
+        scene.fails(&format!("trace plot set -o {named} --figures 3 --format svg"), &parts);
+    }
+    assert!(scene.bytes("precious") == b"precious" && scene.names("theirs").is_empty());
+    // One's own leads on.
+    lchown(scene.path("plots/figure-03.svg"), Some(0), None).unwrap();
+    scene.ok("trace plot set -o plots --figures 3 --format svg");
+    assert!(scene.bytes("precious").starts_with(b"<svg "));
 }

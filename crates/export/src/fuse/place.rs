@@ -1,10 +1,9 @@
 //! [`Place`]: the place of a mount, held open by its directory.
 //!
 //! A mount covers what was there, and root mounts over anything. The path of a mount point may lead through directories
-//! that other users can write to, who may put a symbolic link there at any moment. Therefore:
+//! that other users can write to. Therefore:
 //!
-//! * The path is walked once, from descriptor to descriptor. A symbolic link on it, also as its last part, is followed
-//!   only if it belongs to root or to the user of this process.
+//! * The path is walked once, and no symbolic link of another user on it is followed: see [`Entry`].
 //! * From then on the place is an entry of the directory that was found. In this mount namespace the kernel keeps an
 //!   entry from being renamed or removed while something is mounted on it, so that the entry also names the mount until
 //!   that goes. In another namespace, where the mount is not seen, the entry can be renamed, which takes the mount
@@ -13,35 +12,21 @@
 //!   owner can remove it, the mount with it, and put another file in the disk's place.
 
 use super::mount_table::{MountEntry, entry_of};
-use headstart_block::guarded::{is_trusted, shell_word};
+use headstart_block::guarded::{Entry, is_trusted};
 use headstart_block::{Error, ErrorKind, Result};
-use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
-
-/// The number of symbolic links that a path may lead through, as in the kernel.
-const LINKS_MAX: usize = 40;
+use std::path::{Path, PathBuf};
 
 /// The permission of all users to write to a directory.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// The flags of every open: nothing is followed, and nothing is asked of the server of what is opened.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
 /// See the [module](self).
 #[derive(Debug)]
-pub(super) struct Place {
-    directory: File,
-    name: OsString,
-    /// The path without symbolic links at the time at which it was walked.
-    path: PathBuf,
-}
+pub(super) struct Place(Entry);
 
 impl Place {
     /// Walks to a place. Nothing is asked of what is mounted there: its server may be gone, or hang.
@@ -51,52 +36,18 @@ impl Place {
     /// otherwise what the operating system reports.
     pub(super) fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot look at the mount point", e).about(path.display());
-        let mut steps = steps(&std::path::absolute(path).map_err(failed)?);
-        let root = || Ok(File::from(openat(CWD, "/", LOOK, Mode::empty())?));
-        let mut way: Vec<(OsString, File)> = vec![(OsString::from("/"), root().map_err(failed)?)];
-        let mut links = 0;
-        while let Some(step) = steps.pop() {
-            let name = match step {
-                Step::Root => {
-                    way.truncate(1);
-                    continue;
-                }
-                Step::Up => {
-                    way.truncate(way.len().saturating_sub(1).max(1));
-                    continue;
-                }
-                Step::Into(name) => name,
-            };
-            let Some((_, directory)) = way.last() else { break };
-            let found = openat(directory, &name, LOOK, Mode::empty()).map_err(|e| failed(e.into()))?;
-            let found = File::from(found);
-            let Some(target) = target_of(&found).map_err(failed)? else {
-                way.push((name, found));
-                continue;
-            };
-            links += 1;
-            if links > LINKS_MAX {
-                return Err(failed(Errno::LOOP.into()));
-            }
-            refuse_link_of_others(&found.metadata().map_err(failed)?, &target)
-                .map_err(|error| error.about(path_of(&way).join(&name).display()))?;
-            steps.extend(self::steps(&target));
-        }
-        let found = path_of(&way);
-        let (Some((name, _)), Some((_, directory))) = (way.pop(), way.pop()) else {
-            return Err(Error::invalid("a disk is not mounted over the root directory").about(path.display()));
-        };
-        Ok(Self { directory, name, path: found })
+        let entry = Entry::find(&std::path::absolute(path).map_err(failed)?)?;
+        if entry.is_there() { Ok(Self(entry)) } else { Err(failed(Errno::NOENT.into())) }
     }
 
     /// The path, for messages and for `fusermount3`.
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        self.0.path()
     }
 
     /// A path that leads to the entry whatever becomes of the directories above it.
     pub(super) fn anchored(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
+        self.0.anchored()
     }
 
     /// Opens what is there, for mounting on it.
@@ -106,9 +57,9 @@ impl Place {
     /// directory and no regular file, otherwise what the operating system reports.
     pub(super) fn open_point(&self) -> Result<(File, Metadata)> {
         let failed = |e: io::Error| Error::io("cannot look at the mount point", e);
-        let point = self.look().map_err(failed)?;
+        let point = self.0.look().map_err(failed)?;
         let (found, directory) =
-            (point.metadata().map_err(failed)?, self.directory.metadata().map_err(failed)?);
+            (point.metadata().map_err(failed)?, self.0.directory().metadata().map_err(failed)?);
         if !found.is_dir() && !found.is_file() {
             let cause = "a disk is mounted on a directory or a regular file, and this is neither";
             return Err(Error::invalid(cause));
@@ -128,59 +79,10 @@ impl Place {
 
     /// The file system whose root lies there, if there is one.
     pub(super) fn mounted(&self) -> Option<MountEntry> {
-        let (here, beneath) = (mount_id(&self.look().ok()?)?, mount_id(&self.directory)?);
+        let (here, beneath) = (mount_id(&self.0.look().ok()?)?, mount_id(self.0.directory())?);
         let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
         (here != beneath).then(|| entry_of(&table, here)).flatten()
     }
-
-    fn look(&self) -> io::Result<File> {
-        Ok(File::from(openat(&self.directory, &self.name, LOOK, Mode::empty())?))
-    }
-}
-
-/// A step on the way to a place.
-enum Step {
-    Root,
-    Up,
-    Into(OsString),
-}
-
-/// The steps of a path, the last one first.
-fn steps(path: &Path) -> Vec<Step> {
-    let step = |component| match component {
-        Component::RootDir | Component::Prefix(_) => Some(Step::Root),
-        Component::CurDir => None,
-        Component::ParentDir => Some(Step::Up),
-        Component::Normal(name) => Some(Step::Into(name.to_owned())),
-    };
-    path.components().rev().filter_map(step).collect()
-}
-
-fn path_of(way: &[(OsString, File)]) -> PathBuf {
-    way.iter().map(|(name, _)| name).collect()
-}
-
-/// The text of a symbolic link; `None` for anything else.
-fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
-    match readlinkat(found, "", Vec::new()) {
-        Ok(target) => Ok(Some(PathBuf::from(OsStr::from_bytes(target.as_bytes())))),
-        // A file system whose server is gone is no link either.
-        Err(Errno::NOENT | Errno::INVAL | Errno::NOTCONN | Errno::CONNABORTED) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn refuse_link_of_others(link: &Metadata, target: &Path) -> Result<()> {
-    if is_trusted(link) {
-        return Ok(());
-    }
-    let cause = format!(
-        "is a symbolic link of another user (id {}), and is not followed: it could lead the disk over any file",
-        link.uid()
-    );
-    let target = shell_word(&target.to_string_lossy());
-    let remedy = format!("if it leads where the disk is wanted, name that path in its place: {target}");
-    Err(Error::new(ErrorKind::Denied, cause).remedy(remedy))
 }
 
 /// The number in the mount table of the mount through which `file` was opened.

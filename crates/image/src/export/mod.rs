@@ -12,7 +12,6 @@ pub use output_file::OutputFile;
 
 use crate::disk_file::DiskFormat;
 use crate::progress::Progress;
-use headstart_block::guarded::follow_own_links;
 use headstart_block::{BlockDevice, ByteRange, Error, Result};
 use output_file::Place;
 use std::path::Path;
@@ -47,16 +46,16 @@ pub fn export_disk(
                 .remedy("export to raw or qcow2, and convert that with qemu-img"));
         }
     };
-    let path = &follow_own_links(path)?;
-    if Place::find(path)? == Place::BlockDevice {
+    let place = Place::find(path)?;
+    if place.is_block_device() {
         return match format {
-            DiskFormat::Raw => raw::write_device(disk, path, threads, progress),
+            DiskFormat::Raw => raw::write_device(disk, place.path(), threads, progress),
             other => Err(Error::unsupported(format!("cannot write {other} onto a block device"))
                 .about(path.display())
                 .remedy("write raw there, or name a file")),
         };
     }
-    let partial = OutputFile::create(path)?;
+    let partial = OutputFile::at(place)?;
     let written = write(disk, partial.temporary_path(), threads, progress);
     let report = written.map_err(|e| e.about(path.display()))?;
     partial.keep()?;

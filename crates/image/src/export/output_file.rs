@@ -1,10 +1,11 @@
 //! Output files that appear whole or not at all.
 
-use headstart_block::guarded::{Access, GuardedDir, follow_own_links, is_trusted};
-use headstart_block::{Error, Result};
+use headstart_block::guarded::{Access, Entry, GuardedDir, is_trusted};
+use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, openat};
 use rustix::io::Errno;
-use std::fs::File;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -18,31 +19,59 @@ const DRAWN: usize = 6;
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
 
-/// What is at the place where something is to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// Nothing, or a file that is to be replaced.
-    File,
-    /// A block device, to be written in place.
-    BlockDevice,
+/// The place of an output, to which no symbolic link of another user leads.
+#[derive(Debug)]
+pub(super) struct Place {
+    entry: Entry,
+    /// The file or the block device that is there.
+    found: Option<Metadata>,
+    /// The path as it was given, for messages.
+    given: PathBuf,
 }
 
 impl Place {
-    /// Looks at `path`.
+    /// Finds the place that `path` leads to.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where neither can be there: a rename would put a file in the place
-    /// of `/dev/null` or a pipe.
+    /// [`ErrorKind::Denied`] for a symbolic link of another user; [`ErrorKind::Invalid`] where there is something else
+    /// than a file or a block device, because a rename would put a file in the place of `/dev/null` or a pipe; errors
+    /// of the operating system.
     pub(super) fn find(path: &Path) -> Result<Self> {
-        // What cannot be looked at cannot be created either, which says why.
-        let Ok(meta) = path.metadata() else { return Ok(Self::File) };
-        match meta.file_type() {
-            kind if kind.is_block_device() => Ok(Self::BlockDevice),
-            kind if kind.is_file() => Ok(Self::File),
-            kind if kind.is_dir() => Err(Error::invalid("is a directory").about(path.display())),
-            _ => Err(Error::invalid("is neither a file nor a block device").about(path.display())),
-        }
+        // Before the walk, because the text of links such as `/dev/stdout` need not be a path. What cannot be looked at
+        // cannot be created either, which says why.
+        path.metadata().map_or(Ok(()), |found| check_kind(&found, path))?;
+        let entry = Entry::find(path).map_err(|error| match (error.kind(), directory_of(path)) {
+            (ErrorKind::NotFound, dir) if !dir.exists() => {
+                error.remedy(format!("make the directory {} first", dir.display()))
+            }
+            _ => error,
+        })?;
+        let found = match entry.look().and_then(|file| file.metadata()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found.map_err(|e| Error::io("cannot look at it", e).about(path.display()))?),
+        };
+        found.as_ref().map_or(Ok(()), |found| check_kind(found, path))?;
+        Ok(Self { entry, found, given: path.to_owned() })
     }
+
+    /// `true` if it is a block device, to be written in place.
+    pub(super) fn is_block_device(&self) -> bool {
+        self.found.as_ref().is_some_and(|found| found.file_type().is_block_device())
+    }
+
+    /// The path without symbolic links.
+    pub(super) fn path(&self) -> &Path {
+        self.entry.path()
+    }
+}
+
+fn check_kind(found: &Metadata, path: &Path) -> Result<()> {
+    let cause = match found.file_type() {
+        kind if kind.is_block_device() || kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "is a directory",
+        _ => "is neither a file nor a block device",
+    };
+    Err(Error::invalid(cause).about(path.display()).remedy("name a file"))
 }
 
 /// A file in the making. It goes away if it is not kept, also where the process is killed: it has no name until it is
@@ -50,8 +79,12 @@ impl Place {
 /// there goes with the next one.
 #[derive(Debug)]
 pub struct OutputFile {
+    /// Dropped before the directory, through which a temporary name is removed.
     made: Made,
-    path: PathBuf,
+    directory: GuardedDir,
+    name: OsString,
+    /// The path as it was given, for messages.
+    given: PathBuf,
 }
 
 #[derive(Debug)]
@@ -74,23 +107,28 @@ impl OutputFile {
     /// Starts a file that will be at `path`, or where that leads if it is a link of this user's or of root's.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Denied`] for a link of another user; where there is something else than a file, or
-    /// none can be created.
+    /// [`headstart_block::ErrorKind::Denied`] for a link of another user on the path; where there is something else
+    /// than a file, or none can be created.
     pub fn create(path: &Path) -> Result<Self> {
-        let path = follow_own_links(path)?;
-        if Place::find(&path)? == Place::BlockDevice {
-            return Err(Error::invalid("is a block device").about(path.display()).remedy("name a file"));
+        Self::at(Place::find(path)?)
+    }
+
+    /// Starts a file that will be at a place.
+    ///
+    /// # Errors
+    /// Where there is a block device, or no file can be created.
+    pub(super) fn at(place: Place) -> Result<Self> {
+        let given = &place.given;
+        if place.is_block_device() {
+            return Err(Error::invalid("is a block device").about(given.display()).remedy("name a file"));
         }
-        let dir = directory_of(&path);
-        remove_abandoned(dir);
-        let made = unnamed_in(dir).map_or_else(|| named_in(dir).map(Made::Named), Ok).map_err(|e| {
-            let error = Error::io("cannot create", e).about(path.display());
-            if dir.exists() {
-                return error;
-            }
-            error.remedy(format!("make the directory {} first", dir.display()))
-        })?;
-        Ok(Self { made, path })
+        let failed = |e| Error::io("cannot create", e).about(given.display());
+        let directory = place.entry.open_directory().map_err(failed)?;
+        remove_abandoned(&directory);
+        let made = unnamed_in(&directory);
+        let made = made.map_or_else(|| named_in(&directory).map(Made::Named), Ok).map_err(failed)?;
+        let name = place.entry.name().to_owned();
+        Ok(Self { made, directory, name, given: place.given })
     }
 
     /// Makes a file of what `content` writes; how many bytes it has.
@@ -128,16 +166,19 @@ impl OutputFile {
     /// # Errors
     /// What writing it out or renaming it reports; it is gone then, and what was at its place is still there.
     pub fn keep(self) -> Result<()> {
-        let Self { made, path } = self;
-        let failed = |e| Error::io("cannot create", e).about(path.display());
+        let failed = |e| Error::io("cannot create", e).about(self.given.display());
+        let file = self.made.file();
         // Before it has its name: a power cut must not leave an empty file where an older one was.
-        made.file().sync_data().map_err(failed)?;
-        match made {
+        file.sync_data().map_err(failed)?;
+        match self.made {
             // Its lock is held until it has its name.
-            Made::Unnamed(_file, unnamed) => link(&unnamed, &path).map_err(failed)?,
-            Made::Named(temporary) => drop(temporary.persist(&path).map_err(|e| failed(e.error))?),
+            Made::Unnamed(_file, unnamed) => link(&unnamed, &self.directory, &self.name).map_err(failed)?,
+            Made::Named(temporary) => {
+                let kept = temporary.persist(way_into(&self.directory).join(&self.name));
+                drop(kept.map_err(|e| failed(e.error))?);
+            }
         }
-        File::open(directory_of(&path)).and_then(|dir| dir.sync_all()).map_err(failed)
+        self.directory.sync().map_err(failed)
     }
 }
 
@@ -145,10 +186,16 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
+/// A path that leads to an open directory whatever becomes of those above it, where there is `/proc`.
+fn way_into(directory: &GuardedDir) -> PathBuf {
+    let way = PathBuf::from(format!("/proc/self/fd/{}", directory.handle().as_raw_fd()));
+    if way.exists() { way } else { directory.path().to_owned() }
+}
+
 /// Makes a file without a name; `None` where the file system makes none, or nothing could give it a name.
-fn unnamed_in(dir: &Path) -> Option<Made> {
+fn unnamed_in(directory: &GuardedDir) -> Option<Made> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = File::from(openat(CWD, dir, flags, Mode::from_raw_mode(MODE)).ok()?);
+    let file = File::from(openat(directory.handle(), ".", flags, Mode::from_raw_mode(MODE)).ok()?);
     // While it gets its name, no other export takes it for abandoned.
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -156,12 +203,14 @@ fn unnamed_in(dir: &Path) -> Option<Made> {
 }
 
 /// Makes a file with a temporary name, and locks it.
-fn named_in(dir: &Path) -> io::Result<NamedTempFile> {
+fn named_in(directory: &GuardedDir) -> io::Result<NamedTempFile> {
     let mut options = File::options();
     options.read(true).write(true).create_new(true).mode(MODE);
     loop {
         // Not `tempfile_in`: its errors name the temporary file, which nobody asked for.
-        let temporary = tempfile::Builder::new().prefix(PREFIX).make_in(dir, |path| options.open(path))?;
+        let temporary = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .make_in(way_into(directory), |path| options.open(path))?;
         // Where there are no locks, nobody takes it for abandoned either.
         let _ = flock(temporary.as_file(), FlockOperation::LockExclusive);
         // Another export may have had the lock for a moment, and removed it.
@@ -171,22 +220,22 @@ fn named_in(dir: &Path) -> io::Result<NamedTempFile> {
     }
 }
 
-/// Gives a file without a name that of `path`, in the place of whatever file has it.
-fn link(unnamed: &Path, path: &Path) -> io::Result<()> {
-    let link_as = |name: &Path| linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW);
-    match link_as(path) {
+/// Gives a file without a name that of an entry, in the place of whatever file has it.
+fn link(unnamed: &Path, directory: &GuardedDir, name: &OsString) -> io::Result<()> {
+    match linkat(CWD, unnamed, directory.handle(), name, AtFlags::SYMLINK_FOLLOW) {
         Err(Errno::EXIST) => {}
         linked => return Ok(linked?),
     }
     // No call puts it in the place of another file, so it has a temporary name for a moment.
-    let named =
-        tempfile::Builder::new().prefix(PREFIX).make_in(directory_of(path), |name| Ok(link_as(name)?))?;
-    named.persist(path).map_err(|e| e.error)
+    let way = way_into(directory);
+    let named = tempfile::Builder::new()
+        .prefix(PREFIX)
+        .make_in(&way, |name| Ok(linkat(CWD, unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)?))?;
+    named.persist(way.join(name)).map_err(|e| e.error)
 }
 
 /// Removes what killed exports have left in a directory: whoever still writes one of these holds its lock.
-fn remove_abandoned(dir: &Path) {
-    let Ok(dir) = GuardedDir::open(dir) else { return };
+fn remove_abandoned(dir: &GuardedDir) {
     let is_temporary = |name: &String| {
         let drawn = name.strip_prefix(PREFIX);
         drawn.is_some_and(|drawn| drawn.len() == DRAWN && drawn.chars().all(|c| c.is_ascii_alphanumeric()))
@@ -219,20 +268,28 @@ mod tests {
     fn a_file_appears_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
-        let named = || Some(Made::Named(named_in(dir.path()).unwrap()));
-        let unnamed = || unnamed_in(dir.path());
+        let open = || GuardedDir::open(dir.path()).unwrap();
+        let directory = open();
+        let named = || Some(Made::Named(named_in(&directory).unwrap()));
+        let unnamed = || unnamed_in(&directory);
+        let output = |made| OutputFile {
+            made,
+            directory: open(),
+            name: "out".into(),
+            given: path.clone(),
+        };
         for make in [&named as &dyn Fn() -> Option<Made>, &unnamed] {
             fs::write(&path, "old").unwrap();
             for wanted in ["first", "second"] {
                 let Some(made) = make() else { continue };
-                let dropped = OutputFile { made, path: path.clone() };
+                let dropped = output(made);
                 dropped.file().write_all(b"half").unwrap();
                 drop(dropped);
-                let file = OutputFile { made: make().unwrap(), path: path.clone() };
+                let file = output(make().unwrap());
                 fs::write(file.temporary_path(), wanted).unwrap();
                 assert_ne!(fs::read(&path).ok(), Some(wanted.into()));
                 // Another one that is made meanwhile does not take it for abandoned.
-                remove_abandoned(dir.path());
+                remove_abandoned(&directory);
                 file.keep().unwrap();
                 assert_eq!(
                     (fs::read(&path).unwrap(), names(dir.path())),
@@ -254,7 +311,8 @@ mod tests {
         }
         fs::create_dir(at(".headstart-folder")).unwrap();
         std::os::unix::fs::symlink("headstart-abCD12", at(".headstart-linked")).unwrap();
-        let held = named_in(dir.path()).unwrap();
+        let directory = GuardedDir::open(dir.path()).unwrap();
+        let held = named_in(&directory).unwrap();
         OutputFile::create(&at("out")).unwrap();
         let mut left: Vec<String> = [
             ".headstart",
@@ -269,5 +327,28 @@ mod tests {
         left.push(held.path().file_name().unwrap().to_str().unwrap().to_owned());
         left.sort();
         assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn an_output_goes_to_the_directory_that_was_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["a", "other"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        for old in [None, Some("old")] {
+            old.map_or(Ok(()), |old| fs::write(at("a/out"), old)).unwrap();
+            let file = OutputFile::create(&at("a/out")).unwrap();
+            fs::rename(at("a"), at("moved")).unwrap();
+            std::os::unix::fs::symlink("other", at("a")).unwrap();
+            file.file().write_all(b"new").unwrap();
+            file.keep().unwrap();
+            assert_eq!(
+                (fs::read(at("moved/out")).unwrap(), names(&at("other"))),
+                (b"new".to_vec(), Vec::new())
+            );
+            fs::remove_file(at("a")).unwrap();
+            fs::rename(at("moved"), at("a")).unwrap();
+        }
     }
 }
