@@ -5,7 +5,7 @@ use crate::scene::Scene;
 use crate::tools::{self, LoopDevice, installed, is_root, same_disk};
 use rustix::process::Signal;
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, lchown, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown, symlink};
 use std::path::PathBuf;
 
 fn imported(mib: u64) -> Scene {
@@ -70,12 +70,16 @@ fn an_older_file_is_replaced() {
     fs::write(scene.path("out.raw"), noise(1, 20 << 20)).unwrap();
     scene.ok("image export file://~/store:a -o out.raw");
     assert_same(&scene, "disk.raw", "out.raw");
-    // Through a link, the file that it leads to.
+    // Through a link, the file that it leads to. It stays as open as it is.
     fs::write(scene.path("real.raw"), "old").unwrap();
     symlink("real.raw", scene.path("link.raw")).unwrap();
-    scene.ok("image export file://~/store:a -o link.raw");
-    assert!(fs::symlink_metadata(scene.path("link.raw")).unwrap().is_symlink());
-    assert_same(&scene, "disk.raw", "real.raw");
+    for mode in [0o600, 0o640] {
+        fs::set_permissions(scene.path("real.raw"), fs::Permissions::from_mode(mode)).unwrap();
+        scene.ok("image export file://~/store:a -o link.raw");
+        assert!(fs::symlink_metadata(scene.path("link.raw")).unwrap().is_symlink());
+        assert_same(&scene, "disk.raw", "real.raw");
+        assert_eq!(fs::metadata(scene.path("real.raw")).unwrap().permissions().mode() & 0o777, mode);
+    }
     let names = ["disk.raw", "link.raw", "out.raw", "real.raw", "store"];
     assert_eq!(scene.names(""), names);
 }

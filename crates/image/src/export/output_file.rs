@@ -5,10 +5,10 @@ use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, openat};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -18,6 +18,12 @@ const DRAWN: usize = 6;
 
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
+
+/// The permissions by which a file can be written by its owner.
+const WRITABLE: u32 = 0o600;
+
+/// The permissions that a file keeps when another one takes its place.
+const PERMISSIONS: u32 = 0o777;
 
 /// The place of an output, to which no symbolic link of another user leads.
 #[derive(Debug)]
@@ -63,6 +69,13 @@ impl Place {
     pub(super) fn path(&self) -> &Path {
         self.entry.path()
     }
+
+    /// The permissions of the file that is replaced. Those of a file of another user do not count: that user may have
+    /// been first at this place.
+    fn permissions(&self) -> Option<u32> {
+        let found = self.found.as_ref().filter(|found| found.is_file() && is_trusted(found))?;
+        Some(found.mode() & PERMISSIONS)
+    }
 }
 
 fn check_kind(found: &Metadata, path: &Path) -> Result<()> {
@@ -83,6 +96,8 @@ pub struct OutputFile {
     made: Made,
     directory: GuardedDir,
     name: OsString,
+    /// The permissions that it gets in the end; none where those that it was made with are right.
+    permissions: Option<u32>,
     /// The path as it was given, for messages.
     given: PathBuf,
 }
@@ -122,13 +137,16 @@ impl OutputFile {
         if place.is_block_device() {
             return Err(Error::invalid("is a block device").about(given.display()).remedy("name a file"));
         }
+        let permissions = place.permissions();
         let failed = |e| Error::io("cannot create", e).about(given.display());
         let directory = place.entry.open_directory().map_err(failed)?;
         remove_abandoned(&directory);
-        let made = unnamed_in(&directory);
-        let made = made.map_or_else(|| named_in(&directory).map(Made::Named), Ok).map_err(failed)?;
+        // Never more open than it is in the end.
+        let mode = permissions.map_or(MODE, |kept| MODE & kept | WRITABLE);
+        let made = unnamed_in(&directory, mode);
+        let made = made.map_or_else(|| named_in(&directory, mode).map(Made::Named), Ok).map_err(failed)?;
         let name = place.entry.name().to_owned();
-        Ok(Self { made, directory, name, given: place.given })
+        Ok(Self { made, directory, name, permissions, given: place.given })
     }
 
     /// Makes a file of what `content` writes; how many bytes it has.
@@ -168,6 +186,9 @@ impl OutputFile {
     pub fn keep(self) -> Result<()> {
         let failed = |e| Error::io("cannot create", e).about(self.given.display());
         let file = self.made.file();
+        if let Some(mode) = self.permissions {
+            file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
+        }
         // Before it has its name: a power cut must not leave an empty file where an older one was.
         file.sync_data().map_err(failed)?;
         match self.made {
@@ -193,9 +214,9 @@ fn way_into(directory: &GuardedDir) -> PathBuf {
 }
 
 /// Makes a file without a name; `None` where the file system makes none, or nothing could give it a name.
-fn unnamed_in(directory: &GuardedDir) -> Option<Made> {
+fn unnamed_in(directory: &GuardedDir, mode: u32) -> Option<Made> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = File::from(openat(directory.handle(), ".", flags, Mode::from_raw_mode(MODE)).ok()?);
+    let file = File::from(openat(directory.handle(), ".", flags, Mode::from_raw_mode(mode)).ok()?);
     // While it gets its name, no other export takes it for abandoned.
     flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -203,9 +224,9 @@ fn unnamed_in(directory: &GuardedDir) -> Option<Made> {
 }
 
 /// Makes a file with a temporary name, and locks it.
-fn named_in(directory: &GuardedDir) -> io::Result<NamedTempFile> {
+fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
     let mut options = File::options();
-    options.read(true).write(true).create_new(true).mode(MODE);
+    options.read(true).write(true).create_new(true).mode(mode);
     loop {
         // Not `tempfile_in`: its errors name the temporary file, which nobody asked for.
         let temporary = tempfile::Builder::new()
@@ -270,12 +291,13 @@ mod tests {
         let path = dir.path().join("out");
         let open = || GuardedDir::open(dir.path()).unwrap();
         let directory = open();
-        let named = || Some(Made::Named(named_in(&directory).unwrap()));
-        let unnamed = || unnamed_in(&directory);
+        let named = || Some(Made::Named(named_in(&directory, MODE).unwrap()));
+        let unnamed = || unnamed_in(&directory, MODE);
         let output = |made| OutputFile {
             made,
             directory: open(),
             name: "out".into(),
+            permissions: None,
             given: path.clone(),
         };
         for make in [&named as &dyn Fn() -> Option<Made>, &unnamed] {
@@ -312,7 +334,7 @@ mod tests {
         fs::create_dir(at(".headstart-folder")).unwrap();
         std::os::unix::fs::symlink("headstart-abCD12", at(".headstart-linked")).unwrap();
         let directory = GuardedDir::open(dir.path()).unwrap();
-        let held = named_in(&directory).unwrap();
+        let held = named_in(&directory, MODE).unwrap();
         OutputFile::create(&at("out")).unwrap();
         let mut left: Vec<String> = [
             ".headstart",
@@ -327,6 +349,34 @@ mod tests {
         left.push(held.path().file_name().unwrap().to_str().unwrap().to_owned());
         left.sort();
         assert_eq!(names(dir.path()), left);
+    }
+
+    #[test]
+    fn a_file_has_the_permissions_of_the_one_that_it_replaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+        let write = || OutputFile::write(&path, |out| Ok(out.write_all(b"x")?)).unwrap();
+        write();
+        let new = mode();
+        for (is, stays) in [(0o600, 0o600), (0o640, 0o640), (0o400, 0o400), (0o666, 0o666), (0o4755, 0o755)] {
+            fs::set_permissions(&path, Permissions::from_mode(is)).unwrap();
+            let begun = OutputFile::create(&path).unwrap();
+            let while_made = begun.file().metadata().unwrap().mode() & 0o777;
+            assert_eq!(while_made & !(stays | 0o600), 0, "{while_made:o} for {stays:o}");
+            drop(begun);
+            write();
+            assert_eq!(mode(), stays);
+        }
+        if !rustix::process::geteuid().is_root() {
+            let _ = io::stderr().write_all(b"SKIPPED in part: only root gives files away\n");
+            return;
+        }
+        // Another user that was there first does not open it.
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+        write();
+        assert_eq!((mode(), fs::metadata(&path).unwrap().uid()), (new, 0));
     }
 
     #[test]
