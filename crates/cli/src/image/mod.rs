@@ -141,9 +141,9 @@ pub(crate) struct Export {
     /// Where to write the disk
     #[arg(long, short)]
     output: PathBuf,
-    /// raw (sparse) or qcow2
-    #[arg(long, default_value = "raw")]
-    format: DiskFormat,
+    /// raw (sparse) or qcow2 [default: raw]
+    #[arg(long)]
+    format: Option<DiskFormat>,
     #[command(flatten)]
     threads: Threads,
 }
@@ -205,14 +205,15 @@ impl Export {
         let ending = self.output.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let named =
             ["qcow2", "vmdk", "vhd", "vhdx", "vdi"].into_iter().find(|it| ending.eq_ignore_ascii_case(it));
-        if let (Some(named), DiskFormat::Raw) = (named, self.format) {
+        if let (Some(named), None) = (named, self.format) {
             let place = self.output.display();
             tracing::warn!(
                 "{place} becomes a raw disk, though it is called .{named}; there is --format qcow2"
             );
         }
         let image = OpenImage::open(&self.image)?;
-        let report = export_disk(image.disk(), &self.output, self.format, self.threads.number(), progress)
+        let format = self.format.unwrap_or(DiskFormat::Raw);
+        let report = export_disk(image.disk(), &self.output, format, self.threads.number(), progress)
             .map_err(|e| e.about(&self.image))?;
         Ok(Box::new(Exported::new(&self.output, report)))
     }

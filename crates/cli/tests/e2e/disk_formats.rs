@@ -68,6 +68,9 @@ fn the_format_can_be_told() {
     let exported = scene.run("image export file://~/store:container -o container.qcow2");
     assert!(exported.status == Some(0) && exported.stderr.contains("becomes a raw disk"), "{exported}");
     assert_same(&scene, "disk.qcow2", "container.qcow2");
+    // Whoever says so wants it.
+    let exported = scene.ok("image export file://~/store:container -o container.qcow2 --format raw");
+    assert!(!exported.stderr.contains("warning"), "{exported}");
 }
 
 fn without_qemu_img(scene: &Scene, words: &str) -> Run {
