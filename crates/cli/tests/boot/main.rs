@@ -201,9 +201,12 @@ impl Host {
             let serial = String::from_utf8_lossy(&fs::read(&serial).unwrap_or_default()).into_owned();
             let lines: Vec<_> = serial.lines().collect();
             let tail = lines[lines.len().saturating_sub(40)..].join("\n");
-            let attach = attached.said();
+            let (attach, metrics) = (attached.said(), attached.metrics().text);
+            let requests: Vec<_> =
+                metrics.lines().filter(|line| line.starts_with("headstart_request")).collect();
             panic!(
-                "{what}: {status}\n{said}\n--- attach said\n{attach}\n--- end of the serial output\n{tail}"
+                "{what}: {status}\n{said}\n--- attach said\n{attach}\n{}\n--- end of the serial output\n{tail}",
+                requests.join("\n")
             );
         }
         let words: Vec<_> = said.split_whitespace().collect();
