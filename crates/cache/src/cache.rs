@@ -29,13 +29,6 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// How long what was said of a disk that takes nothing is not said again, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-/// Beyond the limit by this part of it, an insert waits for another thread or process that evicts.
-const EXCESS: u64 = 8;
-
-/// The longest wait of an insert for another process that evicts, and how often it waits.
-const INSERT_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 });
-const INSERT_WAITS: usize = 8;
-
 /// The longest wait for another thread or process that evicts, before a sidecar is made.
 const BESIDE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
 
@@ -446,25 +439,15 @@ impl Cache {
             return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
         }
         let Some(limit) = self.settings.size_limit else { return Ok(()) };
-        let is_above = |limit: u64| self.state.taken_bytes().saturating_add(bytes) > limit;
-        let most = limit.saturating_add(limit / EXCESS);
-        for waits in 0..=INSERT_WAITS {
-            if !is_above(limit) {
-                return Ok(());
-            }
-            if evict::evict(self, target_for(limit, bytes))?.is_some() {
-                return if is_above(limit) { Err(self.is_full()) } else { Ok(()) };
-            }
-            // Another evicts: a little too much for a moment is better than to wait for it. But an eviction of many
-            // blobs takes long, and many insert meanwhile.
-            if !is_above(most) {
-                return Ok(());
-            }
-            if waits < INSERT_WAITS {
-                evict::wait(self, INSERT_PATIENCE)?;
-            }
+        let is_too_much = || self.state.taken_bytes().saturating_add(bytes) > limit;
+        if !is_too_much() {
+            return Ok(());
         }
-        Err(self.is_crowded_out())
+        match evict::evict(self, target_for(limit, bytes))? {
+            Some(_) if is_too_much() => Err(self.is_full()),
+            // Another evicts: a little too much for a moment is better than to wait for it.
+            _ => Ok(()),
+        }
     }
 
     /// Makes sure that a sidecar of `bytes` may be made. A sidecar may be far longer than what came of its blob, and a
@@ -485,12 +468,6 @@ impl Cache {
     pub(crate) fn has_free_room(&self, bytes: u64) -> bool {
         let taken = self.state.taken_bytes().saturating_add(bytes);
         self.settings.size_limit.is_none_or(|limit| taken <= limit - limit / SLACK)
-    }
-
-    /// The error of a cache whose evictor does not end.
-    fn is_crowded_out(&self) -> Error {
-        let cause = "the cache is full, and who evicts from it does not end";
-        Error::new(ErrorKind::NoSpace, cause).about(self.dir().display())
     }
 
     /// The error of a cache in which nothing may be evicted.

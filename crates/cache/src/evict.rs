@@ -227,19 +227,15 @@ pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
     evict_within(cache, target, Duration::from_secs(30))
 }
 
-/// Waits for the end of whoever evicts now, in another process no longer than `patience`.
-pub(crate) fn wait(cache: &Cache, patience: Duration) -> Result<()> {
-    // Threads of this process wait on the mutex, others on the lock.
-    let evictor = lock(&cache.evictor);
-    if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, patience)? {
-        locks::unlock(&evictor.0, &(0..1));
-    }
-    Ok(())
-}
-
 /// Evicts as [`evict_patiently`] does, but waits no longer than `patience`.
 pub(crate) fn evict_within(cache: &Cache, target: u64, patience: Duration) -> Result<Evicted> {
-    wait(cache, patience)?;
+    {
+        // Threads of this process wait on the mutex, others on the lock.
+        let evictor = lock(&cache.evictor);
+        if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, patience)? {
+            locks::unlock(&evictor.0, &(0..1));
+        }
+    }
     evict(cache, target)?.ok_or_else(|| {
         Error::new(ErrorKind::Conflict, "another process evicts already")
             .about(cache.dir().display())

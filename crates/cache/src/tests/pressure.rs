@@ -128,35 +128,6 @@ fn the_disk_is_tried_again_after_a_while() {
     assert_eq!(blob.local_bytes(), 10 * UNIT);
 }
 
-/// An eviction of many blobs takes a second and longer, in which others go on inserting.
-#[test]
-fn inserts_beside_an_evictor_pass_the_size_limit_by_an_eighth() {
-    const LIMIT: u64 = 4 << 20;
-    const MOST: u64 = LIMIT + LIMIT / 8;
-    let dir = tempfile::tempdir().unwrap();
-    let sample = Sample::new(12 << 20, 1);
-    let cache = open(dir.path(), Some(LIMIT));
-    let blob = cache.blob(&sample.plain("a")).unwrap();
-    let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
-    assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
-    for range in ByteRange::between(0, 8 << 20).parts(4 * UNIT) {
-        sample.fill(&blob, range);
-        assert!(sample.reads(&blob, range));
-        assert!(cache.state.taken_bytes() <= MOST, "{}", cache.state.taken_bytes());
-    }
-    // One that does not end is gone round: what comes stays in memory.
-    assert!(cache.state.taken_bytes() > LIMIT && cache.counters().bypassed_bytes > 0);
-    // One that ends makes room.
-    locks::unlock(&evicting, &(0..1));
-    cache.bypass_ended();
-    let bypassed = cache.counters().bypassed_bytes;
-    for range in ByteRange::between(8 << 20, 12 << 20).parts(4 * UNIT) {
-        sample.fill(&blob, range);
-        assert!(cache.state.taken_bytes() <= LIMIT, "{}", cache.state.taken_bytes());
-    }
-    assert_eq!(cache.counters().bypassed_bytes, bypassed);
-}
-
 /// Bytes that the file system holds for all files of the cache.
 fn all_blocks(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
