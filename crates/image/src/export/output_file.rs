@@ -2,7 +2,7 @@
 
 use headstart_block::guarded::{Access, Entry, GuardedDir, is_trusted};
 use headstart_block::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, flock, linkat, openat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, fchown, flock, getxattr, linkat, openat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
@@ -19,11 +19,13 @@ const DRAWN: usize = 6;
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
 
-/// The permissions by which a file can be written by its owner.
-const WRITABLE: u32 = 0o600;
+/// The permissions of a file that is not for everybody, while it is made.
+const CLOSED: u32 = 0o600;
 
-/// The permissions that a file keeps when another one takes its place.
-const PERMISSIONS: u32 = 0o777;
+/// The permission of all users to read a file, those of its owner, and those of its owner and its group.
+const READ_BY_ALL: u32 = 0o004;
+const OWNERS: u32 = 0o700;
+const OWNERS_AND_GROUPS: u32 = 0o770;
 
 /// The place of an output, to which no symbolic link of another user leads.
 #[derive(Debug)]
@@ -70,11 +72,43 @@ impl Place {
         self.entry.path()
     }
 
-    /// The permissions of the file that is replaced. Those of a file of another user do not count: that user may have
-    /// been first at this place.
-    fn permissions(&self) -> Option<u32> {
-        let found = self.found.as_ref().filter(|found| found.is_file() && is_trusted(found))?;
-        Some(found.mode() & PERMISSIONS)
+    /// The permissions that a new file gets in the place of one that not everybody could read. In the place of one of
+    /// another user, or with another name, it is for its user alone: that user may have been first at this place.
+    fn kept(&self) -> Option<Kept> {
+        let found = self.found.as_ref().filter(|found| found.is_file() && found.mode() & READ_BY_ALL == 0)?;
+        if !is_trusted(found) || found.nlink() > 1 {
+            return Some(Kept { mode: CLOSED, group: found.gid() });
+        }
+        // Where there is a list of users, the group's permissions are the most that any of them has.
+        let counting = if self.has_access_list() { OWNERS } else { OWNERS_AND_GROUPS };
+        Some(Kept { mode: found.mode() & counting, group: found.gid() })
+    }
+
+    fn has_access_list(&self) -> bool {
+        let mut list = [0; 1024];
+        let found = self.entry.look().map(|file| {
+            let way = format!("/proc/self/fd/{}", file.as_raw_fd());
+            getxattr(way, "system.posix_acl_access", &mut list[..])
+        });
+        !matches!(found, Ok(Err(Errno::NODATA | Errno::OPNOTSUPP)))
+    }
+}
+
+/// Permissions that a file keeps when another one takes its place.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    mode: u32,
+    /// The group that its permissions are about.
+    group: u32,
+}
+
+impl Kept {
+    /// Gives them to a file of this user's; to the user alone, where it cannot be given to the group.
+    fn apply(self, file: &File) -> io::Result<()> {
+        let is_groups = file.metadata()?.gid() == self.group
+            || fchown(file, None, Some(Gid::from_raw(self.group))).is_ok();
+        let mode = if is_groups { self.mode } else { self.mode & OWNERS };
+        file.set_permissions(Permissions::from_mode(mode))
     }
 }
 
@@ -97,7 +131,7 @@ pub struct OutputFile {
     directory: GuardedDir,
     name: OsString,
     /// The permissions that it gets in the end; none where those that it was made with are right.
-    permissions: Option<u32>,
+    kept: Option<Kept>,
     /// The path as it was given, for messages.
     given: PathBuf,
 }
@@ -137,16 +171,15 @@ impl OutputFile {
         if place.is_block_device() {
             return Err(Error::invalid("is a block device").about(given.display()).remedy("name a file"));
         }
-        let permissions = place.permissions();
+        let kept = place.kept();
         let failed = |e| Error::io("cannot create", e).about(given.display());
         let directory = place.entry.open_directory().map_err(failed)?;
         remove_abandoned(&directory);
-        // Never more open than it is in the end.
-        let mode = permissions.map_or(MODE, |kept| MODE & kept | WRITABLE);
+        let mode = if kept.is_some() { CLOSED } else { MODE };
         let made = unnamed_in(&directory, mode);
         let made = made.map_or_else(|| named_in(&directory, mode).map(Made::Named), Ok).map_err(failed)?;
         let name = place.entry.name().to_owned();
-        Ok(Self { made, directory, name, permissions, given: place.given })
+        Ok(Self { made, directory, name, kept, given: place.given })
     }
 
     /// Makes a file of what `content` writes; how many bytes it has.
@@ -186,8 +219,8 @@ impl OutputFile {
     pub fn keep(self) -> Result<()> {
         let failed = |e| Error::io("cannot create", e).about(self.given.display());
         let file = self.made.file();
-        if let Some(mode) = self.permissions {
-            file.set_permissions(Permissions::from_mode(mode)).map_err(failed)?;
+        if let Some(kept) = self.kept {
+            kept.apply(file).map_err(failed)?;
         }
         // Before it has its name: a power cut must not leave an empty file where an older one was.
         file.sync_data().map_err(failed)?;
@@ -297,7 +330,7 @@ mod tests {
             made,
             directory: open(),
             name: "out".into(),
-            permissions: None,
+            kept: None,
             given: path.clone(),
         };
         for make in [&named as &dyn Fn() -> Option<Made>, &unnamed] {
@@ -352,31 +385,69 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_permissions_of_the_one_that_it_replaces() {
+    fn a_file_in_the_place_of_one_that_not_everybody_could_read_is_no_more_open() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+        let set_mode = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let write = || OutputFile::write(&path, |out| Ok(out.write_all(b"x")?)).unwrap();
         write();
         let new = mode();
-        for (is, stays) in [(0o600, 0o600), (0o640, 0o640), (0o400, 0o400), (0o666, 0o666), (0o4755, 0o755)] {
-            fs::set_permissions(&path, Permissions::from_mode(is)).unwrap();
+        let stay = [(0o600, 0o600), (0o640, 0o640), (0o660, 0o660), (0o400, 0o400), (0o4750, 0o750)];
+        for (is, stays) in stay.into_iter().chain([0o644, 0o666, 0o755].map(|is| (is, new))) {
+            set_mode(is);
             let begun = OutputFile::create(&path).unwrap();
             let while_made = begun.file().metadata().unwrap().mode() & 0o777;
             assert_eq!(while_made & !(stays | 0o600), 0, "{while_made:o} for {stays:o}");
             drop(begun);
             write();
-            assert_eq!(mode(), stays);
+            assert_eq!(mode(), stays, "{is:o}");
         }
+        // A file that has another name, too, may be there because of another user.
+        set_mode(0o660);
+        fs::hard_link(&path, dir.path().join("other")).unwrap();
+        write();
+        assert_eq!(mode(), 0o600);
         if !rustix::process::geteuid().is_root() {
             let _ = io::stderr().write_all(b"SKIPPED in part: only root gives files away\n");
             return;
         }
-        // Another user that was there first does not open it.
-        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
-        std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+        let chown = |owner, group| std::os::unix::fs::chown(&path, owner, group).unwrap();
+        // Permissions of a group are given to that group.
+        set_mode(0o660);
+        chown(None, Some(54_321));
         write();
-        assert_eq!((mode(), fs::metadata(&path).unwrap().uid()), (new, 0));
+        assert_eq!((mode(), fs::metadata(&path).unwrap().gid()), (0o660, 54_321));
+        // Another user that was there first does not open it.
+        set_mode(0o660);
+        chown(Some(54_321), None);
+        write();
+        assert_eq!((mode(), fs::metadata(&path).unwrap().uid()), (0o600, 0));
+    }
+
+    #[test]
+    fn a_list_of_users_opens_a_file_to_no_group() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("out");
+        fs::write(&path, "old").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        // Version 2: the owner rw, user 7777 rw, the group nothing, all of them rw at most, others nothing.
+        let list =
+            [(1_u16, 6_u16, u32::MAX), (2, 6, 7777), (4, 0, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)];
+        let mut bytes = 2_u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in list {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        let name = "system.posix_acl_access";
+        if rustix::fs::setxattr(&path, name, &bytes, rustix::fs::XattrFlags::empty()).is_err() {
+            let _ = io::stderr().write_all(b"SKIPPED: the file system keeps no lists of users\n");
+            return;
+        }
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        OutputFile::write(&path, |out| Ok(out.write_all(b"x")?)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     }
 
     #[test]

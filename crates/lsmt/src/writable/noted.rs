@@ -200,11 +200,30 @@ fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
     for number in (0..EARLIER).rev().filter(|number| names.contains(&numbered(*number))) {
         directory.rename(&numbered(number), &numbered(number + 1))?;
     }
-    Ok(())
+    directory.sync()
 }
 
-/// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros.
+/// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros. Earlier
+/// copies move on only for one that is whole: a full disk takes none of them away.
 fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &str) -> Result<bool> {
+    let new = format!("{name}.new");
+    let copied = copy_tail(directory, file, from, &new).and_then(|is_copied| {
+        if is_copied {
+            keep_earlier(directory, name)?;
+            directory.rename(&new, name)?;
+            directory.sync()?;
+        }
+        Ok(is_copied)
+    });
+    if copied.is_err() {
+        // Best effort: where there was no room for it, there is none for half of it.
+        let _ = directory.remove(&new);
+    }
+    copied
+}
+
+/// Copies what is behind byte `from` of a file to a new file, durably; makes none where it is nothing or zeros.
+fn copy_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, new: &str) -> Result<bool> {
     let (mut at, len) = (from, file.len()?);
     let mut copy: Option<Box<dyn LogFile>> = None;
     let mut bytes = Vec::new();
@@ -212,18 +231,15 @@ fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &st
         bytes.resize(usize::try_from(len - at).map_or(CHUNK, |left| left.min(CHUNK)), 0);
         file.read_at(&mut bytes, at)?;
         if copy.is_none() && bytes.iter().any(|byte| *byte != 0) {
-            keep_earlier(directory, name)?;
-            copy = Some(directory.create(name)?);
+            copy = Some(directory.create(new)?);
         }
         if let Some(copy) = &copy {
             copy.write_at(&bytes, at - from)?;
         }
         at += bytes.len() as u64;
     }
-    let Some(copy) = copy else { return Ok(false) };
-    copy.sync()?;
-    directory.sync()?;
-    Ok(true)
+    copy.as_ref().map_or(Ok(()), |copy| copy.sync())?;
+    Ok(copy.is_some())
 }
 
 /// Checks that a log names no sectors behind the disk's end.

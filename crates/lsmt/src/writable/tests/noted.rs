@@ -282,6 +282,40 @@ fn earlier_copies_of_what_was_cut_off_are_kept() {
     assert_eq!(kept.collect::<Vec<_>>(), names);
 }
 
+/// A disk without room takes no earlier copy away, however often that is tried.
+#[test]
+fn a_copy_that_cannot_be_written_leaves_the_earlier_ones() {
+    let machine = Machine::default();
+    let mut damaged = Vec::new();
+    for round in 1..=2 {
+        if round == 1 {
+            drop(create(&machine));
+        }
+        let disk = open(&machine).unwrap();
+        write_sectors(&disk, 0..2);
+        disk.note_logs().unwrap();
+        drop(disk);
+        let mut index = machine.contents("index");
+        let last = index.len() - 32;
+        index[last..].fill(round);
+        machine.put("index", &index);
+        damaged.insert(0, index[last..].to_vec());
+        if round == 2 {
+            for _ in 0..5 {
+                machine.arm(0, Fault::Full);
+                WritableDisk::repair_in(&machine).unwrap_err();
+                machine.repair();
+                assert_eq!(machine.contents(TORN), damaged[1]);
+                assert_eq!(machine.contents("index"), index);
+                let names = machine.directory().list().unwrap();
+                assert_eq!(names.iter().filter(|name| name.starts_with(TORN)).count(), 1, "{names:?}");
+            }
+        }
+        WritableDisk::repair_in(&machine).unwrap();
+    }
+    assert_eq!([TORN, "index.torn.1"].map(|name| machine.contents(name)), *damaged);
+}
+
 /// A log is of no use without the data that it names.
 #[test]
 fn a_pair_without_a_header_is_not_repaired() {
