@@ -39,6 +39,9 @@ const NEW_SIDECAR: &str = "new.tmp";
 const OWN: [&str; 9] =
     [LOCK, EVICT_LOCK, NEW_SIDECAR, "images", "links", "pinned", "traces", "plans", "lost+found"];
 
+/// The permissions of other users and groups to make entries in a directory.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
 /// The directories among them that disks and agents read and believe.
 const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
@@ -133,14 +136,16 @@ fn options() -> fs::OpenOptions {
 /// is refused where they may write to it. One of root's that another user uses stays as it is, and so does one where
 /// each user owns what it made: files in it are closed, each by itself.
 fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
-    let path = own.path();
-    let is_cache = was_there || Directory::foreign_entry(path).is_none();
-    let was_used = was_there || own.names().is_ok_and(|names| !names.is_empty());
-    if is_cache && private::close(own.handle()).is_ok_and(|closed| closed) && was_used {
-        tracing::warn!(dir = %path.display(), "other users could look into the cache; now they cannot");
+    let found = own.handle().metadata();
+    let is_cache = was_there || Directory::foreign_entry(own.path()).is_none();
+    if is_cache && private::close(own.handle()).is_ok_and(|closed| closed) {
+        // Only one that its user made for this alone is closed without a word.
+        let is_used = was_there || own.names().is_ok_and(|names| !names.is_empty());
+        if is_used || found.as_ref().is_ok_and(|found| found.mode() & WRITABLE_BY_OTHERS != 0) {
+            tracing::warn!(dir = %own.path().display(), "other users could look into the cache; now they cannot");
+        }
     }
-    let is_roots =
-        own.handle().metadata().is_ok_and(|found| found.uid() != rustix::process::geteuid().as_raw());
+    let is_roots = found.is_ok_and(|found| found.uid() != rustix::process::geteuid().as_raw());
     if is_roots { Ok(()) } else { own.check_names_stay() }
 }
 
@@ -178,9 +183,13 @@ impl Directory {
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
         // It decides what is read from it: what is there was verified when it came.
-        close_to_others(&GuardedDir::open_own(path)?, was_there)?;
+        let own = GuardedDir::open_own(path)?;
         // Another user may have left these while that was possible, or may do so where each user owns what it made.
-        BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)))?;
+        // Before anything is changed, and again once nobody else can change it.
+        let check_believed = || BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)));
+        check_believed()?;
+        close_to_others(&own, was_there)?;
+        check_believed()?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
         check_own_file(&lock, &path.join(LOCK))?;

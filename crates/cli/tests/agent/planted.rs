@@ -186,10 +186,13 @@ fn certificates_of_another_user_and_directories_that_others_may_write_to_are_ref
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a --host b");
     let words = with_credentials("cluster/hosts/a");
+    set_mode(&scene, "cluster/hosts/a", 0o777);
+    refused(&scene, &words, &["cluster/hosts/a", "other users may write to it", "chmod go-w"]);
+    // Where each user owns what it made, as in a secret that Kubernetes mounts, the files are checked.
+    set_mode(&scene, "cluster/hosts/a", 0o1777);
+    start(&scene, "a", "cluster/hosts/a", "").stop();
+    set_mode(&scene, "cluster/hosts/a", 0o700);
     for (mode, remedy) in [(0o777, "chmod go-w"), (0o1777, "a directory of your own in it")] {
-        set_mode(&scene, "cluster/hosts/a", mode);
-        refused(&scene, &words, &["cluster/hosts/a", "other users may write to it", remedy]);
-        set_mode(&scene, "cluster/hosts/a", 0o700);
         set_mode(&scene, "cluster", mode);
         let of_authority = format!("{words} --authority ~/cluster");
         refused(&scene, &of_authority, &["cluster", "other users may write to it", remedy]);
