@@ -298,12 +298,13 @@ impl Store for Registry {
         })
     }
 
-    /// Asks only about it, as a check does: the registry says of which digest it is. One that does not, or says
-    /// something else, is asked for it.
     fn has_let_nobody_in(&self) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.auth.lacks_token())
+        // A mirror that asks for a token says nothing of who may read here.
+        self.origin.auth.lacks_token()
     }
 
+    /// Asks only about it, as a check does: the registry says of which digest it is. One that does not, or says
+    /// something else, is asked for it.
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
         let wanted = match selector {
             Selector::Digest(digest) => *digest,
