@@ -300,6 +300,7 @@ fn an_agent_that_ends_starts_no_process_again() {
         assert!(Instant::now() < until, "the disk's process does not end");
         std::thread::sleep(Duration::from_millis(1));
     }
+    signal(&own, Signal::TERM);
     signal(&own, Signal::CONT);
     agent.stop();
     assert!(!agent.is_served("vm"));

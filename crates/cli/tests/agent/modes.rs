@@ -29,7 +29,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     let mut next = 0;
     while let Some(path) = found.get(next).cloned() {
         if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
-            found.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            found.extend(fs::read_dir(&path).into_iter().flatten().flatten().map(|entry| entry.path()));
         }
         next += 1;
     }

@@ -53,11 +53,30 @@ fn over_nbd_from_a_web_server_and_what_it_writes_stays() {
 fn over_vhost_user_from_the_cache() {
     let Some(host) = Host::get() else { return };
     let first = host.first_boot();
-    let attached = host.attach("--writable ~/vhost --vhost-user ~/vhost.sock");
     let disk = format!("vhost-user:{}", host.scene.path("vhost.sock").display());
-    let boot = host.boot("over vhost-user-blk", attached, &disk, |_| ());
+    let boot = |dir: &str| {
+        let attached = host.attach(&format!("--writable ~/{dir} --vhost-user ~/vhost.sock"));
+        host.try_boot("over vhost-user-blk", attached, &disk, |_| ())
+    };
+    let boot = boot("vhost").or_else(|failed| {
+        if !goes_round_in_circles(&failed) {
+            return Err(failed);
+        }
+        let _ = writeln!(std::io::stderr(), "once more, in QEMU's own emulation: {failed}");
+        boot("again")
+    });
+    let boot = boot.unwrap_or_else(|failed| panic!("{failed}"));
     assert_eq!(boot.number, 1);
     assert!(boot.fetched < first.fetched / 10, "{boot:?} after {first:?}");
+}
+
+/// `true` if a guest that did not come up was not waiting for its disk, but busy, in QEMU's own emulation: that keeps
+/// code that it has translated, and does not see what a vhost-user server writes over it (see `scripts/boot-vm`).
+fn goes_round_in_circles(failed: &str) -> bool {
+    let accelerator = fs::read_to_string(repository().join("target/accelerator")).unwrap_or_default();
+    let percent = failed.split_once("QEMU took ").and_then(|(_, rest)| rest.split_once(" %"));
+    let is_busy = percent.and_then(|(percent, _)| percent.parse::<u32>().ok()).is_some_and(|it| it >= 50);
+    is_busy && accelerator.trim_end().ends_with(" tcg")
 }
 
 #[test]
@@ -166,9 +185,21 @@ impl Host {
     /// detaches it.
     #[track_caller]
     fn boot(&self, what: &str, attached: Attached, disk: &str, look: impl FnOnce(&Attached)) -> Boot {
+        self.try_boot(what, attached, disk, look).unwrap_or_else(|failed| panic!("{failed}"))
+    }
+
+    /// As [`boot`](Self::boot); everything that is known of a guest that does not come up.
+    #[track_caller]
+    fn try_boot(
+        &self,
+        what: &str,
+        attached: Attached,
+        disk: &str,
+        look: impl FnOnce(&Attached),
+    ) -> Result<Boot, String> {
         let _alone = lock(&self.booting);
         let sent_before = self.sent();
-        let (seconds, number) = self.run_guest(what, &attached, disk);
+        let (seconds, number) = self.run_guest(what, &attached, disk)?;
         let (fetched, metrics) = (self.sent() - sent_before, attached.metrics());
         assert_eq!(metrics.sum("headstart_request_errors_total", &[]), 0.0, "{}", metrics.text);
         assert!(metrics.requests("write") > 0.0 && metrics.requests("flush") > 0.0, "{}", metrics.text);
@@ -184,12 +215,12 @@ impl Host {
             self.stored as f64 / 1e6,
             100.0 * metrics.requests("hit") / reads,
         );
-        Boot { number, fetched }
+        Ok(Boot { number, fetched })
     }
 
     /// What `scripts/boot-vm` says: the seconds that it took, and the number of the boot.
     #[track_caller]
-    fn run_guest(&self, what: &str, attached: &Attached, disk: &str) -> (String, u32) {
+    fn run_guest(&self, what: &str, attached: &Attached, disk: &str) -> Result<(String, u32), String> {
         let serial = self.scene.path("serial");
         let _ = fs::remove_file(&serial);
         let mut command = Command::new(repository().join("scripts/boot-vm"));
@@ -204,14 +235,14 @@ impl Host {
             let (attach, metrics) = (attached.said(), attached.metrics().text);
             let requests: Vec<_> =
                 metrics.lines().filter(|line| line.starts_with("headstart_request")).collect();
-            panic!(
+            return Err(format!(
                 "{what}: {status}\n{said}\n--- attach said\n{attach}\n{}\n--- end of the serial output\n{tail}",
                 requests.join("\n")
-            );
+            ));
         }
         let words: Vec<_> = said.split_whitespace().collect();
         let [seconds, _since_kernel, "boot", number] = words[..] else { panic!("{what}: {said}") };
-        (seconds.to_owned(), number.parse().unwrap())
+        Ok((seconds.to_owned(), number.parse().unwrap()))
     }
 
     /// Bytes that the web server sent so far.

@@ -42,7 +42,7 @@ fn a_stalled_handshake_is_given_up() {
     slow.stream.write_all(&[0, 0, 0]).unwrap();
     check_serves(&served);
     assert!(silent.is_closed() && slow.is_closed());
-    assert!(begun.elapsed() < Duration::from_secs(9), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     served.wait_until_empty();
 }
 
