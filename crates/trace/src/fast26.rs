@@ -30,10 +30,12 @@ use crate::npy::{self, Row};
 use crate::record::{Op, Record};
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
+use headstart_block::guarded::Entry;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The table of creations.
@@ -392,8 +394,13 @@ impl Exporter {
     /// Into `dir`, which is made.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is a data set already; what the operating system reports.
+    /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of another
+    /// user leads there; what the operating system reports.
     pub fn new(dir: &Path) -> Result<Self> {
+        match Entry::find(dir) {
+            Err(refused) if refused.kind() == ErrorKind::Denied => return Err(refused),
+            _ => {}
+        }
         if is_data_set(dir) {
             return Err(Error::new(ErrorKind::Conflict, "has a data set in it")
                 .about(dir.display())
@@ -424,11 +431,13 @@ impl Exporter {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(about)?;
         }
-        if path.exists() {
+        // Nothing is followed that has the name already.
+        let made = File::options().write(true).create_new(true).open(&path);
+        if made.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AlreadyExists) {
             return Err(Error::new(ErrorKind::Conflict, "is there already: a volume comes twice")
                 .about(path.display()));
         }
-        fs::write(&path, file).map_err(about)?;
+        made.and_then(|mut made| made.write_all(&file)).map_err(about)?;
         Ok(row)
     }
 

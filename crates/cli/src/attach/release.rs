@@ -6,6 +6,7 @@ use super::keep_base;
 use super::session::writable_of;
 use super::{Attach, RUNTIME_THREADS};
 use crate::report::{Outcome, Report, count};
+use futures::future::join_all;
 use headstart_agent::disks::{KeptImage, hold_pid_file, images_record};
 use headstart_block::{Error, Result};
 use headstart_disk::KnownImage;
@@ -50,12 +51,10 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let mut released = Ok(0);
-        for image in images {
-            // What fails for one image keeps no other from being given up.
-            let result = runtime.block_on(self.release_one(image, &settings, &record));
-            released = released.and_then(|released| result.map(|()| released + 1));
-        }
+        // What fails for one image keeps no other from being given up, and none waits for another.
+        let releases = images.into_iter().map(|image| self.release_one(image, &settings, &record));
+        let results = runtime.block_on(join_all(releases));
+        let released = results.into_iter().try_fold(0, |released, result| result.map(|()| released + 1));
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(Released { images: released? }))
     }

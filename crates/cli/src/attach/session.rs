@@ -271,10 +271,23 @@ impl Session {
 
     /// Gives up the images of disks that could not be served, and what was made for them.
     pub(super) fn give_up(&self) {
-        for disk in &self.disks {
+        self.at_once(|disk| {
             disk.hold.give_up();
             disk.take_back();
-        }
+        });
+    }
+
+    /// Does something for all disks at once: a store that does not answer is waited for as long as for one.
+    fn at_once(&self, act: impl Fn(&NamedDisk) + Sync) {
+        let act = &act;
+        std::thread::scope(|scope| {
+            for disk in &self.disks {
+                let thread = std::thread::Builder::new().name("leases".to_owned());
+                if thread.spawn_scoped(scope, move || act(disk)).is_err() {
+                    act(disk);
+                }
+            }
+        });
     }
 
     /// Ends all waiting and makes everything durable. The images are given up if the disks end `for_good`: those of
@@ -287,9 +300,9 @@ impl Session {
         for disk in &self.disks {
             let flushed = disk.disk.settle().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
-            if for_good {
-                disk.hold.release();
-            }
+        }
+        if for_good {
+            self.at_once(|disk| disk.hold.release());
         }
         if let Some(traces) = &self.traces {
             traces.stop();
