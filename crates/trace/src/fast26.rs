@@ -394,8 +394,8 @@ impl Exporter {
     /// Into `dir`, which is made.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of another
-    /// user leads there; what the operating system reports.
+    /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of
+    /// another user leads there; what the operating system reports.
     pub fn new(dir: &Path) -> Result<Self> {
         match Entry::find(dir) {
             Err(refused) if refused.kind() == ErrorKind::Denied => return Err(refused),

@@ -203,8 +203,8 @@ fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
     directory.sync()
 }
 
-/// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros. Earlier
-/// copies move on only for one that is whole: a full disk takes none of them away.
+/// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros.
+/// Earlier copies move on only for one that is whole: a full disk takes none of them away.
 fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &str) -> Result<bool> {
     let new = format!("{name}.new");
     let copied = copy_tail(directory, file, from, &new).and_then(|is_copied| {
