@@ -25,7 +25,7 @@ const LINKS_MAX: usize = 40;
 /// The flags of every open: nothing is followed, and nothing is asked of the server of what is opened.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// See the [module](self).
+/// An entry of a directory, to which no symbolic link of another user led.
 #[derive(Debug)]
 pub struct Entry {
     directory: File,
