@@ -19,7 +19,7 @@ pub(super) enum Ended {
         /// The last line of its log that is for people.
         words: Option<String>,
     },
-    /// It could not be started.
+    /// A process that could not be started.
     NotStarted(String),
 }
 

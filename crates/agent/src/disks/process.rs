@@ -59,9 +59,9 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
 /// The task of a process of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// It serves the disk.
+    /// Serving the disk.
     Serve,
-    /// It gives up the disk's images, and ends.
+    /// Giving up the disk's images, and ending.
     Release,
 }
 

@@ -58,7 +58,7 @@ fn reads_race_with_inserts_evictions_and_discards() {
                 }
             });
         }
-        // So that there is somebody to race with.
+        // So that the inserts race with reads.
         while hits.load(Ordering::Relaxed) == 0 && goes_on() {
             std::thread::yield_now();
         }

@@ -26,7 +26,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// What a request passes that others keep from running: the client and its driver, the disk's threads, the kernel's.
 const HANDS: u32 = 4;
 
-/// The longest time that somebody waited who now and then wrote a little to a file, until it is over.
+/// The longest wait of a thread that writes a little to a file now and then, until it is over.
 fn longest_pause(file: &Path, over: &AtomicBool) -> Duration {
     const REST: Duration = Duration::from_millis(10);
     let (mut longest, open) = (Duration::ZERO, File::create(file).unwrap());
@@ -40,7 +40,7 @@ fn longest_pause(file: &Path, over: &AtomicBool) -> Duration {
     longest
 }
 
-/// Kills, stops, starts and replaces an agent that has this disk, as long as somebody is busy with it, and three times
+/// Kills, stops, starts and replaces an agent that has this disk, as long as a client is busy with it, and three times
 /// at least. It finds the disk again each time, and the disk has been there all the while. Returns the longest that any
 /// request may have taken meanwhile.
 #[track_caller]

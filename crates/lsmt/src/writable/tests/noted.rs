@@ -45,6 +45,20 @@ fn closed(count: u8) -> Machine {
     machine
 }
 
+/// Writes to the disk and damages the last record of its log; the log then, and that record.
+fn damage_last(machine: &Machine, byte: u8) -> (Vec<u8>, Vec<u8>) {
+    let disk = open(machine).unwrap();
+    write_sectors(&disk, 0..2);
+    disk.note_logs().unwrap();
+    drop(disk);
+    let mut index = machine.contents("index");
+    let last = index.len() - 32;
+    index[last..].fill(byte);
+    machine.put("index", &index);
+    let torn = index[last..].to_vec();
+    (index, torn)
+}
+
 /// The content of the disk after `count` such writes.
 fn expected(count: u8) -> Vec<u8> {
     let mut all: Vec<_> = (1..=count).flat_map(|number| [number; 512]).collect();
@@ -261,17 +275,10 @@ fn earlier_copies_of_what_was_cut_off_are_kept() {
     drop(create(&machine));
     let mut copies = Vec::new();
     for round in 0..6_u8 {
-        let disk = open(&machine).unwrap();
-        write_sectors(&disk, 0..2);
-        disk.note_logs().unwrap();
-        drop(disk);
-        let mut index = machine.contents("index");
-        let last = index.len() - 32;
-        index[last..].fill(round + 1);
-        machine.put("index", &index);
+        let (_, torn) = damage_last(&machine, round + 1);
         let repaired = WritableDisk::repair_in(&machine).unwrap();
         assert_eq!(repaired[0].copy.as_deref(), Some(TORN));
-        copies.insert(0, index[last..].to_vec());
+        copies.insert(0, torn);
     }
     let names: Vec<_> =
         (0..4).map(|n| if n == 0 { TORN.to_owned() } else { format!("{TORN}.{n}") }).collect();
@@ -291,15 +298,8 @@ fn a_copy_that_cannot_be_written_leaves_the_earlier_ones() {
         if round == 1 {
             drop(create(&machine));
         }
-        let disk = open(&machine).unwrap();
-        write_sectors(&disk, 0..2);
-        disk.note_logs().unwrap();
-        drop(disk);
-        let mut index = machine.contents("index");
-        let last = index.len() - 32;
-        index[last..].fill(round);
-        machine.put("index", &index);
-        damaged.insert(0, index[last..].to_vec());
+        let (index, torn) = damage_last(&machine, round);
+        damaged.insert(0, torn);
         if round == 2 {
             for _ in 0..5 {
                 machine.arm(0, Fault::Full);
@@ -319,11 +319,7 @@ fn a_copy_that_cannot_be_written_leaves_the_earlier_ones() {
 /// A log is of no use without the data that it names.
 #[test]
 fn a_pair_without_a_header_is_not_repaired() {
-    let machine = Machine::default();
-    let disk = create(&machine);
-    write_sectors(&disk, 0..4);
-    disk.note_logs().unwrap();
-    drop(disk);
+    let machine = closed(4);
     for file in ["data", "index"] {
         let whole = machine.contents(file);
         for len in [0, 4095] {
