@@ -84,6 +84,12 @@ impl<'s> Agent<'s> {
         assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
     }
 
+    /// Waits until it has ended by the signal that it got. A second one would end it at once.
+    #[track_caller]
+    pub(crate) fn ends(&mut self) {
+        assert_eq!(self.process.end(PATIENCE).code(), Some(0), "{}", self.process);
+    }
+
     /// `--agent` with its socket.
     pub(crate) fn option(&self) -> String {
         format!("--agent ~/{}/agent.sock", self.name)

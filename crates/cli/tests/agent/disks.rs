@@ -302,7 +302,7 @@ fn an_agent_that_ends_starts_no_process_again() {
     }
     signal(&own, Signal::TERM);
     signal(&own, Signal::CONT);
-    agent.stop();
+    agent.ends();
     assert!(!agent.is_served("vm"));
     agent.again();
     agent.disk_that("serving", |again| again["state"] == "serving" && again["pid"] != disk["pid"]);
