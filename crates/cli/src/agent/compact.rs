@@ -34,23 +34,14 @@ impl fmt::Display for Compacted {
     }
 }
 
-/// Bytes that are copied at most, besides all live data twice.
-const COPIED_BESIDES: u64 = 1 << 20;
-
 pub(super) fn compact(dir: &Path, terminal: &Terminal) -> Result<Compacted> {
     let before_bytes = taken(dir)?;
     let disk = WritableDisk::open_alone(dir)?;
     let about = |e: Error| e.about(dir.display());
-    // Where few sectors live, each copy of them may leave a block with dead ones: then it ends with those.
-    let copied_max = 2 * disk.space().live_bytes + COPIED_BESIDES;
-    let mut load = Load::Offline;
-    while disk.collect(load).map_err(about)? {
+    while disk.collect(Load::Offline).map_err(about)? {
         if terminal.is_cancelled() {
             // Each step leaves a whole disk.
             return Err(Error::new(ErrorKind::Cancelled, "stopped; what was freed until now stays free"));
-        }
-        if disk.space().copied_bytes > copied_max {
-            load = Load::Quiet;
         }
     }
     disk.flush().map_err(about)?;

@@ -32,8 +32,8 @@ const MOVED_WHOLE: u64 = 128;
 #[derive(Default)]
 pub(super) struct Pass {
     evacuated: u64,
-    /// Evacuation has moved something.
-    moved: bool,
+    /// Bytes that evacuation has moved since the disk was opened.
+    pub(super) moved: u64,
     /// The place at which merging runs goes on.
     pub(super) coarsened: u64,
     /// Merging has made fewer of some runs.
@@ -54,11 +54,6 @@ impl Pass {
     pub(super) fn awaits_base(&self) -> bool {
         let at_end = self.coarsened == u64::MAX;
         !self.lack.has_arrived() && (self.lack.is_full() || at_end && self.lack.is_waiting())
-    }
-
-    /// `true` if evacuation has moved something since the last call.
-    pub(super) fn take_moved(&mut self) -> bool {
-        std::mem::take(&mut self.moved)
     }
 }
 
@@ -147,8 +142,8 @@ impl WritableDisk {
             ended = end.is_none() && position == 0;
         }
         if let Some(batch) = batch {
-            collector.pass.moved |= !batch.entries.is_empty();
             self.enter_batch(&batch)?;
+            collector.pass.moved += batch.buffer.len() as u64;
         }
         collector.pass.evacuated = if ended { 0 } else { position };
         Ok(ended)

@@ -146,6 +146,13 @@ impl Collector {
         self.untold = Some(error);
     }
 
+    /// What failed in a step before this one that ended early is no failure of this one.
+    fn begin_step(&mut self) {
+        if let Some(error) = self.failure.take() {
+            self.untold = Some(error);
+        }
+    }
+
     fn set_failed(&mut self, range: FileRange, error: Error) {
         self.failed.push(range);
         self.failure = Some(error);
@@ -191,6 +198,7 @@ impl WritableDisk {
     /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and why.
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
+        collector.begin_step();
         let settled = self.settle(collector);
         // Where that fails it is tried again by the next step.
         let _ = self.note_copied_up();
@@ -205,8 +213,7 @@ impl WritableDisk {
             Action::Absorb => return self.absorb(collector),
             Action::Evacuate { least } => {
                 if self.evacuate(collector, least)? {
-                    let moved = collector.pass.take_moved();
-                    collector.policy.pass_ended(moved, collector.died);
+                    collector.policy.pass_ended();
                 }
             }
             Action::Coarsen { least } => {
@@ -384,6 +391,7 @@ impl WritableDisk {
             ripe,
             residue: collector.residue(),
             died: collector.died,
+            evacuated: collector.pass.moved,
             frozen: may_absorb,
             set_aside: set_aside && no_commit,
             can_punch: collector.can_punch,

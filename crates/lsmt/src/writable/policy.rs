@@ -20,7 +20,8 @@
 //! end of the file, in the order of the disk. First those with two dead sectors or more: a block with one gives back an
 //! eighth of what it costs. Only a waiting writer has these evacuated as well.
 
-use super::space::CLASSES;
+use super::space::{BLOCK_SECTORS, CLASSES};
+use headstart_block::SECTOR_SIZE;
 use std::time::Duration;
 
 /// The garbage from which on ranges of each class are punched while clients write, in per cent of what makes them wait:
@@ -29,6 +30,12 @@ const PUNCHED_FROM: [u64; CLASSES] = [75, 60, 45, 20];
 
 /// Bytes of room for copies more than before that make merging runs worth another try.
 const WORTH_A_PASS: u64 = 1 << 20;
+
+/// Bytes that evacuation moves at most beside twice what is live, until something has died otherwise.
+const MOVED_BESIDES: u64 = 1 << 20;
+
+/// Dead sectors beside live ones that are less than a block: moving what is around them gains nothing that counts.
+const CRUMBS: u64 = (BLOCK_SECTORS - 1) * SECTOR_SIZE;
 
 /// A record of the log.
 const RECORD: u64 = 16;
@@ -146,6 +153,8 @@ pub(super) struct Facts {
     pub(super) residue: u64,
     /// All that came to be one of these since the disk was opened.
     pub(super) died: u64,
+    /// What evacuation has moved since then: as much dies by that, sooner or later.
+    pub(super) evacuated: u64,
     /// There are frozen pairs that may be absorbed.
     pub(super) frozen: bool,
     /// There are runs that a commit has set aside and that it needs no more.
@@ -202,19 +211,57 @@ pub(super) enum Action {
 pub(super) struct Policy {
     /// The pass of evacuation that goes on: its least number of dead sectors.
     pass: Option<u64>,
-    /// The bytes that had died when the last pass moved nothing, and its least number of dead sectors.
-    barren: Option<(u64, u64)>,
+    series: Option<Series>,
     /// The pass of merging runs that goes on: the least number of a window.
     coarse: Option<u64>,
     /// The runs when no pass could merge any, and the bytes that might be copied up then.
     unmerged: Option<(u64, u64)>,
 }
 
+/// Passes of evacuation, one after another.
+///
+/// What a pass moves leaves blocks behind that others are in, too: the next pass moves these. And the blocks at both
+/// ends of what it moves may be dead in part, so that there may always be something to move. So a series ends when it
+/// has moved twice as much as is live, and [`MOVED_BESIDES`], until something has died otherwise.
+#[derive(Debug)]
+struct Series {
+    least: u64,
+    /// [`Facts::evacuated`] at the start, and what had died otherwise.
+    started: u64,
+    died_otherwise: i128,
+    /// [`Facts::evacuated`] and [`Facts::died`] at the start of the last pass.
+    last: (u64, u64),
+}
+
+impl Series {
+    fn new(least: u64, facts: &Facts) -> Self {
+        let last = (facts.evacuated, facts.died);
+        Self { least, started: facts.evacuated, died_otherwise: died_otherwise(facts), last }
+    }
+
+    /// The bytes that have died since by anything but evacuation.
+    fn died_since(&self, facts: &Facts) -> u64 {
+        u64::try_from(died_otherwise(facts) - self.died_otherwise).unwrap_or(0)
+    }
+
+    /// `true` if another pass may find something to move, now that the last one has moved something or so many bytes
+    /// have died since, and moving it is worth it.
+    fn goes_on(&self, news: u64, facts: &Facts) -> bool {
+        let (evacuated, died) = self.last;
+        (facts.evacuated > evacuated || facts.died - died > news)
+            && facts.evacuated - self.started < 2 * facts.space.live + MOVED_BESIDES
+    }
+}
+
+/// The bytes that died by anything but evacuation: too few by those that it moved and that die later.
+fn died_otherwise(facts: &Facts) -> i128 {
+    i128::from(facts.died) - i128::from(facts.evacuated)
+}
+
 impl Policy {
-    /// A pass of evacuation has come to the end of the disk; it has moved something or not. `died` is as in [`Facts`].
-    pub(super) fn pass_ended(&mut self, moved: bool, died: u64) {
-        let least = self.pass.take();
-        self.barren = least.filter(|_| !moved).map(|least| (died, least));
+    /// A pass of evacuation has come to the end of the disk.
+    pub(super) fn pass_ended(&mut self) {
+        self.pass = None;
     }
 
     /// A pass of merging runs has come to the end of the disk; it has merged something or not, and left so many runs
@@ -297,15 +344,20 @@ impl Policy {
             return Some(*pass);
         }
         let allowed = if pressed { 0 } else { facts.space.live / 4 + slack / 8 };
-        // Where one found nothing, another finds nothing before more has died.
-        let gain = match self.barren {
-            Some((before, done)) if done <= least => facts.died - before,
-            _ => facts.residue,
-        };
-        let worth = if facts.load == Load::Offline { 0 } else { slack / 64 };
-        if facts.residue > allowed && gain > worth {
-            self.pass = Some(least);
+        let (worth, news) = if facts.load == Load::Offline { (CRUMBS, 0) } else { (slack / 64, slack / 64) };
+        if facts.residue <= allowed.max(worth) {
+            return None;
         }
+        match self.series.as_mut().filter(|series| series.least <= least) {
+            Some(series) if series.died_since(facts) <= news => {
+                if !series.goes_on(news, facts) {
+                    return None;
+                }
+                series.last = (facts.evacuated, facts.died);
+            }
+            _ => self.series = Some(Series::new(least, facts)),
+        }
+        self.pass = Some(least);
         self.pass
     }
 
@@ -349,6 +401,7 @@ mod tests {
         records: u64,
         policy: Policy,
         died: u64,
+        evacuated: u64,
         throttled: bool,
     }
 
@@ -374,6 +427,7 @@ mod tests {
                 ripe: [self.count(|block| if full(block) { 8 } else { 0 }), 0, 0, 0],
                 residue: self.count(|block| if full(block) { 0 } else { count(Sector::Dead)(block) }),
                 died: self.died,
+                evacuated: self.evacuated,
                 frozen: false,
                 set_aside: false,
                 can_punch: true,
@@ -423,8 +477,9 @@ mod tests {
                         .take(64)
                         .collect();
                     moved.iter().for_each(|sector| self.append(*sector));
+                    self.evacuated += moved.len() as u64 * SECTOR;
                     if moved.len() < 64 {
-                        self.policy.pass_ended(!moved.is_empty(), self.died);
+                        self.policy.pass_ended();
                     }
                 }
                 other => panic!("{other:?}"),
@@ -440,6 +495,38 @@ mod tests {
             let steps = (0..100_000).take_while(|_| self.step(load)).count();
             assert!(steps < 100_000, "it never rests");
         }
+    }
+
+    /// Facts of a disk with nine dead sectors beside live ones.
+    fn sparse(died: u64, evacuated: u64) -> Facts {
+        Facts {
+            space: Space { live: 64 << 10, data: 80 << 10, log: LOG_HEADER, held: 0 },
+            residue: 9 * SECTOR,
+            runs_max: 1,
+            log: LOG_HEADER,
+            can_punch: true,
+            load: Load::Offline,
+            died,
+            evacuated,
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn passes_that_leave_as_much_as_they_found_end() {
+        let mut policy = Policy::default();
+        let began = policy.next(&LIMITS, &sparse(0, 0));
+        assert_eq!(began, Action::Evacuate { least: 1 });
+        policy.pass_ended();
+        let most = (128 << 10) + MOVED_BESIDES;
+        assert_eq!(policy.next(&LIMITS, &sparse(0, most - SECTOR)), Action::Evacuate { least: 1 });
+        policy.pass_ended();
+        assert_eq!(policy.next(&LIMITS, &sparse(most / 2, most)), Action::Rest, "what it moved dies later");
+        assert_eq!(policy.next(&LIMITS, &sparse(most, most)), Action::Rest);
+        let others = most + SECTOR;
+        assert_eq!(policy.next(&LIMITS, &sparse(others, most)), Action::Evacuate { least: 1 });
+        policy.pass_ended();
+        assert_eq!(policy.next(&LIMITS, &sparse(others, most)), Action::Rest, "nothing was moved");
     }
 
     proptest! {

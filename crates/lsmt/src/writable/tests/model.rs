@@ -21,6 +21,8 @@ use uuid::Uuid;
 const SECTOR: usize = SECTOR_SIZE as usize;
 /// Sectors of a new disk.
 const SECTORS: u64 = 128;
+/// Steps of the machine that no operation takes.
+const STEPS_MAX: u64 = 20_000;
 /// Sectors that the base has; the disk above is larger.
 const BASE_SECTORS: u64 = 112;
 
@@ -285,7 +287,12 @@ impl Model {
             let faults = self.machine.faults_seen();
             self.apply(op);
             if self.machine.is_down() {
-                if self.machine.revive() { self.open() } else { self.restart(self.seed, None) }
+                // What is in the page cache after a sync that failed means nothing to the next process.
+                if self.machine.revive() && !self.machine.sync_failed() {
+                    self.open();
+                } else {
+                    self.restart(self.seed, None);
+                }
             } else {
                 check(self.disk(), &self.now);
                 if matches!(op, Op::Write { .. }) {
@@ -318,6 +325,7 @@ impl Model {
     }
 
     fn apply(&mut self, op: &Op) {
+        self.machine.limit(STEPS_MAX);
         match *op {
             Op::Write { start, len } => self.write(start, len),
             Op::Zero { start, len } => self.zero(start, len),

@@ -46,6 +46,8 @@ struct World {
     /// Since the directory was synced.
     name_ops: Vec<NameOp>,
     steps: u64,
+    /// The number of steps at which whatever goes on has to have ended.
+    last_step: u64,
     fault: Option<(u64, Fault)>,
     interlude: Option<(u64, Interlude)>,
     down: bool,
@@ -70,6 +72,7 @@ impl Default for World {
             durable_names: BTreeMap::new(),
             name_ops: Vec::new(),
             steps: 0,
+            last_step: u64::MAX,
             fault: None,
             interlude: None,
             down: false,
@@ -182,6 +185,12 @@ impl Machine {
     pub(super) fn arm(&self, after: u64, fault: Fault) {
         let mut world = self.world();
         world.fault = Some((world.steps + after, fault));
+    }
+
+    /// Panics at the step that is `steps` from now: nothing takes so many.
+    pub(super) fn limit(&self, steps: u64) {
+        let mut world = self.world();
+        world.last_step = world.steps + steps;
     }
 
     /// Lets `act` be called before the step that is `after` steps from now.
@@ -415,6 +424,7 @@ impl World {
             return Err(failure(io::ErrorKind::Other));
         }
         self.steps += 1;
+        assert!(self.steps < self.last_step, "it does not end");
         let due = self.fault.filter(|(step, _)| *step < self.steps).map(|(_, fault)| fault);
         if due.is_some() {
             self.fault = None;
