@@ -17,7 +17,7 @@
 mod entry;
 mod own;
 
-pub use entry::Entry;
+pub use entry::{Entry, refuse_links};
 pub use own::{check_own, check_own_directory, check_own_file, open_own_file};
 
 use rustix::fs::{

@@ -1,8 +1,8 @@
 //! Pictures into files: what commands that draw have in common.
 
 use clap::ValueEnum;
-use headstart_block::guarded::Entry;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::guarded::refuse_links;
+use headstart_block::{Error, Result};
 use headstart_image::export::OutputFile;
 use headstart_plot::Picture;
 use std::fs;
@@ -64,12 +64,10 @@ impl PlotDirectory {
     /// Makes the directory where it is not there, and finds out whether it can be written, before long work.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where a symbolic link of another user leads there; what the operating system reports.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there; what
+    /// the operating system reports.
     pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
-        match Entry::find(dir) {
-            Err(refused) if refused.kind() == ErrorKind::Denied => return Err(refused),
-            _ => {}
-        }
+        refuse_links(dir)?;
         let about = |cause: &'static str| move |e| Error::io(cause, e).about(dir.display());
         fs::create_dir_all(dir).map_err(about("cannot be made"))?;
         tempfile::tempfile_in(dir).map_err(about("cannot be written"))?;

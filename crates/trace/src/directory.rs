@@ -15,6 +15,7 @@ use crate::fast26::escape;
 use crate::file::encode;
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
+use headstart_block::guarded::refuse_links;
 use headstart_block::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -56,8 +57,10 @@ impl TraceDirectory {
     /// Opens the directory, which is made where it is not there.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there; what
+    /// the operating system reports.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
+        refuse_links(dir)?;
         fs::create_dir_all(dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
         Ok(Self { dir: dir.to_owned(), limits, evicted: AtomicU64::new(0) })
     }

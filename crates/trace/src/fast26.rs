@@ -30,7 +30,7 @@ use crate::npy::{self, Row};
 use crate::record::{Op, Record};
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
-use headstart_block::guarded::Entry;
+use headstart_block::guarded::refuse_links;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -397,10 +397,7 @@ impl Exporter {
     /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of
     /// another user leads there; what the operating system reports.
     pub fn new(dir: &Path) -> Result<Self> {
-        match Entry::find(dir) {
-            Err(refused) if refused.kind() == ErrorKind::Denied => return Err(refused),
-            _ => {}
-        }
+        refuse_links(dir)?;
         if is_data_set(dir) {
             return Err(Error::new(ErrorKind::Conflict, "has a data set in it")
                 .about(dir.display())

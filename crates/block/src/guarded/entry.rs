@@ -209,6 +209,18 @@ fn target_of(found: &File) -> io::Result<Option<PathBuf>> {
     }
 }
 
+/// Refuses a place that a symbolic link of another user leads elsewhere, as [`Entry::find`] does. What cannot be found
+/// passes: using it reports why.
+///
+/// # Errors
+/// [`ErrorKind::Denied`] then.
+pub fn refuse_links(path: &Path) -> Result<()> {
+    match Entry::find(path) {
+        Err(refused) if refused.kind() == ErrorKind::Denied => Err(refused),
+        _ => Ok(()),
+    }
+}
+
 fn refuse_link_of_others(link: &Metadata, path: &Path, target: &Path) -> Result<()> {
     if is_trusted(link) {
         return Ok(());

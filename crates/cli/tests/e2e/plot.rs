@@ -149,7 +149,13 @@ fn no_link_of_another_user_is_drawn_over() {
         scene.fails(&format!("trace plot set -o {named} --figures 3 --format svg"), &parts);
     }
     scene.ok("trace synthesize --images 2 --traces 2 --format parquet -o traces");
-    for words in ["trace export traces", "trace synthesize --images 2 --traces 2"] {
+    let makers = [
+        "trace export traces",
+        "trace import set",
+        "trace synthesize --images 2 --traces 2",
+        "trace synthesize --images 2 --traces 2 --format parquet",
+    ];
+    for words in makers {
         for named in ["way", "way/new/set"] {
             let parts = ["way", "symbolic link of another user (id 54321)", "chown -h 0 "];
             scene.fails(&format!("{words} -o {named}"), &parts);
