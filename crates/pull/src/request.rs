@@ -72,7 +72,7 @@ pub(crate) struct Request {
     pub(crate) past: Past,
     /// The event that it was made in: while that lasts its range is known to be missing.
     pub(crate) made_in: u64,
-    /// Its readers have asked apart; nobody is to wait for it any more.
+    /// Its readers have asked apart: no other read is to wait for this try.
     pub(crate) apart: bool,
     pub(crate) waiters: Vec<Waiter>,
 }

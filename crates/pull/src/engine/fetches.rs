@@ -52,6 +52,8 @@ impl Engine {
             self.streams.push(fetch);
         }
         request.asked_as = priority;
+        // Whoever asked apart did so of an earlier try.
+        request.apart = false;
         *match priority {
             Priority::Miss => &mut self.counters.miss_fetches,
             Priority::Preload => &mut self.counters.preload_fetches,
@@ -132,6 +134,8 @@ impl Engine {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
         request.state = State::Arrived(sent.source);
+        // However late it was, its bytes are here.
+        request.apart = false;
         self.estimator.arrived(self.now, fetch, bytes);
         self.left_link(fetch, sent, bytes);
         if sent.stream.is_some() {

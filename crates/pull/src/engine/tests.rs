@@ -507,6 +507,31 @@ fn a_fetch_that_finds_its_bytes_there_is_over() {
     assert_eq!(sim.engine.estimate().bandwidth, None, "that says nothing of the link");
 }
 
+/// The readers of a background request that failed asked apart: who comes later waits for its next try.
+#[test]
+fn a_read_waits_for_the_next_try_of_what_others_gave_up() {
+    let mut sim = Sim::new(Disk::plain(256 << 10), lazy());
+    sim.read(0, 4096);
+    sim.run(seconds(1));
+    let mut fails = true;
+    sim.fates = Box::new(move |_, _, _, priority| {
+        let fails = priority == Priority::Preload && std::mem::take(&mut fails);
+        if fails { Fate::Fail } else { Fate::Good }
+    });
+    sim.tell(Event::PlanChanged(Plan::Sequential));
+    let range = asked(&sim, Priority::Preload)[0].range;
+    sim.read(range.offset(), 4096);
+    while asked(&sim, Priority::Preload).len() < 2 {
+        sim.run(sim.now + MILLI);
+    }
+    sim.read(range.end() - 4096, 4096);
+    sim.run(seconds(5));
+    assert!(sim.reads.iter().all(|read| read.end.is_some()), "{:?}", sim.reads);
+    let last = ByteRange::between(range.end() - 4096, range.end());
+    let brought = sim.asked.iter().filter(|asked| asked.fate == Fate::Good);
+    assert_eq!(brought.filter(|asked| asked.range.range.intersect(last) == last).count(), 1);
+}
+
 #[test]
 fn a_reader_that_goes_away_leaves_background_work() {
     let mut sim = Sim::new(Disk::plain(64 << 20), Settings { miss_requests: 1, ..lazy() });
