@@ -4,22 +4,25 @@
 //! that is written while the image is opened, and renewed as long as the disk is attached. Web servers cannot be
 //! written to, and registries know no disks: there is nothing to claim.
 
-use crate::release::NewLease;
+mod claim;
+
+use crate::release::{NewLease, wait_apart};
+use claim::{Claim, First, Pauses, Writers, gone, is_final};
 use futures::future::join_all;
 use headstart_block::guarded::shell_word;
-use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_block::{Digest, Result};
 use headstart_image::manifest::Manifest;
 use headstart_image::store::{HoldingDirectory, attach_id, lease_of_directory, unprotected};
 use headstart_lsmt::writable::WritableDisk;
-use headstart_store::bucket::PRUNING_LASTS;
 use headstart_store::layout::{HeldLease, Holder, HostId, Lease};
 use headstart_store::{Reference, Store};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 /// The time between renewals of a lease in an object store, which counts for a week.
@@ -33,6 +36,10 @@ const REFUSED: Duration = Duration::from_secs(1800);
 
 /// The longest time that an attach waits for its lease. After that the disk is served meanwhile.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The longest time that a removal waits for a lease that is being written. It is longer than an attach waits, because
+/// a lease that comes later blocks prunes for a week.
+const LANDS: Duration = Duration::from_secs(10);
 
 /// The time between looks of an attach that waits for the end of a prune, at first and later.
 const LOOK: Duration = Duration::from_millis(500);
@@ -58,39 +65,45 @@ struct InStore {
     record: Option<PathBuf>,
     /// The store, as a command line names it.
     location: String,
-    renewing: AbortHandle,
+    writers: Writers,
     /// `true` if nothing is left to be done.
     is_released: bool,
 }
 
 impl InStore {
-    /// Takes the lease out.
-    fn release(&mut self) {
-        self.renewing.abort();
+    /// Takes the lease out. Returns a warning where it may stay.
+    async fn remove(&mut self) -> Option<String> {
         self.is_released = true;
-        let removal = async { timeout(PATIENCE, self.store.remove_lease(&self.id)).await };
-        let why = match self.runtime.block_on(removal) {
-            Ok(Ok(())) => return,
+        let has_ended = self.writers.end(LANDS).await;
+        let why = match timeout(PATIENCE, self.store.remove_lease(&self.id)).await {
+            Ok(Ok(())) if has_ended => return None,
+            Ok(Ok(())) => {
+                format!("its store has not written it within {} s, and may do so yet", LANDS.as_secs())
+            }
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("its store does not answer within {} s", PATIENCE.as_secs()),
         };
-        tracing::warn!("{}", stays(&self.id, &self.location, &why));
+        Some(stays(&self.id, &self.location, &why))
+    }
+
+    fn release(mut self) {
+        if let Some(warning) = self.runtime.clone().block_on(self.remove()) {
+            tracing::warn!("{warning}");
+        }
     }
 }
 
 impl Drop for InStore {
     fn drop(&mut self) {
-        self.renewing.abort();
         if self.is_released || is_recorded(self.record.as_deref()) {
+            self.writers.abort();
             return;
         }
-        // What failed may be dropped by a task, which cannot wait itself.
-        std::thread::scope(|scope| {
-            let released = scope.spawn(|| self.release()).join();
-            if released.is_err() {
-                tracing::debug!("the lease of a disk stays");
-            }
-        });
+        match wait_apart(&self.runtime.clone(), self.remove()) {
+            Some(None) => {}
+            Some(Some(warning)) => tracing::warn!("{warning}"),
+            None => tracing::debug!("the lease of a disk stays"),
+        }
     }
 }
 
@@ -120,14 +133,18 @@ impl Hold {
         if let Some(held) = in_directory {
             held.release();
         }
-        if let Some(mut held) = self.take() {
+        if let Some(held) = self.take() {
             held.release();
         }
     }
 
-    /// Gives the image up where the disk could not be served, unless it is to be started again.
+    /// Gives the image up where the disk could not be served, unless it is to be started again. Nothing is written to
+    /// its store from then on.
     pub fn give_up(&self) {
-        drop(self.take());
+        let Some(held) = self.take() else { return };
+        if is_recorded(held.record.as_deref()) {
+            wait_apart(&held.runtime, held.writers.end(LANDS));
+        }
     }
 
     fn take(&self) -> Option<InStore> {
@@ -148,8 +165,9 @@ pub(crate) struct Leasing {
 struct Begun {
     store: Arc<dyn Store>,
     runtime: Handle,
-    /// The first lease, until it is known to be there.
+    /// The first lease, until it is waited for.
     first: Option<JoinHandle<Result<First>>>,
+    writers: Writers,
     id: String,
     /// As long as this is there, that lease outlives the process.
     record: Option<PathBuf>,
@@ -161,10 +179,13 @@ struct Begun {
 
 impl Begun {
     fn new(runtime: &Handle, claim: &Claim) -> Self {
+        let (first, mut writers) = (runtime.spawn(claim.clone().first()), Writers::new(claim));
+        writers.add(&first);
         Self {
             store: Arc::clone(&claim.store),
             runtime: runtime.clone(),
-            first: Some(runtime.spawn(claim.clone().first())),
+            first: Some(first),
+            writers,
             id: claim.leases[0].0.clone(),
             record: claim.record.clone(),
             new_directory: None,
@@ -172,53 +193,33 @@ impl Begun {
         }
     }
 
-    /// Waits for the first lease. It may be called again where its future was dropped.
-    async fn first(&mut self) -> Result<Option<First>> {
-        let Some(first) = &mut self.first else { return Ok(None) };
-        let written = first.await;
-        self.first = None;
-        written.map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?.map(Some)
+    /// Starts the task that writes the leases of `claim` from now on. The receiver gets the first result.
+    fn keep(&mut self, claim: Claim) -> oneshot::Receiver<Result<bool>> {
+        let (tell, told) = oneshot::channel();
+        if let Some(first) = self.first.take() {
+            let pauses = Pauses { every: RENEWED, again: TRIED_AGAIN, refused: REFUSED };
+            self.writers.add(&self.runtime.spawn(claim.keep(first, tell, pauses)));
+        }
+        told
     }
 
     /// Takes the leases back. Best effort: they count for a week otherwise.
     async fn take_back(&mut self) {
         self.is_settled = true;
-        // A lease that is on its way would come after its removal.
-        let _ = timeout(LAST_WORD, self.first()).await;
-        self.abort();
+        self.writers.end(LAST_WORD).await;
         let own = (!is_recorded(self.record.as_deref())).then_some(&self.id);
         let ids = own.into_iter().chain(&self.new_directory);
         let removals: Vec<_> = ids.map(|id| self.store.remove_lease(id)).collect();
         let _ = timeout(LAST_WORD, join_all(removals)).await;
     }
-
-    fn abort(&mut self) {
-        if let Some(first) = self.first.take() {
-            first.abort();
-        }
-    }
 }
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        if self.is_settled {
-            return;
+        if !self.is_settled && wait_apart(&self.runtime.clone(), self.take_back()).is_none() {
+            tracing::debug!("the lease of a disk that was not attached stays");
         }
-        // Whoever drops it may be a task, which cannot wait itself.
-        std::thread::scope(|scope| {
-            let taken_back = scope.spawn(|| self.runtime.clone().block_on(self.take_back())).join();
-            if taken_back.is_err() {
-                tracing::debug!("the lease of a disk that was not attached stays");
-            }
-        });
     }
-}
-
-/// The facts when the first lease was written.
-#[derive(Clone, Copy)]
-struct First {
-    is_pruned: bool,
-    is_there: bool,
 }
 
 impl Leasing {
@@ -241,7 +242,8 @@ impl Leasing {
         let holder = Holder::Attach { record: record.clone() };
         let lease = Lease::new(holder, digest, blobs, reference.to_string(), here);
         let (store, leases) = (Arc::clone(store), vec![(id, lease)]);
-        let claim = Claim { store, reference: reference.clone(), image: digest, leases, record };
+        let (reference, is_over) = (reference.clone(), Arc::default());
+        let claim = Claim { store, reference, image: digest, leases, record, is_over };
         let begun = Begun::new(runtime, &claim);
         Some(Self { claim, is_whole, begun })
     }
@@ -279,174 +281,51 @@ impl Leasing {
     /// Waits for the leases, but not for long, and has them renewed from then on. Also says what the user should know.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where the image was deleted before its lease was seen, and not all of it is here.
+    /// [`headstart_block::ErrorKind::NotFound`] where the image was deleted before its lease was seen, and not all of
+    /// it is here.
     pub(crate) async fn finish(mut self, is_away: bool) -> Result<(Hold, Option<String>)> {
         let patience = if is_away { Duration::ZERO } else { PATIENCE };
-        let taken = timeout(patience, async {
-            let first = self.begun.first().await?;
-            self.claim.take(first).await
-        });
-        let (taken, mut warning) = (taken.await, None);
-        let begins = match taken {
-            Ok(Ok(true)) => RENEWED,
-            Ok(Ok(false)) if self.is_whole => {
-                let reference = &self.claim.reference;
-                warning =
-                    Some(format!("{reference} is not in its store any more: all of it is in the cache"));
-                RENEWED
+        let mut told = self.begun.keep(self.claim.clone());
+        let taken = match timeout(patience, &mut told).await {
+            Ok(taken) => taken.ok(),
+            Err(_) => {
+                // From now on the task logs its results itself. It may have sent the first one just now.
+                told.close();
+                told.try_recv().ok()
             }
-            Ok(Ok(false)) => {
+        };
+        let mut warning = None;
+        match taken {
+            Some(Ok(false)) if self.is_whole => {
+                let reference = &self.claim.reference;
+                let text = format!("{reference} is not in its store any more: all of it is in the cache");
+                warning = Some(text);
+            }
+            Some(Ok(false)) => {
                 let error = gone(&self.claim.reference);
                 self.cancel().await;
                 return Err(error);
             }
-            Ok(Err(error)) if is_final(&error) => {
+            Some(Err(error)) if is_final(&error) => {
                 self.begun.is_settled = true;
                 return Ok((Hold::default(), Some(unprotected(&self.claim.reference, &error))));
             }
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a lease could not be left yet");
-                TRIED_AGAIN
-            }
-            Err(_) => {
-                // What was begun is begun again, at once.
-                self.begun.abort();
-                Duration::ZERO
-            }
-        };
+            Some(Err(error)) => tracing::debug!(%error, "a lease could not be left yet"),
+            Some(Ok(true)) | None => {}
+        }
         self.begun.is_settled = true;
-        let (claim, runtime) = (self.claim, self.begun.runtime.clone());
-        let (store, id) = (Arc::clone(&claim.store), claim.leases[0].0.clone());
-        let (record, location) = (claim.record.clone(), claim.reference.location.to_string());
-        let pauses = Pauses { every: RENEWED, again: TRIED_AGAIN, refused: REFUSED };
-        let is_written = begins == RENEWED;
-        let renewing = runtime.spawn(claim.renew(begins, is_written, pauses)).abort_handle();
-        let held = InStore { store, runtime, id, record, location, renewing, is_released: false };
+        let (claim, writers) = (self.claim, std::mem::take(&mut self.begun.writers));
+        let held = InStore {
+            store: claim.store,
+            runtime: self.begun.runtime.clone(),
+            id: self.begun.id.clone(),
+            record: claim.record,
+            location: claim.reference.location.to_string(),
+            writers,
+            is_released: false,
+        };
         Ok((Hold { in_directory: Mutex::default(), in_store: Mutex::new(Some(held)) }, warning))
     }
-}
-
-/// The pauses of a renewal: after one that succeeded, one that failed, and one that was refused.
-#[derive(Clone, Copy)]
-struct Pauses {
-    every: Duration,
-    again: Duration,
-    refused: Duration,
-}
-
-/// The leases of a disk in a store.
-#[derive(Clone)]
-struct Claim {
-    store: Arc<dyn Store>,
-    reference: Reference,
-    /// The digest of the image's manifest.
-    image: Digest,
-    /// The first of them is that of the attach.
-    leases: Vec<(String, Lease)>,
-    /// As long as this is there, that one outlives the process.
-    record: Option<PathBuf>,
-}
-
-impl Claim {
-    /// Writes the first lease, and then looks whether the image is there.
-    async fn first(self) -> Result<First> {
-        let (id, lease) = &self.leases[0];
-        let is_pruned = self.store.put_lease(id, lease).await?;
-        Ok(First { is_pruned, is_there: self.is_there().await? })
-    }
-
-    /// Writes all leases, again and again while somebody deletes blobs who may not have seen them; then `true` if the
-    /// image is there. `first` is what was done already.
-    async fn take(&self, first: Option<First>) -> Result<bool> {
-        let begun = Instant::now();
-        let mut pause = LOOK;
-        let mut is_pruned = match first {
-            None => self.put(&self.leases).await?,
-            Some(first) => {
-                let is_pruned = self.put(&self.leases[1..]).await? || first.is_pruned;
-                if !is_pruned {
-                    return Ok(first.is_there);
-                }
-                is_pruned
-            }
-        };
-        while is_pruned && begun.elapsed() < PRUNING_LASTS {
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_LOOK);
-            is_pruned = self.put(&self.leases).await?;
-        }
-        let is_there = self.is_there().await?;
-        if is_pruned && is_there {
-            return Err(Error::new(ErrorKind::Unavailable, "somebody prunes it for a long time"));
-        }
-        Ok(is_there)
-    }
-
-    /// Writes leases, all of them even where some fail; `true` if somebody deletes blobs who may not have seen them. Of
-    /// several errors, one that is final is reported.
-    async fn put(&self, leases: &[(String, Lease)]) -> Result<bool> {
-        let (mut is_pruned, mut failed) = (false, None);
-        for (id, lease) in leases {
-            match self.store.put_lease(id, lease).await {
-                Ok(sees_prune) => is_pruned |= sees_prune,
-                Err(error) if failed.as_ref().is_none_or(|failed| !is_final(failed)) => failed = Some(error),
-                Err(_) => {}
-            }
-        }
-        failed.map_or(Ok(is_pruned), Err)
-    }
-
-    async fn is_there(&self) -> Result<bool> {
-        match self.store.blob_len(&self.image).await {
-            // Who may not look reads it, or finds out.
-            Err(error) if is_final(&error) => Ok(true),
-            len => len.map(|len| len.is_some()),
-        }
-    }
-
-    /// Writes the leases again and again, first after `pause`: every so often where it succeeds, and where it does not.
-    /// `is_written` is `true` if they were written before. A store that refuses them then may have credentials that are
-    /// over, and is asked again; one that never took any keeps none.
-    async fn renew(self, pause: Duration, mut is_written: bool, pauses: Pauses) {
-        let (mut pause, mut was_there, mut is_refused) = (pause, true, false);
-        loop {
-            sleep(pause).await;
-            pause = pauses.every;
-            match self.take(None).await {
-                Ok(is_there) => {
-                    (is_written, is_refused) = (true, false);
-                    if was_there && !is_there {
-                        tracing::warn!("{}", gone(&self.reference));
-                    }
-                    was_there = is_there;
-                }
-                Err(error) if is_final(&error) => {
-                    if !is_refused {
-                        tracing::warn!("{}", unprotected(&self.reference, &error));
-                    }
-                    if !is_written {
-                        return;
-                    }
-                    (pause, is_refused) = (pauses.refused, true);
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "a lease could not be renewed yet");
-                    pause = pauses.again;
-                }
-            }
-        }
-    }
-}
-
-/// The error about an image that was deleted before its lease was seen.
-fn gone(reference: &Reference) -> Error {
-    let cause = "was deleted from its store while it was being attached";
-    Error::new(ErrorKind::NotFound, cause).about(reference)
-}
-
-/// `true` if trying again is of no use.
-fn is_final(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Denied | ErrorKind::ReadOnly | ErrorKind::Unsupported)
 }
 
 #[cfg(test)]
@@ -454,9 +333,11 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use bytes::Bytes;
-    use headstart_block::{ByteRange, ReadAt};
+    use headstart_block::{ByteRange, Error, ErrorKind, ReadAt};
+    use headstart_store::bucket::PRUNING_LASTS;
     use headstart_store::{Copied, Counters, Selector, Tag, Urgency};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use tokio::time::{Instant, sleep};
 
     /// A store that counts leases, and gives these answers to them, the last of them for ever.
     #[derive(Default)]
@@ -464,11 +345,13 @@ mod tests {
         calls: AtomicU64,
         answers: Vec<Option<ErrorKind>>,
         /// The names of the leases that were written.
-        written: Mutex<Vec<String>>,
+        written: Arc<Mutex<Vec<String>>>,
+        /// The number of writes that have ended.
+        ended: Arc<AtomicU64>,
         /// `true` if it is being pruned.
         is_pruned: AtomicBool,
-        /// `true` if it takes a while to write a lease.
-        is_slow: AtomicBool,
+        /// The time that it takes to write a lease. A write that was begun ends, whether it is waited for or not.
+        takes: Duration,
         /// `true` if its image was deleted.
         has_lost: AtomicBool,
     }
@@ -476,6 +359,24 @@ mod tests {
     impl Counting {
         fn answering(answers: Vec<Option<ErrorKind>>) -> Arc<Self> {
             Arc::new(Self { answers, ..Self::default() })
+        }
+
+        fn slow(takes: Duration) -> Arc<Self> {
+            Arc::new(Self { takes, ..Self::default() })
+        }
+
+        /// Waits until a write has begun.
+        async fn begins(&self) {
+            while self.calls.load(Ordering::SeqCst) == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+
+        /// Waits until all writes that were begun have ended.
+        async fn rests(&self) {
+            while self.ended.load(Ordering::SeqCst) < self.calls.load(Ordering::SeqCst) {
+                sleep(Duration::from_millis(1)).await;
+            }
         }
     }
 
@@ -527,16 +428,24 @@ mod tests {
 
         async fn put_lease(&self, id: &str, _: &Lease) -> Result<bool> {
             let call = usize::try_from(self.calls.fetch_add(1, Ordering::SeqCst)).unwrap();
-            if self.is_slow.load(Ordering::SeqCst) {
-                sleep(Duration::from_millis(100)).await;
+            if let Some(Some(kind)) = self.answers.get(call).or(self.answers.last()) {
+                return Err(Error::new(*kind, "no"));
             }
-            match self.answers.get(call).or(self.answers.last()) {
-                Some(Some(kind)) => Err(Error::new(*kind, "no")),
-                _ => {
-                    self.written.lock().unwrap().push(id.to_owned());
-                    Ok(self.is_pruned.load(Ordering::SeqCst))
+            let (written, ended) = (Arc::clone(&self.written), Arc::clone(&self.ended));
+            let (takes, id) = (self.takes, id.to_owned());
+            let write = async move {
+                if !takes.is_zero() {
+                    sleep(takes).await;
                 }
+                written.lock().unwrap().push(id);
+                ended.fetch_add(1, Ordering::SeqCst);
+            };
+            if takes.is_zero() {
+                write.await;
+            } else {
+                tokio::spawn(write).await.unwrap();
             }
+            Ok(self.is_pruned.load(Ordering::SeqCst))
         }
 
         async fn remove_lease(&self, id: &str) -> Result<()> {
@@ -551,8 +460,8 @@ mod tests {
         let (holder, image) = (Holder::Attach { record: None }, Digest::of(b"i"));
         let lease = Lease::new(holder, image, Vec::new(), "s3://b/:t".to_owned(), host);
         let leases = ids.iter().map(|id| ((*id).to_owned(), lease.clone())).collect();
-        let store = Arc::clone(store) as Arc<dyn Store>;
-        Claim { store, reference: "s3://b/:t".parse().unwrap(), image, leases, record: None }
+        let (store, is_over) = (Arc::clone(store) as Arc<dyn Store>, Arc::default());
+        Claim { store, reference: "s3://b/:t".parse().unwrap(), image, leases, record: None, is_over }
     }
 
     fn leasing(store: &Arc<Counting>, ids: &[&str], is_whole: bool) -> Leasing {
@@ -642,15 +551,75 @@ mod tests {
     /// An attach that is given up while its lease is on its way leaves none.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_dropped_before_it_is_attached_leaves_no_lease() {
-        for waits in [0, 20] {
-            let store = Counting::answering(Vec::new());
-            store.is_slow.store(true, Ordering::SeqCst);
+        for has_begun in [false, true] {
+            let store = Counting::slow(Duration::from_millis(100));
             let leasing = leasing(&store, &["attach"], false);
-            sleep(Duration::from_millis(waits)).await;
+            if has_begun {
+                store.begins().await;
+            }
             drop(leasing);
+            store.rests().await;
+            assert!(!has_begun || store.calls.load(Ordering::SeqCst) == 1);
+            assert!(store.written.lock().unwrap().is_empty());
+        }
+    }
+
+    /// A disk that is detached while its lease is on its way leaves none.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_lease_that_is_being_written_is_removed_once_it_is_there() {
+        for end in [Hold::release as fn(&Hold), Hold::give_up, |_| ()] {
+            let store = Counting::slow(Duration::from_millis(300));
+            // Its store is said to be away, so that the attach does not wait.
+            let hold = leasing(&store, &["attach"], false).finish(true).await.unwrap().0;
+            store.begins().await;
+            let ended = tokio::task::spawn_blocking(move || {
+                end(&hold);
+                drop(hold);
+            });
+            ended.await.unwrap();
+            store.rests().await;
             assert_eq!(store.calls.load(Ordering::SeqCst), 1);
             assert!(store.written.lock().unwrap().is_empty());
         }
+    }
+
+    /// The lease of a new directory is removed next, and must not be written again.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_written_once_a_disk_is_given_up_that_is_started_again() {
+        let record = tempfile::NamedTempFile::new().unwrap();
+        let store = Counting::slow(Duration::from_millis(300));
+        let mut leasing = leasing(&store, &["attach", "directory"], false);
+        leasing.claim.record = Some(record.path().to_owned());
+        let hold = leasing.finish(true).await.unwrap().0;
+        store.begins().await;
+        tokio::task::spawn_blocking(move || hold.give_up()).await.unwrap();
+        let [begun, ended] = [&store.calls, &*store.ended].map(|count| count.load(Ordering::SeqCst));
+        assert_eq!(begun, ended, "a write goes on");
+        assert_eq!(store.written.lock().unwrap()[0], "attach");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_being_written_for_long_is_warned_of() {
+        let store = Counting::slow(Duration::from_secs(3600));
+        let hold = leasing(&store, &["x"], false).finish(false).await.unwrap().0;
+        let begun = Instant::now();
+        let warning = hold.take().unwrap().remove().await.unwrap();
+        let took = begun.elapsed();
+        assert!(took >= LANDS && took < LANDS + PATIENCE, "{took:?}");
+        assert!(warning.contains("has not written it within 10 s"), "{warning}");
+        assert!(warning.contains("`headstart lease release s3://b/ --id x --force`"), "{warning}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_an_attach_does_not_wait_for_is_not_begun_again() {
+        let store = Counting::slow(PATIENCE * 2);
+        let hold = leasing(&store, &["x", "y"], false).finish(false).await.unwrap().0;
+        assert!(store.written.lock().unwrap().is_empty());
+        sleep(PATIENCE * 4).await;
+        assert_eq!(*store.written.lock().unwrap(), ["x", "y"]);
+        assert_eq!(store.calls.load(Ordering::SeqCst), 2);
+        drop(hold);
+        assert_eq!(*store.written.lock().unwrap(), ["y"]);
     }
 
     /// An image that went before its lease was seen is missed, whether a prune was seen or not.

@@ -18,6 +18,15 @@ use uuid::Uuid;
 /// The longest time that a detach waits until its lease is gone.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// Waits for the removal of a lease in a thread of its own, because the caller may be a task that drops what failed,
+/// and a task cannot wait. `None` if the removal panics.
+///
+/// The caller's thread is blocked meanwhile, and the removal needs `runtime` for its timers and connections. An attach
+/// must therefore not be spawned as a task of a current-thread runtime: it would deadlock.
+pub(crate) fn wait_apart<T: Send>(runtime: &Handle, removal: impl Future<Output = T> + Send) -> Option<T> {
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(removal)).join().ok())
+}
+
 /// The lease in a store of a writable directory that was made for an attach. It goes where the directory goes.
 pub(crate) struct NewLease {
     store: Arc<dyn Store>,
@@ -33,12 +42,9 @@ impl NewLease {
     /// Takes the lease out. Best effort: its host sees that the directory is gone.
     pub(crate) fn release(&self) {
         let removal = async { timeout(LAST_WORD, self.store.remove_lease(&self.id)).await };
-        // What failed may be dropped by a task, which cannot wait itself.
-        std::thread::scope(|scope| {
-            if !matches!(scope.spawn(|| self.runtime.block_on(removal)).join(), Ok(Ok(Ok(())))) {
-                tracing::debug!(lease = %self.id, "the lease of a directory that was not attached stays");
-            }
-        });
+        if !matches!(wait_apart(&self.runtime, removal), Some(Ok(Ok(())))) {
+            tracing::debug!(lease = %self.id, "the lease of a directory that was not attached stays");
+        }
     }
 }
 

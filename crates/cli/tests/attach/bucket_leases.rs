@@ -4,7 +4,7 @@ use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::{copy_of, noise};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
 use crate::scene::{Run, Scene};
-use headstart_testkit::faults::{Fault, FaultProxy, Rule};
+use headstart_testkit::faults::{Asked, Fault, FaultProxy, Rule};
 use headstart_testkit::process::Process;
 use headstart_testkit::s3::S3;
 use rustix::process::{Pid, Signal, kill_process};
@@ -504,6 +504,22 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     let (command, _) = command.split_once('`').unwrap();
     world.run(command).succeeds();
     assert!(world.names(".headstart/leases").is_empty());
+}
+
+/// A store that takes longer to write a lease than an attach waits for it: the removal does not overtake the write.
+#[test]
+fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
+    proxy.add(Rule::new(Fault::Late(Duration::from_secs(5))).on(writes));
+    world.attach_at(&proxy.url(), "s3://images/vm:v1").detach();
+    // A write that nothing waited for comes to the store, too.
+    proxy.wait("end of all writes", PATIENCE, |log| {
+        let leases = log.only(|request| writes(&request.asked));
+        !leases.is_empty() && leases.iter().all(|request| request.finished.is_some())
+    });
+    world.leases(0);
 }
 
 /// A prune does what a dry run of it says, also where a lease ends by that.
