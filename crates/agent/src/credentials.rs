@@ -68,8 +68,11 @@ const TRUST: &str = "trust";
 const RECORDS: &str = "records.json";
 const REQUEST: &str = "request.pem";
 
+/// The lock of a cluster's directory.
+const LOCK: &str = "lock";
+
 /// What a cluster's directory has in it.
-const OWN_FILES: [&str; 6] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, RECORDS, TRUST];
+const OWN_FILES: [&str; 7] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, LOCK, RECORDS, TRUST];
 
 /// The proof of one host that it belongs to its cluster.
 pub struct Credentials {

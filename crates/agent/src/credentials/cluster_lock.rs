@@ -1,9 +1,12 @@
 //! The lock of a cluster's directory: commands that change it take turns.
 //!
-//! The directory itself is locked, so that there is no further file in it. Version 0.1.0 does not know the lock.
+//! The lock is that of a file which only the owner can open: a user who can open a file or a directory can hold its
+//! lock for ever. Version 0.1.0 has no lock, so the file is made in its directories, too.
 
-use headstart_block::guarded::{GuardedDir, shell_word};
+use super::LOCK;
+use headstart_block::guarded::{GuardedDir, Like, check_own_file, shell_word};
 use headstart_block::lock::lock_within;
+use headstart_block::private::{FILE_MODE, close, not_closed};
 use headstart_block::{Error, ErrorKind, Result};
 use std::fs::File;
 use std::path::Path;
@@ -15,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The lock, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ClusterLock {
-    _directory: File,
+    _file: File,
 }
 
 impl ClusterLock {
@@ -23,21 +26,25 @@ impl ClusterLock {
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where another command has it all the time, [`ErrorKind::Denied`] where the directory or
-    /// something in it belongs to another user, or others may write to the directory; errors of the operating system.
+    /// something in it belongs to another user, or others may write to the directory; errors of the operating system,
+    /// and one that says what it is where something else than a file has the lock's name.
     pub(super) fn take(dir: &Path) -> Result<Self> {
-        let failed = |e| Error::io("cannot lock", e).about(dir.display());
+        let path = dir.join(LOCK);
+        let failed = |e| Error::io("cannot lock", e).about(path.display());
         let own = GuardedDir::open_own(dir)?;
         own.check_closed()?;
         own.check_entries()?;
-        let directory = own.handle().try_clone().map_err(failed)?;
-        if lock_within(&directory, PATIENCE).map_err(failed)? {
-            return Ok(Self { _directory: directory });
+        let file = own.open_or_create(LOCK, Like::own(FILE_MODE)).map_err(failed)?;
+        check_own_file(&file, &path)?;
+        close(&file).map_err(|e| not_closed(&path, e))?;
+        if lock_within(&file, PATIENCE).map_err(failed)? {
+            return Ok(Self { _file: file });
         }
         Err(Error::new(ErrorKind::Conflict, "another command changes this cluster")
             .about(dir.display())
             .remedy(format!(
                 "try again once it has ended; `fuser {}` names it",
-                shell_word(&dir.to_string_lossy())
+                shell_word(&path.to_string_lossy())
             )))
     }
 }

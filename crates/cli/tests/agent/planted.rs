@@ -116,6 +116,37 @@ fn a_lock_that_is_no_file_is_neither_waited_for_nor_made_elsewhere() {
     assert!(!scene.path("made").exists());
 }
 
+/// A user who can look into the directory can take a lock of what it can open, and keep it for ever.
+#[test]
+fn the_lock_of_a_cluster_is_its_owners_alone() {
+    let scene = Scene::new();
+    scene.ok("swarm init ~/cluster --host a");
+    let (cluster, lock) = (scene.path("cluster"), scene.path("cluster/lock"));
+    // Version 0.1.0 leaves no lock.
+    fs::remove_file(&lock).unwrap();
+    set_mode(&scene, "cluster", 0o755);
+    let held = fs::File::open(&cluster).unwrap();
+    held.lock().unwrap();
+    scene.ok("swarm init ~/cluster --host b");
+    let mode = || fs::metadata(&lock).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(), 0o600);
+    drop(held);
+    // Commands take turns, and do not wait for ever.
+    let held = fs::File::open(&lock).unwrap();
+    held.lock().unwrap();
+    let parts = ["cluster: another command changes this cluster", "fuser", "cluster/lock"];
+    scene.fails("swarm init ~/cluster --host c", &parts);
+    assert!(!scene.path("cluster/hosts/c").exists());
+    drop(held);
+    set_mode(&scene, "cluster/lock", 0o644);
+    scene.ok("swarm init ~/cluster --host c");
+    assert_eq!(mode(), 0o600);
+    fs::remove_file(&lock).unwrap();
+    symlink(scene.path("made"), &lock).unwrap();
+    scene.fails("swarm init ~/cluster --host d", &["cluster/lock", "is a symbolic link"]);
+    assert!(!scene.path("made").exists());
+}
+
 #[test]
 fn a_cluster_is_made_and_changed_in_no_directory_of_another_user() {
     let scene = Scene::new();
