@@ -1,6 +1,6 @@
 //! Small files of the agent's own: what it has to know when it starts again, and what a cluster is made of.
 
-use headstart_block::guarded::open_regular;
+use headstart_block::guarded::{check_own, check_own_file, open_regular};
 use headstart_block::{Error, Result};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -16,19 +16,43 @@ pub(crate) enum Readers {
     All,
 }
 
-/// All of a regular file of at most `most` bytes; nothing where there is none.
+/// All of a regular file of at most `most` bytes, which is believed; `None` where there is none.
+///
+/// # Errors
+/// [`headstart_block::ErrorKind::Denied`] where the file, or a symbolic link in its place, belongs to another user than
+/// root and the one that this process acts as; [`headstart_block::ErrorKind::Corrupt`] for a longer file; errors of the
+/// operating system.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+    check_own(path)?;
+    let Some(file) = open(path)? else { return Ok(None) };
+    check_own_file(&file, path)?;
+    all_of(&file, path, most).map(Some)
+}
+
+/// The same for a file that may belong to any user.
+///
+/// # Errors
+/// As [`read`], apart from the owner.
+pub(crate) fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+    open(path)?.map(|file| all_of(&file, path, most)).transpose()
+}
+
+/// Opens a regular file; `None` where there is none.
+fn open(path: &Path) -> Result<Option<File>> {
+    match open_regular(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some).map_err(|e| Error::io("cannot read", e).about(path.display())),
+    }
+}
+
+fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
     let failed = |e| Error::io("cannot read", e).about(path.display());
-    let file = match open_regular(path) {
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(failed)?,
-    };
     let mut bytes = Vec::new();
     file.take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > most {
         return Err(Error::corrupt("is longer than it can be").about(path.display()));
     }
-    Ok(Some(bytes))
+    Ok(bytes)
 }
 
 /// Writes a file in the place of the one before, at once or not at all, and durably. Nobody reads it meanwhile who may
@@ -59,7 +83,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 
     #[test]
     fn the_last_that_was_written_is_read() {
@@ -71,6 +95,26 @@ mod tests {
         assert_eq!(read(&path, 3).unwrap().as_deref(), Some(&b"two"[..]));
         assert!(read(&path, 2).is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_another_user_left_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, link] = ["a.json", "link"].map(|name| dir.path().join(name));
+        fs::write(&path, "one").unwrap();
+        symlink("a.json", &link).unwrap();
+        for path in [&path, &link] {
+            assert_eq!(read(path, 3).unwrap().as_deref(), Some(&b"one"[..]));
+        }
+        if !rustix::process::geteuid().is_root() {
+            let _ = std::io::stderr().write_all(b"SKIPPED in part: only root gives files away\n");
+            return;
+        }
+        for theirs in [&link, &path] {
+            lchown(theirs, Some(54_321), None).unwrap();
+            assert_eq!(read(theirs, 3).unwrap_err().kind(), headstart_block::ErrorKind::Denied);
+            assert_eq!(read_of_anybody(theirs, 3).unwrap().as_deref(), Some(&b"one"[..]));
+        }
     }
 
     #[test]

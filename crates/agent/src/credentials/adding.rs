@@ -5,7 +5,7 @@ use super::certificate::Roles;
 use super::cluster_lock::ClusterLock;
 use super::request::{REQUEST_MAX, SigningRequest};
 use super::{HOST_KEY, check_name};
-use crate::file::read;
+use crate::file::read_of_anybody;
 use headstart_block::{Error, ErrorKind, Result};
 use rcgen::{KeyPair, PublicKeyData};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let _lock = ClusterLock::take(dir)?;
     let authority = Authority::open(dir)?;
     let path = settings.request.display();
-    let bytes = read(&settings.request, FILE_MAX)?
+    let bytes = read_of_anybody(&settings.request, FILE_MAX)?
         .ok_or_else(|| Error::new(ErrorKind::NotFound, "there is no such file").about(path.to_string()))?;
     let request = SigningRequest::from_file(&bytes).map_err(|e| e.about(path.to_string()))?;
     if request.name != name {
@@ -90,7 +90,7 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
 /// Removes the key that `init` made for an earlier host of the name, if one is there: it is not the one that the
 /// request is for. A run of an earlier version that was cut off may have left it beside the host's certificate.
 fn remove_other_key(path: &Path, public_key: &[u8]) -> Result<()> {
-    let Some(bytes) = read(path, FILE_MAX)? else { return Ok(()) };
+    let Some(bytes) = read_of_anybody(path, FILE_MAX)? else { return Ok(()) };
     let key = String::from_utf8(bytes).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
     if key.is_some_and(|key| key.subject_public_key_info() == public_key) {
         return Ok(());

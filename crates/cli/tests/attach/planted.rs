@@ -189,6 +189,23 @@ fn a_file_of_process_numbers_is_this_users() {
             &["vm.pid", "belongs to another user (id 54321)", "chown 0 "],
         );
         assert_eq!(scene.bytes("vm.pid"), b"");
+        // Nor is what another user says of the disk believed, where an earlier process of it seems to have been.
+        give(&file, 0);
+        fs::write(&file, "1\n").unwrap();
+        for name in ["vm.json", "vm.images"] {
+            let path = scene.path(name);
+            fs::write(&path, r#"{"version":1,"served":true,"images":[]}"#).unwrap();
+            give(&path, OTHER);
+            let parts = [name, "belongs to another user (id 54321)", "chown 0 "];
+            refused(&scene, &format!("attach {words}"), &parts);
+            fs::rename(&path, scene.path("kept")).unwrap();
+            give(&scene.path("kept"), 0);
+            symlink("kept", &path).unwrap();
+            give(&path, OTHER);
+            let parts = [name, "is a symbolic link of another user (id 54321)", "chown -h 0 "];
+            refused(&scene, &format!("attach {words}"), &parts);
+            fs::remove_file(&path).unwrap();
+        }
         fs::remove_file(&file).unwrap();
     }
     let mut attached = Attached::start(&scene, words);
