@@ -1,6 +1,7 @@
 //! Output files that appear whole or not at all.
 
 use headstart_block::guarded::{Access, Entry, GuardedDir, is_trusted};
+use headstart_block::lock::lock_within;
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, fchown, flock, getxattr, linkat, openat};
 use rustix::io::Errno;
@@ -10,11 +11,16 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// The beginning of temporary names, and the number of characters that are drawn behind it.
 const PREFIX: &str = ".headstart-";
 const DRAWN: usize = 6;
+
+/// The longest wait for the lock of a new file. Another export has it for a moment, while it looks for what was
+/// abandoned; any user who can read the file could have it for ever.
+const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
@@ -265,13 +271,22 @@ fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
         let temporary = tempfile::Builder::new()
             .prefix(PREFIX)
             .make_in(way_into(directory), |path| options.open(path))?;
-        // Where there are no locks, nobody takes it for abandoned either.
-        let _ = flock(temporary.as_file(), FlockOperation::LockExclusive);
+        lock_named(&temporary, LOCK_PATIENCE)?;
         // Another export may have had the lock for a moment, and removed it.
         if temporary.as_file().metadata()?.nlink() > 0 {
             return Ok(temporary);
         }
     }
+}
+
+/// Locks a new file, so that no other export takes it for abandoned.
+fn lock_named(temporary: &NamedTempFile, patience: Duration) -> io::Result<()> {
+    // Where there are no locks, nobody takes it for abandoned either.
+    if lock_within(temporary.as_file(), patience).unwrap_or(true) {
+        return Ok(());
+    }
+    let why = format!("another process holds the lock of a new file there for {} s", patience.as_secs());
+    Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
 /// Gives a file without a name that of an entry, in the place of whatever file has it.
@@ -353,6 +368,21 @@ mod tests {
                 fs::remove_file(&path).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn the_lock_of_a_new_file_is_waited_for_with_a_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let temporary = tempfile::Builder::new().prefix(PREFIX).tempfile_in(dir.path()).unwrap();
+        let other = File::open(temporary.path()).unwrap();
+        other.lock().unwrap();
+        let error = lock_named(&temporary, Duration::from_millis(40)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(error.to_string().contains("another process holds the lock"), "{error}");
+        // It is had once it is given back.
+        let waiting = std::thread::spawn(move || lock_named(&temporary, Duration::MAX).map(|()| temporary));
+        drop(other);
+        assert!(File::open(waiting.join().unwrap().unwrap().path()).unwrap().try_lock().is_err());
     }
 
     #[test]
