@@ -45,6 +45,12 @@ const WRITABLE_BY_OTHERS: u32 = 0o022;
 /// The directories among them that disks and agents read and believe.
 const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
+/// The directories among these whose files are named by digests.
+const BY_DIGEST: [&str; 3] = ["images", "links", "pinned"];
+
+/// The number of hexadecimal digits of a digest.
+const DIGEST_DIGITS: usize = 64;
+
 /// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -149,6 +155,19 @@ fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
     if is_roots { Ok(()) } else { own.check_names_stay() }
 }
 
+/// `true` if a directory contains files, and the name of each begins with a digest, as those of a cache do.
+fn has_digests_only(dir: &Path) -> bool {
+    let begins_with_digest = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name();
+            let digits = name.as_encoded_bytes().get(..DIGEST_DIGITS);
+            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        })
+    };
+    let mut entries = fs::read_dir(dir).into_iter().flatten().map(begins_with_digest).peekable();
+    entries.peek().is_some() && entries.all(|is_named_so| is_named_so)
+}
+
 /// A file in memory, for where there is no directory.
 pub(crate) fn unnamed_file() -> Result<File> {
     let file = rustix::fs::memfd_create("headstart-cache", rustix::fs::MemfdFlags::CLOEXEC);
@@ -222,11 +241,10 @@ impl Directory {
 
     /// The first entry of a directory, by name, that no release puts into a cache.
     pub(crate) fn foreign_entry(path: &Path) -> Option<String> {
-        let is_own = |name: &str| {
-            OWN.contains(&name)
-                || name.starts_with("state.")
-                || name.ends_with(".map")
-                || name.ends_with(".data")
+        let is_own = |name: &str| match name {
+            name if BY_DIGEST.contains(&name) => has_digests_only(&path.join(name)),
+            name if OWN.contains(&name) || name.starts_with("state.") => true,
+            name => name.ends_with(".map") || name.ends_with(".data"),
         };
         let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.map(|name| name.to_string_lossy().into_owned()).filter(|name| !is_own(name)).min()

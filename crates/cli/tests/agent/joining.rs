@@ -46,8 +46,16 @@ fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
     let words = "agent --dir ~/x --cache ~/c --plain x --listen 127.0.0.1:0";
     scene.fails(words, &["c: is not a cache and holds something already: letters", "an empty directory"]);
     assert_eq!(scene.names("c"), ["letters"]);
-    // What disks leave there is no other's, and a cache stays one whatever is put beside it.
     fs::remove_file(scene.path("c/letters")).unwrap();
+    // Nor one with a user's own directory that has the name of one in a cache.
+    fs::create_dir(scene.path("c/images")).unwrap();
+    for photo in [None, Some("c/images/holiday.jpg")] {
+        photo.map_or(Ok(()), |photo| fs::write(scene.path(photo), "sea")).unwrap();
+        scene.fails(words, &["c: is not a cache and holds something already: images", "an empty directory"]);
+        assert_eq!(scene.names("c"), ["images"]);
+    }
+    fs::remove_dir_all(scene.path("c/images")).unwrap();
+    // What disks leave there is no other's, and a cache stays one whatever is put beside it.
     fs::create_dir(scene.path("c/traces")).unwrap();
     fs::rename(scene.path("c"), scene.path("x-cache")).unwrap();
     let mut agent = Agent::start(&scene, "x", "--plain x --listen 127.0.0.1:0");

@@ -81,6 +81,15 @@ fn a_directory_of_other_things_that_others_may_write_to_is_no_cache() {
     let words = format!("{} --nbd unix:~/d.sock --cache ~/new", web.image());
     refused(&scene, &format!("attach {words}"), &["new", "other users may write to it", "chmod go-w"]);
     assert_eq!(scene.names("new"), ["letters"]);
+    // A name that a cache has, too, makes none of a user's directory.
+    fs::create_dir_all(scene.path("photos/images")).unwrap();
+    for name in [None, Some("holiday.jpg")] {
+        name.map_or(Ok(()), |name| fs::write(scene.path("photos/images").join(name), "sea")).unwrap();
+        set_mode(&scene.path("photos"), 0o777);
+        let words = format!("{} --nbd unix:~/d.sock --cache ~/photos", web.image());
+        refused(&scene, &format!("attach {words}"), &["photos", "other users may write to it", "chmod go-w"]);
+        assert_eq!((scene.names("photos"), mode(&scene.path("photos"))), (vec!["images".to_owned()], 0o777));
+    }
     for kept in [0o1777, 0o755] {
         set_mode(&scene.path("new"), kept);
         Attached::start(&scene, &words).detach();
