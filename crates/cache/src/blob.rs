@@ -183,8 +183,8 @@ impl CachedBlob {
 
     /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there
     /// is a hash tree, they are checked against it before anyone sees them; they can be read when it returns.
-    /// Units that are local already stay as they are. A disk that takes nothing more is no error: the bytes
-    /// are kept in memory.
+    /// Units that are local already stay as they are. A disk that takes nothing more is no error, nor is a full cache
+    /// from which another thread or process evicts: the bytes are kept in memory.
     ///
     /// # Errors
     /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names
@@ -207,7 +207,8 @@ impl CachedBlob {
         self.check_arrived(range, bytes).map_err(about)?;
         let units = self.layout.units_of(range.offset(), range.end());
         let stored = self.files_or_bypass().is_some_and(|files| {
-            self.store(files, &units, bytes).inspect_err(|error| self.cache.bypass_began(error)).is_ok()
+            let stored = self.store(files, &units, bytes);
+            stored.inspect_err(|error| self.cache.bypass_began(error)).unwrap_or(false)
         });
         if !stored {
             self.keep_in_memory(&units, bytes);
@@ -217,9 +218,9 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Writes units that are not local yet, and makes them visible.
-    fn store(&self, files: &Files, units: &Range<u64>, bytes: &[u8]) -> Result<()> {
-        self.cache.make_room(bytes.len() as u64)?;
+    /// Writes units that are not local yet, and makes them visible. `false` if there is no room for them yet.
+    fn store(&self, files: &Files, units: &Range<u64>, bytes: &[u8]) -> Result<bool> {
+        let Some(room) = self.cache.make_room(bytes.len() as u64)? else { return Ok(false) };
         let writing = Writing::begin(self, files)?;
         let bits = files.sidecar.local();
         let mut missing = Vec::new();
@@ -240,11 +241,12 @@ impl CachedBlob {
                 self.cache.counts.inserted_bytes.fetch_add(range.len(), Ordering::Relaxed);
             }
         }
+        drop(room);
         drop(writing);
         self.is_untouched.store(false, Ordering::Relaxed);
         self.dirty.store(true, Ordering::Release);
         self.cache.bypass_ended();
-        Ok(())
+        Ok(true)
     }
 
     /// Chunks of which nothing was local begin anew.
@@ -412,27 +414,29 @@ impl CachedBlob {
         }
     }
 
-    /// Its files, made where there are none.
-    fn files(&self) -> Result<&Files> {
+    /// Its files, made where there are none; `None` if there is no room for them yet.
+    fn files(&self) -> Result<Option<&Files>> {
         if let Some(files) = self.files.get() {
-            return Ok(files);
+            return Ok(Some(files));
         }
         let _making = lock(&self.making_files);
         if let Some(files) = self.files.get() {
-            return Ok(files);
+            return Ok(Some(files));
         }
         if let Some(files) = self.cache.directory.open_blob(&self.identity, false)? {
-            return self.use_files(files);
+            return self.use_files(files).map(Some);
         }
         // What describes the blob counts as well: a manifest may name blobs of any length.
         let beside = self.layout.file_len();
         // One after the other: several at once would each find the same room.
         let making = lock(&self.cache.making_files);
-        self.cache.make_room_beside(beside)?;
+        let Some(room) = self.cache.make_room(beside)? else { return Ok(None) };
         let made = self.cache.directory.open_blob(&self.identity, true)?;
         self.cache.state.occupy(beside);
+        drop(room);
         drop(making);
-        self.use_files(made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?)
+        let made = made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?;
+        self.use_files(made).map(Some)
     }
 
     fn use_files(&self, files: Files) -> Result<&Files> {
@@ -446,7 +450,7 @@ impl CachedBlob {
         match self.files.get() {
             Some(files) => Some(files),
             None if self.leaves_files_alone() => None,
-            None => self.files().inspect_err(|error| self.files_failed(error)).ok(),
+            None => self.files().inspect_err(|error| self.files_failed(error)).ok().flatten(),
         }
     }
 

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Above the limit less this part of it an eviction is due; it goes down to the limit less twice this part.
 const SLACK: u64 = 16;
@@ -29,8 +29,9 @@ const RETRY_AFTER_MS: u64 = 1000;
 /// How long what was said of a disk that takes nothing is not said again, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-/// The longest wait for another thread or process that evicts, before a sidecar is made.
-const BESIDE_PATIENCE: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 5000 });
+/// The time for which inserts find no room beside the same evictor until the disk is left alone, in milliseconds: an
+/// eviction seldom takes as long, unless its process was stopped.
+const CROWDED_MS: u64 = 1000;
 
 /// How a cache behaves.
 #[derive(Clone, Debug)]
@@ -74,6 +75,10 @@ pub struct Cache {
     bypassing_until: AtomicU64,
     /// Until when it is not said again that the disk takes nothing; milliseconds, too.
     quiet_until: AtomicU64,
+    /// Bytes for which threads of this process have room, and which they are about to write.
+    reserved: AtomicU64,
+    /// The time since which no insert found room beside an evictor; milliseconds, too; 0: they find room.
+    crowded_since: AtomicU64,
     opened: Instant,
 }
 
@@ -109,6 +114,25 @@ pub(crate) struct Counts {
     pub(crate) proven_blobs: AtomicU64,
     pub(crate) wrong_blobs: AtomicU64,
     pub(crate) damaged_bytes: AtomicU64,
+}
+
+/// Room in a cache for bytes that are being written. They count as taken when it is dropped, or never.
+pub(crate) struct Room<'a> {
+    cache: &'a Cache,
+    bytes: u64,
+}
+
+impl<'a> Room<'a> {
+    fn reserve(cache: &'a Cache, bytes: u64) -> Self {
+        cache.reserved.fetch_add(bytes, Ordering::AcqRel);
+        Self { cache, bytes }
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.cache.reserved.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 /// What an eviction did.
@@ -272,6 +296,8 @@ impl Cache {
             next_number: AtomicU64::new(0),
             bypassing_until: AtomicU64::new(0),
             quiet_until: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            crowded_since: AtomicU64::new(0),
             opened: Instant::now(),
         }
     }
@@ -433,35 +459,47 @@ impl Cache {
         }
     }
 
-    /// Makes sure that `bytes` more may be written.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+    /// Makes sure that `bytes` more may be written, and reserves room for them. `None` if there is none before another
+    /// thread or process, which evicts, has made some, or because of what other threads are writing: neither is waited
+    /// for, because a read may wait for the insert.
+    pub(crate) fn make_room(&self, bytes: u64) -> Result<Option<Room<'_>>> {
         if self.is_bypassing() {
             return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
         }
-        let Some(limit) = self.settings.size_limit else { return Ok(()) };
-        let is_too_much = || self.state.taken_bytes().saturating_add(bytes) > limit;
-        if !is_too_much() {
-            return Ok(());
+        let room = Room::reserve(self, bytes);
+        let Some(limit) = self.settings.size_limit else { return Ok(Some(room)) };
+        let taken = || self.state.taken_bytes();
+        // In this order: what another thread finishes meanwhile counts twice and not never.
+        let fits = || self.reserved.load(Ordering::Acquire).saturating_add(taken()) <= limit;
+        let is_too_much = || taken().saturating_add(bytes) > limit;
+        // An eviction goes down to this: below it only what others are writing stands in the way.
+        let low = limit - limit / SLACK * 2;
+        if !fits() && (is_too_much() || taken() > low) {
+            match evict::evict(self, target_for(limit, bytes))? {
+                None if !fits() => return self.crowded_out(),
+                // Where it gave back enough, others were faster to take it.
+                Some(evicted) if evicted.bytes < bytes && is_too_much() => return Err(self.is_full()),
+                _ => {}
+            }
         }
-        match evict::evict(self, target_for(limit, bytes))? {
-            Some(_) if is_too_much() => Err(self.is_full()),
-            // Another evicts: a little too much for a moment is better than to wait for it.
-            _ => Ok(()),
+        if !fits() {
+            return Ok(None);
         }
+        if self.crowded_since.load(Ordering::Relaxed) > 0 {
+            self.crowded_since.store(0, Ordering::Relaxed);
+        }
+        Ok(Some(room))
     }
 
-    /// Makes sure that a sidecar of `bytes` may be made. A sidecar may be far longer than what came of its blob, and a
-    /// manifest names many: this waits for another evictor rather than take too much.
-    pub(crate) fn make_room_beside(&self, bytes: u64) -> Result<()> {
-        if self.is_bypassing() {
-            return self.make_room(bytes);
+    /// Notes that an insert found no room beside an evictor; an error once that has been so for too long.
+    fn crowded_out(&self) -> Result<Option<Room<'_>>> {
+        let now = self.now_ms().max(1);
+        let since = self.crowded_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+        if now.saturating_sub(since.map_or_else(|since| since, |_| now)) < CROWDED_MS {
+            return Ok(None);
         }
-        let Some(limit) = self.settings.size_limit else { return Ok(()) };
-        let is_too_much = || self.state.taken_bytes().saturating_add(bytes) > limit;
-        if is_too_much() {
-            evict::evict_within(self, target_for(limit, bytes), BESIDE_PATIENCE)?;
-        }
-        if is_too_much() { Err(self.is_full()) } else { Ok(()) }
+        let cause = "the cache is full, and another thread or process that evicts from it does not end";
+        Err(Error::new(ErrorKind::NoSpace, cause).about(self.dir().display()))
     }
 
     /// `true` if `bytes` more fit below the mark at which an eviction is due.

@@ -11,11 +11,12 @@
 
 use crate::cache::{Cache, Evicted};
 use crate::durable;
-use crate::files::{Files, lock};
+use crate::files::Files;
 use crate::locks::{self, Mode};
 use crate::policy::{self, Census, Cut};
 use crate::presence;
 use crate::sidecar::{CHUNK, Locks};
+use headstart_block::lock::try_within;
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -27,6 +28,9 @@ use std::time::Duration;
 
 /// How long to wait until nobody writes to a blob: a write takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The longest wait of a command for another thread or process that evicts.
+const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The evictor of a cache, held locked by who evicts.
 pub(crate) struct Evictor(File);
@@ -60,6 +64,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         return Ok(None);
     }
     let _evicting = Evicting(&file.0);
+    let inserted_before = cache.state.inserted_bytes();
     let stems = cache.directory.stems()?;
     let mut census = Census::new(cache.state.epoch());
     let mut evicted = Evicted::default();
@@ -72,8 +77,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     let local = evicted.left_bytes;
-    let taken = local.saturating_add(beside);
-    cache.state.set_taken_bytes(taken);
+    let taken = cache.state.set_counted_bytes(local.saturating_add(beside), inserted_before);
     // A prune of everything also removes blobs of which nothing is local.
     if taken <= target && target > 0 {
         return Ok(Some(evicted));
@@ -222,21 +226,11 @@ fn say_no_holes(files: &Files) {
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::DATA_UNIT));
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 
-/// What evicting waits for, so that tests and commands can: the end of whoever evicts now.
+/// Evicts as [`evict`] does, but waits for the end of whoever evicts now, as commands and tests can.
 pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
-    evict_within(cache, target, Duration::from_secs(30))
-}
-
-/// Evicts as [`evict_patiently`] does, but waits no longer than `patience`.
-pub(crate) fn evict_within(cache: &Cache, target: u64, patience: Duration) -> Result<Evicted> {
-    {
-        // Threads of this process wait on the mutex, others on the lock.
-        let evictor = lock(&cache.evictor);
-        if locks::lock_within(&evictor.0, &(0..1), Mode::Exclusive, patience)? {
-            locks::unlock(&evictor.0, &(0..1));
-        }
-    }
-    evict(cache, target)?.ok_or_else(|| {
+    // Nothing is held meanwhile: inserts of other threads do not wait.
+    let evicted = try_within(COMMAND_PATIENCE, || evict(cache, target))?;
+    evicted.ok_or_else(|| {
         Error::new(ErrorKind::Conflict, "another process evicts already")
             .about(cache.dir().display())
             .remedy("run it again in a while")

@@ -30,7 +30,9 @@
 //! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and
 //!   given back to the reads that wait for it. That goes for one blob's files and for the whole directory.
 //! * The size limit holds for blobs' bytes and their sidecars together: a manifest that names blobs of any length
-//!   cannot take more by what describes them.
+//!   cannot take more by what describes them. One process keeps to it at every moment, also while another thread or
+//!   process evicts: no insert waits for that, and what finds no room is kept in memory, as on a full disk. Several
+//!   processes pass it together by what each of them is writing at the same moment.
 //! * What an attached disk has pinned is not evicted, in whatever process it is. A scan does not drive out
 //!   what is used again and again.
 //!

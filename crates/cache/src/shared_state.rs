@@ -75,9 +75,23 @@ impl SharedState {
         self.word(1).load(Ordering::Relaxed)
     }
 
-    /// Sets them to what was counted.
-    pub(crate) fn set_taken_bytes(&self, bytes: u64) {
-        self.word(1).store(bytes, Ordering::Relaxed);
+    /// Bytes that were inserted since the file was made.
+    pub(crate) fn inserted_bytes(&self) -> u64 {
+        self.word(3).load(Ordering::Relaxed)
+    }
+
+    /// Sets the bytes that are taken to what was counted, and to what others inserted since
+    /// [`inserted_bytes`](Self::inserted_bytes) were `inserted_before`, because the count may lack it. Returns the sum.
+    pub(crate) fn set_counted_bytes(&self, counted: u64, inserted_before: u64) -> u64 {
+        // In this order: what is inserted between these lines counts twice and not never.
+        let before = self.taken_bytes();
+        let inserted = self.inserted_bytes().wrapping_sub(inserted_before);
+        let taken = counted.saturating_add(inserted);
+        let corrected = |now: u64| {
+            Some(taken.saturating_add(now.saturating_sub(before)).saturating_sub(before.saturating_sub(now)))
+        };
+        let _ = self.word(1).fetch_update(Ordering::Relaxed, Ordering::Relaxed, corrected);
+        taken
     }
 
     /// So many more are taken, by a new sidecar.
@@ -148,4 +162,22 @@ fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {
         file.write_all_at(MAGIC, 0)?;
     }
     Ok((Mapping::of_file(&file, LEN)?, was_there))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_inserted_while_it_is_counted_counts() {
+        let state = SharedState::alone(None).unwrap();
+        state.add(100);
+        let before = state.inserted_bytes();
+        assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (70, 70));
+        state.add(30);
+        assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (100, 100));
+        // Whatever was there before: any content is a valid one.
+        state.occupy(u64::MAX - 100);
+        assert_eq!((state.set_counted_bytes(5, state.inserted_bytes()), state.taken_bytes()), (5, 5));
+    }
 }

@@ -1,7 +1,7 @@
 //! Too little space: limits, pins, scans, disks that take nothing.
 
 use super::{Sample, UNIT, missing, open, units};
-use crate::files::EVICT_LOCK;
+use crate::files::{EVICT_LOCK, lock};
 use crate::locks::{self, Mode};
 use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_block::{ByteRange, Digest, ReadAt};
@@ -128,6 +128,104 @@ fn the_disk_is_tried_again_after_a_while() {
     assert_eq!(blob.local_bytes(), 10 * UNIT);
 }
 
+/// The threads that insert, the bytes of an insert, and those that each thread inserts.
+const THREADS: u64 = 12;
+const PART: u64 = 4 * UNIT;
+const EACH: u64 = 1 << 20;
+
+/// Inserts a blob by all threads at once, and calls `look` after each insert.
+fn insert_at_once(sample: &Sample, blob: &CachedBlob, look: &(dyn Fn(ByteRange) + Sync)) {
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for range in ByteRange::between(thread * EACH, (thread + 1) * EACH).parts(PART) {
+                    blob.insert(range.offset(), sample.part(range)).unwrap();
+                    look(range);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn inserts_beside_an_evictor_keep_to_the_size_limit() {
+    const LIMIT: u64 = 4 << 20;
+    for is_another_process in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let sample = Sample::new((THREADS * EACH) as usize + LIMIT as usize, 1);
+        let cache = open(dir.path(), Some(LIMIT));
+        let blob = cache.blob(&sample.plain("a")).unwrap();
+        // Another handle is as good as another process.
+        let other = cache.directory.open_lock(EVICT_LOCK).unwrap();
+        let thread = if is_another_process {
+            assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
+            None
+        } else {
+            Some(lock(&cache.evictor))
+        };
+        insert_at_once(&sample, &blob, &|range| {
+            assert!(sample.reads(&blob, range), "a read that waits completes");
+            let (taken, held) = (cache.state.taken_bytes(), blocks(dir.path()));
+            assert!(taken <= LIMIT && held <= LIMIT + (64 << 10), "{taken} bytes, {held} on disk");
+        });
+        let counters = cache.counters();
+        assert!(
+            counters.inserted_bytes > LIMIT - THREADS * PART - (64 << 10),
+            "the room that was free is used"
+        );
+        assert_eq!(counters.inserted_bytes + counters.bypassed_bytes, THREADS * EACH);
+        assert_eq!(counters.evicted_bytes, 0);
+        // One that ends makes room.
+        drop(thread);
+        locks::unlock(&other, &(0..1));
+        cache.bypass_ended();
+        for range in ByteRange::between(THREADS * EACH, blob.len()).parts(PART) {
+            sample.fill(&blob, range);
+            assert!(cache.state.taken_bytes() <= LIMIT, "{}", cache.state.taken_bytes());
+        }
+        assert_eq!(cache.counters().bypassed_bytes, counters.bypassed_bytes);
+    }
+}
+
+#[test]
+fn an_evictor_that_does_not_end_has_the_disk_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(8 << 20, 1);
+    let cache = open(dir.path(), Some(1 << 20));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    let other = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
+    #[expect(clippy::disallowed_methods, reason = "a test that hangs fails")]
+    let since = std::time::Instant::now();
+    let mut inserts = 0;
+    while !blob.is_bypassed() {
+        assert!(since.elapsed() < std::time::Duration::from_secs(60), "not after {inserts} inserts");
+        let unit = inserts % (blob.len() / UNIT);
+        blob.insert(unit * UNIT, sample.part(units(unit, unit + 1))).unwrap();
+        inserts += 1;
+    }
+    assert!(cache.state.taken_bytes() <= 1 << 20);
+}
+
+/// Evictions and inserts of many threads at once; a count that goes on meanwhile misses none of them.
+#[test]
+fn no_insert_beside_a_real_evictor_is_lost_to_the_count() {
+    const LIMIT: u64 = 4 << 20;
+    // What is being inserted while it is counted may count twice until the next eviction.
+    const MOST: u64 = LIMIT + 2 * THREADS * PART;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new((THREADS * EACH) as usize, 1);
+    let cache = open(dir.path(), Some(LIMIT));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    insert_at_once(&sample, &blob, &|_| {
+        assert!(cache.state.taken_bytes() <= MOST, "{}", cache.state.taken_bytes());
+    });
+    let (usage, counters) = (cache.usage().unwrap(), cache.counters());
+    assert!(usage.local_bytes + usage.sidecar_bytes <= cache.state.taken_bytes(), "{usage:?}");
+    assert_eq!(counters.inserted_bytes + counters.bypassed_bytes, THREADS * EACH);
+    assert!(counters.evicted_bytes > 0);
+}
+
 /// Bytes that the file system holds for all files of the cache.
 fn all_blocks(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
@@ -198,7 +296,7 @@ fn files_stay_for_what_came_and_not_for_what_was_wrong() {
     assert_eq!((blobs(), cache.state.taken_bytes()), (0, 0));
 }
 
-/// Claims take only free room, and inserts wait for another evictor: it cannot know of them.
+/// Claims take only free room, and inserts make no sidecar beside another evictor: it cannot know of them.
 #[test]
 fn sidecars_do_not_pass_the_size_limit() {
     const LIMIT: u64 = 2 << 20;

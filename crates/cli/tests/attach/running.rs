@@ -3,14 +3,16 @@
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::disk::noise;
 use crate::images::{Web, can_check_bytes, check_bytes, layered, noisy, tool};
-use crate::scene::Run;
+use crate::scene::{Run, Scene};
 use crate::tools::installed;
 use headstart_testkit::faults::{Fault, Rule};
+use rustix::fs::{FlockOperation, fcntl_lock};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 const METRICS: &str = "--cache ~/cache --metrics 127.0.0.1:0";
@@ -321,4 +323,50 @@ fn the_cache_keeps_to_its_size() {
     attached.detach();
     let usage: Value = scene.json("cache usage --dir ~/cache");
     assert!(usage["local_bytes"].as_u64().unwrap() > 0, "{usage}");
+}
+
+/// Bytes that the file system holds for the blobs in the cache, and for what describes them.
+fn held_by_cache(scene: &Scene) -> u64 {
+    let files =
+        scene.names("cache").into_iter().filter(|name| name.ends_with(".data") || name.ends_with(".map"));
+    // One that was removed meanwhile holds nothing.
+    files
+        .filter_map(|name| scene.path("cache").join(name).metadata().ok())
+        .map(|file| file.blocks() * 512)
+        .sum()
+}
+
+/// A process that was stopped while it evicted holds the evictor's lock: nobody else makes room.
+#[test]
+fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
+    const SIZE: u64 = 6 << 20;
+    // More than the cache and the process's memory (32 MiB) hold together: each reading fetches some of it.
+    let scene = noisy(44);
+    let Some(web) = Web::before(&scene) else { return };
+    if !can_check_bytes() {
+        return;
+    }
+    let attached = Attached::start(&scene, &format!("{} {METRICS} --cache-size 6M", web.image()));
+    let evicting = fs::File::options().write(true).open(scene.path("cache/evict")).unwrap();
+    fcntl_lock(&evicting, FlockOperation::LockExclusive).unwrap();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| check_bytes(&scene, "disk.raw", &attached.uri()));
+        while !reading.is_finished() {
+            let held = held_by_cache(&scene);
+            assert!(held <= SIZE + (256 << 10), "{held} bytes");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    });
+    let metrics = attached.metrics();
+    assert!(metrics.sum("headstart_cache_bypassed_bytes_total", &[]) > 0.0, "{}", metrics.text);
+    assert_eq!(metrics.sum("headstart_cache_evicted_bytes_total", &[]), 0.0);
+    // Once it is over, the cache takes what is read again.
+    fcntl_lock(&evicting, FlockOperation::Unlock).unwrap();
+    let inserted = metrics.sum("headstart_cache_inserted_bytes_total", &[]);
+    attached.wait_for("eviction and inserts", |metrics| {
+        tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
+        metrics.sum("headstart_cache_evicted_bytes_total", &[]) > 0.0
+            && metrics.sum("headstart_cache_inserted_bytes_total", &[]) > inserted
+    });
+    attached.detach();
 }
