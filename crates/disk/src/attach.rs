@@ -32,7 +32,7 @@ use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
-use headstart_store::{Location, Reference, RetrySettings, Selector, Store};
+use headstart_store::{Location, Reference, RetrySettings, Selector, Store, say_if_silent};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -54,6 +54,8 @@ pub struct Host {
     pub retry: RetrySettings,
     /// Other hosts, which are asked first for what is missing.
     pub swarm: Option<Arc<dyn Swarm>>,
+    /// The time that a store has for an answer, for the warning about one that is silent; none: no warning.
+    pub warn_of_silence: Option<Duration>,
 }
 
 /// How a disk is attached.
@@ -438,7 +440,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         Selector::Tag(_) => None,
     });
     let Some((digest, bytes)) = known else {
-        let (digest, bytes) = ask_manifest(store, &reference.selector).await?;
+        let (digest, bytes) = ask_manifest(host, store, &reference.selector).await?;
         remember(&known_images, &name, &digest, &bytes);
         let bytes = bytes.to_vec();
         return Ok(Named { digest, bytes, refusal: None, located: None, is_pinned: false });
@@ -451,7 +453,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
         store.manifest_again(&reference.selector, &digest).await
     } else {
         // Without its store it is of no use: that is given the time it needs.
-        ask_manifest(store, &reference.selector).await.map(Some)
+        ask_manifest(host, store, &reference.selector).await.map(Some)
     };
     match answer {
         Ok(None) => Ok(Named { digest, bytes, refusal: None, located, is_pinned }),
@@ -475,7 +477,7 @@ async fn locate_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> Option
 
 /// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a
 /// mistyped host say, is told of within seconds: that a check finds out.
-async fn ask_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
+async fn ask_manifest(host: &Host, store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
     let missed = async {
         tokio::time::sleep(SILENCE).await;
         match store.check().await {
@@ -484,9 +486,15 @@ async fn ask_manifest(store: &dyn Store, selector: &Selector) -> Result<(Digest,
             _ => std::future::pending().await,
         }
     };
-    tokio::select! {
-        named = store.manifest(selector) => named,
-        error = missed => Err(error),
+    let asked = async {
+        tokio::select! {
+            named = store.manifest(selector) => named,
+            error = missed => Err(error),
+        }
+    };
+    match host.warn_of_silence {
+        Some(limit) => say_if_silent(store, limit, asked).await,
+        None => asked.await,
     }
 }
 

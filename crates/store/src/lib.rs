@@ -64,7 +64,7 @@ pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
-pub use stop::{Stop, StopSender};
+pub use stop::{Stop, StopSender, say_if_silent};
 pub use store::{Copied, Store, Urgency};
 
 use headstart_block::Result;

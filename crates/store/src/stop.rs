@@ -79,15 +79,19 @@ impl Stop {
 }
 
 /// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
-/// says so, and that each answer may take `limit`.
-pub(crate) async fn say_if_silent<T>(store: &str, limit: Duration, asked: impl Future<Output = T>) -> T {
+/// says so, and that each answer may take `limit`; but not of a store that is tried again, because that one failed.
+pub async fn say_if_silent<T>(store: &dyn Store, limit: Duration, asked: impl Future<Output = T>) -> T {
     let mut asked = pin!(asked);
+    let retries = store.counters().retries;
     tokio::select! {
         biased;
         answer = &mut asked => return answer,
         () = sleep(SILENCE) => {}
     }
-    tracing::warn!("{store} has not answered yet; it is given {} s for each answer", limit.as_secs_f64());
+    if store.counters().retries == retries {
+        let (name, limit) = (store.name(), limit.as_secs_f64());
+        tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
+    }
     asked.await
 }
 
@@ -106,7 +110,7 @@ impl Stoppable {
 
     /// As [`run`](Self::run), for what waits for a small answer.
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.run(say_if_silent(&self.store.name(), self.first_byte, call)).await
+        self.run(say_if_silent(&*self.store, self.first_byte, call)).await
     }
 
     async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {

@@ -143,7 +143,7 @@ impl Attach {
             None
         });
         let before = Before::of(held);
-        let session = Session::open(self, (&settings, copies), &before, runtime.handle(), terminal)?;
+        let session = Session::open(self, (&settings, copies), &before, runtime.handle(), terminal, quiet)?;
         let session = Arc::new(session);
         let detached =
             self.serve_session(runtime, (&session, &before), (started, qemu), terminal, (quiet, json));

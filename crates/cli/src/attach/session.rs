@@ -17,7 +17,7 @@ use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Reference, Selector, Settings, Store};
 use headstart_trace::Recorder;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -189,6 +189,7 @@ impl Session {
         before: &Before,
         runtime: &Handle,
         progress: &dyn Progress,
+        quiet: bool,
     ) -> Result<Self> {
         check_writable(args)?;
         // Also where nothing is read from it: recordings of boots are written there.
@@ -210,13 +211,17 @@ impl Session {
             _ => None,
         };
         let attached = runtime.block_on(async {
+            let mut told_of = HashSet::new();
             let attaching = args.images.iter().map(|image| {
                 let store = stores.get(&image.reference.location).cloned();
+                // Once of each store.
+                let tells = !quiet && told_of.insert(&image.reference.location);
                 let host = cache.clone().map(|cache| Host {
                     runtime: runtime.clone(),
                     cache,
                     retry: settings.retry,
                     swarm: swarm.clone().map(|swarm| swarm as Arc<dyn Swarm>),
+                    warn_of_silence: tells.then_some(settings.first_byte_timeout),
                 });
                 let unnamed = Unnamed {
                     name: image.name.clone(),

@@ -2,8 +2,10 @@
 
 use crate::attached::{Attached, Metrics};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
+use crate::scene::Scene;
 use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
 use headstart_testkit::registry::{Access, Registry};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 /// Longer than any attach that cannot work may take to say so.
@@ -305,4 +307,29 @@ fn a_registry_that_is_gone() {
         &[&host, "refused"],
     );
     assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
+}
+
+/// A server that accepts and never answers is given its time, and the user is told; once, whatever the number of disks.
+#[test]
+fn that_a_store_is_silent_is_said_on_standard_error() {
+    let scene = Scene::new();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let image = format!("oci://{address}/r:a");
+    let run = |options: &str| {
+        scene.run(&format!("attach {options} a={image} b={image} --plain-http {address} --cache ~/cache"))
+    };
+    let (told, programs, quiet) = std::thread::scope(|scope| {
+        let [told, programs] = ["", "--json"].map(|options| scope.spawn(move || run(options)));
+        let quiet = run("--quiet");
+        (told.join().unwrap(), programs.join().unwrap(), quiet)
+    });
+    for (run, times) in [(told, 1), (programs, 1), (quiet, 0)] {
+        let is_it =
+            |line: &&str| line.starts_with("headstart: warning: ") && line.contains("has not answered yet");
+        let said: Vec<_> = run.stderr.lines().filter(is_it).collect();
+        assert_eq!((run.status, said.len(), run.stdout.as_str()), (Some(1), times, ""), "{run}");
+        let parts = [&format!("oci://{address}/r"), "15 s for each answer"];
+        assert!(said.iter().all(|line| parts.iter().all(|part| line.contains(part))), "{run}");
+    }
 }

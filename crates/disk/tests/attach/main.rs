@@ -73,7 +73,7 @@ impl Rig {
     fn host(&self) -> Host {
         let cache = Cache::open(&self.cache_dir(), CacheSettings::default()).unwrap();
         let retry = RetrySettings { deadline: Duration::from_secs(2), ..RetrySettings::default() };
-        Host { runtime: self.runtime.handle().clone(), cache, retry, swarm: None }
+        Host { runtime: self.runtime.handle().clone(), cache, retry, swarm: None, warn_of_silence: None }
     }
 
     fn try_attach(&self, host: &Host, options: &DiskOptions) -> headstart_block::Result<Attached> {
