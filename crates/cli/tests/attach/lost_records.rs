@@ -120,6 +120,17 @@ fn a_directory_whose_data_is_gone_is_not_repaired() {
     scene.fails(&format!("attach {ATTACH}"), &said);
     assert_eq!(scene.fingerprint("vm"), before);
     fs::write(scene.path("vm/data"), data).unwrap();
+    // Either file may be missing altogether.
+    for name in ["vm/data", "vm/index"] {
+        fs::rename(scene.path(name), scene.path("away")).unwrap();
+        let before = scene.fingerprint("vm");
+        let said = [name, "the file is missing", "restore data and index from a copy"];
+        for words in [&format!("attach {ATTACH}"), "disk repair ~/vm", "disk compact ~/vm"] {
+            scene.fails(words, &said);
+        }
+        assert_eq!(scene.fingerprint("vm"), before);
+        fs::rename(scene.path("away"), scene.path(name)).unwrap();
+    }
     expect(&scene, 40);
     let attached = Attached::start(&scene, ATTACH);
     check_bytes(&scene, "expected.raw", &attached.uri());

@@ -91,7 +91,7 @@ impl Pair {
         noted: Option<LogEnd>,
     ) -> Result<(Self, RunMap)> {
         let number = files.number().ok_or_else(|| Error::corrupt("no pair has such names"))?;
-        let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
+        let (data, index) = (open(directory, files, &files.data)?, open(directory, files, &files.index)?);
         let named = |name: &str| format!("{}/{name}", directory.name());
         let index_header = read_headers(directory, files, &*data, &*index)?;
         let uuid = index_header.uuid;
@@ -139,7 +139,7 @@ impl Pair {
         files: &PairFiles,
         noted: Option<LogEnd>,
     ) -> Result<Option<Salvaged>> {
-        let (data, index) = (directory.open(&files.data)?, directory.open(&files.index)?);
+        let (data, index) = (open(directory, files, &files.data)?, open(directory, files, &files.index)?);
         let named = |name: &str| format!("{}/{name}", directory.name());
         let header = read_headers(directory, files, &*data, &*index)?;
         if header.user_tag != UserTag::new(SEALED_TAG)? {
@@ -316,6 +316,16 @@ fn headers(uuid: Uuid, virtual_size: u64) -> Result<(Page, Page)> {
     };
     let index = Page { flags: Flags(Flags::HEADER), index_offset: PAGE_SIZE as u64, ..data.clone() };
     Ok((data, index))
+}
+
+/// Opens one of the files of a pair. One that is gone is damage, not a directory without a disk.
+fn open(directory: &dyn Directory, files: &PairFiles, name: &str) -> Result<Box<dyn LogFile>> {
+    directory.open(name).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => Error::corrupt("the file is missing, and state.json names it")
+            .about(format!("{}/{name}", directory.name()))
+            .remedy(noted::remedy_without_header(files)),
+        _ => e,
+    })
 }
 
 /// Reads the headers of both files of a pair, which belong together; returns that of the index.
