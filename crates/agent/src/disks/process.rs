@@ -116,9 +116,7 @@ impl Process {
         if let Some(directory) = &spec.directory {
             command.current_dir(directory);
         }
-        let mut child = command
-            .spawn()
-            .map_err(|e| about("cannot start the process of a disk")(e).about(settings.program.display()))?;
+        let mut child = command.spawn().map_err(|e| not_started(e, settings, spec))?;
         let pid = child.id().unwrap_or_default();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         // Not waited for yet, so the number is its own.
@@ -145,6 +143,18 @@ impl Process {
         // One that has ended needs no signal.
         let _ = pidfd_send_signal(&self.fd, Signal::TERM);
     }
+}
+
+/// The error of a process that could not be started. The operating system says the same of a program that is missing
+/// and of a directory.
+fn not_started(error: std::io::Error, settings: &DisksSettings, spec: &DiskSpec) -> Error {
+    let reached = spec.directory.as_ref().map(|directory| (directory, directory.join(".").metadata()));
+    if let Some((directory, Err(e))) = reached {
+        return Error::io("the working directory of the disk cannot be used", e)
+            .about(directory.display())
+            .remedy("make it again, or detach the disk and attach it from another directory");
+    }
+    Error::io("cannot start the process of a disk", error).about(settings.program.display())
 }
 
 fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {

@@ -329,3 +329,26 @@ fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
     }
     assert!(!scene.path("d.sock").exists());
 }
+
+/// The operating system says the same of a missing program and of a missing directory.
+#[test]
+fn a_working_directory_that_is_gone_is_named() {
+    let scene = noisy(1);
+    let agent = Agent::start(&scene, "a", "");
+    fs::create_dir(scene.path("work")).unwrap();
+    let words = "attach file://~/store:v1 --as vm --nbd unix:~/d.sock --agent ~/a/agent.sock --json";
+    let run = Run::of(words, scene.command(words).current_dir(scene.path("work"))).succeeds();
+    let disk = run.json();
+    fs::remove_dir(scene.path("work")).unwrap();
+    kill(&disk["pid"]);
+    let work = scene.path("work").display().to_string();
+    let parts = [&*work, "the working directory of the disk cannot be used", "make it again"];
+    agent.disk_that("refused", |disk| {
+        let error = disk["error"].as_str().unwrap_or_default();
+        parts.iter().all(|part| error.contains(part)) && !error.contains("cannot start the process")
+    });
+    // It is started again as soon as that can be.
+    fs::create_dir(scene.path("work")).unwrap();
+    agent.disk_that("serving again", |disk| disk["state"] == "serving");
+    agent.detach("vm");
+}
