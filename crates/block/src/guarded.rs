@@ -15,9 +15,11 @@
 //! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse what belongs to another user.
 
 mod entry;
+mod not_made;
 mod own;
 
 pub use entry::{Entry, refuse_links};
+pub use not_made::{directory_of, not_made_in};
 pub use own::{check_own, check_own_directory, check_own_file, open_own_file};
 
 use rustix::fs::{

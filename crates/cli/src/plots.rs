@@ -1,7 +1,7 @@
 //! Pictures into files: what commands that draw have in common.
 
 use clap::ValueEnum;
-use headstart_block::guarded::refuse_links;
+use headstart_block::guarded::{not_made_in, refuse_links};
 use headstart_block::{Error, Result};
 use headstart_image::export::OutputFile;
 use headstart_plot::Picture;
@@ -68,9 +68,10 @@ impl PlotDirectory {
     /// the operating system reports.
     pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
         refuse_links(dir)?;
-        let about = |cause: &'static str| move |e| Error::io(cause, e).about(dir.display());
+        let about = |cause: &'static str| move |e| not_made_in(dir, cause, e).about(dir.display());
         fs::create_dir_all(dir).map_err(about("cannot be made"))?;
-        tempfile::tempfile_in(dir).map_err(about("cannot be written"))?;
+        // Its own error names a temporary file, which nobody asked for.
+        tempfile::tempfile_in(dir).map_err(|e| about("cannot be written")(e.kind().into()))?;
         let mut formats = formats.to_vec();
         formats.dedup();
         Ok(Self { dir: dir.to_owned(), formats })

@@ -15,7 +15,7 @@ use crate::fast26::escape;
 use crate::file::encode;
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
-use headstart_block::guarded::refuse_links;
+use headstart_block::guarded::{not_made_in, refuse_links};
 use headstart_block::{Error, Result};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -61,7 +61,7 @@ impl TraceDirectory {
     /// the operating system reports.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
         refuse_links(dir)?;
-        fs::create_dir_all(dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
+        fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
         Ok(Self { dir: dir.to_owned(), limits, evicted: AtomicU64::new(0) })
     }
 

@@ -30,7 +30,7 @@ use crate::npy::{self, Row};
 use crate::record::{Op, Record};
 use crate::trace::{Creation, Trace};
 use chrono::{DateTime, NaiveDateTime};
-use headstart_block::guarded::refuse_links;
+use headstart_block::guarded::{not_made_in, refuse_links};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -403,7 +403,7 @@ impl Exporter {
                 .about(dir.display())
                 .remedy("name another directory, or remove what is there"));
         }
-        fs::create_dir_all(dir).map_err(|e| Error::io("cannot be made", e).about(dir.display()))?;
+        fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
         Ok(Self { dir: dir.to_owned(), rows: Vec::new() })
     }
 
@@ -424,7 +424,7 @@ impl Exporter {
         let row = CreationRow::of(&trace.creation).map_err(named)?;
         let path = self.dir.join(row.path().map_err(named)?);
         let file = npy::encode(&rows(trace).map_err(named)?);
-        let about = |e| Error::io("cannot be written", e).about(path.display());
+        let about = |e| not_made_in(&self.dir, "cannot be written", e).about(path.display());
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(about)?;
         }

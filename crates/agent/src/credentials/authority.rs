@@ -10,7 +10,7 @@ use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
-use headstart_block::guarded::check_own_directory;
+use headstart_block::guarded::{check_own_directory, directory_of, not_made_in};
 use headstart_block::{Error, ErrorKind, Result};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -430,7 +430,7 @@ pub(super) fn refuse_foreign(dir: &Path, own: &[&str]) -> Result<()> {
 pub(super) fn make_dir(path: &Path) -> Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => {
-            Err(Error::io("cannot make a directory", e).about(path.display()))
+            Err(not_made_in(directory_of(path), "cannot make a directory", e).about(path.display()))
         }
         _ => Ok(()),
     }

@@ -68,6 +68,9 @@ fn hosts_of_a_cluster_help_each_other_and_nobody_else() {
 fn what_is_wrong_with_a_set_up_is_said() {
     let scene = Scene::new();
     scene.fails("swarm init ~/cluster --host A", &["`A`", "lower-case"]);
+    let remedy = format!("make the directory {} first", scene.path("no/such").display());
+    scene.fails("swarm init ~/no/such/cluster --host a", &["no/such/cluster", "cannot make", &remedy]);
+    assert!(!scene.path("no").exists());
     scene.ok("swarm init ~/cluster --host a --host b");
     scene.ok("swarm init ~/other --host a");
     let agent = "agent --dir ~/x --cache ~/c --listen 127.0.0.1:0";

@@ -1,12 +1,13 @@
 //! Images become files and devices again, whole or not at all.
 
 use crate::disk::{Disk, assert_same, mixed_disk, noise};
-use crate::scene::Scene;
+use crate::scene::{Run, Scene};
 use crate::tools::{self, LoopDevice, installed, is_root, same_disk};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, lchown, symlink};
 use std::path::PathBuf;
+use std::process::Command;
 
 fn imported(mib: u64) -> Scene {
     let scene = Scene::new();
@@ -273,4 +274,51 @@ fn a_block_device_that_is_too_small_is_left_alone() {
     scene.fails(&export, &[&device.path, "4194304", "8388608"]);
     scene.fails(&format!("{export} --format qcow2"), &[&device.path, "raw"]);
     assert!(fs::read(&device.path).unwrap() == noise(3, 4 << 20));
+}
+
+#[test]
+fn the_directory_in_which_no_output_can_be_made_is_named() {
+    // Where another user can get to.
+    let scene = Scene::within(&std::env::temp_dir());
+    if !is_root() || !installed(&["setpriv"]) {
+        return;
+    }
+    fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    for dir in ["own", "own/closed"] {
+        fs::create_dir(scene.path(dir)).unwrap();
+        lchown(scene.path(dir), Some(54_321), Some(54_321)).unwrap();
+    }
+    mixed_disk(&scene, "disk.raw", 4);
+    let as_other = |words: &str| {
+        let plain = scene.command(words);
+        let mut command = Command::new("setpriv");
+        command.args(["--clear-groups", "--reuid", "54321", "--regid", "54321"]);
+        command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
+        Run::of(words, &mut command)
+    };
+    as_other("image import ~/disk.raw file://~/own/store:a").succeeds();
+    as_other("trace synthesize --images 4 --traces 20 --seed 3 -o ~/own/set").succeeds();
+    as_other("trace synthesize --images 2 --traces 2 --format parquet -o ~/own/traces").succeeds();
+    let top = scene.path("").canonicalize().unwrap();
+    let others = format!("{} belongs to another user (id 0)", top.display());
+    for words in [
+        "image export file://~/own/store:a -o ~/out.raw",
+        "image export file://~/own/store:a -o ~/out.qcow2 --format qcow2",
+        "trace export ~/own/traces -o ~/new/set",
+        "trace synthesize --images 2 --traces 2 -o ~/set",
+        "trace synthesize --images 2 --traces 2 --format parquet -o ~/set",
+        "trace plot ~/own/set -o ~/plots --figures 3 --format svg",
+    ] {
+        as_other(words).fails(&["Permission denied", &others, "name a place in a directory of your own"]);
+    }
+    assert_eq!(scene.names(""), ["disk.raw", "own"]);
+    // One's own directory may be closed, too.
+    fs::set_permissions(scene.path("own/closed"), fs::Permissions::from_mode(0o555)).unwrap();
+    let remedy = format!("chmod u+wx {}", top.join("own/closed").display());
+    for words in [
+        "image export file://~/own/store:a -o ~/own/closed/out.raw",
+        "trace plot ~/own/set -o ~/own/closed --figures 3 --format svg",
+    ] {
+        as_other(words).fails(&["own/closed", &remedy]);
+    }
 }

@@ -1,6 +1,6 @@
 //! Output files that appear whole or not at all.
 
-use headstart_block::guarded::{Access, Entry, GuardedDir, is_trusted};
+use headstart_block::guarded::{Access, Entry, GuardedDir, directory_of, is_trusted, not_made_in};
 use headstart_block::lock::lock_within;
 use headstart_block::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, fchown, flock, getxattr, linkat, openat};
@@ -178,7 +178,8 @@ impl OutputFile {
             return Err(Error::invalid("is a block device").about(given.display()).remedy("name a file"));
         }
         let kept = place.kept();
-        let failed = |e| Error::io("cannot create", e).about(given.display());
+        let way = directory_of(place.entry.path());
+        let failed = |e| not_made_in(way, "cannot create", e).about(given.display());
         let directory = place.entry.open_directory().map_err(failed)?;
         remove_abandoned(&directory);
         let mode = if kept.is_some() { CLOSED } else { MODE };
@@ -240,10 +241,6 @@ impl OutputFile {
         }
         self.directory.sync().map_err(failed)
     }
-}
-
-fn directory_of(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// A path that leads to an open directory whatever becomes of those above it, where there is `/proc`.

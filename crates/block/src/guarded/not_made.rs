@@ -1,0 +1,92 @@
+//! The errors of things that could not be made in a directory: what stands in the way, and what to do.
+
+use super::shell_word;
+use crate::Error;
+use rustix::process::geteuid;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The permissions of its owner without which nothing can be made in a directory.
+const MAKE: u32 = 0o300;
+
+/// The directory of an entry, by its path.
+#[must_use]
+pub fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The error of a thing that could not be made in `dir`. Where that is not there, the remedy names it; where this user
+/// may not write there, the remedy names the nearest directory that is there, and the user that it belongs to.
+#[must_use]
+pub fn not_made_in(dir: &Path, cause: &'static str, error: io::Error) -> Error {
+    let kind = error.kind();
+    let failed = Error::io(cause, error);
+    match kind {
+        io::ErrorKind::NotFound if !dir.exists() => {
+            failed.remedy(format!("make the directory {} first", dir.display()))
+        }
+        io::ErrorKind::PermissionDenied => match remedy_for(dir) {
+            Some(remedy) => failed.remedy(remedy),
+            None => failed,
+        },
+        _ => failed,
+    }
+}
+
+fn remedy_for(dir: &Path) -> Option<String> {
+    let above = dir.ancestors().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir });
+    let (dir, found) = above.filter_map(|dir| Some((dir, dir.metadata().ok()?))).next()?;
+    // `.` says little to a reader.
+    let shown = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    let (owner, me) = (found.uid(), geteuid().as_raw());
+    if owner != me {
+        return Some(format!(
+            "the directory {} belongs to another user (id {owner}): name a place in a directory of your own, or have \
+             that user run it",
+            shown.display()
+        ));
+    }
+    (found.mode() & MAKE != MAKE).then(|| {
+        let word = shell_word(&shown.to_string_lossy());
+        format!("the directory is closed also to its owner: `chmod u+wx {word}`, or name another place")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, lchown};
+
+    fn said(dir: &Path, kind: io::ErrorKind) -> String {
+        not_made_in(dir, "cannot create", kind.into()).about("x").to_string()
+    }
+
+    #[test]
+    fn the_directory_that_stands_in_the_way_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("d");
+        fs::create_dir(&at).unwrap();
+        let below = at.join("a/b");
+        let missing = said(&below, io::ErrorKind::NotFound);
+        assert!(missing.ends_with(&format!("; make the directory {} first", below.display())), "{missing}");
+        // What else may be missing is no directory.
+        assert!(!said(&at, io::ErrorKind::NotFound).contains("first"));
+        assert!(!said(&at, io::ErrorKind::PermissionDenied).contains("directory"), "{at:?} is open");
+        fs::set_permissions(&at, Permissions::from_mode(0o555)).unwrap();
+        for denied in [&at, &below] {
+            let closed = said(denied, io::ErrorKind::PermissionDenied);
+            assert!(closed.contains(&format!("`chmod u+wx {}`", at.display())), "{closed}");
+        }
+        assert_eq!(directory_of(Path::new("x")), Path::new("."));
+        if !geteuid().is_root() {
+            let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root gives files away\n");
+            return;
+        }
+        lchown(&at, Some(54_321), None).unwrap();
+        let others = said(&below, io::ErrorKind::PermissionDenied);
+        let parts = format!("{} belongs to another user (id 54321)", at.display());
+        assert!(others.contains(&parts) && !others.contains("chmod"), "{others}");
+    }
+}
