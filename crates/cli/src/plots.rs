@@ -45,13 +45,13 @@ impl PlotFormat {
     }
 }
 
-/// Writes a picture in the place of whatever file is there. No symbolic link of another user is followed.
+/// Writes a picture in the place of whatever file is there.
 ///
 /// # Errors
-/// As [`OutputFile::write`].
-pub(crate) fn write_picture(path: &Path, bytes: &[u8]) -> Result<()> {
+/// As [`OutputFile::fill`].
+pub(crate) fn write_picture(file: OutputFile, bytes: &[u8]) -> Result<()> {
     let write = |out: &mut dyn Write| out.write_all(bytes).map_err(|e| Error::io("cannot be written", e));
-    OutputFile::write(path, write).map(drop)
+    file.fill(write).map(drop)
 }
 
 /// A directory that pictures are written into.
@@ -88,7 +88,7 @@ impl PlotDirectory {
         for format in &self.formats {
             let path = self.dir.join(format!("{name}.{}", format.extension()));
             let bytes = format.bytes(picture)?;
-            write_picture(&path, &bytes)?;
+            write_picture(OutputFile::create(&path)?, &bytes)?;
             files.push(path.display().to_string());
         }
         Ok(files)

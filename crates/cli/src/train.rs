@@ -117,6 +117,9 @@ impl ObjectiveName {
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let recipe = self.recipe()?;
+        // Begun before the long work: a place that cannot be used is refused at once.
+        let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
+        let (learned_file, plans_file) = (create(&self.learned)?, create(&self.output)?);
         let targets = self.publish.iter().map(|image| Publication::prepare(image, &self.stores));
         let targets: Vec<_> = targets.collect::<Result<_>>()?;
         let mut knowledge = self.knowledge()?;
@@ -135,16 +138,15 @@ impl Train {
         let start = Instant::now();
         let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
         let planning_s = start.elapsed().as_secs_f64();
-        if let Some(path) = &self.learned {
-            OutputFile::write(path, |out| knowledge.write(out))?;
+        if let Some(file) = learned_file {
+            file.fill(|out| knowledge.write(out))?;
         }
-        let output = self.output.as_ref();
-        let bytes = output.map(|path| OutputFile::write(path, |out| plans.write(out))).transpose()?;
+        let bytes = plans_file.map(|file| file.fill(|out| plans.write(out))).transpose()?;
         let publish = |target: &Publication<'_>| target.publish(&plans, &knowledge, &self.stores);
         let published = targets.iter().map(publish).collect::<Result<_>>()?;
         let images = knowledge.images().map(|(key, image)| ImageReport::of(key, image, &plans)).collect();
         Ok(Box::new(TrainReport {
-            output: output.map(|path| path.display().to_string()),
+            output: self.output.as_ref().map(|path| path.display().to_string()),
             bytes,
             published,
             policy: recipe.policy,

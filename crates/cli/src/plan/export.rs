@@ -56,15 +56,17 @@ pub(crate) struct Export {
 
 impl Export {
     pub(super) fn run(&self) -> Result<ExportReport> {
+        // Begun before the image is opened, which may take long.
+        let output = self.output.as_deref().map(OutputFile::create).transpose()?;
         let work = |image: &OpenImage| self.trace(image);
         let (trace, records, items) = if self.image.location.is_remote() {
             on_remote(&self.image, &self.stores, |remote| work(&OpenImage::open_remote(remote)?))?
         } else {
             work(&OpenImage::open(&self.image)?)?
         };
-        if let Some(path) = &self.output {
+        if let Some(file) = output {
             let failed = |e| Error::io("cannot be written", e);
-            OutputFile::write(path, |out| out.write_all(&trace).map_err(failed))?;
+            file.fill(|out| out.write_all(&trace).map_err(failed))?;
         }
         let digest = self.tag.as_ref().map(|tag| self.publish(&trace, tag)).transpose()?;
         let image = self.tag.clone().map(|tag| {

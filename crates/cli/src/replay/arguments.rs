@@ -4,6 +4,7 @@ use crate::plots::PlotFormat;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_export::nbd::NbdUri;
+use headstart_image::export::OutputFile;
 use headstart_sim::Clock;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -74,14 +75,14 @@ impl ClockName {
 }
 
 impl Replay {
-    /// The file that is drawn into, checked before the long work.
-    pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat)>> {
+    /// The file that is drawn into, begun before the long work: a place that cannot be used is refused at once.
+    pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat, OutputFile)>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
         let format = PlotFormat::of(path).ok_or_else(|| {
             Error::invalid("its name ends neither in .svg nor in .png")
                 .about(path.display())
                 .remedy("name the picture waits.svg or waits.png")
         })?;
-        Ok(Some((path, format)))
+        Ok(Some((path, format, OutputFile::create(path)?)))
     }
 }

@@ -56,8 +56,8 @@ impl Replay {
             client.disconnect();
         }
         let mut report = self.report(&boot, sent.len(), &played);
-        if let Some((path, format)) = plot {
-            picture::save(path, format, &report, &played)?;
+        if let Some((path, format, file)) = plot {
+            picture::save(file, format, &report, &played)?;
             report.plots.push(path.display().to_string());
         }
         Ok(Box::new(report))

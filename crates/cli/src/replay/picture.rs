@@ -4,14 +4,19 @@ use super::player::Played;
 use super::report::ReplayReport;
 use crate::plots::{PlotFormat, write_picture};
 use headstart_block::Result;
+use headstart_image::export::OutputFile;
 use headstart_plot::{Axis, Chart, Picture, Rule, Series};
-use std::path::Path;
 
 /// Waits are drawn as at least so long, in milliseconds: the axis is logarithmic.
 const LEAST: f64 = 0.01;
 
-pub(super) fn save(path: &Path, format: PlotFormat, report: &ReplayReport, played: &Played) -> Result<()> {
-    write_picture(path, &format.bytes(&draw(report, played))?)
+pub(super) fn save(
+    file: OutputFile,
+    format: PlotFormat,
+    report: &ReplayReport,
+    played: &Played,
+) -> Result<()> {
+    write_picture(file, &format.bytes(&draw(report, played))?)
 }
 
 fn draw(report: &ReplayReport, played: &Played) -> Picture {

@@ -7,6 +7,7 @@ use crate::tools::find;
 use headstart_block::ByteRange;
 use headstart_testkit::process::{Process, installed};
 use headstart_trace::{Creation, Op, Record, Trace};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
@@ -191,6 +192,13 @@ fn what_cannot_be_replayed_is_said_before_it_begins() {
     scene.fails(&format!("replay boot.parquet {}", uri.replace("///", "///other")), &["no export `other`"]);
     scene.fails(&format!("replay boot.parquet {uri} --plot waits.pdf"), &["neither in .svg nor in .png"]);
     scene.fails(&format!("replay disk.raw {uri}"), &["disk.raw"]);
+    // A place for the picture that cannot be used comes before all else.
+    mknodat(CWD, scene.path("pipe.svg"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let of_none = "replay none.parquet nbd+unix:///?socket=none --plot";
+    scene.fails(&format!("{of_none} pipe.svg"), &["pipe.svg", "is neither a file nor a block device"]);
+    scene.fails(&format!("{of_none} none/w.svg"), &["none/w.svg", "make the directory none first"]);
+    scene.fails(&format!("{of_none} w.svg"), &["none.parquet"]);
+    assert!(!scene.path("w.svg").exists());
     drop(attached);
 }
 

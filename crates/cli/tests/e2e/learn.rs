@@ -3,6 +3,7 @@
 use crate::disk::{Disk, copy_of, noise};
 use crate::scene::Scene;
 use crate::trace;
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -136,6 +137,16 @@ fn what_cannot_be_is_refused() {
     let traces = traces.display();
     scene.fails(&format!("train --traces {traces} -o plans --policy magic"), &["magic", "vmt-min"]);
     scene.fails("train --traces nothing -o plans", &["nothing", "cannot be read"]);
+    // A place for an output that cannot be used comes before all else.
+    mknodat(CWD, scene.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    for words in [
+        "train --traces nothing -o pipe",
+        "train --traces nothing --learned pipe -o plans",
+        "plan export file://~/nothing:v1 -o pipe",
+    ] {
+        scene.fails(words, &["pipe: is neither a file nor a block device", "name a file"]);
+    }
+    assert!(!scene.path("plans").exists());
     fs::write(scene.path("bad.npy"), b"garbage").unwrap();
     scene.fails("train --traces bad.npy -o plans", &["no boot that could be learned from", "NumPy"]);
     trace::data_set(&scene);

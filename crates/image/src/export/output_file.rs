@@ -192,16 +192,24 @@ impl OutputFile {
     /// Makes a file of what `content` writes; how many bytes it has.
     ///
     /// # Errors
-    /// As [`create`](Self::create) and [`keep`](Self::keep), and what `content` reports.
+    /// As [`create`](Self::create) and [`fill`](Self::fill).
     pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
-        let failed = |e| Error::io("cannot be written", e).about(path.display());
-        let file = Self::create(path)?;
-        let mut out = BufWriter::new(file.file());
-        content(&mut out).map_err(|e| e.about(path.display()))?;
+        Self::create(path)?.fill(content)
+    }
+
+    /// Makes what `content` writes the whole file, and puts that in its place. Returns the number of its bytes.
+    ///
+    /// # Errors
+    /// As [`keep`](Self::keep), and what `content` reports.
+    pub fn fill(self, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
+        let about = |e: Error| e.about(self.given.display());
+        let failed = |e| about(Error::io("cannot be written", e));
+        let mut out = BufWriter::new(self.file());
+        content(&mut out).map_err(about)?;
         out.flush().map_err(failed)?;
         drop(out);
-        let written = file.file().metadata().map_err(failed)?.len();
-        file.keep()?;
+        let written = self.file().metadata().map_err(failed)?.len();
+        self.keep()?;
         Ok(written)
     }
 
