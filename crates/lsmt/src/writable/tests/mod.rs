@@ -6,6 +6,7 @@ mod behaviour;
 mod collecting;
 mod committing;
 mod failing;
+mod histories;
 mod holes;
 mod lacking;
 mod limited;

@@ -12,7 +12,6 @@ use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::{Fault, Machine};
 use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};
 use headstart_block::{BlockDevice, ByteRange, ErrorKind, Result, SECTOR_SIZE};
-use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -648,61 +647,4 @@ fn assert_no_leftovers(directory: &dyn Directory) {
 
 pub(super) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig { cases, max_shrink_iters: 20_000, ..ProptestConfig::default() }
-}
-
-proptest! {
-    #![proptest_config(cases(2_500))]
-
-    #[test]
-    fn does_what_an_array_does(
-        base: bool, seed: u64, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
-    ) {
-        Model::new(base, seed).run(&ops);
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(2_500))]
-
-    #[test]
-    fn survives_crashes_between_operations(
-        base: bool, seed: u64, ops in vec(prop_oneof![9 => io(), 2 => upkeep(), 2 => crash()], 1..40),
-    ) {
-        Model::new(base, seed).run(&ops);
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(3_000))]
-
-    #[test]
-    fn survives_crashes_at_any_step(
-        base: bool, seed: u64,
-        ops in vec(
-            prop_oneof![
-                6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill), 1 => crash(),
-            ],
-            1..40,
-        ),
-    ) {
-        Model::new(base, seed).run(&ops);
-    }
-}
-
-proptest! {
-    #![proptest_config(cases(2_000))]
-
-    #[test]
-    fn keeps_what_it_has_when_steps_fail(
-        base: bool, seed: u64,
-        ops in vec(
-            prop_oneof![
-                6 => io(), 4 => upkeep(), 2 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
-                1 => crash(),
-            ],
-            1..40,
-        ),
-    ) {
-        Model::new(base, seed).run(&ops);
-    }
 }

@@ -1,0 +1,63 @@
+//! Any history of reads, writes, maintenance, crashes and failures, against the model.
+
+use super::model::{Model, Op, arm, cases, crash, io, upkeep};
+use super::sim::Fault;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(cases(2_500))]
+
+    #[test]
+    fn does_what_an_array_does(
+        base: bool, seed: u64, ops in vec(prop_oneof![3 => io(), 1 => upkeep()], 1..40),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_500))]
+
+    #[test]
+    fn survives_crashes_between_operations(
+        base: bool, seed: u64, ops in vec(prop_oneof![9 => io(), 2 => upkeep(), 2 => crash()], 1..40),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(3_000))]
+
+    #[test]
+    fn survives_crashes_at_any_step(
+        base: bool, seed: u64,
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => upkeep(), 2 => arm(Fault::Crash), 1 => arm(Fault::Kill), 1 => crash(),
+            ],
+            1..40,
+        ),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(2_000))]
+
+    #[test]
+    fn keeps_what_it_has_when_steps_fail(
+        base: bool, seed: u64,
+        ops in vec(
+            prop_oneof![
+                6 => io(), 4 => upkeep(), 2 => arm(Fault::Eio), 1 => arm(Fault::Full), 1 => Just(Op::Repair),
+                1 => crash(),
+            ],
+            1..40,
+        ),
+    ) {
+        Model::new(base, seed).run(&ops);
+    }
+}
