@@ -64,8 +64,8 @@ impl PlotDirectory {
     /// Makes the directory where it is not there, and finds out whether it can be written, before long work.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there; what
-    /// the operating system reports.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there;
+    /// what the operating system reports.
     pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
         refuse_links(dir)?;
         let about = |cause: &'static str| move |e| not_made_in(dir, cause, e).about(dir.display());

@@ -57,8 +57,8 @@ impl TraceDirectory {
     /// Opens the directory, which is made where it is not there.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there; what
-    /// the operating system reports.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there;
+    /// what the operating system reports.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
         refuse_links(dir)?;
         fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
