@@ -64,7 +64,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         return Ok(None);
     }
     let _evicting = Evicting(&file.0);
-    let inserted_before = cache.state.inserted_bytes();
+    let added_before = cache.state.added_bytes();
     let stems = cache.directory.stems()?;
     let mut census = Census::new(cache.state.epoch());
     let mut evicted = Evicted::default();
@@ -77,9 +77,10 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     let local = evicted.left_bytes;
-    let taken = cache.state.set_counted_bytes(local.saturating_add(beside), inserted_before);
+    let taken = cache.state.set_counted_bytes(local.saturating_add(beside), added_before);
     // A prune of everything also removes blobs of which nothing is local.
     if taken <= target && target > 0 {
+        evicted.is_enough = true;
         return Ok(Some(evicted));
     }
     let capacity = cache.settings.size_limit.unwrap_or(local);
@@ -107,7 +108,9 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
-    cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
+    let freed = evicted.bytes.saturating_add(freed_beside);
+    evicted.is_enough = taken.saturating_sub(freed) <= target;
+    cache.state.subtract(freed);
     cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))
 }

@@ -51,6 +51,9 @@ const BY_DIGEST: [&str; 3] = ["images", "links", "pinned"];
 /// The number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 64;
 
+/// The same of the sum in the name of a blob's files.
+const SUM_DIGITS: usize = 32;
+
 /// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -155,6 +158,14 @@ fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
     if is_roots { Ok(()) } else { own.check_names_stay() }
 }
 
+/// `true` for the name of a blob's files without their extension, as [`Identity::file_stem`] makes it.
+fn is_stem(name: &str) -> bool {
+    let is_hex = |text: &str, digits: usize| {
+        text.len() == digits && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    name.split_once('.').is_some_and(|(digest, sum)| is_hex(digest, DIGEST_DIGITS) && is_hex(sum, SUM_DIGITS))
+}
+
 /// `true` if a directory contains files, and the name of each begins with a digest, as those of a cache do.
 fn has_digests_only(dir: &Path) -> bool {
     let begins_with_digest = |entry: io::Result<fs::DirEntry>| {
@@ -244,7 +255,7 @@ impl Directory {
         let is_own = |name: &str| match name {
             name if BY_DIGEST.contains(&name) => has_digests_only(&path.join(name)),
             name if OWN.contains(&name) || name.starts_with("state.") => true,
-            name => name.ends_with(".map") || name.ends_with(".data"),
+            name => name.strip_suffix(".map").or_else(|| name.strip_suffix(".data")).is_some_and(is_stem),
         };
         let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.map(|name| name.to_string_lossy().into_owned()).filter(|name| !is_own(name)).min()
@@ -285,7 +296,9 @@ impl Directory {
         let mut stems = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            stems.extend(name.to_str().and_then(|name| name.strip_suffix(".map")).map(str::to_owned));
+            // Other files of the user's may be there, and such names are not rare.
+            let stem = name.to_str().and_then(|name| name.strip_suffix(".map")).filter(|stem| is_stem(stem));
+            stems.extend(stem.map(str::to_owned));
         }
         stems.sort();
         Ok(stems)

@@ -8,7 +8,8 @@
 //! 16  8  epoch: the clock that accesses are marked with
 //! 24  8  bytes inserted since the file was made
 //! 32  8  when half a minute was last over, in seconds of the wall clock
-//! 40 ..  0
+//! 40  8  bytes of sidecars made since the file was made
+//! 48 ..  0
 //! ```
 //!
 //! Nothing depends on them being exact: a process that is killed at the wrong moment leaves the fill level a little
@@ -72,21 +73,21 @@ impl SharedState {
 
     /// Bytes that are taken: those that are local in all blobs, and their sidecars.
     pub(crate) fn taken_bytes(&self) -> u64 {
-        self.word(1).load(Ordering::Relaxed)
+        self.word(1).load(Ordering::Acquire)
     }
 
-    /// Bytes that were inserted since the file was made.
-    pub(crate) fn inserted_bytes(&self) -> u64 {
-        self.word(3).load(Ordering::Relaxed)
+    /// Bytes that were inserted since the file was made, and those of sidecars.
+    pub(crate) fn added_bytes(&self) -> u64 {
+        [3, 5].map(|at| self.word(at).load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// Sets the bytes that are taken to what was counted, and to what others inserted since
-    /// [`inserted_bytes`](Self::inserted_bytes) were `inserted_before`, because the count may lack it. Returns the sum.
-    pub(crate) fn set_counted_bytes(&self, counted: u64, inserted_before: u64) -> u64 {
-        // In this order: what is inserted between these lines counts twice and not never.
+    /// Sets the bytes that are taken to what was counted, and to what others added since
+    /// [`added_bytes`](Self::added_bytes) were `added_before`, because the count may lack it. Returns the sum.
+    pub(crate) fn set_counted_bytes(&self, counted: u64, added_before: u64) -> u64 {
+        // Whoever adds tells of it before it counts as taken, and this looks in the other order: what is added
+        // meanwhile counts twice and not never.
         let before = self.taken_bytes();
-        let inserted = self.inserted_bytes().wrapping_sub(inserted_before);
-        let taken = counted.saturating_add(inserted);
+        let taken = counted.saturating_add(self.added_bytes().wrapping_sub(added_before));
         let corrected = |now: u64| {
             Some(taken.saturating_add(now.saturating_sub(before)).saturating_sub(before.saturating_sub(now)))
         };
@@ -96,13 +97,14 @@ impl SharedState {
 
     /// So many more are taken, by a new sidecar.
     pub(crate) fn occupy(&self, bytes: u64) {
-        self.word(1).fetch_add(bytes, Ordering::Relaxed);
+        self.word(5).fetch_add(bytes, Ordering::Relaxed);
+        self.word(1).fetch_add(bytes, Ordering::Release);
     }
 
     /// So many more are local.
     pub(crate) fn add(&self, bytes: u64) {
-        self.occupy(bytes);
         let before = self.word(3).fetch_add(bytes, Ordering::Relaxed);
+        self.word(1).fetch_add(bytes, Ordering::Release);
         if before / self.epoch_len != before.wrapping_add(bytes) / self.epoch_len {
             self.next_epoch();
         }
@@ -169,15 +171,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inserted_while_it_is_counted_counts() {
+    fn what_is_added_while_it_is_counted_counts() {
         let state = SharedState::alone(None).unwrap();
         state.add(100);
-        let before = state.inserted_bytes();
+        let before = state.added_bytes();
         assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (70, 70));
         state.add(30);
         assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (100, 100));
+        state.occupy(8);
+        assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (108, 108));
         // Whatever was there before: any content is a valid one.
         state.occupy(u64::MAX - 100);
-        assert_eq!((state.set_counted_bytes(5, state.inserted_bytes()), state.taken_bytes()), (5, 5));
+        assert_eq!((state.set_counted_bytes(5, state.added_bytes()), state.taken_bytes()), (5, 5));
     }
 }

@@ -55,6 +55,12 @@ fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
         assert_eq!(scene.names("c"), ["images"]);
     }
     fs::remove_dir_all(scene.path("c/images")).unwrap();
+    // Nor one with files that end as those of blobs do.
+    for name in ["app.js.map", "film.data"] {
+        fs::write(scene.path(&format!("c/{name}")), "mine").unwrap();
+        scene.fails(words, &["c: is not a cache and holds something already: ", name]);
+        fs::remove_file(scene.path(&format!("c/{name}"))).unwrap();
+    }
     // What disks leave there is no other's, and a cache stays one whatever is put beside it.
     fs::create_dir(scene.path("c/traces")).unwrap();
     fs::rename(scene.path("c"), scene.path("x-cache")).unwrap();
