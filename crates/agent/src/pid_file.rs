@@ -113,6 +113,14 @@ pub(crate) fn last_words(log: &Path) -> Option<String> {
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
+/// The warnings in a log behind its byte `from`; in all of it where another one was begun since.
+pub(crate) fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);
+    let text = String::from_utf8_lossy(behind);
+    text.lines().filter_map(|line| line.strip_prefix("headstart: warning: ")).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -125,6 +133,18 @@ pub(crate) mod tests {
             holder(path).is_none()
         });
         assert!(is_free, "{:?} holds {}", holder(path), path.display());
+    }
+
+    #[test]
+    fn warnings_are_those_behind_a_byte_or_of_a_new_log() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let text = "headstart: warning: one\nheadstart: two\nheadstart: warning: three\n";
+        std::fs::write(log.path(), text).unwrap();
+        assert_eq!(warnings_behind(log.path(), 0), ["one", "three"]);
+        assert_eq!(warnings_behind(log.path(), 24), ["three"]);
+        assert_eq!(warnings_behind(log.path(), text.len() as u64), [""; 0]);
+        assert_eq!(warnings_behind(log.path(), 1 << 20), ["one", "three"]);
+        assert_eq!(warnings_behind(Path::new("/nowhere/log"), 0), [""; 0]);
     }
 
     #[test]

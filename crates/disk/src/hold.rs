@@ -46,7 +46,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
 
 /// The longest time that an attach that fails waits for an answer about its leases.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(2);
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
 /// Keeps an image from being deleted as long as this is there, and gives it up when dropped, unless its disk is to be
 /// started again. The default keeps nothing.
@@ -83,7 +83,7 @@ impl InStore {
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("its store does not answer within {} s", PATIENCE.as_secs()),
         };
-        Some(stays(&self.id, &self.location, &why))
+        Some(stays(&self.id, "a detached disk", &self.location, &why))
     }
 
     fn release(mut self) {
@@ -112,11 +112,11 @@ fn is_recorded(record: Option<&Path>) -> bool {
     record.is_some_and(Path::exists)
 }
 
-/// The warning about the lease of a detached disk that could not be taken out.
-fn stays(id: &str, location: &str, why: &str) -> String {
+/// The warning about a lease that could not be taken out.
+fn stays(id: &str, of: &str, location: &str, why: &str) -> String {
     let (name, store, word) = (id.escape_debug(), shell_word(location), shell_word(id));
     format!(
-        "the lease {name} of a detached disk stays in {location} for a week ({why}): `headstart lease release {store} \
+        "the lease {name} of {of} stays in {location} for a week ({why}): `headstart lease release {store} \
          --id {word} --force` takes it away"
     )
 }
@@ -173,6 +173,8 @@ struct Begun {
     record: Option<PathBuf>,
     /// The lease of a directory that goes where the attach fails.
     new_directory: Option<String>,
+    /// The store, as a command line names it.
+    location: String,
     /// `true` if nothing is left to be taken back.
     is_settled: bool,
 }
@@ -189,6 +191,7 @@ impl Begun {
             id: claim.leases[0].0.clone(),
             record: claim.record.clone(),
             new_directory: None,
+            location: claim.reference.location.to_string(),
             is_settled: false,
         }
     }
@@ -206,11 +209,18 @@ impl Begun {
     /// Takes the leases back. Best effort: they count for a week otherwise.
     async fn take_back(&mut self) {
         self.is_settled = true;
-        self.writers.end(LAST_WORD).await;
+        let has_ended = self.writers.end(LAST_WORD).await;
         let own = (!is_recorded(self.record.as_deref())).then_some(&self.id);
-        let ids = own.into_iter().chain(&self.new_directory);
-        let removals: Vec<_> = ids.map(|id| self.store.remove_lease(id)).collect();
+        let ids: Vec<_> = own.into_iter().chain(&self.new_directory).collect();
+        let removals: Vec<_> = ids.iter().map(|id| self.store.remove_lease(id)).collect();
         let _ = timeout(LAST_WORD, join_all(removals)).await;
+        if !has_ended {
+            let why =
+                format!("its store has not written it within {} s, and may do so yet", LAST_WORD.as_secs());
+            for id in ids {
+                tracing::warn!("{}", stays(id, "a disk that was not attached", &self.location, &why));
+            }
+        }
     }
 }
 

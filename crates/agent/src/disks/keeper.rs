@@ -5,7 +5,7 @@ use super::images::images_of;
 use super::process::{Process, Task};
 use super::record::{Record, line_with};
 use super::{DiskState, DiskStatus, DisksSettings, file};
-use crate::pid_file::last_words;
+use crate::pid_file::{last_words, warnings_behind};
 use headstart_block::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
@@ -234,7 +234,14 @@ impl Kept {
                 status.state = DiskState::Starting;
             }
         });
-        let (mut ready, mut is_asked) = (false, false);
+        let (mut ready, mut asked_at) = (false, None);
+        let log = self.file("log");
+        // Where its log ended when it was asked to end.
+        let ask = || {
+            let len = log.metadata().map_or(0, |found| found.len());
+            process.stop();
+            Some(len)
+        };
         let unheard = tokio::time::sleep(UNHEARD);
         tokio::pin!(unheard);
         loop {
@@ -258,15 +265,11 @@ impl Kept {
                     if !std::mem::replace(&mut self.record.detaching, true) {
                         // It looks there whether it ends for good.
                         self.save();
-                        process.stop();
-                        is_asked = true;
+                        asked_at = ask();
                     }
                     self.set(|status| status.state = DiskState::Detaching);
                 }
-                () = &mut unheard, if self.record.detaching && !is_asked => {
-                    process.stop();
-                    is_asked = true;
-                }
+                () = &mut unheard, if self.record.detaching && asked_at.is_none() => asked_at = ask(),
                 () = tokio::time::sleep(LOOK), if !ready => {}
             }
         }
@@ -274,8 +277,12 @@ impl Kept {
         let ended = if report.is_some() {
             Ended::InOrder
         } else {
-            Ended::Died { status: process.status().await, words: last_words(&self.file("log")) }
+            Ended::Died { status: process.status().await, words: last_words(&log) }
         };
+        // Its log goes with the disk.
+        for warning in asked_at.map(|from| warnings_behind(&log, from)).into_iter().flatten() {
+            tracing::warn!(disk = %self.record.spec.name, "{warning}");
+        }
         let is_detached = self.record.detaching;
         self.set(|status| status.report = report.filter(|_| is_detached));
         ended

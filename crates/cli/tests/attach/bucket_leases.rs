@@ -66,9 +66,14 @@ impl World {
     /// An agent at [`AGENT`].
     #[track_caller]
     fn agent(&self) -> Process {
+        self.agent_at(&self.server.endpoint())
+    }
+
+    #[track_caller]
+    fn agent_at(&self, endpoint: &str) -> Process {
         let words = "agent --json --dir ~/a --cache ~/a-cache --plain a --listen 127.0.0.1:0";
         let mut command = self.scene.command(words);
-        command.envs(S3::environment(&self.server.endpoint()));
+        command.envs(S3::environment(endpoint));
         let mut process = Process::start(&mut command);
         process.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
         process
@@ -504,6 +509,36 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     let (command, _) = command.split_once('`').unwrap();
     world.run(command).succeeds();
     assert!(world.names(".headstart/leases").is_empty());
+    // The log of a disk goes with it: its agent says the same.
+    let mut agent = world.agent_at(&proxy.url());
+    world.run("attach s3://images/vm:v1 --nbd unix:~/n.sock --as vm --agent ~/a/agent.sock").succeeds();
+    let id = world.leases(1).remove(0);
+    world.run("disk detach vm --agent ~/a/agent.sock").succeeds();
+    let warning = agent.line("that the lease stays", PATIENCE, |line| line.contains("stays in"));
+    for part in [&*id, "vm", "headstart lease release"] {
+        assert!(warning.contains(part), "{warning}");
+    }
+    assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
+}
+
+/// A store that has not written the lease of an attach when that fails may do so later: that is said.
+#[test]
+fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
+    let Some(world) = World::new() else { return };
+    let proxy = FaultProxy::start(world.server.addr());
+    let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
+    proxy.add(Rule::new(Fault::Hang { after: None }).on(writes));
+    let mut command = world.scene.command("attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/d.sock");
+    command.envs(S3::environment(&proxy.url()));
+    let mut attach = Process::start(&mut command);
+    proxy
+        .wait("the write of a lease", PATIENCE, |log| !log.only(|request| writes(&request.asked)).is_empty());
+    // Its other words are said only where it was stopped before it was ready: it is served after three seconds.
+    attach.signal(Signal::INT);
+    let warning =
+        attach.line("that the lease stays", PATIENCE, |line| line.contains("stays in s3://images/vm"));
+    assert!(warning.contains("`headstart lease release s3://images/vm --id attach-"), "{warning}");
+    attach.end(PATIENCE);
 }
 
 /// A store that takes longer to write a lease than an attach waits for it: the removal does not overtake the write.
