@@ -54,6 +54,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// How often each host talks to a few others.
 const EVERY: Duration = Duration::from_millis(500);
@@ -96,8 +97,14 @@ const COUNT_AFTER: usize = 128 << 10;
 /// of them to notice.
 const GONE_AFTER: Duration = Duration::from_secs(300);
 
-/// The pause before the library's task starts again.
+/// The pause before the library's task starts again, and the longest one: it is doubled where the task ends soon.
+/// Hosts that have heard of too many tell each other again until none of them is left that knows: where they are away
+/// for far longer than they are there, that comes soon.
 const START_AGAIN: Duration = Duration::from_secs(1);
+const START_AGAIN_MAX: Duration = Duration::from_secs(16);
+
+/// The time after which a start went well.
+const LASTED: Duration = Duration::from_secs(60);
 
 /// What a host has signed.
 const CLAIM: &str = "claim";
@@ -148,11 +155,15 @@ struct Running {
     nodes: watch::Receiver<BTreeMap<ChitchatId, NodeState>>,
     /// Resolves when the task has ended.
     ended: Pin<Box<dyn Future<Output = anyhow::Result<()>> + Send>>,
+    since: Instant,
 }
 
 /// Takes part in the gossip as long as it lives.
 pub(super) struct Gossip {
     gossiper: Gossiper,
+    /// The time of the next start, and the pause before the one after that.
+    starts_at: Instant,
+    pause: Duration,
     /// Nothing between an end that nobody asked for and the next start.
     running: Option<Running>,
     /// The run that goes on at the next start, where one does.
@@ -209,7 +220,7 @@ impl Gossiper {
         }
         let nodes = handle.with_chitchat(|chitchat| chitchat.live_nodes_watcher()).await;
         let ended = Box::pin(handle.termination_watcher());
-        Ok(Running { handle, generation, much, nodes, ended })
+        Ok(Running { handle, generation, much, nodes, ended, since: Instant::now() })
     }
 }
 
@@ -243,7 +254,17 @@ impl Gossip {
     pub(super) async fn join(gossiper: Gossiper) -> Result<Self> {
         let renewals = gossiper.claims.as_ref().map(Claims::renewals);
         let running = Some(gossiper.start(Run::new(), &[]).await?);
-        Ok(Self { gossiper, running, run: None, known: Vec::new(), renewals, checked: HashMap::new() })
+        let (starts_at, pause) = (Instant::now(), START_AGAIN);
+        Ok(Self {
+            gossiper,
+            starts_at,
+            pause,
+            running,
+            run: None,
+            known: Vec::new(),
+            renewals,
+            checked: HashMap::new(),
+        })
     }
 
     /// The other hosts, once they are not the same as before; `None` where there will be no more news. It can be
@@ -254,7 +275,7 @@ impl Gossip {
                 self.start_again().await;
                 continue;
             };
-            let Running { handle, generation, much, nodes, ended } = running;
+            let Running { handle, generation, much, nodes, ended, since } = running;
             let cause = tokio::select! {
                 changed = nodes.changed() => {
                     changed.ok()?;
@@ -270,6 +291,9 @@ impl Gossip {
                     continue;
                 }
             };
+            let pause = if since.elapsed() > LASTED { START_AGAIN } else { self.pause };
+            self.starts_at = Instant::now() + pause;
+            self.pause = (pause * 2).min(START_AGAIN_MAX);
             self.running = None;
             tracing::warn!(
                 cause,
@@ -281,7 +305,9 @@ impl Gossip {
 
     /// Starts the library's task again, after a pause.
     async fn start_again(&mut self) {
-        tokio::time::sleep(START_AGAIN).await;
+        // It may be dropped and called again meanwhile.
+        tokio::time::sleep_until(self.starts_at).await;
+        self.starts_at = Instant::now() + START_AGAIN;
         match self.gossiper.start(self.run.unwrap_or_else(Run::new), &self.known).await {
             Ok(running) => (self.running, self.run) = (Some(running), None),
             Err(error) => tracing::warn!(%error, "the gossip between hosts does not start"),
