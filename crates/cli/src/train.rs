@@ -117,6 +117,13 @@ impl ObjectiveName {
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
         let recipe = self.recipe()?;
+        if let (Some(learned), Some(output)) = (&self.learned, &self.output)
+            && learned == output
+        {
+            return Err(Error::invalid("is named for what was learned and for the plans, too")
+                .about(output.display())
+                .remedy("give `--learned` and `--output` a file each"));
+        }
         // Begun before the long work: a place that cannot be used is refused at once.
         let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
         let (learned_file, plans_file) = (create(&self.learned)?, create(&self.output)?);

@@ -148,6 +148,7 @@ fn what_cannot_be_is_refused() {
     }
     assert!(!scene.path("plans").exists());
     fs::write(scene.path("bad.npy"), b"garbage").unwrap();
+    scene.fails("train --traces bad.npy --learned same -o same", &["same", "a file each"]);
     scene.fails("train --traces bad.npy -o plans", &["no boot that could be learned from", "NumPy"]);
     trace::data_set(&scene);
     scene.fails(
