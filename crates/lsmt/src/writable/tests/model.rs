@@ -21,7 +21,7 @@ const SECTOR: usize = SECTOR_SIZE as usize;
 /// Sectors of a new disk.
 const SECTORS: u64 = 128;
 /// Steps of the machine that no operation takes.
-const STEPS_MAX: u64 = 20_000;
+const STEPS_MAX: u64 = 200_000;
 /// Sectors that the base has; the disk above is larger.
 const BASE_SECTORS: u64 = 112;
 
