@@ -30,8 +30,10 @@ mod claim;
 #[cfg(test)]
 mod entries;
 mod run;
+mod strays;
 
 pub(super) use claim::Claims;
+pub(super) use strays::Strays;
 
 use run::{Run, too_many};
 
@@ -46,11 +48,10 @@ use chitchat::{
     NodeState, Serializable, spawn_chitchat,
 };
 use headstart_block::{Error, ErrorKind, Result};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
@@ -71,9 +72,6 @@ const PART_HEAD: usize = 9;
 
 /// Halves of messages whose other half has not come, at most.
 const HALVES_MAX: usize = 64;
-
-/// Addresses of hosts of other clusters that are remembered, at most.
-const STRAYS_MAX: usize = 64;
 
 /// Hosts that are looked at, at most.
 const MEMBERS_MAX: usize = 65_536;
@@ -518,31 +516,6 @@ struct Sealed {
     seal: Arc<Seal>,
     strays: Arc<Strays>,
     much: Arc<Notify>,
-}
-
-/// Datagrams that no host of the cluster made.
-#[derive(Default)]
-pub(super) struct Strays {
-    /// How many.
-    pub(super) count: AtomicU64,
-    /// Whence, so that each address is named once.
-    from: Mutex<BTreeSet<IpAddr>>,
-}
-
-impl Strays {
-    /// One came.
-    fn add(&self, from: IpAddr) {
-        self.count.fetch_add(1, Ordering::Relaxed);
-        let mut known = self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < STRAYS_MAX && known.insert(from) {
-            tracing::warn!(
-                address = %from,
-                remedy = "where that is a host of this cluster, copy what `headstart swarm init` made for it again",
-                "datagrams come that are not sealed by this cluster's gossip key: a host of another cluster joins \
-                 this one, or one whose key is not the same"
-            );
-        }
-    }
 }
 
 #[async_trait]
