@@ -144,9 +144,6 @@ pub struct Evicted {
     pub left_bytes: u64,
     /// Blobs left, outboards included.
     pub left_blobs: u64,
-    /// `true` if as little was left as was wanted.
-    #[serde(skip)]
-    pub(crate) is_enough: bool,
 }
 
 /// The id of the running kernel.
@@ -481,10 +478,8 @@ impl Cache {
             match evict::evict(self, target_for(limit, bytes))? {
                 None if !fits() => return self.crowded_out(),
                 None => {}
-                // Where there was enough or it gave back enough, others were faster to take it.
-                Some(evicted) if !evicted.is_enough && evicted.bytes < bytes && is_too_much() => {
-                    return Err(self.is_full());
-                }
+                // Where it gave back enough, others were faster to take it.
+                Some(evicted) if evicted.bytes < bytes && is_too_much() => return Err(self.is_full()),
                 Some(_) => self.crowded_since.store(0, Ordering::Relaxed),
             }
         }

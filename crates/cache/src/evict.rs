@@ -80,7 +80,6 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
     let taken = cache.state.set_counted_bytes(local.saturating_add(beside), added_before);
     // A prune of everything also removes blobs of which nothing is local.
     if taken <= target && target > 0 {
-        evicted.is_enough = true;
         return Ok(Some(evicted));
     }
     let capacity = cache.settings.size_limit.unwrap_or(local);
@@ -108,9 +107,7 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
-    let freed = evicted.bytes.saturating_add(freed_beside);
-    evicted.is_enough = taken.saturating_sub(freed) <= target;
-    cache.state.subtract(freed);
+    cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
     cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))
 }

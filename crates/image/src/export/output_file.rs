@@ -58,13 +58,6 @@ impl Place {
             (ErrorKind::NotFound, dir) if !dir.exists() => {
                 error.remedy(format!("make the directory {} first", dir.display()))
             }
-            // Not so for a link that is refused.
-            (ErrorKind::Denied, dir) => match dir.join(".").metadata() {
-                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                    not_made_in(dir, "cannot be reached", e).about(path.display())
-                }
-                _ => error,
-            },
             _ => error,
         })?;
         let found = match entry.look().and_then(|file| file.metadata()) {
