@@ -473,7 +473,7 @@ impl Cache {
         let fits = || self.reserved.load(Ordering::Acquire).saturating_add(taken()) <= limit;
         let is_too_much = || taken().saturating_add(bytes) > limit;
         // An eviction goes down to this: below it only what others are writing stands in the way.
-        let low = limit - limit / SLACK * 2;
+        let low = target_for(limit, 0);
         if !fits() && (is_too_much() || taken() > low) {
             match evict::evict(self, target_for(limit, bytes))? {
                 None if !fits() => return self.crowded_out(),

@@ -226,7 +226,7 @@ fn say_no_holes(files: &Files) {
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::DATA_UNIT));
 const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 
-/// Evicts as [`evict`] does, but waits for the end of whoever evicts now, as commands and tests can.
+/// Evicts as [`evict`] does, but waits for the end of another eviction, as commands and tests can.
 pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
     // Nothing is held meanwhile: inserts of other threads do not wait.
     let evicted = try_within(COMMAND_PATIENCE, || evict(cache, target))?;

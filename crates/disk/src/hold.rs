@@ -77,9 +77,7 @@ impl InStore {
         let has_ended = self.writers.end(LANDS).await;
         let why = match timeout(PATIENCE, self.store.remove_lease(&self.id)).await {
             Ok(Ok(())) if has_ended => return None,
-            Ok(Ok(())) => {
-                format!("its store has not written it within {} s, and may do so yet", LANDS.as_secs())
-            }
+            Ok(Ok(())) => may_come(LANDS),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("its store does not answer within {} s", PATIENCE.as_secs()),
         };
@@ -110,6 +108,11 @@ impl Drop for InStore {
 /// `true` if a disk is to be started again.
 fn is_recorded(record: Option<&Path>) -> bool {
     record.is_some_and(Path::exists)
+}
+
+/// The reason for which a lease may be there after its removal: its write was waited for so long.
+fn may_come(waited: Duration) -> String {
+    format!("its store has not written it within {} s, and may do so yet", waited.as_secs())
 }
 
 /// The warning about a lease that could not be taken out.
@@ -215,9 +218,8 @@ impl Begun {
         let removals: Vec<_> = ids.iter().map(|id| self.store.remove_lease(id)).collect();
         let _ = timeout(LAST_WORD, join_all(removals)).await;
         if !has_ended {
-            let why =
-                format!("its store has not written it within {} s, and may do so yet", LAST_WORD.as_secs());
             for id in ids {
+                let why = may_come(LAST_WORD);
                 tracing::warn!("{}", stays(id, "a disk that was not attached", &self.location, &why));
             }
         }

@@ -88,8 +88,8 @@ impl Claim {
         Ok(First { is_pruned, is_there: self.is_there().await? })
     }
 
-    /// Writes all leases, again and again while somebody deletes blobs who may not have seen them; then `true` if the
-    /// image is there. `first` is what was done already.
+    /// Writes all leases, again and again while a prune goes on that may not have seen them; then `true` if the image
+    /// is there. `first` is the result of the first one, where it was written already.
     async fn take(&self, first: Option<First>) -> Result<bool> {
         let begun = Instant::now();
         let mut pause = LOOK;
@@ -124,7 +124,7 @@ impl Claim {
         self.store.put_lease(id, lease).await
     }
 
-    /// Writes leases, all of them even where some fail; `true` if somebody deletes blobs who may not have seen them. Of
+    /// Writes leases, all of them even where some fail; `true` if a prune goes on that may not have seen them. Of
     /// several errors, one that is final is reported.
     pub(super) async fn put(&self, leases: &[(String, Lease)]) -> Result<bool> {
         let (mut is_pruned, mut failed) = (false, None);

@@ -146,7 +146,7 @@ impl Collector {
         self.untold = Some(error);
     }
 
-    /// What failed in a step before this one that ended early is no failure of this one.
+    /// Sets the failure of a step that ended early aside: it is none of the next one.
     fn begin_step(&mut self) {
         if let Some(error) = self.failure.take() {
             self.untold = Some(error);

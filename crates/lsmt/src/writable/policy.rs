@@ -153,7 +153,7 @@ pub(super) struct Facts {
     pub(super) residue: u64,
     /// All that came to be one of these since the disk was opened.
     pub(super) died: u64,
-    /// What evacuation has moved since then: as much dies by that, sooner or later.
+    /// Bytes that evacuation has moved since then: as many die by that, sooner or later.
     pub(super) evacuated: u64,
     /// There are frozen pairs that may be absorbed.
     pub(super) frozen: bool,
@@ -220,9 +220,9 @@ pub(super) struct Policy {
 
 /// Passes of evacuation, one after another.
 ///
-/// What a pass moves leaves blocks behind that others are in, too: the next pass moves these. And the blocks at both
-/// ends of what it moves may be dead in part, so that there may always be something to move. So a series ends when it
-/// has moved twice as much as is live, and [`MOVED_BESIDES`], until something has died otherwise.
+/// A pass takes data out of blocks that other data is in, too: the next pass moves that. And the blocks at both ends of
+/// its copies may be dead in part, so that there may always be something to move. So a series ends when it has moved
+/// twice as much as is live, and [`MOVED_BESIDES`], until something has died otherwise.
 #[derive(Debug)]
 struct Series {
     least: u64,

@@ -11,14 +11,14 @@ const STRAYS_MAX: usize = 64;
 /// Datagrams that no host of the cluster made.
 #[derive(Default)]
 pub(in crate::peers) struct Strays {
-    /// How many.
+    /// Their number.
     pub(in crate::peers) count: AtomicU64,
-    /// Whence, so that each address is named once.
+    /// The addresses that they came from, so that each is named once.
     from: Mutex<BTreeSet<IpAddr>>,
 }
 
 impl Strays {
-    /// One came.
+    /// Counts one.
     pub(super) fn add(&self, from: IpAddr) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut known = self.from.lock().unwrap_or_else(PoisonError::into_inner);
