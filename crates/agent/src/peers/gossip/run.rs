@@ -1,9 +1,9 @@
 //! Runs of hosts: what goes on when the library's task starts again, and how many hosts the entries of all runs name.
 
+use super::transport::Noticed;
 use chitchat::{Chitchat, ChitchatHandle, Heartbeat};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tokio::sync::Notify;
 
 /// Hosts by name, present and past, that the library may hold, and entries of all their runs; how often they are
 /// counted.
@@ -61,12 +61,16 @@ fn generation() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns how many hosts are named once there are too many.
-pub(super) async fn too_many(handle: &ChitchatHandle, much: &Notify) -> usize {
+/// Returns how many hosts are named once there are too many, or more than fit into a message.
+pub(super) async fn too_many(handle: &ChitchatHandle, noticed: &Noticed) -> usize {
     loop {
         // After a while, or once enough has come for many.
-        let _ = tokio::time::timeout(COUNT_EVERY, much.notified()).await;
-        let counted = |chitchat: &mut Chitchat| excess(chitchat.node_states().keys().map(|id| &id.node_id));
+        let _ = tokio::time::timeout(COUNT_EVERY, noticed.some()).await;
+        let counted = |chitchat: &mut Chitchat| {
+            let entries = chitchat.node_states();
+            let excess = excess(entries.keys().map(|id| &id.node_id));
+            excess.or_else(|| noticed.is_too_long().then_some(entries.len()))
+        };
         if let Some(hosts) = handle.with_chitchat(counted).await {
             return hosts;
         }
@@ -82,7 +86,7 @@ fn excess<N: Ord>(entries: impl ExactSizeIterator<Item = N>) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Gossiper, Member, Running, Seal};
     use super::*;
     use proptest::prelude::*;
@@ -106,7 +110,8 @@ mod tests {
         }
     }
 
-    async fn gossiper(name: &str, seeds: Vec<String>) -> Gossiper {
+    /// A host that can be started, as nobody else knows of.
+    pub(in super::super) async fn gossiper(name: &str, seeds: Vec<String>) -> Gossiper {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let own = Member { name: name.to_owned(), address: socket.local_addr().unwrap() };
         let seal = Arc::new(Seal::new(Some([7; 32])).unwrap());

@@ -1,0 +1,121 @@
+//! The library's messages, sealed, on their way.
+
+use super::seal::{DATAGRAM, Part, Seal, whole};
+use super::strays::Strays;
+use anyhow::Context;
+use async_trait::async_trait;
+use chitchat::transport::{Socket, Transport};
+use chitchat::{ChitchatMessage, Deserializable, Serializable};
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+
+/// The pause after a datagram could not be received.
+const AFTER_ERROR: Duration = Duration::from_millis(2);
+
+/// Bytes of messages after which entries are counted.
+pub(super) const COUNT_AFTER: usize = 128 << 10;
+
+/// Reasons to count the entries that the library holds, as messages come and go.
+#[derive(Default)]
+pub(super) struct Noticed {
+    /// Tells of either.
+    notify: Notify,
+    is_too_long: AtomicBool,
+}
+
+impl Noticed {
+    /// Returns once enough has come for many entries, or where what names them all does not fit into a message.
+    pub(super) async fn some(&self) {
+        self.notify.notified().await;
+    }
+
+    /// `true` if a message that names all entries could not be sent. Nobody hears of this host then, and it can hear
+    /// only from those that know fewer.
+    pub(super) fn is_too_long(&self) -> bool {
+        self.is_too_long.load(Ordering::Relaxed)
+    }
+}
+
+/// The sealed transport of the library.
+pub(super) struct Sealed {
+    pub(super) socket: Arc<UdpSocket>,
+    pub(super) seal: Arc<Seal>,
+    pub(super) strays: Arc<Strays>,
+    pub(super) noticed: Arc<Noticed>,
+}
+
+#[async_trait]
+impl Transport for Sealed {
+    async fn open(&self, _: SocketAddr) -> anyhow::Result<Box<dyn Socket>> {
+        Ok(Box::new(SealedSocket {
+            socket: Arc::clone(&self.socket),
+            seal: Arc::clone(&self.seal),
+            strays: Arc::clone(&self.strays),
+            noticed: Arc::clone(&self.noticed),
+            uncounted: 0,
+            datagram: vec![0; DATAGRAM],
+            halves: VecDeque::new(),
+        }))
+    }
+}
+
+struct SealedSocket {
+    socket: Arc<UdpSocket>,
+    seal: Arc<Seal>,
+    strays: Arc<Strays>,
+    noticed: Arc<Noticed>,
+    /// Bytes of messages since that was told.
+    uncounted: usize,
+    datagram: Vec<u8>,
+    halves: VecDeque<(SocketAddr, Part)>,
+}
+
+#[async_trait]
+impl Socket for SealedSocket {
+    async fn send(&mut self, to: SocketAddr, message: ChitchatMessage) -> anyhow::Result<()> {
+        let mut bytes = Vec::new();
+        message.serialize(&mut bytes);
+        let sealed = self.seal.seal(&bytes);
+        // An answer that is too long carries all that the other one does not know yet: it comes in pieces once this
+        // host asks that one.
+        if sealed.is_none() && matches!(message, ChitchatMessage::Syn { .. }) {
+            self.noticed.is_too_long.store(true, Ordering::Relaxed);
+            self.noticed.notify.notify_one();
+        }
+        for datagram in sealed.context("a message cannot be sealed")? {
+            self.socket.send_to(&datagram, to).await?;
+        }
+        Ok(())
+    }
+
+    async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
+        loop {
+            // An error is about a datagram that was sent before, to somebody who is not there. Where it is not, and
+            // stays, that is no reason to try as fast as a processor can.
+            let Ok((len, from)) = self.socket.recv_from(&mut self.datagram).await else {
+                tokio::time::sleep(AFTER_ERROR).await;
+                continue;
+            };
+            let part = self.datagram.get_mut(..len).and_then(|datagram| self.seal.open(datagram));
+            let Some(part) = part else {
+                self.strays.add(from.ip());
+                continue;
+            };
+            let Some(bytes) = whole(&mut self.halves, from, part) else { continue };
+            self.uncounted += bytes.len();
+            if self.uncounted >= COUNT_AFTER {
+                self.uncounted = 0;
+                self.noticed.notify.notify_one();
+            }
+            match ChitchatMessage::deserialize(&mut &bytes[..]) {
+                Ok(message) => return Ok((from, message)),
+                Err(_) => self.strays.add(from.ip()),
+            }
+        }
+    }
+}
