@@ -19,7 +19,7 @@ mod not_made;
 mod own;
 
 pub use entry::{Entry, refuse_links};
-pub use not_made::{directory_of, not_made_in};
+pub use not_made::{directory_of, not_made_in, with_obstacle};
 pub use own::{check_own, check_own_directory, check_own_file, open_own_file};
 
 use rustix::fs::{

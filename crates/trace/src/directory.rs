@@ -84,7 +84,7 @@ impl TraceDirectory {
     /// As [`encode`]; what the operating system reports.
     pub fn save(&self, trace: &Trace, durable: bool) -> Result<PathBuf> {
         let path = self.dir.join(file_name(&trace.creation));
-        let about = |e| Error::io("cannot be written", e).about(path.display());
+        let about = |e| not_made_in(&self.dir, "cannot be written", e).about(path.display());
         let bytes = encode(trace).map_err(|e| e.about(path.display()))?;
         let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.dir).map_err(about)?;
         file.write_all(&bytes).map_err(about)?;

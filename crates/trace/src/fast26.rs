@@ -451,7 +451,7 @@ impl Exporter {
     pub fn finish(mut self) -> Result<()> {
         self.rows.sort_by(|a, b| (&a.volume_id, &a.image_id).cmp(&(&b.volume_id, &b.image_id)));
         let path = self.dir.join(CREATIONS);
-        let about = |e| Error::io("cannot be written", e).about(path.display());
+        let about = |e| not_made_in(&self.dir, "cannot be written", e).about(path.display());
         let file = tempfile::NamedTempFile::new_in(&self.dir).map_err(about)?;
         let mut table = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(file);
         for row in &self.rows {

@@ -7,7 +7,7 @@
 //!   only if it belongs to root or to the user that this process acts as.
 //! * From then on the place is an entry of the directory that was found, whatever becomes of the path.
 
-use super::{GuardedDir, is_trusted, shell_word};
+use super::{GuardedDir, is_trusted, shell_word, with_obstacle};
 use crate::{Error, ErrorKind, Result};
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
@@ -40,7 +40,7 @@ impl Entry {
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::Invalid`] for a path that ends at the
-    /// directory where it begins; errors of the operating system.
+    /// directory where it begins; errors of the operating system, with the directory that cannot be entered.
     pub fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot be reached", e).about(path.display());
         let mut steps = steps(path);
@@ -60,7 +60,7 @@ impl Entry {
             };
             let found = match look(way.directory(), &name) {
                 Err(Errno::NOENT) if steps.is_empty() => return Ok(way.entry(name, false)),
-                found => found.map_err(|e| failed(e.into()))?,
+                found => found.map_err(|e| with_obstacle(&way.path(), failed(e.into())))?,
             };
             let Some(target) = target_of(&found).map_err(failed)? else {
                 way.below.push((name, found));

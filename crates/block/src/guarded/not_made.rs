@@ -3,6 +3,8 @@
 use super::shell_word;
 use crate::Error;
 use rustix::process::geteuid;
+use std::error::Error as _;
+use std::fs::Metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -16,39 +18,57 @@ pub fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The error of a thing that could not be made in `dir`. Where that is not there, the remedy names it; where this user
-/// may not write there, the remedy names the nearest directory that is there, and the user that it belongs to.
+/// The error of a thing that could not be made in `dir`, with the remedy that [`with_obstacle`] adds.
 #[must_use]
 pub fn not_made_in(dir: &Path, cause: &'static str, error: io::Error) -> Error {
-    let kind = error.kind();
-    let failed = Error::io(cause, error);
-    match kind {
-        io::ErrorKind::NotFound if !dir.exists() => {
-            failed.remedy(format!("make the directory {} first", dir.display()))
-        }
-        io::ErrorKind::PermissionDenied => match remedy_for(dir) {
-            Some(remedy) => failed.remedy(remedy),
-            None => failed,
-        },
-        _ => failed,
+    with_obstacle(dir, Error::io(cause, error))
+}
+
+/// Adds a remedy to the error of a thing that could not be made in `dir`, or could not be reached there. Where that is
+/// not there, the remedy names it. Otherwise it names the nearest thing that is there, if that stands in the way: a
+/// directory that is closed to this user, with the user that it belongs to, a read-only file system, or no directory.
+#[must_use]
+pub fn with_obstacle(dir: &Path, error: Error) -> Error {
+    let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
+    match source.and_then(|source| remedy_for(dir, source.kind())) {
+        Some(remedy) => error.remedy(remedy),
+        None => error,
     }
 }
 
-fn remedy_for(dir: &Path) -> Option<String> {
+fn remedy_for(dir: &Path, kind: io::ErrorKind) -> Option<String> {
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    if kind == io::ErrorKind::NotFound {
+        return (!dir.exists()).then(|| format!("make the directory {} first", dir.display()));
+    }
     let above = dir.ancestors().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir });
     let (dir, found) = above.filter_map(|dir| Some((dir, dir.metadata().ok()?))).next()?;
     // `.` says little to a reader.
     let shown = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    match kind {
+        io::ErrorKind::PermissionDenied => remedy_for_closed(&shown, &found),
+        io::ErrorKind::ReadOnlyFilesystem => Some(format!(
+            "the file system that {} is on is read-only: name a place on another one, or mount it writable",
+            shown.display()
+        )),
+        io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory if !found.is_dir() => {
+            Some(format!("{} is no directory: name another place", shown.display()))
+        }
+        _ => None,
+    }
+}
+
+fn remedy_for_closed(dir: &Path, found: &Metadata) -> Option<String> {
     let (owner, me) = (found.uid(), geteuid().as_raw());
     if owner != me {
         return Some(format!(
             "the directory {} belongs to another user (id {owner}): name a place in a directory of your own, or have \
              that user run it",
-            shown.display()
+            dir.display()
         ));
     }
     (found.mode() & MAKE != MAKE).then(|| {
-        let word = shell_word(&shown.to_string_lossy());
+        let word = shell_word(&dir.to_string_lossy());
         format!("the directory is closed also to its owner: `chmod u+wx {word}`, or name another place")
     })
 }
@@ -72,6 +92,7 @@ mod tests {
         let missing = said(&below, io::ErrorKind::NotFound);
         assert!(missing.ends_with(&format!("; make the directory {} first", below.display())), "{missing}");
         // What else may be missing is no directory.
+        assert!(!said(Path::new(""), io::ErrorKind::NotFound).contains("first"));
         assert!(!said(&at, io::ErrorKind::NotFound).contains("first"));
         assert!(!said(&at, io::ErrorKind::PermissionDenied).contains("directory"), "{at:?} is open");
         fs::set_permissions(&at, Permissions::from_mode(0o555)).unwrap();
@@ -79,6 +100,20 @@ mod tests {
             let closed = said(denied, io::ErrorKind::PermissionDenied);
             assert!(closed.contains(&format!("`chmod u+wx {}`", at.display())), "{closed}");
         }
+        let file = dir.path().join("f");
+        fs::write(&file, "").unwrap();
+        for (inside, kind) in
+            [(&file, io::ErrorKind::AlreadyExists), (&file.join("a/b"), io::ErrorKind::NotADirectory)]
+        {
+            let other = said(inside, kind);
+            assert!(other.ends_with(&format!("; {} is no directory: name another place", file.display())));
+        }
+        assert!(!said(dir.path(), io::ErrorKind::AlreadyExists).contains(';'));
+        let fixed = said(&below, io::ErrorKind::ReadOnlyFilesystem);
+        assert!(
+            fixed.contains(&format!("the file system that {} is on is read-only", at.display())),
+            "{fixed}"
+        );
         assert_eq!(directory_of(Path::new("x")), Path::new("."));
         if !geteuid().is_root() {
             let _ = io::Write::write_all(&mut io::stderr(), b"SKIPPED: only root gives files away\n");

@@ -219,7 +219,8 @@ fn what_cannot_be_written_is_said() {
     );
     assert!(!run.stderr.contains(".headstart-"), "{run}");
     scene.fails("image export file://~/store:a -o dir", &["dir", "directory"]);
-    scene.fails("image export file://~/store:a -o disk.raw/out.raw", &["disk.raw/out.raw"]);
+    let no_directory = format!("{} is no directory: name another place", scene.path("disk.raw").display());
+    scene.fails("image export file://~/store:a -o disk.raw/out.raw", &["disk.raw/out.raw", &no_directory]);
     assert_eq!(scene.names("dir"), [""; 0]);
 }
 
@@ -276,26 +277,149 @@ fn a_block_device_that_is_too_small_is_left_alone() {
     assert!(fs::read(&device.path).unwrap() == noise(3, 4 << 20));
 }
 
+/// A name that ends as that of a directory does is none of a file.
 #[test]
-fn the_directory_in_which_no_output_can_be_made_is_named() {
-    // Where another user can get to.
+fn an_output_that_is_named_as_a_directory_is_refused() {
+    let scene = imported(2);
+    fs::create_dir(scene.path("dir")).unwrap();
+    for (output, cause) in [
+        ("new/", "is the name of a directory"),
+        ("new/.", "is the name of a directory"),
+        ("disk.raw/", "is the name of a directory"),
+        ("none/new/", "is the name of a directory"),
+        ("dir/", "is a directory"),
+    ] {
+        for words in [
+            "image export file://~/store:a",
+            "zfile pack disk.raw",
+            "train --traces nothing",
+            "plan export file://~/store:a",
+        ] {
+            scene.fails(&format!("{words} -o {output}"), &[output, cause, "name a file"]);
+        }
+    }
+    assert_eq!(scene.names(""), ["dir", "disk.raw", "store"]);
+    assert_eq!(scene.names("dir"), [""; 0]);
+}
+
+/// Traces and figures become directories, which no pipe and no file can be.
+#[test]
+fn a_place_that_is_no_directory_is_named() {
+    let scene = imported(2);
+    scene.ok("trace synthesize --images 2 --traces 2 --format parquet -o traces");
+    let file = format!("{} is no directory: name another place", scene.path("disk.raw").display());
+    for (words, remedy) in [
+        ("trace export traces -o disk.raw", file.as_str()),
+        ("trace export traces -o disk.raw/set", &file),
+        ("trace plot traces -o disk.raw", &file),
+        ("trace synthesize --images 2 --traces 2 --format parquet -o disk.raw", &file),
+        ("trace export traces -o /dev/stdout", "/dev/stdout is no directory: name another place"),
+    ] {
+        scene.fails(words, &[remedy]);
+    }
+}
+
+/// The command under a mount namespace of its own, where `fixed` is read-only; nothing where there is none to be had.
+fn with_fixed(scene: &Scene, words: &str) -> Option<Run> {
+    const FIX: &str = "mount --bind fixed fixed && mount -o remount,bind,ro fixed || exit 3; exec \"$@\"";
+    let unshare = |program: &Command| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", FIX, "sh"]);
+        command.arg(program.get_program()).args(program.get_args()).current_dir(scene.path(""));
+        command
+    };
+    let trial = unshare(&Command::new("true")).output();
+    if !trial.is_ok_and(|trial| trial.status.success()) {
+        tools::skipped("nothing can be mounted read-only here");
+        return None;
+    }
+    Some(Run::of(words, &mut unshare(&scene.command(words))))
+}
+
+#[test]
+fn a_read_only_file_system_is_named() {
+    let scene = imported(2);
+    scene.ok("trace synthesize --images 2 --traces 2 --format parquet -o traces");
+    fs::create_dir(scene.path("fixed")).unwrap();
+    fs::create_dir(scene.path("fixed/made")).unwrap();
+    for (words, at) in [
+        ("image export file://~/store:a -o fixed/out.raw", "fixed"),
+        ("zfile pack disk.raw -o fixed/made/out.zf", "fixed/made"),
+        ("trace export traces -o fixed/new/set", "fixed"),
+        ("trace export traces -o fixed/made", "fixed/made"),
+        ("trace synthesize --images 2 --traces 2 --format parquet -o fixed/made", "fixed/made"),
+        ("trace plot traces -o fixed/made", "fixed/made"),
+    ] {
+        let Some(run) = with_fixed(&scene, words) else { return };
+        let at = scene.path(at);
+        let remedy = format!("the file system that {} is on is read-only: name a place on", at.display());
+        run.fails(&[words.rsplit(" ").next().unwrap(), &remedy]);
+    }
+}
+
+/// Runs a command as another user in the scene's directory `own`.
+fn run_as_other(scene: &Scene, words: &str) -> Run {
+    let plain = scene.command(words);
+    let mut command = Command::new("setpriv");
+    command.args(["--clear-groups", "--reuid", "54321", "--regid", "54321"]);
+    command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
+    Run::of(words, &mut command)
+}
+
+/// A scene where another user can get to, with a directory `own` of that user's, and these in it; nothing where this
+/// user cannot make one.
+fn others_scene(dirs: &[&str]) -> Option<Scene> {
     let scene = Scene::within(&std::env::temp_dir());
     if !is_root() || !installed(&["setpriv"]) {
-        return;
+        return None;
     }
     fs::set_permissions(scene.path(""), fs::Permissions::from_mode(0o755)).unwrap();
-    for dir in ["own", "own/closed"] {
+    for dir in std::iter::once(&"own").chain(dirs) {
         fs::create_dir(scene.path(dir)).unwrap();
         lchown(scene.path(dir), Some(54_321), Some(54_321)).unwrap();
     }
     mixed_disk(&scene, "disk.raw", 4);
-    let as_other = |words: &str| {
-        let plain = scene.command(words);
-        let mut command = Command::new("setpriv");
-        command.args(["--clear-groups", "--reuid", "54321", "--regid", "54321"]);
-        command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path("own"));
-        Run::of(words, &mut command)
-    };
+    Some(scene)
+}
+
+/// Another user's directory, and the own one of this user, that may not even be entered.
+#[test]
+fn the_directory_that_cannot_be_entered_is_named() {
+    let Some(scene) = others_scene(&["own/shut"]) else { return };
+    let as_other = |words: &str| run_as_other(&scene, words);
+    as_other("image import ~/disk.raw file://~/own/store:a").succeeds();
+    as_other("trace synthesize --images 2 --traces 2 --format parquet -o ~/own/traces").succeeds();
+    let trace = scene.names("own/traces").into_iter().find(|name| name.ends_with(".parquet")).unwrap();
+    fs::create_dir(scene.path("shut")).unwrap();
+    fs::set_permissions(scene.path("shut"), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::set_permissions(scene.path("own/shut"), fs::Permissions::from_mode(0o600)).unwrap();
+    symlink(scene.path("").canonicalize().unwrap().join("shut/out"), scene.path("own/link")).unwrap();
+    lchown(scene.path("own/link"), Some(54_321), Some(54_321)).unwrap();
+    let top = scene.path("").canonicalize().unwrap();
+    let others = format!("{} belongs to another user (id 0)", top.join("shut").display());
+    let own = format!("chmod u+wx {}", top.join("own/shut").display());
+    for (place, remedy) in
+        [("~/shut/out", &others), ("~/shut/deep/er/out", &others), ("link", &others), ("shut/out", &own)]
+    {
+        for words in [
+            "image export file://~/own/store:a -o",
+            "train --traces nothing -o",
+            "plan export file://~/own/store:a -o",
+            "zfile pack ~/disk.raw -o",
+        ] {
+            as_other(&format!("{words} {place}")).fails(&["cannot be reached: Permission denied", remedy]);
+        }
+        if place != "link" {
+            let replay = format!("replay ~/own/traces/{trace} nbd://127.0.0.1:9 --plot {place}.svg");
+            as_other(&replay).fails(&["cannot be reached: Permission denied", remedy]);
+        }
+    }
+}
+
+#[test]
+fn the_directory_in_which_no_output_can_be_made_is_named() {
+    let Some(scene) = others_scene(&["own/closed"]) else { return };
+    let as_other = |words: &str| run_as_other(&scene, words);
     as_other("image import ~/disk.raw file://~/own/store:a").succeeds();
     as_other("trace synthesize --images 4 --traces 20 --seed 3 -o ~/own/set").succeeds();
     as_other("trace synthesize --images 2 --traces 2 --format parquet -o ~/own/traces").succeeds();

@@ -1,14 +1,17 @@
 //! Output files that appear whole or not at all.
 
-use headstart_block::guarded::{Access, Entry, GuardedDir, directory_of, is_trusted, not_made_in};
+use headstart_block::guarded::{
+    Access, Entry, GuardedDir, directory_of, is_trusted, not_made_in, with_obstacle,
+};
 use headstart_block::lock::lock_within;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Error, Result};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, fchown, flock, getxattr, linkat, openat};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -47,19 +50,20 @@ impl Place {
     /// Finds the place that `path` leads to.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] for a symbolic link of another user; [`ErrorKind::Invalid`] where there is something else
+    /// [`Denied`](headstart_block::ErrorKind::Denied) for a symbolic link of another user;
+    /// [`Invalid`](headstart_block::ErrorKind::Invalid) for the name of a directory, and where there is something else
     /// than a file or a block device, because a rename would put a file in the place of `/dev/null` or a pipe; errors
     /// of the operating system.
     pub(super) fn find(path: &Path) -> Result<Self> {
         // Before the walk, because the text of links such as `/dev/stdout` need not be a path. What cannot be looked at
         // cannot be created either, which says why.
         path.metadata().map_or(Ok(()), |found| check_kind(&found, path))?;
-        let entry = Entry::find(path).map_err(|error| match (error.kind(), directory_of(path)) {
-            (ErrorKind::NotFound, dir) if !dir.exists() => {
-                error.remedy(format!("make the directory {} first", dir.display()))
-            }
-            _ => error,
-        })?;
+        if is_name_of_directory(path) {
+            return Err(Error::invalid("is the name of a directory")
+                .about(path.display())
+                .remedy("name a file"));
+        }
+        let entry = Entry::find(path).map_err(|error| with_obstacle(directory_of(path), error))?;
         let found = match entry.look().and_then(|file| file.metadata()) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             found => Some(found.map_err(|e| Error::io("cannot look at it", e).about(path.display()))?),
@@ -116,6 +120,12 @@ impl Kept {
         let mode = if is_groups { self.mode } else { self.mode & OWNERS };
         file.set_permissions(Permissions::from_mode(mode))
     }
+}
+
+/// `true` if only a directory can have this name: the steps of a path do not tell `out/` from `out`.
+fn is_name_of_directory(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.ends_with(b"/") || bytes.ends_with(b"/.")
 }
 
 fn check_kind(found: &Metadata, path: &Path) -> Result<()> {
