@@ -158,6 +158,9 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<Box<dyn Report>> {
     log::start()?;
+    if cli.global.quiet {
+        terminal::be_quiet();
+    }
     let terminal = Terminal::new(cli.global.quiet || cli.global.json)?;
     match &cli.command {
         Command::Image(command) => command.run(&terminal),

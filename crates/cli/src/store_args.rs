@@ -112,6 +112,7 @@ impl StoreArgs {
             docker_config: self.docker_config.clone(),
             allow_redirect: self.allow_redirect.clone(),
             allow_token_server: self.allow_token_server.clone(),
+            warn_of_silence: !terminal::is_quiet(),
             ..Settings::default()
         })
     }

@@ -60,6 +60,19 @@ const CUT_OFF: i32 = 130;
 /// Ends what waits for stores and daemons. A process has one user.
 static WAITS: OnceLock<StopRequests> = OnceLock::new();
 
+/// `true` if the user wants to see no progress.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the user wants to see no progress, which includes what a command waits for.
+pub(crate) fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// `true` if the user wants to see no progress. A command that prints JSON still says what it waits for.
+pub(crate) fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
 /// The user's wish to stop, for what waits.
 pub(crate) fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()

@@ -32,7 +32,9 @@ use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
-use headstart_store::{Location, Reference, RetrySettings, Selector, Store, say_if_silent};
+use headstart_store::{
+    Location, Reference, RetrySettings, Selector, Store, say_if_nothing_comes, say_if_silent,
+};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -309,7 +311,8 @@ async fn attach_leasing(
     let image_key = hints::image_key(&located.blobs);
     let share = |swarm: &Arc<dyn Swarm>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
     let fetcher = Fetcher::new(store, host.swarm.as_ref().map(share));
-    let opened = located.open(&manifest, &fetcher, &host.retry).await.map_err(about)?;
+    let opening = located.open(&manifest, &fetcher, &host.retry);
+    let opened = say_if_nothing_comes(fetcher.store(), host.warn_of_silence, opening).await.map_err(about)?;
     let stack = Arc::new(opened.stack);
     let blobs = Arc::new(Blobs::new(Arc::clone(&stack), opened.blobs, &opened.of_layer));
     let health = Arc::<Health>::default();
@@ -492,10 +495,7 @@ async fn ask_manifest(host: &Host, store: &dyn Store, selector: &Selector) -> Re
             error = missed => Err(error),
         }
     };
-    match host.warn_of_silence {
-        Some(limit) => say_if_silent(store, limit, asked).await,
-        None => asked.await,
-    }
+    say_if_silent(store, host.warn_of_silence, asked).await
 }
 
 /// Remembers an image, where that works: an attach does not fail without. A document that is no image, such as a page

@@ -84,6 +84,7 @@ pub(crate) struct BucketStore {
     top: Path,
     link: Link,
     first_byte: Duration,
+    silence_limit: Option<Duration>,
     stall: Duration,
     /// Whether the store was seen to honour conditions.
     conditions: OnceCell<()>,
@@ -126,6 +127,7 @@ impl BucketStore {
             top,
             link: Link::new(settings),
             first_byte: settings.first_byte_timeout,
+            silence_limit: settings.silence_limit(),
             stall: settings.stall_timeout,
             conditions: OnceCell::new(),
             push: Mutex::default(),

@@ -18,6 +18,9 @@ pub struct Counters {
     pub hedges_won: u64,
     /// Reads that failed.
     pub errors: u64,
+    /// Reads that wait for the server at this moment: for the beginning of an answer, or for more of it.
+    #[serde(skip)]
+    pub waiting: u64,
 }
 
 impl Counters {
@@ -31,7 +34,14 @@ impl Counters {
             hedges: self.hedges + other.hedges,
             hedges_won: self.hedges_won + other.hedges_won,
             errors: self.errors + other.errors,
+            waiting: self.waiting + other.waiting,
         }
+    }
+
+    /// `true` if reads wait for the server, nothing of a blob has come since `before`, and nothing has failed.
+    pub(crate) fn is_silent_since(&self, before: &Self) -> bool {
+        let seen = |counters: &Self| (counters.bytes, counters.errors, counters.retries);
+        self.waiting > 0 && seen(self) == seen(before)
     }
 }
 
@@ -44,11 +54,27 @@ pub(crate) struct Meter {
     pub(crate) hedges: AtomicU64,
     pub(crate) hedges_won: AtomicU64,
     pub(crate) errors: AtomicU64,
+    waiting: AtomicU64,
+}
+
+/// A read that waits for the server, until it is dropped.
+pub(crate) struct Waiting<'m>(&'m AtomicU64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Meter {
     pub(crate) fn add(counter: &AtomicU64, number: u64) {
         counter.fetch_add(number, Ordering::Relaxed);
+    }
+
+    /// Counts a read that begins to wait for the server.
+    pub(crate) fn waits(&self) -> Waiting<'_> {
+        Self::add(&self.waiting, 1);
+        Waiting(&self.waiting)
     }
 
     pub(crate) fn read(&self) -> Counters {
@@ -60,6 +86,7 @@ impl Meter {
             hedges: value(&self.hedges),
             hedges_won: value(&self.hedges_won),
             errors: value(&self.errors),
+            waiting: value(&self.waiting),
         }
     }
 }

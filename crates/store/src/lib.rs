@@ -64,7 +64,7 @@ pub use prefix::StorePrefix;
 pub use reference::{BucketScheme, Location, Reference, Selector, Tag, parse_store};
 pub use referrers::Referrer;
 pub use settings::{HedgeSettings, Mirror, ProxyUrl, RetrySettings, Settings};
-pub use stop::{Stop, StopSender, say_if_silent};
+pub use stop::{Stop, StopSender, say_if_nothing_comes, say_if_silent};
 pub use store::{Copied, Store, Urgency};
 
 use headstart_block::Result;
@@ -97,7 +97,7 @@ pub fn open(location: &Location, settings: &Settings) -> Result<Arc<dyn Store>> 
     };
     let store = Arc::new(retry::Retrying::new(store, settings.retry));
     Ok(match &settings.stop {
-        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone(), settings.first_byte_timeout)),
+        Some(stop) => Arc::new(stop::Stoppable::new(store, stop.clone(), settings.silence_limit())),
         None => store,
     })
 }

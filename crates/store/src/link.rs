@@ -240,6 +240,7 @@ impl Link {
         Fut: Future<Output = Result<Answer>>,
     {
         Meter::add(&self.meter.requests, 1);
+        let _waiting = self.meter.waits();
         timeout(self.first_byte, send()).await.unwrap_or_else(|_| {
             let seconds = self.first_byte.as_secs_f64();
             Err(Error::new(ErrorKind::Unavailable, format!("did not begin to answer within {seconds} s")))

@@ -49,6 +49,8 @@ pub struct Settings {
     pub one_origin: bool,
     /// Ends calls that wait for a store; `None`: nobody does.
     pub stop: Option<Stop>,
+    /// `true` if calls that [`stop`](Settings::stop) ends warn of a store that does not answer.
+    pub warn_of_silence: bool,
 }
 
 impl Default for Settings {
@@ -72,6 +74,7 @@ impl Default for Settings {
             allow_token_server: Vec::new(),
             one_origin: false,
             stop: None,
+            warn_of_silence: true,
         }
     }
 }
@@ -81,6 +84,12 @@ impl Settings {
     #[must_use]
     pub fn without_mirrors(&self) -> Self {
         Self { mirrors: Vec::new(), ..self.clone() }
+    }
+
+    /// The time that a store has for an answer, for the warning about one that is silent; none: no warning.
+    #[must_use]
+    pub fn silence_limit(&self) -> Option<Duration> {
+        self.warn_of_silence.then_some(self.first_byte_timeout)
     }
 
     /// Whether `host` (with its port, where it has one) is to be spoken to without TLS.

@@ -18,6 +18,7 @@ use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use std::future::{Future, pending};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -25,6 +26,9 @@ use tokio::time::sleep;
 /// The time after which the user is told that a store has not answered: longer than a store is tried that refuses
 /// connections, because that one has its own error.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// The time between two looks at whether bytes of blobs come.
+const LOOK: Duration = Duration::from_millis(250);
 
 /// The wish, as those see it that heed it. Clones are of the same wish.
 #[derive(Clone, Debug)]
@@ -79,8 +83,14 @@ impl Stop {
 }
 
 /// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
-/// says so, and that each answer may take `limit`; but not of a store that is tried again, because that one failed.
-pub async fn say_if_silent<T>(store: &dyn Store, limit: Duration, asked: impl Future<Output = T>) -> T {
+/// says so, and that each answer may take `limit`; but not of a store that is tried again, because that one failed, and
+/// not without a `limit`.
+pub async fn say_if_silent<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    asked: impl Future<Output = T>,
+) -> T {
+    let Some(limit) = limit else { return asked.await };
     let mut asked = pin!(asked);
     let retries = store.counters().retries;
     tokio::select! {
@@ -89,28 +99,84 @@ pub async fn say_if_silent<T>(store: &dyn Store, limit: Duration, asked: impl Fu
         () = sleep(SILENCE) => {}
     }
     if store.counters().retries == retries {
-        let (name, limit) = (store.name(), limit.as_secs_f64());
-        tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
+        say_silent(store, limit);
     }
     asked.await
+}
+
+/// The result of `read`, which waits for bytes of blobs of `store`. If some are asked for and none come for some
+/// seconds, a warning says so once, as that of [`say_if_silent`]. Bytes that a rate holds back are not asked for.
+pub async fn say_if_nothing_comes<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    read: impl Future<Output = T>,
+) -> T {
+    say_once(store, limit, &AtomicBool::new(false), read).await
+}
+
+/// The same where `has_warned` says that the warning was given.
+async fn say_once<T>(
+    store: &dyn Store,
+    limit: Option<Duration>,
+    has_warned: &AtomicBool,
+    read: impl Future<Output = T>,
+) -> T {
+    let Some(limit) = limit else { return read.await };
+    let mut read = pin!(read);
+    tokio::select! {
+        biased;
+        done = &mut read => return done,
+        () = silence(store) => {}
+    }
+    if !has_warned.swap(true, Ordering::Relaxed) {
+        say_silent(store, limit);
+    }
+    read.await
+}
+
+/// Returns once reads of `store` have waited for some seconds, and nothing has come.
+async fn silence(store: &dyn Store) {
+    let (mut before, mut silent) = (store.counters(), Duration::ZERO);
+    while silent < SILENCE {
+        sleep(LOOK).await;
+        let now = store.counters();
+        silent = if now.is_silent_since(&before) { silent + LOOK } else { Duration::ZERO };
+        before = now;
+    }
+}
+
+fn say_silent(store: &dyn Store, limit: Duration) {
+    let (name, limit) = (store.name(), limit.as_secs_f64());
+    tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
 }
 
 /// A store whose calls end when the user wants to stop.
 pub(crate) struct Stoppable {
     store: Arc<dyn Store>,
     stop: Stop,
-    /// The time that a server has for the beginning of an answer.
-    first_byte: Duration,
+    /// The time that a server has for the beginning of an answer, for the warning; none: no warning.
+    limit: Option<Duration>,
+    /// `true` if a read has warned, and none has succeeded since: many wait at once.
+    has_warned: AtomicBool,
 }
 
 impl Stoppable {
-    pub(crate) fn new(store: Arc<dyn Store>, stop: Stop, first_byte: Duration) -> Self {
-        Self { store, stop, first_byte }
+    pub(crate) fn new(store: Arc<dyn Store>, stop: Stop, limit: Option<Duration>) -> Self {
+        Self { store, stop, limit, has_warned: AtomicBool::new(false) }
     }
 
     /// As [`run`](Self::run), for what waits for a small answer.
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.run(say_if_silent(&*self.store, self.first_byte, call)).await
+        self.run(say_if_silent(&*self.store, self.limit, call)).await
+    }
+
+    /// As [`run`](Self::run), for what waits for bytes of a blob.
+    async fn fetch<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let done = self.run(say_once(&*self.store, self.limit, &self.has_warned, call)).await;
+        if done.is_ok() {
+            self.has_warned.store(false, Ordering::Relaxed);
+        }
+        done
     }
 
     async fn run<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
@@ -146,7 +212,7 @@ impl Store for Stoppable {
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
-        self.run(self.store.read(blob, range, urgency)).await
+        self.fetch(self.store.read(blob, range, urgency)).await
     }
 
     /// Its beginning is cut off, its parts are not.
@@ -156,7 +222,7 @@ impl Store for Stoppable {
         range: ByteRange,
         urgency: Urgency,
     ) -> Result<BoxStream<'s, Result<Bytes>>> {
-        self.run(self.store.read_stream(blob, range, urgency)).await
+        self.fetch(self.store.read_stream(blob, range, urgency)).await
     }
 
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>> {

@@ -137,17 +137,17 @@ impl Copies {
         Self { sender, stop }
     }
 
-    /// The settings of the stores of a copy, which give up after `deadline`.
+    /// The settings of the stores of a copy, which give up after `deadline`, and leave it to [`tell_of_waiting`] to say
+    /// that nothing comes.
     fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
-        let stop = Some(self.stop.clone());
-        let Some(deadline) = deadline else { return Settings { stop, ..settings.clone() } };
+        let settings = Settings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
+        let Some(deadline) = deadline else { return settings };
         Settings {
-            stop,
             connect_timeout: settings.connect_timeout.min(deadline),
             first_byte_timeout: settings.first_byte_timeout.min(deadline),
             stall_timeout: settings.stall_timeout.min(deadline),
             retry: RetrySettings { deadline, ..settings.retry },
-            ..settings.clone()
+            ..settings
         }
     }
 

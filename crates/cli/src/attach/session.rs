@@ -221,7 +221,7 @@ impl Session {
                     cache,
                     retry: settings.retry,
                     swarm: swarm.clone().map(|swarm| swarm as Arc<dyn Swarm>),
-                    warn_of_silence: tells.then_some(settings.first_byte_timeout),
+                    warn_of_silence: tells.then_some(settings.silence_limit()).flatten(),
                 });
                 let unnamed = Unnamed {
                     name: image.name.clone(),

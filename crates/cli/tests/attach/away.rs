@@ -1,9 +1,10 @@
 //! Stores that are gone when an image is attached: with everything in the cache, and without.
 
-use crate::attached::{Attached, Metrics};
+use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
 use crate::scene::Scene;
 use headstart_testkit::faults::{Fault, FaultProxy, Outage, Rule};
+use headstart_testkit::process::Process;
 use headstart_testkit::registry::{Access, Registry};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -331,5 +332,46 @@ fn that_a_store_is_silent_is_said_on_standard_error() {
         assert_eq!((run.status, said.len(), run.stdout.as_str()), (Some(1), times, ""), "{run}");
         let parts = [&format!("oci://{address}/r"), "15 s for each answer"];
         assert!(said.iter().all(|line| parts.iter().all(|part| line.contains(part))), "{run}");
+    }
+}
+
+/// So it is where the manifest came, and a layer does not: neither its beginning nor the rest of it.
+#[test]
+fn that_a_layer_does_not_come_is_said_on_standard_error() {
+    let scene = layered();
+    let Some(web) = Web::before(&scene) else { return };
+    let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
+    let manifest = digest.strip_prefix("sha256:").unwrap().to_owned();
+    for (name, after) in [("unanswered", None), ("begun", Some(100))] {
+        let proxy = FaultProxy::start(web.server.addr());
+        let is_layer = |path: &str| path.contains("/blobs/") && !path.contains(&manifest);
+        let hangs = manifest.clone();
+        proxy.add(
+            Rule::new(Fault::Hang { after })
+                .on(move |asked| asked.path.contains("/blobs/") && !asked.path.contains(&hangs)),
+        );
+        let start = |n: usize, options: &str| {
+            let words = format!("attach {options} {}/:v1 --cache ~/cache-{name}-{n}", proxy.url());
+            Process::start(&mut scene.command(&words))
+        };
+        let mut quiet = start(0, "--quiet");
+        let mut told = [start(1, ""), start(2, "--json")];
+        let is_it =
+            |line: &str| line.starts_with("headstart: warning: ") && line.contains("has not answered yet");
+        for told in &mut told {
+            let line = told.line("that a layer does not come", PATIENCE, is_it);
+            assert!(line.contains(&proxy.url()) && line.contains("15 s for each answer"), "{line}");
+        }
+        // The quiet one was first, and has waited for as long.
+        proxy.wait("reads of layers", PATIENCE, |log| {
+            log.iter().filter(|request| is_layer(&request.asked.path)).count() >= 3
+        });
+        for process in told.iter_mut().chain([&mut quiet]) {
+            process.stop(PATIENCE);
+        }
+        assert!(!quiet.said().lines().any(is_it), "{quiet}");
+        for told in &told {
+            assert_eq!(told.said().lines().filter(|line| is_it(line)).count(), 1, "{told}");
+        }
     }
 }

@@ -283,6 +283,41 @@ fn that_a_server_is_silent_is_said() {
     }
 }
 
+/// So does one that got the manifest, and waits for a layer.
+#[test]
+fn that_a_layer_does_not_come_is_said() {
+    if !Nginx::is_installed() {
+        return;
+    }
+    let scene = Scene::new();
+    mixed_disk(&scene, "small.raw", 4);
+    let digest = scene.json("image import small.raw file://~/store:a")["digest"].clone();
+    let layer = scene.manifest("store", &digest)["layers"][0]["digest"].as_str().unwrap()[7..].to_owned();
+    let server = Nginx::serve(&scene.path("store"));
+    let proxy = FaultProxy::start(server.addr());
+    proxy.add(Rule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
+    let is_it = |line: &str| line.contains("has not answered yet");
+    let image = format!("{}/:a", proxy.url());
+    let start = |words: &str| Process::start(&mut scene.command(words));
+    let mut quiet = start(&format!("image pull {image} file://~/quiet --quiet"));
+    let told = [
+        format!("image inspect {image}"),
+        format!("image pull {image} file://~/pulled --json"),
+        format!("image pull {image} file://~/limited --limit-rate 100MB/s"),
+    ];
+    let mut told = told.map(|words| start(&words));
+    for told in &mut told {
+        let line = told.line("that it waits", Duration::from_secs(60), is_it);
+        assert!(line.contains(&proxy.url()) && line.contains("15 s"), "{line}");
+        assert!(told.is_running(), "{told}");
+    }
+    proxy.wait("the layer is read by all", Duration::from_secs(60), |log| {
+        log.iter().filter(|request| request.asked.path.contains(&layer)).count() >= 4
+    });
+    quiet.stop(Duration::from_secs(60));
+    assert!(!quiet.said().lines().any(is_it), "{quiet}");
+}
+
 /// Signals it: it says that it was stopped, long before the server would be given up.
 #[track_caller]
 fn stopped_soon(started: Started, signal: Signal) {

@@ -37,7 +37,7 @@ impl Bucket {
     }
 
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        say_if_silent(&self.store, self.store.first_byte, call).await
+        say_if_silent(&self.store, self.store.silence_limit, call).await
     }
 
     /// All leases, judged by the time of the store, and by what `look` finds. Where the store may only be read, `here`

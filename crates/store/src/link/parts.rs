@@ -35,7 +35,11 @@ impl Parts {
     pub(super) async fn next(&mut self, link: &Link) -> Result<Option<Bytes>> {
         let Self { thing, body, pace, have, wanted } = self;
         let broken = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(&*thing);
-        let Some(part) = pace.next(body, *have).await.map_err(|e| e.about(&*thing))? else {
+        let next = {
+            let _waiting = link.meter.waits();
+            pace.next(body, *have).await
+        };
+        let Some(part) = next.map_err(|e| e.about(&*thing))? else {
             if have < wanted {
                 return Err(broken(format!("ended after {have} of the {wanted} bytes asked for")));
             }
