@@ -500,7 +500,9 @@ impl Cache {
             return Ok(None);
         }
         let cause = "the cache is full, and another thread or process that evicts from it does not end";
-        Err(Error::new(ErrorKind::NoSpace, cause).about(self.dir().display()))
+        // The warning about it names the directory.
+        Err(Error::new(ErrorKind::NoSpace, cause)
+            .remedy("end what evicts, or give the cache a larger size limit"))
     }
 
     /// `true` if `bytes` more fit below the mark at which an eviction is due.

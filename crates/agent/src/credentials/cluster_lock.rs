@@ -34,7 +34,11 @@ impl ClusterLock {
         let own = GuardedDir::open_own(dir)?;
         own.check_closed()?;
         own.check_entries()?;
-        let file = own.open_or_create(LOCK, Like::own(FILE_MODE)).map_err(failed)?;
+        let file = own.open_or_create(LOCK, Like::own(FILE_MODE)).map_err(|e| {
+            let is_no_file = e.kind() == std::io::ErrorKind::InvalidInput;
+            let error = failed(e);
+            if is_no_file { error.remedy("remove it: the lock is made again") } else { error }
+        })?;
         check_own_file(&file, &path)?;
         close(&file).map_err(|e| not_closed(&path, e))?;
         if lock_within(&file, PATIENCE).map_err(failed)? {

@@ -46,9 +46,13 @@ fn read(path: &Path) -> Result<Plans> {
 
 /// A group by its number.
 pub(crate) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
-    plans.groups.get(number).ok_or_else(|| {
-        Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
-            .remedy(format!("name one of 0 to {}", plans.groups.len().saturating_sub(1)))
+    plans.groups.get(number).ok_or_else(|| match plans.groups.len() {
+        0 => Error::new(ErrorKind::NotFound, "there is no plan for this image")
+            .remedy("train with boots of it: see `headstart train --help`"),
+        1 => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+            .remedy("there is one group: name 0"),
+        groups => Error::new(ErrorKind::NotFound, format!("there is no group {number}"))
+            .remedy(format!("name one of 0 to {}", groups - 1)),
     })
 }
 

@@ -143,8 +143,20 @@ fn the_lock_of_a_cluster_is_its_owners_alone() {
     assert_eq!(mode(), 0o600);
     fs::remove_file(&lock).unwrap();
     symlink(scene.path("made"), &lock).unwrap();
-    scene.fails("swarm init ~/cluster --host d", &["cluster/lock", "is a symbolic link"]);
+    scene.fails("swarm init ~/cluster --host d", &["cluster/lock", "is a symbolic link", "remove it"]);
     assert!(!scene.path("made").exists());
+    fs::remove_file(&lock).unwrap();
+    fs::create_dir(&lock).unwrap();
+    scene.fails("swarm init ~/cluster --host d", &["cluster/lock", "is a directory", "remove it"]);
+    fs::remove_dir(&lock).unwrap();
+    fs::write(&lock, "").unwrap();
+    if is_root() {
+        give(&lock, OTHER);
+        let parts = ["cluster/lock", "belongs to another user (id 54321)", "remove it"];
+        scene.fails("swarm init ~/cluster --host d", &parts);
+        give(&lock, 0);
+    }
+    scene.ok("swarm init ~/cluster --host d");
 }
 
 #[test]

@@ -360,6 +360,15 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     let metrics = attached.metrics();
     assert!(metrics.sum("headstart_cache_bypassed_bytes_total", &[]) > 0.0, "{}", metrics.text);
     assert_eq!(metrics.sum("headstart_cache_evicted_bytes_total", &[]), 0.0);
+    let is_it = |line: &&str| line.contains("another thread or process that evicts from it does not end");
+    attached.wait_for("warning", |_| {
+        tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
+        attached.said().lines().any(|line| is_it(&line))
+    });
+    let said = attached.said();
+    let line = said.lines().find(is_it).unwrap();
+    let names = line.matches(scene.path("cache").to_str().unwrap()).count();
+    assert!(names == 1 && line.contains("end what evicts"), "{line}");
     // Once it is over, the cache takes what is read again.
     fcntl_lock(&evicting, FlockOperation::Unlock).unwrap();
     let inserted = metrics.sum("headstart_cache_inserted_bytes_total", &[]);

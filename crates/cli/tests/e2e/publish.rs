@@ -95,6 +95,13 @@ fn what_cannot_be_published_is_said() {
     assert_eq!(scene.run(&format!("{TRAIN} --traces monday")).status, Some(2));
     assert_eq!(scene.run("plan show").status, Some(2));
     scene.fails("plan export file://~/store:v1 -o trace", &["no plan is published"]);
+    // A file of plans need not have one for the image.
+    scene.ok(&format!("{TRAIN} --traces monday -o plans"));
+    let run = scene.fails(
+        "plan export file://~/store:v1 --plans plans -o trace",
+        &["store:v1: there is no plan for this image", "train with boots of it"],
+    );
+    assert!(!run.stderr.contains("group"), "{run}");
     assert!(!scene.path("trace").exists());
 }
 
