@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Length of a process's log in bytes from which on it gives way to a new one; one before it is kept.
@@ -26,13 +27,29 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// what the operating system reports.
 pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
-    let file = open_own_file(path)?;
-    private::close(&file).map_err(|e| private::not_closed(path, e))?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(Errno::WOULDBLOCK) => Err(about(Error::new(ErrorKind::Conflict, taken))),
-        Err(e) => Err(about(Error::io("cannot lock", e.into()))),
+    loop {
+        let file = open_own_file(path)?;
+        private::close(&file).map_err(|e| private::not_closed(path, e))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Err(about(Error::new(ErrorKind::Conflict, taken))),
+            Err(e) => return Err(about(Error::io("cannot lock", e.into()))),
+        }
+        // The lock of a file that has been removed meanwhile is nobody's.
+        let found = file.metadata().map_err(|e| about(Error::io("cannot look at it", e)))?;
+        if found.nlink() > 0 {
+            return Ok(file);
+        }
     }
+}
+
+/// Removes a file of process numbers that this process has the lock of and has not written to: it says no more than
+/// none.
+pub(crate) fn give_back(path: &Path, file: File) {
+    if file.metadata().is_ok_and(|found| found.len() == 0) {
+        let _ = std::fs::remove_file(path);
+    }
+    drop(file);
 }
 
 /// Writes the number of this process. At no moment the file is empty: that says that this is not the first process.
@@ -168,6 +185,22 @@ pub(crate) mod tests {
         assert_eq!(lock(&path, "taken").unwrap_err().kind(), ErrorKind::Conflict);
         drop(file);
         wait_until_free(&path);
+    }
+
+    #[test]
+    fn a_file_that_was_not_written_to_is_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.pid");
+        let opened_before = File::create(&path).unwrap();
+        give_back(&path, lock(&path, "taken").unwrap());
+        assert!(!path.exists());
+        // Another process that had opened it gets no lock by that.
+        assert_eq!(opened_before.metadata().unwrap().nlink(), 0);
+        let mut file = lock(&path, "taken").unwrap();
+        assert!(path.exists());
+        write(&path, &mut file).unwrap();
+        give_back(&path, file);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::pid_file::{self, append_to, holder};
 use headstart_block::{Error, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
@@ -38,6 +39,21 @@ pub struct Held {
 pub fn hold_pid_file(path: &Path) -> Result<Held> {
     let mut file = pid_file::lock(path, "another process serves this disk")?;
     pid_file::leave_parent();
+    match begin(path, &mut file) {
+        Ok(held) => {
+            // The lock is held until the process ends.
+            let _ = Box::leak(Box::new(file));
+            Ok(held)
+        }
+        Err(refused) => {
+            pid_file::give_back(path, file);
+            Err(refused)
+        }
+    }
+}
+
+/// Finds what an earlier process left, and writes the number of this one to the file of process numbers.
+fn begin(path: &Path, file: &mut File) -> Result<Held> {
     // The agent removes the file of a disk that was detached, or could not be attached at all.
     let has_begun = file.metadata().is_ok_and(|meta| meta.len() > 0);
     let recorded = Recorded::of(path)?;
@@ -50,9 +66,7 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
         forget_images(path)?;
         None
     };
-    pid_file::write(path, &mut file)?;
-    // The lock is held until the process ends.
-    let _ = Box::leak(Box::new(file));
+    pid_file::write(path, file)?;
     Ok(Held { has_served, images })
 }
 

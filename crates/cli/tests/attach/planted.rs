@@ -194,6 +194,11 @@ fn a_file_of_process_numbers_is_this_users() {
     refused(&scene, &format!("attach {words}"), &["vm.pid", "is a symbolic link", "remove it"]);
     assert_eq!(scene.bytes("victim"), b"precious");
     fs::remove_file(&file).unwrap();
+    // A refused process leaves no file that it made.
+    fs::write(scene.path("vm.json"), "{").unwrap();
+    refused(&scene, &format!("attach {words}"), &["vm.json", "is no record of a disk"]);
+    assert!(!file.exists());
+    fs::remove_file(scene.path("vm.json")).unwrap();
     if is_root() {
         fs::write(&file, "").unwrap();
         give(&file, OTHER);
