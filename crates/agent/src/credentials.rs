@@ -45,7 +45,9 @@ pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};
 pub(crate) use validity::{REMEDY, Reminder};
 
 use headstart_block::digest::parse_hex;
-use headstart_block::guarded::{GuardedDir, check_own, check_own_file, open_regular, shell_word};
+use headstart_block::guarded::{
+    OthersMay, check_own, check_own_directory, check_own_file, open_regular, shell_word,
+};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -99,7 +101,8 @@ impl Credentials {
     }
 
     fn load_at(dir: &Path, name: &str, now: UnixTime) -> Result<Self> {
-        check_directory(dir)?;
+        // In a mounted secret of Kubernetes, each user may give its own files other names: they are checked one by one.
+        check_own_directory(dir, OthersMay::MakeEntries)?;
         for public in [CA, HOST] {
             check_own(&dir.join(public))?;
         }
@@ -139,17 +142,6 @@ impl Credentials {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-}
-
-/// Refuses a directory of another user, and one in which others may give a file another name. Where each user may do so
-/// with its own files only, as in a mounted secret of Kubernetes, the files are checked one by one.
-fn check_directory(dir: &Path) -> Result<()> {
-    match GuardedDir::open_own(dir) {
-        Ok(own) => own.check_names_stay(),
-        Err(refused) if refused.kind() == ErrorKind::Denied => Err(refused),
-        // What is missing is said by the name of the file.
-        Err(_) => Ok(()),
     }
 }
 

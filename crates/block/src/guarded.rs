@@ -20,7 +20,7 @@ mod own;
 
 pub use entry::{Entry, refuse_links};
 pub use not_made::{directory_of, not_made_in, with_obstacle};
-pub use own::{check_own, check_own_directory, check_own_file, open_own_file};
+pub use own::{OthersMay, check_own, check_own_directory, check_own_file, open_own_file};
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat,

@@ -10,7 +10,7 @@ use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
 use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
-use headstart_block::guarded::{check_own_directory, directory_of, not_made_in};
+use headstart_block::guarded::{OthersMay, check_own_directory, directory_of, not_made_in};
 use headstart_block::{Error, ErrorKind, Result};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -101,7 +101,7 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
         check_name(name)?;
     }
     let days = check_days(settings.days)?;
-    check_own_directory(dir)?;
+    check_own_directory(dir, OthersMay::WriteNothing)?;
     refuse_foreign(dir, &super::OWN_FILES)?;
     make_dir(dir)?;
     let _lock = ClusterLock::take(dir)?;

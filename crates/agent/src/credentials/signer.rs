@@ -18,7 +18,7 @@ use super::records::Records;
 use super::request::SigningRequest;
 use super::validity::DAY;
 use super::{CA, CA_KEY, Credentials, check_name};
-use headstart_block::guarded::{check_own, check_own_directory};
+use headstart_block::guarded::{OthersMay, check_own, check_own_directory};
 use headstart_block::{Error, ErrorKind, Result};
 use std::collections::{HashMap, VecDeque};
 use std::fs;
@@ -77,7 +77,7 @@ impl Signer {
     /// [`ErrorKind::Denied`] where other users can read the key or the host's certificate does not give the role,
     /// [`ErrorKind::Corrupt`] where it is the authority of another cluster; what the operating system reports.
     pub(crate) fn open(dir: &Path, credentials: &Credentials) -> Result<Self> {
-        check_own_directory(dir)?;
+        check_own_directory(dir, OthersMay::WriteNothing)?;
         let key = dir.join(CA_KEY);
         check_own(&key)?;
         let mode = fs::metadata(&key).map(|file| file.permissions().mode());

@@ -54,7 +54,7 @@ impl GuardedDir {
     /// # Errors
     /// [`ErrorKind::Denied`] then.
     pub fn check_closed(&self) -> Result<()> {
-        refuse_open(&self.look()?, &self.path)
+        refuse_more(OthersMay::WriteNothing, &self.look()?, &self.path)
     }
 
     /// Refuses a directory in which other users may give an entry another name. Where each user may do so with its own
@@ -63,8 +63,7 @@ impl GuardedDir {
     /// # Errors
     /// [`ErrorKind::Denied`] then.
     pub fn check_names_stay(&self) -> Result<()> {
-        let found = self.look()?;
-        if found.mode() & STICKY == 0 { refuse_open(&found, &self.path) } else { Ok(()) }
+        refuse_more(OthersMay::MakeEntries, &self.look()?, &self.path)
     }
 
     /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count, and
@@ -136,14 +135,24 @@ pub fn check_own(path: &Path) -> Result<()> {
     find_own(path).map_or(Ok(()), |found| found.map(drop))
 }
 
-/// Refuses a directory as [`check_own`] does, and one that other users may write to. What cannot be looked at passes.
+/// The rights that other users may have in a directory of this program's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OthersMay {
+    /// They may not write to it.
+    WriteNothing,
+    /// They may make entries of their own, as in `/tmp`, and give no other entry another name.
+    MakeEntries,
+}
+
+/// Refuses a directory as [`check_own`] does, and one in which other users may do more than `most`. What cannot be
+/// looked at passes.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] then.
-pub fn check_own_directory(path: &Path) -> Result<()> {
+pub fn check_own_directory(path: &Path, most: OthersMay) -> Result<()> {
     let Ok(found) = find_own(path) else { return Ok(()) };
     match found?.metadata() {
-        Ok(found) if found.is_dir() => refuse_open(&found, path),
+        Ok(found) if found.is_dir() => refuse_more(most, &found, path),
         _ => Ok(()),
     }
 }
@@ -192,8 +201,12 @@ fn look_at(path: &Path) -> io::Result<File> {
     Ok(File::from(openat(CWD, path, flags, Mode::empty())?))
 }
 
-/// The error about a directory that other users may write to: those of a group do not count where it is this process's.
-fn refuse_open(found: &Metadata, path: &Path) -> Result<()> {
+/// The error about a directory in which other users may do more than `most`: those of a group do not count where it is
+/// this process's.
+fn refuse_more(most: OthersMay, found: &Metadata, path: &Path) -> Result<()> {
+    if most == OthersMay::MakeEntries && found.mode() & STICKY != 0 {
+        return Ok(());
+    }
     let is_group_other = found.gid() != rustix::process::getegid().as_raw();
     let unwanted = WRITABLE_BY_OTHERS | if is_group_other { WRITABLE_BY_GROUP } else { 0 };
     if found.mode() & unwanted == 0 {
@@ -315,23 +328,29 @@ mod tests {
         for mode in [0o700, 0o755, 0o770, 0o711] {
             set(mode);
             guarded.check_closed().unwrap();
-            check_own_directory(dir.path()).unwrap();
+            check_own_directory(dir.path(), OthersMay::WriteNothing).unwrap();
         }
         for mode in [0o700, 0o1777] {
             set(mode);
             guarded.check_names_stay().unwrap();
+            check_own_directory(dir.path(), OthersMay::MakeEntries).unwrap();
         }
         set(0o777);
         refused(guarded.check_names_stay(), &["other users may write to it", "chmod go-w"]);
-        refused(check_own_directory(dir.path()), &["other users may write to it", "chmod go-w"]);
-        check_own_directory(&dir.path().join("none")).unwrap();
+        for most in [OthersMay::WriteNothing, OthersMay::MakeEntries] {
+            refused(check_own_directory(dir.path(), most), &["other users may write to it", "chmod go-w"]);
+        }
+        check_own_directory(&dir.path().join("none"), OthersMay::WriteNothing).unwrap();
         if is_root() {
             chown(dir.path(), None, Some(OTHER)).unwrap();
             set(0o770);
             refused(guarded.check_closed(), &["chmod go-w"]);
             chown(dir.path(), Some(OTHER), None).unwrap();
             set(0o700);
-            refused(check_own_directory(dir.path()), &["belongs to another user (id 54321)", "chown -R 0 "]);
+            for most in [OthersMay::WriteNothing, OthersMay::MakeEntries] {
+                let parts = ["belongs to another user (id 54321)", "chown -R 0 "];
+                refused(check_own_directory(dir.path(), most), &parts);
+            }
         }
     }
 }
