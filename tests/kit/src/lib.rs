@@ -8,6 +8,7 @@
 //! | [`registry`], [`memory_registry`] | an OCI registry that others wrote, and one that can misbehave |
 //! | [`token_server`], [`redirect`] | what stands around registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
+//! | [`files`] | what a directory holds |
 //! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.
@@ -22,6 +23,7 @@
 )]
 
 pub mod faults;
+pub mod files;
 pub mod fio;
 pub mod memory_registry;
 pub mod nginx;

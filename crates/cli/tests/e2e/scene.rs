@@ -1,5 +1,6 @@
 //! Where a test plays: a directory of its own, the program run in it, and what came out.
 
+use headstart_testkit::files::names;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -75,12 +76,9 @@ impl Scene {
     }
 
     /// The names in a directory, hidden ones included, sorted.
+    #[track_caller]
     pub(crate) fn names(&self, dir: &str) -> Vec<String> {
-        let entries = fs::read_dir(self.path(dir)).unwrap();
-        let mut names: Vec<_> =
-            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
+        names(&self.path(dir))
     }
 
     /// Every file under a directory with a hash of its content; directories with nothing in them, too.

@@ -336,16 +336,8 @@ fn remove_abandoned(dir: &GuardedDir) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_testkit::files::names;
     use std::fs;
-
-    fn names(dir: &Path) -> Vec<String> {
-        let mut names: Vec<_> = fs::read_dir(dir)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        names
-    }
 
     /// Both ways, whatever this file system offers.
     #[test]
