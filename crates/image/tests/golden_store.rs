@@ -16,12 +16,17 @@ use headstart_image::open_image::OpenImage;
 use headstart_image::optimize::{Form, Request, Source, Stores, boot_order, optimize};
 use headstart_image::progress::Silent;
 use headstart_image::reference::{Reference, Selector, Tag};
-use headstart_image::store::ImageStore;
+use headstart_image::store::{ImageStore, PruneOptions};
 use headstart_image::tar_wrapper;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// The bounds of a prune that deletes images as soon as they lose their last name.
+const AT_ONCE: PruneOptions =
+    PruneOptions { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 
 fn golden() -> Option<PathBuf> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/formats/golden");
@@ -79,7 +84,7 @@ fn an_image_of_the_reference_is_read_from_its_store() {
         let lsmt = headstart_lsmt::Layer::open(source.source).unwrap();
         assert_eq!(lsmt.info().virtual_size, 1 << 30, "layer {n}");
     }
-    assert_eq!(store.prune().unwrap().blobs, 0);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
 }
 
 #[test]
@@ -103,7 +108,7 @@ fn an_image_on_top_of_it_keeps_its_layers() {
     assert_eq!(read.manifest.layers[..3], base.manifest.layers[..]);
     store.remove(&Selector::Tag(Tag::default())).unwrap();
     // Only the base's own manifest and config go.
-    assert_eq!(store.prune().unwrap().blobs, 2);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 2);
     for layer in &read.manifest.layers {
         store.open_layer(layer).unwrap();
     }

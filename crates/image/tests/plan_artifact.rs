@@ -14,7 +14,7 @@ use headstart_image::open_image::OpenImage;
 use headstart_image::plan_artifact::{About, FoundPlan, GENERATION, PLAN, Published, TRACES, find, publish};
 use headstart_image::progress::Silent;
 use headstart_image::reference::{Location, Reference, Selector, Tag};
-use headstart_image::store::ImageStore;
+use headstart_image::store::{ImageStore, PruneOptions};
 use headstart_image::transfer::{PlanFate, TransferReport, transfer};
 use headstart_image::verify::{Depth, verify};
 use headstart_store::{Copied, Counters, Referrer, RetrySettings, Settings, Store, Urgency, open};
@@ -24,6 +24,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// The bounds of a prune that deletes images as soon as they lose their last name.
+const AT_ONCE: PruneOptions =
+    PruneOptions { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 
 const MIB: usize = 1 << 20;
 
@@ -195,14 +200,14 @@ async fn a_plan_is_published_once_and_found() {
 
     // What it replaces is listed no longer, and pruned.
     drop(store);
-    assert_eq!(images.prune().unwrap().blobs, 0);
+    assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 0);
     let store = at(&root);
     let second = put(&store, "a better plan", 6).await;
     assert_eq!((second.generation, second.is_new), (2, true));
     assert_eq!(found(&store).await.unwrap().digest, second.digest);
     drop(store);
     // The old list, manifest and file.
-    assert_eq!(images.prune().unwrap().blobs, 3);
+    assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 3);
     let store = at(&root);
     assert_eq!(&found(&store).await.unwrap().bytes[..], b"a better plan");
     // The new ones, and the empty config.
@@ -216,13 +221,13 @@ async fn a_plan_is_published_once_and_found() {
     drop(store);
     images.tag(&image, &"other".parse().unwrap()).unwrap();
     images.remove(&source.selector).unwrap();
-    assert_eq!(images.prune().unwrap().blobs, 0);
+    assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 0);
     images.remove(&Selector::Tag("other".parse().unwrap())).unwrap();
-    assert_eq!(images.prune().unwrap().kept_blobs, 0);
+    assert_eq!(images.prune(&AT_ONCE).unwrap().kept_blobs, 0);
     assert_eq!(blobs(&root), 0);
     let index: Value = serde_json::from_slice(&fs::read(root.join("index.json")).unwrap()).unwrap();
     assert_eq!(index["manifests"], json!([]));
-    assert_eq!(images.prune().unwrap().blobs, 0);
+    assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 0);
 }
 
 /// Wherever it is published first, the same plan is the same artifact.
@@ -349,7 +354,7 @@ async fn copies_take_the_newest_plan_along() {
         assert_eq!((copied.plan, copied.digest), (PlanFate::Copied(second.digest), Some(image)));
         drop((here, fresh));
         let fresh = ImageStore::open(dir.path().join("fresh")).unwrap();
-        assert_eq!(fresh.prune().unwrap().blobs, 0);
+        assert_eq!(fresh.prune(&AT_ONCE).unwrap().blobs, 0);
         assert!(verify(&source, Depth::Deep, &Silent).unwrap().problems().next().is_none());
     }
 }
@@ -411,5 +416,5 @@ async fn a_trace_travels_as_a_layer() {
     let trees = there.referrers(&third, headstart_image::transfer::HASH_TREES).await.unwrap();
     assert_eq!(trees.len(), 1);
     drop(here);
-    assert_eq!(store.prune().unwrap().blobs, 3, "the first trace's layer, config and manifest");
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 3, "the first trace's layer, config and manifest");
 }

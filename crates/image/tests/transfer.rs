@@ -13,7 +13,7 @@ use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::{Progress, Silent};
 use headstart_image::reference::{Location, Reference, Selector, Tag};
-use headstart_image::store::ImageStore;
+use headstart_image::store::{ImageStore, PruneOptions};
 use headstart_image::transfer::{HASH_TREES, TransferReport, list_remote, transfer};
 use headstart_image::verify::{Depth, verify};
 use headstart_lsmt::Layer;
@@ -25,7 +25,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+/// The bounds of a prune that deletes images as soon as they lose their last name.
+const AT_ONCE: PruneOptions =
+    PruneOptions { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 
 const MIB: usize = 1 << 20;
 
@@ -173,7 +177,7 @@ async fn an_image_goes_to_a_registry_and_back() {
     assert!(verify(&reference, Depth::Deep, &Silent).unwrap().problems().next().is_none());
     // Without the writer, prune deletes nothing of the image either.
     drop(local);
-    assert_eq!(ImageStore::open(&back).unwrap().prune().unwrap().blobs, 0);
+    assert_eq!(ImageStore::open(&back).unwrap().prune(&AT_ONCE).unwrap().blobs, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,9 +200,9 @@ async fn what_is_there_is_not_copied_again() {
     // While a copy may be under way, prune keeps blobs without an image.
     let stray = Digest::of(b"stray");
     target.put_blob(&stray, Arc::new(b"stray".to_vec()), &|_| Ok(())).await.unwrap();
-    assert_eq!(ImageStore::open(&root).unwrap().prune().unwrap().blobs, 0);
+    assert_eq!(ImageStore::open(&root).unwrap().prune(&AT_ONCE).unwrap().blobs, 0);
     drop(target);
-    assert_eq!(ImageStore::open(&root).unwrap().prune().unwrap().blobs, 1);
+    assert_eq!(ImageStore::open(&root).unwrap().prune(&AT_ONCE).unwrap().blobs, 1);
 }
 
 /// A blob of many MiB whose source says which ranges were read, and breaks off once at `fails_at`.
@@ -259,7 +263,7 @@ async fn a_copy_that_broke_off_goes_on_within_the_blob() {
     }
     // Prune removes what nobody goes on with.
     fs::write(&partial, &bytes[..9 * MIB]).unwrap();
-    let report = ImageStore::open(dir.path().join("target")).unwrap().prune().unwrap();
+    let report = ImageStore::open(dir.path().join("target")).unwrap().prune(&AT_ONCE).unwrap();
     assert_eq!((report.stale_bytes, partial.exists()), (9 * MIB as u64, false));
 }
 
@@ -359,7 +363,7 @@ impl Progress for Pruner {
 
     fn advance(&self, bytes: u64) {
         if bytes > 0 {
-            ImageStore::open(&self.0).unwrap().prune().unwrap();
+            ImageStore::open(&self.0).unwrap().prune(&AT_ONCE).unwrap();
         }
     }
 

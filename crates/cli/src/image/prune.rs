@@ -118,7 +118,7 @@ impl Prune {
         let now = SystemTime::now();
         Ok(Box::new(match Keeper::open(&parse_store(&self.store)?, &self.stores)? {
             Keeper::Directory(store) => {
-                Pruned::new(store.prune_with(&PruneOptions { now, older_than, force, dry_run })?, dry_run)
+                Pruned::new(store.prune(&PruneOptions { now, older_than, force, dry_run })?, dry_run)
             }
             Keeper::Bucket(bucket) => {
                 let options = BucketPruneOptions { older_than, force, dry_run, now };

@@ -66,21 +66,13 @@ pub struct PruneReport {
 }
 
 impl ImageStore {
-    /// Deletes blobs that no image with a name and no lease needs, and what dead writers left. Safe beside running
-    /// writers.
+    /// Deletes blobs that no image with a name and no lease needs, as far as `options` say, and what dead writers left.
+    /// Safe beside running writers.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] about a manifest or lease that cannot be read: nothing is
     /// deleted.
-    pub fn prune(&self) -> Result<PruneReport> {
-        self.prune_with(&PruneOptions::AT_ONCE)
-    }
-
-    /// Deletes what `options` say.
-    ///
-    /// # Errors
-    /// As [`ImageStore::prune`].
-    pub fn prune_with(&self, options: &PruneOptions) -> Result<PruneReport> {
+    pub fn prune(&self, options: &PruneOptions) -> Result<PruneReport> {
         let (looking, lock) = if options.dry_run {
             (self.layout.lock_to_look()?, None)
         } else {
@@ -193,10 +185,4 @@ impl ImageStore {
         }
         self.layout.replace(INDEX_FILE, &index.to_bytes()?)
     }
-}
-
-impl PruneOptions {
-    /// The bounds of a prune that deletes images as soon as they lose their last name.
-    pub(super) const AT_ONCE: Self =
-        Self { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 }

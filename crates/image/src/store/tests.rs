@@ -11,7 +11,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
+
+/// The bounds of a prune that deletes images as soon as they lose their last name.
+const AT_ONCE: PruneOptions =
+    PruneOptions { now: SystemTime::UNIX_EPOCH, older_than: Duration::ZERO, force: false, dry_run: false };
 
 fn tag(text: &str) -> Tag {
     text.parse().unwrap()
@@ -154,7 +159,7 @@ fn a_damaged_index_is_named() {
             store.resolve(&by_tag("a")).unwrap_err(),
             store.list().unwrap_err(),
             publish(&store, "a", &[b"x"]).unwrap_err(),
-            store.prune().unwrap_err(),
+            store.prune(&AT_ONCE).unwrap_err(),
         ] {
             assert_eq!(error.kind(), ErrorKind::Corrupt);
             assert!(error.to_string().contains("index.json"), "{error}");
@@ -214,7 +219,7 @@ fn what_other_tools_keep_in_a_store_survives() {
     publish(&store, "a", &[b"x"]).unwrap();
     store.remove(&by_tag("a")).unwrap();
     // Manifest, config, layer; the tree of a blob of one group is 8 zero bytes or so, one more.
-    assert_eq!(store.prune().unwrap().blobs, 4);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 4);
     let index: Value = serde_json::from_slice(&fs::read(store.layout.index_path()).unwrap()).unwrap();
     assert_eq!((&index["x-top"]["kept"], &index["manifests"]), (&json!(true), &json!([artifact])));
     assert!(
@@ -238,7 +243,7 @@ fn an_index_of_platforms_gives_ours() {
     store.tag(&nested, &tag("multi")).unwrap();
     store.remove(&by_tag("a")).unwrap();
     assert_eq!(store.resolve(&by_tag("multi")).unwrap().digest, image.digest);
-    assert_eq!(store.prune().unwrap().blobs, 0);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
     check(&store, &store.list().unwrap()[0].image.as_ref().unwrap().clone());
     let none = json!({"schemaVersion": 2, "mediaType": INDEX_OCI, "manifests": [missing, missing]});
     let none = put_blob(&store, &serde_json::to_vec(&none).unwrap());
@@ -257,11 +262,11 @@ fn prune_keeps_what_is_reachable_and_nothing_else() {
     let artifact = put_blob(&store, &serde_json::to_vec(&artifact).unwrap());
     store.tag(&artifact, &tag("artifact")).unwrap();
     store.remove(&by_tag("gone")).unwrap();
-    let preview = store.prune_with(&PruneOptions { dry_run: true, ..PruneOptions::AT_ONCE }).unwrap();
+    let preview = store.prune(&PruneOptions { dry_run: true, ..AT_ONCE }).unwrap();
     // Of the removed image: its manifest, its config, its own layer, whose tree (its length) is also another's.
     assert_eq!((preview.blobs, preview.kept_blobs), (3, 8));
-    assert_eq!(store.prune().unwrap(), preview);
-    assert_eq!(store.prune().unwrap().blobs, 0);
+    assert_eq!(store.prune(&AT_ONCE).unwrap(), preview);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
     check(&store, &kept);
     store.open_blob(&content).unwrap();
 }
@@ -273,14 +278,14 @@ fn prune_refuses_when_a_manifest_cannot_be_read() {
     put_blob(&store, b"garbage");
     fs::write(store.layout.blob_path(&image.digest), b"damaged").unwrap();
     let before = snapshot(store.root());
-    let error = store.prune().unwrap_err();
+    let error = store.prune(&AT_ONCE).unwrap_err();
     assert!(error.to_string().contains(&image.digest.hex()), "{error}");
     fs::remove_file(store.layout.blob_path(&image.digest)).unwrap();
-    assert_eq!(store.prune().unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(store.prune(&AT_ONCE).unwrap_err().kind(), ErrorKind::NotFound);
     fs::write(store.layout.blob_path(&image.digest), b"damaged").unwrap();
     assert_eq!(snapshot(store.root()), before);
     store.remove(&by_tag("a")).unwrap();
-    store.prune().unwrap();
+    store.prune(&AT_ONCE).unwrap();
     assert_eq!(fs::read_dir(store.layout.blobs_dir()).unwrap().count(), 0);
 }
 
@@ -295,7 +300,7 @@ fn prune_ends_on_manifests_that_refer_to_each_other() {
         digest = put_blob(&store, &serde_json::to_vec(&index).unwrap());
     }
     store.tag(&digest, &tag("deep")).unwrap();
-    assert_eq!(store.prune().unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(store.prune(&AT_ONCE).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(store.resolve(&by_tag("deep")).unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
@@ -327,11 +332,11 @@ fn prune_takes_what_the_dead_left_and_not_what_the_living_hold() {
         fs::write(store.layout.staging_dir().join(name).join("unfinished-0"), [0; 1000]).unwrap();
     }
     fs::write(store.layout.staging_dir().join("dead").join("lease"), b"").unwrap();
-    let report = store.prune().unwrap();
+    let report = store.prune(&AT_ONCE).unwrap();
     assert_eq!((report.stale_writers, report.stale_bytes, report.blobs), (2, 2000, 0));
     assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 1);
     check(&store, &living.publish(&image_of(vec![layer]), &tag("a")).unwrap());
-    assert_eq!(store.prune().unwrap().blobs, 0);
+    assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
     // The next writer cleans up as well: the dead one's space may be what it needs.
     fs::create_dir(store.layout.staging_dir().join("dead")).unwrap();
     drop(store.stage().unwrap());
@@ -345,7 +350,7 @@ fn a_base_that_vanishes_is_a_conflict_that_changes_nothing() {
     let staging = store.stage().unwrap();
     let top = stage_layer(&staging, b"top").unwrap();
     store.remove(&by_tag("base")).unwrap();
-    store.prune().unwrap();
+    store.prune(&AT_ONCE).unwrap();
     let before = snapshot(store.root());
     let mut layers = base.manifest.layers.clone();
     layers.push(top);
@@ -396,7 +401,7 @@ fn publish_remove_and_prune_at_once() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
-                    store.prune().unwrap();
+                    store.prune(&AT_ONCE).unwrap();
                 }
             });
         }
@@ -469,7 +474,7 @@ fn a_full_disk_leaves_the_store_as_it_was() {
         if full > 0 && published == 0 {
             assert_eq!(snapshot(store.root()), before, "{free} bytes were free");
         }
-        store.prune().unwrap();
+        store.prune(&AT_ONCE).unwrap();
         assert_eq!(snapshot(store.root()), before, "{free} bytes were free");
     }
     assert!(full > 60 && published > 0, "{full} {published}");
@@ -504,12 +509,12 @@ fn a_held_image_keeps_its_last_name_and_its_blobs() {
     let removal = store.remove_with(&by_tag("multi"), true, false).unwrap();
     assert_eq!((removal.nameless, removal.holders.len()), (vec![platforms], 1));
     // The index of platforms is nobody's any more; what is held keeps its artifacts.
-    let report = store.prune().unwrap();
+    let report = store.prune(&AT_ONCE).unwrap();
     assert_eq!((report.blobs, report.untagged.len(), report.images.len()), (1, 1, 1), "{report:?}");
     check(&store, &image);
     store.open_blob(&artifact).unwrap();
     drop(lease);
-    store.prune().unwrap();
+    store.prune(&AT_ONCE).unwrap();
     assert_eq!(fs::read_dir(store.layout.blobs_dir()).unwrap().count(), 0);
     assert!(store.layout.marks().unwrap().is_empty());
 }
