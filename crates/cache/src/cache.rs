@@ -144,6 +144,9 @@ pub struct Evicted {
     pub left_bytes: u64,
     /// Blobs left, outboards included.
     pub left_blobs: u64,
+    /// `true` if less could go than had to: the rest is pinned or describes blobs in use, or an error kept it.
+    #[serde(skip)]
+    pub(crate) is_stuck: bool,
 }
 
 /// The id of the running kernel.
@@ -466,8 +469,12 @@ impl Cache {
         if self.is_bypassing() {
             return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
         }
+        let Some(limit) = self.settings.size_limit else { return Ok(Some(Room::reserve(self, bytes))) };
+        // No eviction makes room for that.
+        if bytes > limit {
+            return Err(self.is_full());
+        }
         let room = Room::reserve(self, bytes);
-        let Some(limit) = self.settings.size_limit else { return Ok(Some(room)) };
         let taken = || self.state.taken_bytes();
         // In this order: what another thread finishes meanwhile counts twice and not never.
         let fits = || self.reserved.load(Ordering::Acquire).saturating_add(taken()) <= limit;
@@ -478,8 +485,10 @@ impl Cache {
             match evict::evict(self, target_for(limit, bytes))? {
                 None if !fits() => return self.crowded_out(),
                 None => {}
-                // Where it gave back enough, others were faster to take it.
-                Some(evicted) if evicted.bytes < bytes && is_too_much() => return Err(self.is_full()),
+                // Where it was not stuck, or gave back enough, others were faster to take it.
+                Some(evicted) if evicted.is_stuck && evicted.bytes < bytes && is_too_much() => {
+                    return Err(self.is_full());
+                }
                 Some(_) => self.crowded_since.store(0, Ordering::Relaxed),
             }
         }

@@ -83,13 +83,16 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         return Ok(Some(evicted));
     }
     let capacity = cache.settings.size_limit.unwrap_or(local);
-    let mut cut = census.cut(taken.saturating_sub(target), capacity);
+    let need = taken.saturating_sub(target);
+    let mut cut = census.cut(need, capacity);
+    let mut could_go = census.bytes();
     let mut freed_beside = 0;
     for stem in &stems {
         let Some(files) = open(cache, stem) else { continue };
         match evict_from(&files, &mut cut) {
             Ok(bytes) => evicted.bytes += bytes,
             Err(error) => {
+                could_go = 0;
                 tracing::warn!(file = %files.data_path.display(), %error, "cannot evict");
             }
         }
@@ -107,6 +110,8 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
+    // What was read or pinned since it was counted stays, and may go the next time.
+    evicted.is_stuck = could_go.max(evicted.bytes).saturating_add(freed_beside) < need;
     cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
     cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))

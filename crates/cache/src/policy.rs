@@ -105,6 +105,11 @@ impl Census {
         self.classes[class(word)][bucket(word, self.epoch)] += bytes;
     }
 
+    /// The bytes of all chunks that could go.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.classes.iter().flat_map(|class| class.iter()).sum()
+    }
+
     /// Where to cut so that about `need` bytes go out of a cache of `capacity` bytes.
     pub(crate) fn cut(&self, need: u64, capacity: u64) -> Cut {
         let sum = |class: usize| self.classes[class].iter().sum::<u64>();

@@ -1,10 +1,12 @@
 //! Too little space: limits, pins, scans, disks that take nothing.
 
 use super::{Sample, UNIT, missing, open, units};
+use crate::evict;
 use crate::files::{EVICT_LOCK, lock};
 use crate::locks::{self, Mode};
+use crate::writing::Writing;
 use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
-use headstart_block::{ByteRange, Digest, ReadAt};
+use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -224,6 +226,78 @@ fn no_insert_beside_a_real_evictor_is_lost_to_the_count() {
     assert!(usage.local_bytes + usage.sidecar_bytes <= cache.state.taken_bytes(), "{usage:?}");
     assert_eq!(counters.inserted_bytes + counters.bypassed_bytes, THREADS * EACH);
     assert!(counters.evicted_bytes > 0);
+}
+
+#[test]
+fn an_eviction_tells_whether_enough_could_go() {
+    const FILLED: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(FILLED as usize, 1);
+    let cache = open(dir.path(), Some(2 * FILLED));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    let all = ByteRange::between(0, FILLED);
+    sample.fill(&blob, all);
+    let evict = |target| {
+        let evicted = evict::evict(&cache, target).unwrap().unwrap();
+        (evicted.bytes, evicted.is_stuck)
+    };
+    assert_eq!(evict(2 * FILLED), (0, false), "it is at its target");
+    let pins = [all, ByteRange::between(0, FILLED / 2)].map(|range| blob.pin(range).unwrap());
+    assert_eq!(evict(FILLED / 2), (0, true));
+    let [whole, half] = pins;
+    drop(whole);
+    assert_eq!(evict(FILLED / 4), (FILLED / 2, true));
+    drop(half);
+    assert!(!evict(FILLED / 2).1);
+    // What describes a blob in use stays.
+    assert!(evict(1).1);
+}
+
+/// An insert that no eviction makes room for, in a cache that others use well.
+#[test]
+fn an_insert_larger_than_the_limit_evicts_nothing() {
+    const LIMIT: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(2 * LIMIT as usize, 1);
+    let cache = open(dir.path(), Some(LIMIT));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    sample.fill(&blob, ByteRange::between(0, LIMIT / 2));
+    sample.fill(&blob, ByteRange::between(LIMIT / 2, 2 * LIMIT));
+    assert!(sample.reads(&blob, ByteRange::between(0, 2 * LIMIT)), "reads that wait complete");
+    assert!(blob.is_bypassed());
+    assert_eq!((blob.local_bytes(), cache.counters().evicted_bytes), (LIMIT / 2, 0));
+}
+
+/// Others fill what an eviction gives back before the insert that it was for.
+#[test]
+fn a_cache_whose_room_others_take_first_is_not_full() {
+    const LIMIT: u64 = 4 << 20;
+    const WANTED: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let sample = Sample::new(LIMIT as usize, 1);
+    let cache = open(dir.path(), Some(LIMIT));
+    let blob = cache.blob(&sample.plain("a")).unwrap();
+    // With what describes it that is a little more than an eviction leaves.
+    sample.fill(&blob, ByteRange::between(0, LIMIT - WANTED));
+    let local = blob.local_bytes();
+    // The evictor waits for the end of a write before it gives back what it has forgotten, for a second.
+    let writing = Writing::begin(&blob, blob.present_files().unwrap()).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a test that hangs fails")]
+    let since = std::time::Instant::now();
+    let made = std::thread::scope(|scope| {
+        let making = scope.spawn(|| cache.make_room(WANTED).map(|room| room.is_some()));
+        while blob.local_bytes() == local {
+            assert!(since.elapsed() < std::time::Duration::from_secs(60), "nothing is evicted");
+            std::thread::yield_now();
+        }
+        // As another process does.
+        cache.state.add(WANTED);
+        drop(writing);
+        making.join().unwrap()
+    });
+    // There is room where the evictor did not wait so long.
+    assert!(made.is_ok(), "{made:?}");
+    assert_eq!(cache.make_room(LIMIT + 1).map(|_| ()).unwrap_err().kind(), ErrorKind::NoSpace);
 }
 
 /// Bytes that the file system holds for all files of the cache.
