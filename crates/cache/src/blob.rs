@@ -428,13 +428,10 @@ impl CachedBlob {
         }
         // What describes the blob counts as well: a manifest may name blobs of any length.
         let beside = self.layout.file_len();
-        // One after the other: several at once would each find the same room.
-        let making = lock(&self.cache.making_files);
         let Some(room) = self.cache.make_room(beside)? else { return Ok(None) };
         let made = self.cache.directory.open_blob(&self.identity, true)?;
         self.cache.state.occupy(beside);
         drop(room);
-        drop(making);
         let made = made.ok_or_else(|| Error::new(ErrorKind::Io, "cannot make cache files"))?;
         self.use_files(made).map(Some)
     }

@@ -58,8 +58,6 @@ pub struct Cache {
     pub(crate) counts: Counts,
     pub(crate) overlay: Mutex<Overlay>,
     pub(crate) evictor: Mutex<Evictor>,
-    /// Held by the thread that makes the files of a blob.
-    pub(crate) making_files: Mutex<()>,
     /// Held by the thread that checks a whole blob.
     pub(crate) checking: Mutex<()>,
     /// Blobs of which was said that their files cannot be used.
@@ -290,7 +288,6 @@ impl Cache {
             counts: Counts::default(),
             overlay: Mutex::default(),
             evictor: Mutex::new(evictor),
-            making_files: Mutex::default(),
             checking: Mutex::default(),
             said_broken: Mutex::default(),
             said_wrong: Mutex::default(),

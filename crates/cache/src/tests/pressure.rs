@@ -9,7 +9,7 @@ use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 /// Bytes that the file system holds for data files.
 fn blocks(dir: &Path) -> u64 {
@@ -396,4 +396,54 @@ fn sidecars_do_not_pass_the_size_limit() {
     drop(filled);
     cache.prune(0).unwrap();
     assert_eq!(cache.usage().unwrap().sidecar_bytes, 0);
+}
+
+/// Files of many blobs, and of one, that threads make at the same moment; no eviction corrects what they count.
+#[test]
+fn files_made_at_once_keep_to_the_size_limit() {
+    const LIMIT: u64 = 3 << 20;
+    const ROUNDS: u64 = 8;
+    for are_many in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = open(dir.path(), Some(LIMIT));
+        let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+        assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
+        let blob = |n: u64| {
+            let digest = Digest::of(&n.to_le_bytes());
+            let spec = BlobSpec { digest, len: 1 << 30, tree: None, origin: Some("http://a".to_owned()) };
+            cache.blob(&spec).unwrap()
+        };
+        let start = Barrier::new(THREADS as usize);
+        // A thread that fails must not keep the others waiting.
+        let insert = |thread: u64| {
+            let mut most = Ok(0);
+            for round in 0..ROUNDS {
+                let blob = blob(if are_many { thread * ROUNDS + round } else { round });
+                let unit = units(thread, thread + 1);
+                start.wait();
+                let inserted = blob.insert(unit.offset(), &[1; UNIT as usize]);
+                most = most.and_then(|most: u64| inserted.map(|()| most.max(cache.state.taken_bytes())));
+                // No other thread lets go of it before.
+                start.wait();
+            }
+            most
+        };
+        std::thread::scope(|scope| {
+            let insert = &insert;
+            let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || insert(n))).collect();
+            for thread in threads {
+                let most = thread.join().unwrap().unwrap();
+                assert!(most <= LIMIT, "{most} bytes were taken");
+            }
+        });
+        let (usage, held) = (cache.usage().unwrap(), all_blocks(dir.path()));
+        let one = usage.sidecar_bytes / usage.blobs;
+        assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.state.taken_bytes(), "{usage:?}");
+        assert!(held <= LIMIT + (64 << 10), "{held} on disk");
+        if are_many {
+            assert!(cache.state.taken_bytes() > LIMIT - THREADS * one, "the room that was free is used");
+        } else {
+            assert_eq!(usage.blobs, ROUNDS);
+        }
+    }
 }
