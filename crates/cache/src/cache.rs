@@ -196,7 +196,8 @@ impl Cache {
     /// Opens a cache directory; it is made where it is not there.
     ///
     /// # Errors
-    /// What the operating system reports where the directory cannot be made, written or locked.
+    /// [`ErrorKind::Invalid`] where the directory is no cache and holds something else: it stays as it is. What the
+    /// operating system reports where the directory cannot be made, written or locked.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
@@ -218,21 +219,6 @@ impl Cache {
         Self::open(dir, settings)
     }
 
-    /// Refuses a directory that is no cache and holds something else.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Conflict`] there; what the operating system reports where this user may not look.
-    pub fn check_directory(dir: &Path) -> Result<()> {
-        if Directory::is_there(dir)? {
-            return Ok(());
-        }
-        Directory::foreign_entry(dir).map_or(Ok(()), |name| {
-            let cause = format!("is not a cache and holds something already: {}", name.escape_debug());
-            let error = Error::new(ErrorKind::Conflict, cause).about(dir.display());
-            Err(error.remedy("give an empty directory, or one that is not there yet"))
-        })
-    }
-
     /// `true` if a directory is no cache yet, but holds what disks leave in one before that: recorded boots, say.
     #[must_use]
     pub fn is_begun(dir: &Path) -> bool {
@@ -244,7 +230,8 @@ impl Cache {
     /// without: all that is fetched goes through memory. The second value then says why.
     ///
     /// # Errors
-    /// Where the directory was not chosen well: it cannot be made, is none, or belongs to somebody else.
+    /// Where the directory was not chosen well: it cannot be made, is none, belongs to another user, or holds something
+    /// else.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),

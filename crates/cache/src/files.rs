@@ -141,13 +141,11 @@ fn options() -> fs::OpenOptions {
     options
 }
 
-/// Takes from other users what they may do with a directory that is a cache or becomes one. One that holds other things
-/// is refused where they may write to it. One of root's that another user uses stays as it is, and so does one where
-/// each user owns what it made: files in it are closed, each by itself.
+/// Takes from other users what they may do with a directory that is a cache or becomes one. One of root's that another
+/// user uses stays as it is, and so does one where each user owns what it made: files in it are closed, each by itself.
 fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
     let found = own.handle().metadata();
-    let is_cache = was_there || Directory::foreign_entry(own.path()).is_none();
-    if is_cache && private::close(own.handle()).is_ok_and(|closed| closed) {
+    if private::close(own.handle()).is_ok_and(|closed| closed) {
         // Only one that its user made for this alone is closed without a word.
         let is_used = was_there || own.names().is_ok_and(|names| !names.is_empty());
         if is_used || found.as_ref().is_ok_and(|found| found.mode() & WRITABLE_BY_OTHERS != 0) {
@@ -209,7 +207,7 @@ impl Directory {
         let unusable = |e: Error| {
             e.about(path.display()).remedy("choose a cache directory that this user can write, with --cache")
         };
-        let was_there = Self::is_there(path).unwrap_or(false);
+        let was_there = Self::is_there(path);
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
         // It decides what is read from it: what is there was verified when it came.
@@ -218,7 +216,11 @@ impl Directory {
         // Before anything is changed, and again once nobody else can change it.
         let check_believed = || BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)));
         check_believed()?;
-        close_to_others(&own, was_there)?;
+        // Where it cannot be told, opening the lock says why.
+        if matches!(was_there, Ok(false)) {
+            Self::check_is_free(path)?;
+        }
+        close_to_others(&own, was_there.unwrap_or(false))?;
         check_believed()?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
@@ -259,6 +261,18 @@ impl Directory {
         };
         let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.map(|name| name.to_string_lossy().into_owned()).filter(|name| !is_own(name)).min()
+    }
+
+    /// Refuses a directory with entries that no release puts into a cache: their user may have others that need them.
+    pub(crate) fn check_is_free(path: &Path) -> Result<()> {
+        // In this order: another process may make a cache of it meanwhile, and leaves its locks before anything else.
+        let Some(name) = Self::foreign_entry(path) else { return Ok(()) };
+        if Self::is_there(path)? {
+            return Ok(());
+        }
+        let cause = format!("is not a cache and holds something already: {}", name.escape_debug());
+        let error = Error::new(ErrorKind::Invalid, cause).about(path.display());
+        Err(error.remedy("give an empty directory, or one that is not there yet"))
     }
 
     /// One that cannot be used: nobody looks for anything there.

@@ -327,7 +327,7 @@ fn a_full_disk_is_bypassed_until_there_is_space() {
     };
     let ballast = dir.path().join("ballast");
     std::fs::write(&ballast, vec![1; 1 << 20]).unwrap();
-    let mut other = Other::start("runs out of space", dir.path(), &[]);
+    let mut other = Other::start("runs out of space", &dir.path().join("cache"), &[]);
     let (bypassed, local): (u64, u64) = (other.says().parse().unwrap(), other.says().parse().unwrap());
     assert!(local > 0 && bypassed > 0 && local + bypassed >= LEN / 2, "{local} local, {bypassed} bypassed");
     std::fs::remove_file(&ballast).unwrap();

@@ -246,11 +246,11 @@ fn a_directory_is_closed_when_it_becomes_a_cache() {
     let dir = tempfile::tempdir().unwrap();
     let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
     let set_mode = |mode| fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
-    // What else is there may be others' to write to.
+    // What else is there may be for others.
     fs::write(dir.path().join("letters"), "dear").unwrap();
     set_mode(0o777);
     let error = Cache::open(dir.path(), CacheSettings::default()).err().unwrap();
-    assert_eq!((error.kind(), mode()), (ErrorKind::Denied, 0o777), "{error}");
+    assert_eq!((error.kind(), mode()), (ErrorKind::Invalid, 0o777), "{error}");
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     fs::remove_file(dir.path().join("letters")).unwrap();
     drop(open(dir.path(), None));

@@ -1,9 +1,11 @@
 //! A cache whose disk or files cannot be used, and blobs that are described to be larger than they are.
 
 use super::{Sample, UNIT, open, units};
+use crate::files::Directory;
 use crate::{BlobSpec, Cache, CacheSettings};
 use headstart_block::{ByteRange, Digest, ErrorKind};
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// A directory in the place of a file cannot be opened, read or removed, by root either.
 #[test]
@@ -93,4 +95,54 @@ fn what_describes_blobs_counts_against_the_limit() {
     drop(blobs);
     assert_eq!(cache.prune(0).unwrap().left_blobs, 0);
     assert_eq!(cache.state.taken_bytes(), 0);
+}
+
+#[test]
+fn a_directory_that_holds_something_else_becomes_no_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let letters = dir.path().join("letters");
+    for is_alone in [true, false] {
+        fs::write(&letters, "dear").unwrap();
+        for _ in 0..2 {
+            let opened = Cache::open(dir.path(), CacheSettings::default());
+            let or_bypassed = Cache::open_or_bypass(dir.path(), CacheSettings::default());
+            for error in [opened.err().unwrap(), or_bypassed.err().unwrap()] {
+                assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+                assert!(error.to_string().contains("holds something already: letters"), "{error}");
+            }
+        }
+        let left = fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(
+            (left, fs::metadata(dir.path()).unwrap().mode() & 0o777),
+            (2 - usize::from(is_alone), 0o755)
+        );
+        fs::remove_file(&letters).unwrap();
+        // An earlier start was interrupted.
+        fs::write(dir.path().join("lock"), "").unwrap();
+    }
+    // A cache stays one, whatever is beside its files.
+    drop(open(dir.path(), None));
+    fs::write(&letters, "dear").unwrap();
+    drop(open(dir.path(), None));
+    assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
+    // Another process has made a cache since this one looked, and is about to remember an image.
+    fs::create_dir(dir.path().join("images")).unwrap();
+    Directory::check_is_free(dir.path()).unwrap();
+}
+
+#[test]
+fn a_first_start_that_was_interrupted_is_gone_on_with() {
+    let sample = Sample::new(4 * UNIT as usize, 1);
+    for left in
+        [&["state.1"][..], &["lock"], &["evict"], &["lock", "state.1"], &["lock", "evict"], &["new.tmp"]]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        left.iter().for_each(|name| fs::write(dir.path().join(name), "").unwrap());
+        for is_there in [false, true] {
+            let blob = open(dir.path(), Some(1 << 20)).blob(&sample.plain("a")).unwrap();
+            assert_eq!(sample.reads(&blob, units(0, 4)), is_there, "{left:?}");
+            sample.fill(&blob, units(0, 4));
+        }
+    }
 }

@@ -66,7 +66,6 @@ impl AgentArgs {
     fn run_on(&self, runtime: &Runtime, terminal: &Terminal, json: bool) -> Result<()> {
         let cache = self.cache_dir();
         let size_limit = self.cache_size();
-        Cache::check_directory(&cache)?;
         let cache = Cache::open(&cache, CacheSettings { size_limit, ..CacheSettings::default() })?;
         let settings = AgentSettings {
             dir: self.dir(),

@@ -72,35 +72,45 @@ fn a_cache_with_directories_of_another_user_is_refused() {
 }
 
 #[test]
-fn a_directory_of_other_things_that_others_may_write_to_is_no_cache() {
+fn a_directory_that_holds_other_things_becomes_no_cache() {
     let scene = noisy(1);
     let Some(web) = Web::before(&scene) else { return };
-    fs::create_dir(scene.path("new")).unwrap();
     const MINE: [&str; 3] = ["app.js.data", "app.js.map", "letters"];
-    for name in MINE {
-        fs::write(scene.path("new").join(name), "dear").unwrap();
-    }
-    set_mode(&scene.path("new"), 0o777);
-    let words = format!("{} --nbd unix:~/d.sock --cache ~/new", web.image());
-    refused(&scene, &format!("attach {words}"), &["new", "other users may write to it", "chmod go-w"]);
-    assert_eq!(scene.names("new"), MINE);
+    let put = |dir: &str| MINE.iter().for_each(|name| fs::write(scene.path(dir).join(name), "dear").unwrap());
+    let words = |dir: &str| format!("{} --nbd unix:~/d.sock --cache ~/{dir}", web.image());
+    fs::create_dir(scene.path("new")).unwrap();
+    put("new");
     // A name that a cache has, too, makes none of a user's directory.
     fs::create_dir_all(scene.path("photos/images")).unwrap();
-    for name in [None, Some("holiday.jpg")] {
-        name.map_or(Ok(()), |name| fs::write(scene.path("photos/images").join(name), "sea")).unwrap();
-        set_mode(&scene.path("photos"), 0o777);
-        let words = format!("{} --nbd unix:~/d.sock --cache ~/photos", web.image());
-        refused(&scene, &format!("attach {words}"), &["photos", "other users may write to it", "chmod go-w"]);
-        assert_eq!((scene.names("photos"), mode(&scene.path("photos"))), (vec!["images".to_owned()], 0o777));
+    fs::create_dir_all(scene.path("album/images")).unwrap();
+    fs::write(scene.path("album/images/holiday.jpg"), "sea").unwrap();
+    for (dir, first) in [("new", MINE[0]), ("photos", "images"), ("album", "images")] {
+        let names = scene.names(dir);
+        for kept in [0o777, 0o1777, 0o755, 0o700] {
+            set_mode(&scene.path(dir), kept);
+            let cause = format!("{dir}: is not a cache and holds something already: {first}");
+            refused(&scene, &format!("attach {}", words(dir)), &[&cause, "give an empty directory"]);
+            assert_eq!((scene.names(dir), mode(&scene.path(dir))), (names.clone(), kept));
+        }
     }
-    for kept in [0o1777, 0o755] {
-        set_mode(&scene.path("new"), kept);
-        Attached::start(&scene, &words).detach();
-        // Once it is a cache, it is closed.
-        let expected = if kept == 0o755 { 0o700 } else { kept };
-        assert_eq!(mode(&scene.path("new")), expected);
+    assert!(web.proxy.log().is_empty(), "the image was asked for");
+    // What an earlier start left is no other's, and a cache stays one whatever is put beside it.
+    for left in ["", "lock", "state.1", "traces"] {
+        let cache = scene.path("begun");
+        fs::create_dir(&cache).unwrap();
+        match left {
+            "" => {}
+            "traces" => fs::create_dir(cache.join(left)).unwrap(),
+            _ => fs::write(cache.join(left), "").unwrap(),
+        }
+        set_mode(&cache, 0o755);
+        Attached::start(&scene, &words("begun")).detach();
+        assert_eq!(mode(&cache), 0o700, "{left}");
+        put("begun");
+        Attached::start(&scene, &words("begun")).detach();
         // What ends as files of blobs do is not the cache's to remove.
-        assert!(MINE.iter().all(|name| scene.bytes(&format!("new/{name}")) == b"dear"));
+        assert!(MINE.iter().all(|name| scene.bytes(&format!("begun/{name}")) == b"dear"));
+        fs::remove_dir_all(&cache).unwrap();
     }
 }
 
