@@ -447,3 +447,38 @@ fn files_made_at_once_keep_to_the_size_limit() {
         }
     }
 }
+
+/// Threads that found room for files and wait to make them, while others look for room.
+#[test]
+fn room_for_files_is_found_once() {
+    const LIMIT: u64 = 512 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path(), Some(LIMIT));
+    let evicting = cache.directory.open_lock(EVICT_LOCK).unwrap();
+    assert!(locks::try_lock(&evicting, &(0..1), Mode::Exclusive).unwrap());
+    let blobs: Vec<_> = (0..THREADS)
+        .map(|n| {
+            let digest = Digest::of(&n.to_le_bytes());
+            let spec = BlobSpec { digest, len: 1 << 30, tree: None, origin: Some("http://a".to_owned()) };
+            cache.blob(&spec).unwrap()
+        })
+        .collect();
+    // A sidecar of 1 GiB has more than 64 KiB for its chunks alone.
+    let most = LIMIT / (64 << 10);
+    #[expect(clippy::disallowed_methods, reason = "a test that hangs fails")]
+    let since = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        let changing = cache.directory.change().unwrap();
+        for blob in &blobs {
+            scope.spawn(|| blob.insert(0, &[1; UNIT as usize]).unwrap());
+        }
+        let are_in_memory = || cache.counters().bypassed_bytes >= (THREADS - most) * UNIT;
+        while !are_in_memory() && since.elapsed() < std::time::Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        drop(changing);
+    });
+    let usage = cache.usage().unwrap();
+    assert!(usage.blobs <= most && usage.sidecar_bytes + usage.local_bytes <= LIMIT, "{usage:?}");
+    assert_eq!(usage.sidecar_bytes + usage.local_bytes, cache.state.taken_bytes(), "{usage:?}");
+}
