@@ -1,8 +1,8 @@
-//! Lines of a log that others cause, of which a server says a few aloud.
+//! Lines of a log that others cause, a few of which a server logs as warnings.
 //!
-//! A client or another host can do the same wrong thing a thousand times a second, and the log belongs to all. So of
-//! each cause a server says the first line aloud, then one a minute at most, with the number of those that it left out
-//! meanwhile; the others are said at level `debug`.
+//! A client or another host can do the same wrong thing a thousand times a second, and all users of the host share
+//! the log. Of each cause, a server therefore logs the first line as a warning, then at most one line a minute,
+//! with the number of lines that it left out meanwhile. It logs all other lines at level `debug`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,22 +12,22 @@ use std::time::{Duration, Instant};
 /// The time from a line to the next one of the same cause.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Causes that are known at a time; of more nothing is said aloud.
+/// The number of causes that are known at a time. Lines of further causes are never warnings.
 const KNOWN_MAX: usize = 4096;
 
-/// The way in which a line is said.
+/// The level at which a line is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
-    /// For everybody, as a warning.
+    /// As a warning, for all readers.
     Aloud {
         /// Lines of the same cause that were left out since the last one; `None` without any.
         left_out: Option<u64>,
     },
-    /// For those who look for it.
+    /// At level `debug`.
     Quietly,
 }
 
-/// The lines that were said of each cause: a kind of event, or a kind and who caused it.
+/// The lines of each cause: a kind of event, or a kind and the host that caused it.
 #[derive(Debug)]
 pub struct Complaints<Cause>(Mutex<HashMap<Cause, Said>>);
 
@@ -51,7 +51,7 @@ impl<Cause> Default for Complaints<Cause> {
 }
 
 impl<Cause: Eq + Hash> Complaints<Cause> {
-    /// The way in which the next line of this cause is said.
+    /// The way to log the next line of this cause.
     #[expect(clippy::disallowed_methods, reason = "lines are limited by the clock")]
     pub fn next(&self, cause: Cause) -> Say {
         self.next_at(cause, Instant::now())
@@ -78,7 +78,7 @@ impl<Cause: Eq + Hash> Complaints<Cause> {
         Say::Aloud { left_out: None }
     }
 
-    /// Lines of this cause that were left out since the last one that was said aloud.
+    /// Lines of this cause that were left out since the last warning.
     pub fn left_out(&self, cause: &Cause) -> u64 {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.get(cause).map_or(0, |said| said.left_out)

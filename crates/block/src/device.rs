@@ -1,4 +1,4 @@
-//! Block devices: what a hypervisor sees.
+//! Block devices, as a hypervisor sees them.
 
 use crate::{ByteRange, Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 /// A run of a disk whose bytes all come from one kind of place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it lies on the disk, in bytes.
+    /// The place on the disk, in bytes.
     pub range: ByteRange,
-    /// Whether it is known to read as zeros (a hole, or zeroed by its owner).
+    /// `true` if the range is known to read as zeros (a hole, or zeroed by its owner).
     pub zero: bool,
 }
 
@@ -23,7 +23,7 @@ pub trait BlockDevice: Send + Sync {
     /// Fills `buf` with the disk's bytes from `offset` on.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] past the end of the disk; what the storage below reports.
+    /// [`ErrorKind::Invalid`] past the end of the disk; errors of the storage below.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
     /// As [`read_at`](BlockDevice::read_at), but never waits for bytes that come from elsewhere: servers try this
@@ -54,15 +54,17 @@ pub trait BlockDevice: Send + Sync {
         0
     }
 
-    /// A client read `range` and was told that it is a hole, without a read of the disk: for who counts and records.
+    /// Notes that a client read `range` and was told that it is a hole, without a read of the disk. Devices that
+    /// count or record reads implement it.
     fn hole_was_read(&self, range: ByteRange) {
         let _ = range;
     }
 
-    /// A client came to the disk: for who tells one guest's reads from the next one's. See [`ClientGuard`].
+    /// Notes that a client came to the disk. Devices that tell one guest's reads from the next one's implement it;
+    /// see [`ClientGuard`].
     fn client_came(&self) {}
 
-    /// A client that [came](BlockDevice::client_came) has left.
+    /// Notes that a client that [came](BlockDevice::client_came) has left.
     fn client_left(&self) {}
 
     /// Asks for the bytes of `range` to be brought to this host, without waiting for them. A hint.
@@ -70,12 +72,12 @@ pub trait BlockDevice: Send + Sync {
         let _ = range;
     }
 
-    /// Whether writes are refused.
+    /// `true` if writes are refused.
     fn is_read_only(&self) -> bool {
         true
     }
 
-    /// Makes the disk larger, to `size` bytes; what is new reads as zeros. Durable when it returns.
+    /// Makes the disk larger, to `size` bytes; the new bytes read as zeros. Durable when it returns.
     ///
     /// # Errors
     /// [`ErrorKind::ReadOnly`] on a read-only disk, [`ErrorKind::Invalid`] where it would become smaller or
@@ -112,13 +114,13 @@ pub trait BlockDevice: Send + Sync {
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
-    /// What the storage below reports; then nothing since the last flush may be relied on.
+    /// Errors of the storage below; then nothing since the last flush may be relied on.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 }
 
-/// A client of a disk, which hears that it came, and when this is dropped that it has left.
+/// A client of a disk. Its construction tells the disk that a client came, its drop that the client has left.
 pub struct ClientGuard(Arc<dyn BlockDevice>);
 
 impl ClientGuard {

@@ -1,6 +1,6 @@
 //! Digests: the names of blobs.
 //!
-//! Stores name blobs by SHA-256 alone; other algorithms that OCI allows are refused, since nobody writes
+//! Stores name blobs by SHA-256 alone; other algorithms that OCI allows are refused, since no tool writes
 //! them.
 
 use crate::{Error, Result};
@@ -29,7 +29,7 @@ impl Digest {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the digest.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0

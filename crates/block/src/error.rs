@@ -1,8 +1,8 @@
-//! One error type for the whole house: what it is about, what went wrong, what to do.
+//! The one error type of the workspace: the thing, the cause and the remedy.
 //!
-//! Code that finds a fault names the cause; code further out that knows which file, blob or image it
-//! is about adds the thing with [`Error::about`]. The kind is prescriptive: it says what a caller can
-//! do, not where the error came from.
+//! Code that finds a fault names the cause. Code further out that knows which file, blob or image the error is
+//! about adds that thing with [`Error::about`]. The kind is prescriptive: it says what a caller can do, not where
+//! the error came from.
 
 use crate::ByteRange;
 use std::borrow::Cow;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The result of everything fallible in headstart.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller can do about an [`Error`].
+/// The action that a caller can take on an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The bytes are wrong (damaged, truncated, hostile): fetch them again or give them up.
@@ -25,13 +25,13 @@ pub enum ErrorKind {
     Invalid,
     /// The thing does not exist.
     NotFound,
-    /// Somebody else holds or changed the thing: wait, or start over.
+    /// Another user or process holds or changed the thing: wait, or start over.
     Conflict,
     /// No space is left: free some, nothing was changed.
     NoSpace,
     /// The thing cannot be written.
     ReadOnly,
-    /// The bytes are not on this host yet: fetch them and read again. Never seen by who may wait.
+    /// The bytes are not on this host yet: fetch them and read again. Callers that may wait never see it.
     Absent,
     /// A store or the network fails for now: try again, or elsewhere.
     Unavailable,
@@ -134,33 +134,34 @@ impl Error {
         self
     }
 
-    /// What has to be fetched, where it is an [`Error::absent`].
+    /// The bytes that have to be fetched, if this is an [`Error::absent`].
     #[must_use]
     pub fn absent_range(&self) -> Option<ByteRange> {
         self.0.absent
     }
 
-    /// Adds how long whoever failed asks to be left alone.
+    /// Adds the time for which the failing end asks to be left alone.
     #[must_use]
     pub fn retry_after(mut self, pause: Duration) -> Self {
         self.0.retry_after = Some(pause);
         self
     }
 
-    /// How long whoever failed asked to be left alone, where he did: trying again sooner makes it worse.
+    /// The time for which the failing end asked to be left alone, if it did: trying again sooner makes it worse.
     #[must_use]
     pub fn asked_pause(&self) -> Option<Duration> {
         self.0.retry_after
     }
 
-    /// Adds that it hardly goes away by itself: it is how the other end is set up.
+    /// Adds that the error hardly goes away by itself, because it comes from the other end's configuration.
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.0.lasting = true;
         self
     }
 
-    /// Whether it hardly goes away by itself: who has not begun yet had better say so than wait.
+    /// `true` if the error hardly goes away by itself. A caller that has not begun yet should report it rather than
+    /// wait.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         self.0.lasting
@@ -185,7 +186,7 @@ impl Error {
         self.0.kind == ErrorKind::Unavailable && !self.0.answered
     }
 
-    /// What a caller can do about it.
+    /// The action that a caller can take.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

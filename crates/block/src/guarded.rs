@@ -120,7 +120,7 @@ impl GuardedDir {
         &self.path
     }
 
-    /// A path of an entry that leads to this directory also where it was renamed. It needs `/proc`.
+    /// A path of an entry, which leads to this directory even if it was renamed. It needs `/proc`.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] where `name` is not that of a single entry.
@@ -155,7 +155,7 @@ impl GuardedDir {
             made => made.map(|()| true)?,
         };
         let dir = self.open_dir(name)?;
-        // It may have been exchanged since: what is empty gives nobody anything.
+        // The directory may have been exchanged since; an empty one gives nothing away.
         if made && dir.names()?.is_empty() {
             like.apply(&dir.handle)?;
         }
@@ -257,7 +257,7 @@ impl GuardedDir {
         Ok(unlinkat(&self.handle, single(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// The names of its entries that are text, in no order.
+    /// The names of its entries that are UTF-8, in no order.
     ///
     /// # Errors
     /// Errors of the operating system.

@@ -3,7 +3,7 @@
 //! Every other crate speaks in these words. There is no I/O here but [`FileSource`], the one
 //! [`ReadAt`] that everything needs, making private files, and locking files.
 //!
-//! | module | what it names |
+//! | module | subject |
 //! |---|---|
 //! | [`complaints`] | lines of a log that others cause, a few of them aloud |
 //! | [`digest`] | the names of blobs |
@@ -18,7 +18,7 @@
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 //! | [`lock`] | locks of files that other processes may hold, waited for with a limit |
-//! | [`guarded`] | files in directories that other users may write to; what must not be another user's |
+//! | [`guarded`] | files in directories that other users may write to; files that must not belong to another user |
 
 #![forbid(unsafe_code)]
 

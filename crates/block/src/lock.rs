@@ -1,7 +1,7 @@
 //! Locks of files that other processes may hold: they are waited for with a limit.
 //!
-//! A process that was stopped while it held a lock must not stop the others, and a lock tells nobody when it is free.
-//! So it is tried again and again, soon at first and then every sixteen milliseconds.
+//! A process that was stopped while it held a lock must not stop the others, and a lock gives no notice when it is
+//! free. So it is tried again and again, soon at first and then every sixteen milliseconds.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -72,7 +72,7 @@ mod tests {
             assert!(lock_within(&one, Duration::ZERO).unwrap());
             assert!(!try_lock(&other).unwrap());
             assert!(!lock_within(&other, Duration::from_millis(40)).unwrap());
-            // It is had as soon as it is given back, long before the end of patience.
+            // The lock is taken as soon as it is given back, long before the limit.
             let waiting = std::thread::spawn(move || lock_within(&other, Duration::MAX).unwrap());
             drop(one);
             assert!(waiting.join().unwrap());

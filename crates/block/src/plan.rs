@@ -1,4 +1,4 @@
-//! Plans: what to preload, in order. What learning makes and the pull engine follows.
+//! Plans: the blocks to preload, in order. Learning makes them, and the pull engine follows them.
 
 use crate::ByteRange;
 use std::sync::Arc;
@@ -9,22 +9,23 @@ pub const BLOCK_SIZE: u64 = 2 << 20;
 /// Bytes of a slice; a block has 32.
 pub const SLICE_SIZE: u64 = 64 << 10;
 
-/// What to preload, in order. Cheap to clone.
+/// The blocks to preload, in order. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Plan {
-    /// Nothing: only what is read.
+    /// No block: only what is read is fetched.
     #[default]
     Lazy,
     /// The whole disk from its start to its end.
     Sequential,
-    /// These, in this order.
+    /// These blocks, in this order.
     List(Arc<[PlanItem]>),
 }
 
 /// A block of the disk and which of its slices to preload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanItem {
-    /// Its number: the block starts at byte `block * BLOCK_SIZE` of the disk. One past the disk's end is skipped.
+    /// The number of the block, which starts at byte `block * BLOCK_SIZE` of the disk. A block past the disk's end
+    /// is skipped.
     pub block: u64,
     /// Bit `i` (the lowest is 0) stands for slice `i`; all bits for the whole block.
     pub mask: u32,
@@ -37,7 +38,7 @@ impl PlanItem {
         Self { block, mask: u32::MAX }
     }
 
-    /// The parts of the disk it names, neighbouring slices as one, none past `disk_size`.
+    /// The ranges of the disk that the item names. Neighbouring slices are one range, and no range passes `disk_size`.
     pub fn parts(self, disk_size: u64) -> impl Iterator<Item = ByteRange> {
         let start = self.block.checked_mul(BLOCK_SIZE).filter(|start| *start < disk_size);
         let mut mask = if start.is_some() { self.mask } else { 0 };

@@ -1,27 +1,28 @@
 //! Files and directories that are one user's alone: 0600 and 0700 from the start, whatever the umask is.
 //!
-//! What earlier versions made was as open as the umask let it be. Whoever uses such a thing closes it, and says so
-//! once: from then on it is closed. A directory is closed only where it is ours: a user may have named one that holds
-//! other things as well, and whose files others need.
+//! Files of earlier versions were as open as the umask let them be. The program that uses such a file closes it,
+//! and says so once: from then on it is closed. A directory is closed only if it is ours: a user may have named one
+//! that holds other things as well, whose files others need.
 
 use crate::{Error, Result};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// What a file's owner may.
+/// The permissions of a file's owner.
 pub const FILE_MODE: u32 = 0o600;
 
-/// What a directory's owner may.
+/// The permissions of a directory's owner.
 pub const DIRECTORY_MODE: u32 = 0o700;
 
-/// What lets others list a directory or change what is in it. Passing through is no harm: files in it are closed.
+/// The permissions that let others list a directory or change its entries. Passing through does no harm: the files
+/// in it are closed.
 const DIRECTORY_OPEN: u32 = 0o066;
 
-/// What lets others use a file.
+/// The permissions that let others use a file.
 const FILE_OPEN: u32 = 0o077;
 
-/// A directory that everybody may write to, where each owns what he made: never one of ours.
+/// The bit of a directory that all users may write to, where each user owns the files it made: never one of ours.
 const STICKY: u32 = 0o1000;
 
 /// Options for opening a file that, where it is made, is its owner's alone.
@@ -35,16 +36,16 @@ pub fn options() -> OpenOptions {
 /// Makes a directory, and those above it that are not there, for this user alone. One that is there stays as it is.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn make_directory(path: &Path) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
 }
 
-/// Takes from other users what they may do with a directory of ours, or a file. Says whether there was anything to
-/// take.
+/// Removes other users' permissions on a directory of ours, or on a file. Returns whether there was anything to
+/// remove.
 ///
 /// # Errors
-/// What the operating system reports, where it is another user's for instance.
+/// Errors of the operating system, for instance if the thing belongs to another user.
 pub fn close(open: &File) -> std::io::Result<bool> {
     let metadata = open.metadata()?;
     let mode = metadata.permissions().mode();
@@ -59,7 +60,7 @@ pub fn close(open: &File) -> std::io::Result<bool> {
     Ok(is_open)
 }
 
-/// The same for a directory by its name; where it is not there, nothing is open.
+/// Does the same for a directory by its name; a directory that is not there is not open.
 ///
 /// # Errors
 /// [`crate::ErrorKind::Denied`] or [`crate::ErrorKind::Io`], with what its owner can do.

@@ -1,6 +1,6 @@
 //! Randomness from a seed: the same seed gives the same numbers, on every machine and in every version.
 
-/// What consecutive numbers differ by before they are mixed.
+/// The difference of consecutive numbers before they are mixed.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes the bits of a number, one to one.
@@ -16,7 +16,7 @@ pub const fn mix(mut bits: u64) -> u64 {
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
+    /// Makes a generator from a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)

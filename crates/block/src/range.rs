@@ -40,13 +40,13 @@ impl ByteRange {
         self.offset + self.len
     }
 
-    /// Whether there is no byte in it.
+    /// `true` if there is no byte in it.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// Whether both ends are multiples of `unit`.
+    /// `true` if both ends are multiples of `unit`.
     #[must_use]
     pub fn is_aligned(self, unit: u64) -> bool {
         self.offset.is_multiple_of(unit) && self.len.is_multiple_of(unit)

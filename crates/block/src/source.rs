@@ -17,7 +17,7 @@ pub trait ReadAt: Send + Sync {
     ///
     /// # Errors
     /// [`crate::ErrorKind::Corrupt`] where the source ends before the buffer is full or fails a check;
-    /// otherwise what its medium reports.
+    /// otherwise errors of its medium.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
 
     /// Fills `bufs`, one after the other, from `offset` on: a run of the source that belongs to several places.
@@ -34,7 +34,7 @@ pub trait ReadAt: Send + Sync {
     }
 
     /// The bytes of the stored blob at the bottom that reading `range` touches: a decoder maps it through its
-    /// index, and asks the source below. What is fetched ahead of a read is found so.
+    /// index, and asks the source below. Prefetching finds the bytes to fetch in this way.
     fn stored_range(&self, range: ByteRange) -> ByteRange {
         range
     }
@@ -45,12 +45,12 @@ pub trait ReadAt: Send + Sync {
         0
     }
 
-    /// All the bytes, where they lie in memory already: decoders then work without a copy.
+    /// All the bytes, if they are in memory already: decoders then work without a copy.
     fn as_slice(&self) -> Option<&[u8]> {
         None
     }
 
-    /// Whether there are no bytes.
+    /// `true` if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -59,10 +59,11 @@ pub trait ReadAt: Send + Sync {
 /// Bytes that [`copy_source`] copies at once.
 const COPY_PART: u64 = 1 << 20;
 
-/// Copies a source to `out` from front to back. `copied` hears of every part, in bytes, and may end it by an error.
+/// Copies a source to `out` from front to back. `copied` is called with the size of each part, in bytes, and may
+/// end the copy by an error.
 ///
 /// # Errors
-/// What the source, `out` or `copied` reports.
+/// Errors of the source, `out` or `copied`.
 pub fn copy_source(
     source: &(impl ReadAt + ?Sized),
     out: &mut dyn Write,
@@ -160,7 +161,7 @@ impl FileSource {
     /// Opens `path` and takes its present length.
     ///
     /// # Errors
-    /// What the operating system reports, about the path.
+    /// Errors of the operating system, about the path.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         // Opening a pipe would wait for its writer, perhaps for ever.
@@ -175,7 +176,7 @@ impl FileSource {
     /// Wraps an open file; `path` is for messages.
     ///
     /// # Errors
-    /// Where its length cannot be found.
+    /// An error if its length cannot be found.
     pub fn from_file(mut file: File, path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
         let end = file.metadata().and_then(|meta| {
@@ -189,7 +190,7 @@ impl FileSource {
         Ok(Self { file, path, len })
     }
 
-    /// Where it was opened.
+    /// The path by which the file was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

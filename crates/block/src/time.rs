@@ -1,4 +1,4 @@
-//! [`Time`]: what decision makers know of the clock.
+//! [`Time`]: the clock as decision makers see it.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Time(pub u64);
 
 impl Time {
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The time from `earlier` to this moment; zero if this is not after `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

@@ -1,7 +1,7 @@
 //! [`Entry`]: an entry of a directory, found without following symbolic links of other users.
 //!
-//! A path may lead through directories that other users can write to, who may put a symbolic link there at any moment.
-//! Therefore:
+//! A path may lead through directories that other users can write to. Such a user may put a symbolic link there at
+//! any moment. Therefore:
 //!
 //! * The path is walked once, from descriptor to descriptor. A symbolic link on it, also as its last part, is followed
 //!   only if it belongs to root or to the user that this process acts as.
@@ -154,7 +154,7 @@ impl Way {
         self.below.last().map_or(&self.base.1, |(_, directory)| directory)
     }
 
-    /// The path of that.
+    /// The path of the directory that was reached.
     fn path(&self) -> PathBuf {
         let names = self.below.iter().map(|(name, _)| Path::new(name));
         std::iter::once(self.base.0.as_path()).chain(names).collect()

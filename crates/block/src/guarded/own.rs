@@ -22,7 +22,7 @@ const LINKS_MAX: usize = 40;
 const WRITABLE_BY_OTHERS: u32 = 0o002;
 const WRITABLE_BY_GROUP: u32 = 0o020;
 
-/// A directory that everybody may write to, where each user owns what it made.
+/// The bit of a directory that all users may write to, where each user owns the files it made.
 const STICKY: u32 = 0o1000;
 
 impl GuardedDir {
