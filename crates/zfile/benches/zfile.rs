@@ -240,12 +240,12 @@ impl Case<'_> {
     }
 }
 
-/// Whose turn it is.
+/// The side whose turn it is.
 #[derive(Clone, Copy)]
 enum Side {
     Peer,
     Ours,
-    /// Nobody's: brings the source into the cache, so that going second is no advantage.
+    /// Neither side: brings the source into the cache, so that going second is no advantage.
     Touch,
 }
 
@@ -255,9 +255,9 @@ struct Peer<'a> {
     frame_size: usize,
     blob: &'a [u8],
     file: std::fs::File,
-    /// Where each frame starts; the last entry is where the last ends.
+    /// The offset of each frame; the last entry is the end of the last frame.
     starts: Vec<u32>,
-    /// The same for touching only: a range's entries are then as cold to the peer as ours to us.
+    /// A copy of `starts` for touching only, so that a range's entries are as cold to the peer as ours to us.
     touched: Vec<u32>,
     fetched: Vec<u8>,
     frame: Vec<u8>,
@@ -294,7 +294,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Decompresses the frames that `range` touches, to `out` if they fill it exactly, else each to the
+    /// Decompresses the frames that `range` touches, to `out` if they fill it exactly, otherwise each to the
     /// same place.
     fn read(&mut self, range: Range<usize>, mut out: Option<&mut [u8]>, from_file: bool) {
         let frames = self.frames(&range);
@@ -373,7 +373,7 @@ impl PeerCodec {
     }
 }
 
-/// Reads a byte of each cache line, however the first and the last lie.
+/// Reads a byte of each cache line, at any alignment of the first and the last byte.
 fn touch(bytes: &[u8]) {
     let last = bytes.last().copied().unwrap_or_default();
     black_box(bytes.iter().step_by(64).fold(last, |sum, byte| sum ^ byte));
@@ -398,7 +398,7 @@ impl Dice {
     }
 }
 
-/// Real files, one behind the other, until there is enough; over again where the machine has too few.
+/// Real files, one behind the other, until there is enough; the same files again if the machine has too few.
 fn gather() -> Vec<u8> {
     let mut content = Vec::with_capacity(CONTENT_SIZE + (64 << 20));
     for root in ["/usr/bin", "/usr/lib", "/usr/share"] {

@@ -28,7 +28,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// How frames are compressed.
+/// The compression of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// Quick to pack and very quick to read; larger.
@@ -127,7 +127,7 @@ impl Compressor {
         }
     }
 
-    /// Compresses `frame` to the start of `out` and returns how many bytes that took.
+    /// Compresses `frame` to the start of `out` and returns the number of bytes that it wrote.
     pub(crate) fn compress(&mut self, frame: &[u8], out: &mut [u8]) -> Result<usize> {
         match self {
             Self::Lz4 { state } => {

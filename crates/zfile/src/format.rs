@@ -1,4 +1,4 @@
-//! Header and trailer, byte by byte, and what is believed of them.
+//! Header and trailer, byte by byte, and the checks on them.
 //!
 //! Both are 512 bytes of the same layout, little-endian:
 //!
@@ -6,7 +6,7 @@
 //! bytes     field
 //!   0..8    "ZFile\0\1\0"
 //!   8..24   "tuji.yyf@Alibaba" (sixteen characters, used as a uuid)
-//!  24..28   96, the bytes in use; nobody looks at it
+//!  24..28   96, the bytes in use; no reader looks at it
 //!  28..32   digest: raw CRC-32C from 0 over all 512 bytes, this field taken as 0
 //!  32..40   flags, see below
 //!  40..48   index_offset: where the index starts, in bytes
@@ -68,20 +68,20 @@ const FLAG_SEALED: u8 = 1 << 2;
 const FLAG_INDEX_VALID: u8 = 1 << 3;
 const FLAG_DIGEST: u8 = 1 << 4;
 
-/// Whether bytes that start like these are a ZFile. Needs the first 24 bytes; fewer are not.
+/// `true` if bytes that start like these are a ZFile. Needs the first 24 bytes; with fewer, `false`.
 #[must_use]
 pub fn is_zfile(first_bytes: &[u8]) -> bool {
     first_bytes.starts_with(MAGIC)
 }
 
-/// What a ZFile says about itself, once it was found to be consistent.
+/// The description of a ZFile in its header and trailer, after the consistency checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZFileInfo {
-    /// How its frames are compressed.
+    /// The compression of its frames.
     pub codec: Codec,
     /// Bytes of content in a frame; the last may have fewer.
     pub frame_size: u32,
-    /// Whether each frame has a checksum.
+    /// `true` if each frame has a checksum.
     pub crc: bool,
     /// Number of frames, which is the number of index entries.
     pub frames: u64,
@@ -89,13 +89,13 @@ pub struct ZFileInfo {
     pub original_size: u64,
     /// Bytes of the whole ZFile as stored.
     pub compressed_size: u64,
-    /// Where the index starts, in bytes; the frames end there.
+    /// The offset of the index, in bytes; the frames end there.
     pub index_offset: u64,
     /// Raw CRC-32C of the index as stored.
     pub index_crc: u32,
-    /// Whether header, trailer and index carry checksums. Early writers made none.
+    /// `true` if header, trailer and index carry checksums. Early writers made none.
     pub digest: bool,
-    /// Whether the header was overwritten at the end, so that the trailer is not needed.
+    /// `true` if the header was overwritten at the end, so that the trailer is not needed.
     pub header_valid: bool,
 }
 
@@ -107,7 +107,7 @@ impl ZFileInfo {
     }
 }
 
-/// Which of the two a [`Part`] is.
+/// The place of a [`Part`]: one of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Header,
@@ -174,17 +174,17 @@ impl Part {
         Ok(part)
     }
 
-    /// Whether digest and index checksum mean something.
+    /// `true` if digest and index checksum mean something.
     pub(crate) fn has_digest(&self) -> bool {
         self.flags & FLAG_DIGEST != 0
     }
 
-    /// Whether this header makes the trailer unnecessary.
+    /// `true` if this header makes the trailer unnecessary.
     pub(crate) fn is_index_valid(&self) -> bool {
         self.flags & FLAG_INDEX_VALID != 0
     }
 
-    /// What a frame looks like: must be the same in header and trailer.
+    /// The form of the frames, which must be the same in header and trailer.
     pub(crate) fn frame_form(&self) -> (u32, u8, u8, u8, u32) {
         (self.frame_size, self.codec, self.verify, self.use_dict, self.dict_size)
     }
@@ -238,7 +238,7 @@ impl Part {
     }
 }
 
-/// The header as first written, when nothing is known but what frames look like.
+/// The header as first written, when nothing is known but the form of the frames.
 pub(crate) fn encode_header(info: &ZFileInfo) -> [u8; HEADER_SIZE] {
     encode(info, FLAG_HEADER | FLAG_DATA | FLAG_DIGEST, [0; 3], 0)
 }
@@ -271,7 +271,7 @@ fn digest(bytes: &[u8; HEADER_SIZE]) -> u32 {
     raw(raw(raw(0, &bytes[..28]), &[0; 4]), &bytes[32..])
 }
 
-/// Damage, and what to do about it.
+/// The error of damage, with its remedy.
 pub(crate) fn damaged(cause: String) -> Error {
     Error::corrupt(cause).remedy("it is damaged: fetch or copy it again")
 }

@@ -1,4 +1,4 @@
-//! The index in memory: where each frame lies in the blob.
+//! The index in memory: the place of each frame in the blob.
 //!
 //! On disk the index lists compressed lengths; a reader needs positions, that is, running sums. Sums of
 //! 64 bits would double the index, and images of 4 KiB frames have millions of them, so a sum is kept as
@@ -22,11 +22,11 @@ pub(crate) fn frame_len_max(frame_size: u32) -> u32 {
 /// Positions of all frames.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// Where each group of frames starts in the blob.
+    /// The offset of each group of frames in the blob.
     groups: Vec<u64>,
-    /// Where each frame starts, from its group's start on; one entry more than frames.
+    /// The offset of each frame from its group's start; one entry more than frames.
     starts: Vec<u32>,
-    /// Where the next frame starts.
+    /// The offset of the next frame.
     end: u64,
 }
 
@@ -67,12 +67,12 @@ impl Index {
         self.starts.len() - 1
     }
 
-    /// Where the last frame ends.
+    /// The end of the last frame.
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Where frame `frame` starts, or, one past the last, where the last ends.
+    /// The offset of frame `frame` or, one past the last, the end of the last.
     ///
     /// # Panics
     /// Past that.

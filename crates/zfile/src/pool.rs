@@ -9,8 +9,8 @@
 //!   and the caller's half of the batches is copied less.
 //! * The caller bounds how many batches are under way, and so the memory.
 //! * Batches go round: nothing is allocated once all have been used.
-//! * A panic in a worker is caught and comes back as that batch's error; the caller can never wait for a
-//!   batch that nobody has.
+//! * A panic in a worker is caught and comes back as that batch's error; the caller never waits for a
+//!   batch that no worker has.
 //! * Dropping the pool makes workers skip what is still queued, and joins them.
 
 use headstart_block::{Error, ErrorKind, Result};
@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// A piece of input and what became of it.
+/// A piece of input and its result.
 #[derive(Default)]
 pub(crate) struct Batch {
     /// Content; all frames but the input's last are whole.
@@ -91,7 +91,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// How many batches were given and not yet handed back.
+    /// The number of batches that were given and not yet handed back.
     pub(crate) fn under_way(&self) -> u64 {
         self.next_in - self.next_out
     }
@@ -105,7 +105,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether each worker has a batch in hand and another waiting.
+    /// `true` if each worker has a batch in hand and another waiting.
     pub(crate) fn is_busy(&self) -> bool {
         self.with_workers >= 2 * self.workers.len()
     }

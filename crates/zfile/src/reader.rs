@@ -2,7 +2,7 @@
 //!
 //! # The way of one read
 //! The frames of the range are found by division, their places by the index. A source in memory is used
-//! where it lies; from any other, the compressed bytes of all frames of the range come in one read
+//! in place; from any other, the compressed bytes of all frames of the range come in one read
 //! (at most [`FETCH_MAX`] at a time) into the thread's scratch. Each frame's checksum is compared, then
 //! it is decompressed: a frame wanted whole directly into the caller's buffer, a frame wanted in part
 //! into the thread's recent frame, from which the part is copied.
@@ -55,7 +55,7 @@ impl<S: ReadAt> ZFileReader<S> {
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where they are damaged, contradict each other or are not
     /// those of a ZFile; [`headstart_block::ErrorKind::Unsupported`] for an unknown codec or frame size
-    /// and for dictionaries; what the source reports.
+    /// and for dictionaries; errors of the source.
     pub fn open(source: S) -> Result<Self> {
         let info = read_ends(&source)?;
         let index = read_index(&source, &info)?;
@@ -64,7 +64,7 @@ impl<S: ReadAt> ZFileReader<S> {
         Ok(Self { source, info, index, frame_shift, id })
     }
 
-    /// What the ZFile says about itself.
+    /// The description of the ZFile in its header and trailer.
     pub fn info(&self) -> &ZFileInfo {
         &self.info
     }
@@ -77,7 +77,7 @@ impl<S: ReadAt> ZFileReader<S> {
     /// Reads and checks every frame.
     ///
     /// # Errors
-    /// The first frame that is damaged, or what the source reports.
+    /// The first frame that is damaged, or an error of the source.
     pub fn verify(&self) -> Result<()> {
         self.verify_with(&mut |_| Ok(()))
     }
@@ -86,7 +86,7 @@ impl<S: ReadAt> ZFileReader<S> {
     /// an error from it ends the work.
     ///
     /// # Errors
-    /// The first frame that is damaged, or what the source or `checked` reports.
+    /// The first frame that is damaged, or an error of the source or of `checked`.
     pub fn verify_with(&self, checked: &mut dyn FnMut(u64) -> Result<()>) -> Result<()> {
         // Whole frames, so that each is read from the source and none remembered.
         let frame_size = self.info.frame_size as usize;
@@ -102,7 +102,7 @@ impl<S: ReadAt> ZFileReader<S> {
         Ok(())
     }
 
-    /// Fills `buf` from `offset` on; the range lies within the content.
+    /// Fills `buf` from `offset` on; the range is within the content.
     fn read_range(&self, scratch: &mut Scratch, mut buf: &mut [u8], mut offset: u64) -> Result<()> {
         let frame_size = u64::from(self.info.frame_size);
         while !buf.is_empty() {
@@ -152,7 +152,7 @@ impl<S: ReadAt> ZFileReader<S> {
     }
 
     /// Fills `buf` from the frames of `run`, leaving out the first `skip` bytes of the first. `stored` has
-    /// the frames as they lie in the blob.
+    /// the frames as the blob stores them.
     fn read_run(
         &self,
         scratch: &mut Scratch,
@@ -226,7 +226,7 @@ impl<S: ReadAt> ZFileReader<S> {
         result
     }
 
-    /// How much of a frame to decompress when its first `wanted` bytes are.
+    /// The number of bytes of a frame to decompress when its first `wanted` bytes are needed.
     fn part_len(&self, recent: &RecentFrame, frame: usize, wanted: usize) -> usize {
         let again = recent.valid(self.id, frame) > 0;
         // Without a checksum only the whole frame shows whether it is sound.
@@ -292,7 +292,7 @@ impl<S: ReadAt> ReadAt for ZFileReader<S> {
     }
 }
 
-/// Reads header and, where it is needed or there, trailer; checks all they say.
+/// Reads header and, where it is needed or there, trailer; checks all their fields.
 fn read_ends(source: &impl ReadAt) -> Result<ZFileInfo> {
     let size = source.len();
     let header_size = HEADER_SIZE as u64;

@@ -1,9 +1,9 @@
-//! What a thread keeps between reads: codec contexts, a place for compressed bytes, and the frame it
+//! The state that a thread keeps between reads: codec contexts, a place for compressed bytes, and the frame it
 //! decompressed last.
 //!
-//! A reader is shared by many threads and must neither allocate nor lock for a read, so what changes
-//! lives with the thread. All readers of a thread share one scratch: its size does not grow with the
-//! number of layers of an image. The frame says whose it is by the reader's id, which is never used again.
+//! A reader is shared by many threads and must neither allocate nor lock for a read, so changing state belongs to
+//! the thread. All readers of a thread share one scratch: its size does not grow with the number of layers of an
+//! image. The frame names its reader by the reader's id, which is never used again.
 //!
 //! The scratch is taken out of its thread's slot for the time of a read, not borrowed. A reader whose
 //! source is itself made of ZFiles then finds the slot empty and works on a fresh one, which is slow but
@@ -14,11 +14,11 @@ use crate::format::FRAME_SIZE_MAX;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Raised when what threads remember is not to be used any more.
+/// The epoch of remembered frames, raised when threads must not use them any more.
 static EPOCH: AtomicU64 = AtomicU64::new(0);
 
-/// Has all threads forget the frame that they decompressed last: for who has found that the bytes of a source were
-/// wrong, and has replaced them. What was read before that and ends after it is not remembered either.
+/// Makes all threads forget the frame that they decompressed last. A caller that found the bytes of a source wrong
+/// and replaced them calls it. A read that began before the call and ends after it is not remembered either.
 pub fn forget_recent_frames() {
     EPOCH.fetch_add(1, Ordering::AcqRel);
 }
@@ -52,12 +52,12 @@ impl Buffer {
     }
 }
 
-/// The start of a decompressed frame, and whose it is.
+/// The start of a decompressed frame, and its owner.
 pub(crate) struct RecentFrame {
     bytes: Box<[u8]>,
     /// Reader id and frame number; no reader has id 0.
     owner: (u64, usize),
-    /// How much of it is there.
+    /// The number of bytes that are there.
     valid: usize,
     /// The epoch in which its source was read, and that in which the present read began.
     epoch: u64,
@@ -71,7 +71,7 @@ impl Default for RecentFrame {
 }
 
 impl RecentFrame {
-    /// How many bytes of `frame` of reader `reader` are there.
+    /// The number of bytes of `frame` of reader `reader` that are there.
     pub(crate) fn valid(&self, reader: u64, frame: usize) -> usize {
         if self.owner == (reader, frame) && self.epoch == self.now { self.valid } else { 0 }
     }

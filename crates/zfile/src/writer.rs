@@ -3,7 +3,7 @@
 //! # The way of the bytes
 //! Input gathers in a batch of [`BATCH_SIZE`] bytes, a whole number of frames. A full batch is compressed by
 //! the pool's threads or, while they have enough to do or there are none, by the caller's;
-//! then input that comes in large pieces is compressed where it lies. A bounded number of batches is under
+//! then input that comes in large pieces is compressed in place. A bounded number of batches is under
 //! way, and the pool gives them back in order. Compressed batches go to the inner writer, one write each,
 //! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is
 //! left (only the last frame of all may be short) and appends index and trailer. The header is never
@@ -35,15 +35,15 @@ const FRAME_SIZE_MIN: u32 = 4 << 10;
 /// Most threads: far more than feed one stream.
 const THREADS_MAX: usize = 256;
 
-/// How to pack.
+/// The options of packing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZFileOptions {
-    /// How frames are compressed. Default zstd.
+    /// The compression of frames. Default zstd.
     pub codec: Codec,
     /// Bytes of content in a frame: a power of two from 4 KiB to 64 KiB. Default 32 KiB: the reference cannot
     /// read back 64 KiB frames that do not compress.
     pub frame_size: u32,
-    /// Whether each frame gets a checksum. Default true.
+    /// `true` if each frame gets a checksum. Default `true`.
     pub crc: bool,
     /// Level of zstd; `None`, the default, is 3, which the reference uses. lz4 has no levels.
     pub level: Option<i32>,
@@ -62,7 +62,7 @@ impl ZFileOptions {
     /// The frame size of `size` bytes.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where frames cannot have so many.
+    /// [`headstart_block::ErrorKind::Invalid`] if frames cannot have that size.
     pub fn check_frame_size(size: u64) -> Result<u32> {
         let is_right =
             |size: &u32| size.is_power_of_two() && (FRAME_SIZE_MIN..=FRAME_SIZE_MAX).contains(size);
@@ -99,7 +99,7 @@ pub struct ZFileWriter<W> {
     /// Length of each frame written, as stored.
     index: Vec<u32>,
     info: ZFileInfo,
-    /// Why it cannot go on.
+    /// The error after which the writer cannot go on.
     failed: Option<(ErrorKind, String)>,
 }
 
@@ -107,7 +107,7 @@ impl<W: Write> ZFileWriter<W> {
     /// Begins a ZFile: writes its header to `out`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for options that make no sense; what `out` reports.
+    /// [`ErrorKind::Invalid`] for options that make no sense; errors of `out`.
     pub fn new(mut out: W, options: &ZFileOptions) -> Result<Self> {
         options.check()?;
         let make = || {
@@ -145,13 +145,14 @@ impl<W: Write> ZFileWriter<W> {
     /// Compresses what is left, writes index and trailer, and gives `out` back, flushed.
     ///
     /// # Errors
-    /// What `out` reports, or an earlier error again.
+    /// Errors of `out`, or an earlier error again.
     pub fn finish(self) -> Result<(W, ZFileInfo)> {
         self.finish_locating(0).map(|(out, info, _)| (out, info))
     }
 
-    /// The same, and says where in the compressed file the frame begins that holds the byte at `offset` of what was
-    /// written (past its end: where the frames end). Whoever knows what lies there can tell a reader what to fetch.
+    /// Does the same as [`ZFileWriter::finish`], and returns the offset in the compressed file of the frame that
+    /// holds the byte at `offset` of the content (past its end: the end of the frames). A caller that knows what is
+    /// stored at that byte can tell a reader what to fetch.
     ///
     /// # Errors
     /// As [`ZFileWriter::finish`].
@@ -189,7 +190,7 @@ impl<W: Write> ZFileWriter<W> {
         Ok(())
     }
 
-    /// Takes some of `bytes`; returns how many.
+    /// Takes some of `bytes`; returns their number.
     fn accept(&mut self, bytes: &[u8]) -> Result<usize> {
         let whole_batch = bytes.len() >= BATCH_SIZE && self.batch.input.is_empty();
         let taken = bytes.len().min(BATCH_SIZE - self.batch.input.len());
@@ -208,7 +209,7 @@ impl<W: Write> ZFileWriter<W> {
         Ok(taken)
     }
 
-    /// Whether the caller's thread is the one to compress the next batch.
+    /// `true` if the caller's thread has to compress the next batch.
     fn is_our_turn(&self) -> bool {
         self.pool.as_ref().is_none_or(Pool::is_busy)
     }
@@ -239,7 +240,7 @@ impl<W: Write> ZFileWriter<W> {
         }
     }
 
-    /// Begins a batch, and gives what was the last.
+    /// Begins a batch, and returns the previous one.
     fn next_batch(&mut self) -> Batch {
         std::mem::replace(&mut self.batch, self.spare.pop().unwrap_or_default())
     }
@@ -298,8 +299,8 @@ impl<W: Write> Write for ZFileWriter<W> {
         })
     }
 
-    /// Writes all batches that are full and flushes the inner writer. What does not fill a batch stays
-    /// here: where frames begin must not depend on flushes.
+    /// Writes all batches that are full and flushes the inner writer. Input that does not fill a batch stays
+    /// here: the offsets of frames must not depend on flushes.
     fn flush(&mut self) -> io::Result<()> {
         self.guard(|writer| {
             writer.drain(true)?;

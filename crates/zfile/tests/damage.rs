@@ -26,7 +26,7 @@ fn read_all(blob: Vec<u8>) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The same, 1000 bytes at a time, so that frames are decompressed in part.
+/// The content of a ZFile, read 1000 bytes at a time so that frames are decompressed in part.
 fn read_in_small_pieces(blob: Vec<u8>) -> Result<Vec<u8>> {
     let reader = ZFileReader::open(blob)?;
     let mut content = vec![0; usize::try_from(reader.len()).unwrap()];
@@ -253,7 +253,7 @@ fn dropping_a_writer_ends_its_threads() {
     }
 }
 
-/// Blobs of early writers have no digests. What contradicts itself is found when it is opened all the same.
+/// Blobs of early writers have no digests. Contradictions are found when the blob is opened anyway.
 #[test]
 fn contradictions_are_found_without_digests() {
     let options = ZFileOptions { frame_size: 4096, ..ZFileOptions::default() };

@@ -1,4 +1,4 @@
-//! Goal: whatever the reference packed reads here as it was, whatever it refuses is refused, and what it
+//! Goal: a blob that the reference packed reads here as it was, one that it refuses is refused, and one that it
 //! crashes on or reads wrongly is an error. Method: every ZFile of the golden set, whole and in ranges, from
 //! memory and from a file; every mutation beside the reference's verdict.
 
@@ -62,7 +62,7 @@ fn every_zfile_of_the_golden_set_reads_as_expected() {
     }
 }
 
-/// What came of reading a mutated blob.
+/// The result of reading a mutated blob.
 fn outcome(blob: Vec<u8>) -> Result<Vec<u8>> {
     let reader = ZFileReader::open(blob)?;
     let content = read_all(&reader)?;

@@ -1,4 +1,4 @@
-//! Goal: what is packed reads back, here and by anybody else who keeps to the format, and its bytes depend on
+//! Goal: what is packed reads back, here and by any reader that keeps to the format, and its bytes depend on
 //! content and options alone. Method: random contents, forms, threads and cuts; the plain reader takes apart
 //! what the writer made; the golden set gives the bytes that the reference made of the same.
 

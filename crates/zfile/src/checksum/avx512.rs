@@ -4,8 +4,8 @@
 //! xoring it into the first four bytes. So the frame is taken as if zeros stood before it that fill it up
 //! to a multiple of 256 bytes: the first registers are shifted, the start value is xored in from a
 //! table at the place where the data begin, and all that follows are whole blocks of four registers.
-//! (Loading what lies before the frame and masking it out would be simpler, but waits for a cache line that
-//! nobody else needs: 100 ns.)
+//! (Loading the bytes before the frame and masking it out would be simpler, but waits for a cache line that
+//! no other code needs: 100 ns.)
 //!
 //! Folding moves a register `d` bits on: `x * x^d mod P`, its halves being multiplied on their own. With
 //! reflected bits a product comes out one bit off, hence the odd exponents in [`fold_by`].
@@ -21,7 +21,7 @@ use std::arch::x86_64::{
 const REGISTER: usize = 64;
 const BLOCK: usize = 4 * REGISTER;
 
-/// The start value behind as many zeros as a block has, and zeros behind it.
+/// The start value, with one block of zeros before it and zeros behind it.
 static SEED_AT: [u8; 2 * BLOCK + REGISTER] = {
     let mut table = [0; 2 * BLOCK + REGISTER];
     let seed = FRAME_SEED.to_le_bytes();
@@ -33,7 +33,7 @@ static SEED_AT: [u8; 2 * BLOCK + REGISTER] = {
     table
 };
 
-/// The numbers from 0 to 63 behind as many zeros.
+/// The numbers from 0 to 63, with 64 zeros before them.
 static NUMBER_AT: [u8; 2 * REGISTER] = {
     let mut table = [0; 2 * REGISTER];
     let mut i = 0u8;
@@ -98,7 +98,7 @@ fn fold(x: __m512i, k: __m512i, next: __m512i) -> __m512i {
 /// The checksum of a frame of more than a block.
 #[target_feature(enable = "avx512f,avx512vbmi,vpclmulqdq,sse4.2")]
 fn folded(packed: &[u8]) -> u32 {
-    // As many zeros come before the frame, and as many of its bytes before its whole blocks.
+    // `zeros` zero bytes come before the frame, which fill its first bytes up to a whole block.
     let zeros = packed.len().wrapping_neg() % BLOCK;
     let blocks = &packed[BLOCK - zeros..];
     let seed = |register: usize| load(&SEED_AT[BLOCK - zeros + register * REGISTER..]);
@@ -113,7 +113,7 @@ fn folded(packed: &[u8]) -> u32 {
         _mm512_xor_si512(data, seed(register))
     };
     let mut x = [first(0), first(1), first(2), first(3)];
-    // What of the start value falls behind the first block, where the frame has only 1 to 3 bytes in it.
+    // The part of the start value that falls behind the first block, if that has only 1 to 3 bytes of the frame.
     let mut rest_of_seed = seed(4);
     let k = everywhere(const { fold_by(2048) });
     for block in blocks.chunks_exact(BLOCK) {

@@ -1,6 +1,6 @@
 //! The golden set: blobs that the reference's tools made, their recipes and their expected bytes.
 //!
-//! It lies beside the repository and is not part of it; where it is absent, tests say so and pass.
+//! The set is stored beside the repository and is not part of it; where it is absent, tests say so and pass.
 
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
@@ -49,7 +49,7 @@ impl GoldenSet {
         }
     }
 
-    /// A file of the set as it lies there.
+    /// A file of the set, unchanged.
     pub fn file(&self, name: &str) -> Vec<u8> {
         fs::read(self.dir.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }

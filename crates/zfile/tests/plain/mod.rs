@@ -11,7 +11,7 @@
 pub struct PlainZFile {
     pub header: PlainPart,
     pub trailer: PlainPart,
-    /// The fields that count: the header's where it says so, else the trailer's.
+    /// The fields that count: the header's where it says so, otherwise the trailer's.
     pub used: PlainPart,
     pub entries: Vec<u32>,
     pub content: Vec<u8>,
