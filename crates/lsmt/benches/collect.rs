@@ -3,8 +3,8 @@
 //!
 //! Two threads write the same places of a disk of 256 MiB for five seconds, with a flush every 256 writes, at full
 //! speed and at half of the rate that was reached without a collector. The thread that collects is as in `headstart
-//! attach`: a tenth of the time while clients write, more near the bound. `HEADSTART_BENCH_DIR` says where the files
-//! lie.
+//! attach`: a tenth of the time while clients write, more near the bound. `HEADSTART_BENCH_DIR` names the directory
+//! of the files.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::disallowed_methods, reason = "measures time")]
@@ -116,7 +116,7 @@ fn write(disk: &WritableDisk, writer: u64, rate: Option<f64>, count: &AtomicU64)
     latencies
 }
 
-/// As the thread of an attached disk.
+/// Collects as the thread of an attached disk does.
 fn collect(disk: &WritableDisk, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let space = disk.space();

@@ -2,13 +2,13 @@
 //!
 //! A lookup is complete: a random range of 8 sectors (4 KiB) to the trimmed segments in it. Both sides trim with
 //! the same code ([`Lookup`]); bisection is `partition_point`. They take turns at small batches of the same
-//! queries, so that whatever else the machine does meets both, and what counts is the median of the batches'
+//! queries, so that other load on the machine meets both, and the result is the median of the batches'
 //! ratios. The queries are more than branch predictors remember, and all results flow into a sum.
 //!
 //! The layouts: `spread` (runs of 1 to 64 sectors, at random on a 40 GiB disk), `half` (as much hole as data),
 //! `dense` (no holes), `wide` (spread over 4 TiB), `front` (runs side by side, then nothing but one at the end
 //! of the disk, as partition tables make it), `crowded` (runs side by side in a far corner of a huge disk,
-//! where buckets cannot tell them apart: the tree alone). Ranges lie where runs do. The last two have no target
+//! where buckets cannot tell them apart: the tree alone). Ranges are placed where runs are. The last two have no target
 //! but to be no slower than bisection.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Measures all instructions that there are against bisection, and prints a line for each.
+/// Measures every available instruction set against bisection, and prints a line for each.
 fn compare(layout: &str, size_number: usize, size: usize) -> Result<(), Box<dyn Error>> {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ size as u64);
     let (segments, begin, span) = segments(layout, size, &mut random);
@@ -132,7 +132,7 @@ fn segments(layout: &str, size: usize, random: &mut Random) -> (Vec<Segment>, u6
     (segments, begin, span)
 }
 
-/// Prints how long the merge of `layers` tables of `each` segments takes.
+/// Prints the time that the merge of `layers` tables of `each` segments takes.
 fn time_merge(layers: usize, each: usize) {
     let mut random = Random(7);
     let tables: Vec<Vec<Segment>> = (0..layers).map(|_| segments("spread", each, &mut random).0).collect();

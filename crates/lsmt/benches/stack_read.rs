@@ -1,6 +1,6 @@
 //! Reading a stack of uncompressed layers against `pread` of one flat file of the same bytes.
 //!
-//! A disk of 1 GiB lies in a flat file, and in stacks of 1, 10 and 50 layers with 4,500 segments in all, in two
+//! A disk of 1 GiB is stored in a flat file, and in stacks of 1, 10 and 50 layers with 4,500 segments in all, in two
 //! layouts. `image`: the lowest layer has half of the disk and of the segments; each layer above has its share
 //! of the other half, as new files lie where there was room, and a quarter of its segments are blocks of 4 to
 //! 32 KiB that it changed anywhere below. `scattered`: the lowest layer covers the whole disk, and half of all
@@ -10,7 +10,7 @@
 //!
 //! Everything is in the page cache, and every file was written by a single call, so that the kernel keeps all
 //! in pages of the same size (in small ones, a read of 4 KiB takes a tenth longer). Both sides take turns at
-//! small batches of the same reads, so that whatever else the machine does meets both; what counts is the
+//! small batches of the same reads, so that other load on the machine meets both; the result is the
 //! median of the batches' ratios.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
@@ -40,14 +40,14 @@ const TARGET: f64 = 0.9;
 /// Blocks of the disk: start and end.
 type Range = (u64, u64);
 
-/// How the layers share the disk.
+/// The way in which the layers share the disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Layout {
     Image,
     Scattered,
 }
 
-/// How a case reads: bytes at once, reads in a batch, batches.
+/// The reads of a case: bytes at once, reads in a batch, batches.
 struct Case {
     name: &'static str,
     size: usize,
@@ -86,7 +86,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Where layers may have holes: blocks, ascending, none next to another.
+/// The blocks at which layers may have holes, ascending, none next to another.
 fn gaps(random: &mut Random) -> Vec<u64> {
     let stride = BLOCKS / SEGMENTS;
     (0..SEGMENTS).map(|number| number * stride + random.below(stride - 1)).collect()
@@ -131,7 +131,7 @@ fn build(
     Ok(Stack::new(opened)?)
 }
 
-/// A layer of the layout `image`: where it has the disk to itself, and what it changed below.
+/// A layer of the layout `image`: its own half of the disk, and the blocks that it changed below.
 fn image_layer(layers: u64, number: u64, gaps: &[u64], random: &mut Random) -> Vec<Range> {
     if layers == 1 {
         return runs_between(0, BLOCKS, gaps, |_| true);
@@ -204,7 +204,7 @@ fn compare(flat: &File, stack: &Stack, layout: Layout, case: &Case, random: &mut
             *offset = number * case.size as u64;
         }
         let mut measured = [0.0; 2];
-        // Who comes first finds the processor's caches colder.
+        // The side that comes first finds the processor's caches colder.
         for side in [batch % 2, 1 - batch % 2] {
             let begun = Instant::now();
             for &offset in &offsets {

@@ -34,7 +34,7 @@ const STRUCT_SIZE: u32 = 390;
 const VERSION: [u8; 2] = [1, 1];
 const UUID_TEXT: usize = 36;
 
-/// What a page says of itself and its file. Unknown bits are ignored, as the reference does.
+/// The flags of a page and its file. Unknown bits are ignored, as the reference does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(pub u32);
 
@@ -48,7 +48,7 @@ impl Flags {
     /// Data lies at its own offset on the disk, and the file's holes are the index.
     pub const SPARSE: u32 = 1 << 4;
 
-    /// Whether all of `bits` are set.
+    /// `true` if all of `bits` are set.
     #[must_use]
     pub const fn has(self, bits: u32) -> bool {
         self.0 & bits == bits
@@ -58,11 +58,11 @@ impl Flags {
 /// A header or trailer page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// What the page and its file are.
+    /// The kind of the page and its file.
     pub flags: Flags,
-    /// Where the index starts, in bytes.
+    /// The offset of the index, in bytes.
     pub index_offset: u64,
-    /// How many records the index has, padding included where the writer counts it.
+    /// The number of records of the index, padding included where the writer counts it.
     pub index_size: u64,
     /// Size of the disk in bytes; 0 = that of the layers below.
     pub virtual_size: u64,
@@ -98,7 +98,7 @@ impl UserTag {
 }
 
 impl Page {
-    /// The page as it lies on disk.
+    /// The page as it is stored on disk.
     #[must_use]
     pub fn encode(&self) -> [u8; PAGE_SIZE] {
         let mut page = [0; PAGE_SIZE];
@@ -161,7 +161,7 @@ impl Page {
     }
 }
 
-/// Whether `start`, the first bytes of a file, are those of an LSMT page.
+/// `true` if `start`, the first bytes of a file, are those of an LSMT page.
 #[must_use]
 pub fn has_magic(start: &[u8]) -> bool {
     start.starts_with(&MAGIC)

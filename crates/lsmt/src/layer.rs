@@ -1,15 +1,15 @@
-//! One immutable layer: where its bytes are and which sectors of the disk they hold.
+//! One immutable layer: the place of its bytes and the sectors of the disk that they hold.
 //!
 //! Three forms of file give a layer, and all end as a sorted table of segments over one source:
 //!
 //! * **sealed**: header, data, table, trailer. Committed and merged layers, and writable ones that were
 //!   closed. The trailer, the last 4096 bytes, has the only word on where the table is.
 //! * **unsealed pair**: a data file and a log of records beside it; see [`crate::pair`].
-//! * **sparse**: sector `s` lies at `4096 + 512 s`, and the file's holes are the index. The form cannot
+//! * **sparse**: sector `s` is stored at `4096 + 512 s`, and the file's holes are the index. The form cannot
 //!   tell a discarded sector from one never written, so a discard does not hide a lower layer: that is lost
 //!   in the file, not here. Headstart reads such layers and never writes them.
 //!
-//! What is checked of a sealed layer is what the reference checks (records in order, without overlap,
+//! The checks of a sealed layer are those of the reference (records in order, without overlap,
 //! inside the data), but sizes are bounded by the file, never by what a header claims.
 
 use crate::Segment;
@@ -25,7 +25,7 @@ const TABLE_CHUNK: usize = 256 << 10;
 /// Most records that a table or a log may have, padding included; the reference's limit for a merged view.
 pub(crate) const MAX_RECORDS: u64 = 128_000_000;
 
-/// What form a layer was read from.
+/// The form that a layer was read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerForm {
     /// Header, data, table, trailer.
@@ -36,10 +36,10 @@ pub enum LayerForm {
     Sparse,
 }
 
-/// What a layer says of itself.
+/// The description of a layer in its header and trailer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerInfo {
-    /// What it was read from.
+    /// The form that it was read from.
     pub form: LayerForm,
     /// Size of the disk in bytes; 0 = that of the layers below.
     pub virtual_size: u64,
@@ -122,7 +122,7 @@ impl Layer {
         Self { source, segments: segments.into(), info }
     }
 
-    /// What it says of itself.
+    /// The description of the layer in its header and trailer.
     #[must_use]
     pub fn info(&self) -> &LayerInfo {
         &self.info
@@ -155,8 +155,8 @@ impl LayerInfo {
     }
 }
 
-/// Whether a file of `len` bytes with this header ends with the last byte of its disk. What looks like a trailer
-/// in a sparse file of that length is the disk's own bytes: the guest keeps a layer there.
+/// `true` if a file of `len` bytes with this header ends with the last byte of its disk. Bytes that look like a
+/// trailer in a sparse file of that length are the disk's own: the guest keeps a layer there.
 fn is_unsealed_sparse(header: &Page, len: u64) -> bool {
     header.flags.has(Flags::SPARSE) && header.virtual_size.checked_add(PAGE_SIZE as u64) == Some(len)
 }
@@ -248,7 +248,7 @@ fn check_order(segment: Segment, end: u64) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a record names sectors that a disk can have and data that lies before sector `data_end`.
+/// Checks that a record names sectors that a disk can have and data before sector `data_end`.
 pub(crate) fn check_place(segment: Segment, data_end: u64) -> Result<()> {
     if segment.end() > Segment::PADDING_OFFSET {
         return Err(Error::corrupt(format!(

@@ -6,9 +6,10 @@
 //! a multiple of 256, and the padding counted. The stream is never sought, so that it can go straight
 //! through a compressor and a hasher; the table is held in memory (16 bytes a record).
 //!
-//! A writer [in any order](LayerWriter::in_any_order) lets data lie as it is given, whatever its place on the disk, so
-//! that what is read together lies together. Readers of the format take it: a table is sorted by the disk's sectors,
-//! and a segment's data may be anywhere in the layer, as in a writable layer that was sealed.
+//! A writer [in any order](LayerWriter::in_any_order) stores data in the order in which it is given, whatever its
+//! place on the disk, so that data which is read together is stored together. Readers of the format take it: a
+//! table is sorted by the disk's sectors, and a segment's data may be anywhere in the layer, as in a writable layer
+//! that was sealed.
 
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
@@ -26,7 +27,7 @@ const NAMEABLE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
 const BUFFER: usize = 512 << 10;
 const RECORDS_PER_PAGE: usize = PAGE_SIZE / Segment::RECORD_SIZE;
 
-/// What a new layer says of itself.
+/// The description of a new layer.
 #[derive(Clone, Debug, Default)]
 pub struct LayerMeta {
     /// Size of the disk in bytes.
@@ -39,7 +40,7 @@ pub struct LayerMeta {
     pub user_tag: UserTag,
 }
 
-/// What was written.
+/// The totals of a written layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerSummary {
     /// Bytes of data.
@@ -51,15 +52,16 @@ pub struct LayerSummary {
 }
 
 impl LayerSummary {
-    /// Where the table of segments begins, in bytes from the layer's beginning: all that opening it reads lies from
-    /// there to the end, but for the header.
+    /// The offset of the table of segments, in bytes from the layer's beginning. Opening the layer reads only the
+    /// bytes from there to the end, and the header.
     #[must_use]
     pub fn index_offset(&self) -> u64 {
         PAGE_SIZE as u64 + self.data_bytes
     }
 }
 
-/// A sealed layer in the making. Runs are given in ascending order, or in any if it was told so, without overlap.
+/// A sealed layer in the making. Runs are given without overlap, in ascending order or, if the writer was made for
+/// it, in any order.
 pub struct LayerWriter<W: Write> {
     out: BufWriter<W>,
     meta: LayerMeta,
@@ -70,7 +72,7 @@ pub struct LayerWriter<W: Write> {
     cursor: u64,
     /// The data that was given last, and may go on.
     run: Option<Run>,
-    /// Whether runs come in any order.
+    /// `true` if runs come in any order.
     any_order: bool,
 }
 
@@ -85,7 +87,7 @@ impl<W: Write> LayerWriter<W> {
     /// Starts a layer by writing its header.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn new(out: W, meta: LayerMeta) -> Result<Self> {
         let mut out = BufWriter::with_capacity(BUFFER, out);
         let header = page(&meta, Flags::HEADER | Flags::DATA | Flags::SEALED, 0, 0);
@@ -101,8 +103,8 @@ impl<W: Write> LayerWriter<W> {
         })
     }
 
-    /// The same, for runs in any order: their data lies in the order in which they are given. Two that overlap are
-    /// refused at the end.
+    /// Makes the writer take runs in any order: it stores their data in the order in which they are given. Two that
+    /// overlap are refused at the end.
     #[must_use]
     pub fn in_any_order(self) -> Self {
         Self { any_order: true, ..self }
@@ -113,7 +115,7 @@ impl<W: Write> LayerWriter<W> {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] out of order or out of bounds, or where the layer has more
-    /// segments than a reader takes; what the output reports.
+    /// segments than a reader takes; errors of the output.
     pub fn data(&mut self, offset: u64, data: &[u8]) -> Result<()> {
         let start = self.advance(offset, data.len() as u64, self.limit())?;
         match &mut self.run {
@@ -128,9 +130,9 @@ impl<W: Write> LayerWriter<W> {
         self.check_table()
     }
 
-    /// Says that `range` reads as zeros whatever lies below; it takes no data. It may lie past the
+    /// Records that `range` reads as zeros whatever the layers below hold; it takes no data. It may lie past the
     /// end of the disk, where it hides what would come back if the disk grew. As in the reference, a range longer than
-    /// a segment is cut from its start on, so whoever wants the same layer always gives the same ranges.
+    /// a segment is cut from its start on, so a caller that wants the same layer always gives the same ranges.
     ///
     /// # Errors
     /// As [`LayerWriter::data`].
@@ -148,7 +150,7 @@ impl<W: Write> LayerWriter<W> {
     /// Writes the table and the trailer.
     ///
     /// # Errors
-    /// What the output reports; [`headstart_block::ErrorKind::Invalid`] where runs in any order overlap.
+    /// Errors of the output; [`headstart_block::ErrorKind::Invalid`] where runs in any order overlap.
     pub fn finish(mut self) -> Result<(W, LayerSummary)> {
         self.end_run();
         if self.any_order {
@@ -255,12 +257,12 @@ fn page(meta: &LayerMeta, flags: u32, index_offset: u64, index_size: u64) -> Pag
     }
 }
 
-/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. What they say of sectors past
+/// Copies `segments`, the live runs of `disk` in ascending order, into a layer. Their sectors past
 /// the end of the disk (its layers may be larger than itself) is left out. `copied` is told of every part that
 /// is done, in bytes of the disk, and may stop the copy by an error.
 ///
 /// # Errors
-/// What the disk, the writer or `copied` reports.
+/// Errors of the disk, the writer or `copied`.
 pub fn copy_segments<W: Write>(
     disk: &(impl BlockDevice + ?Sized),
     segments: impl IntoIterator<Item = Segment>,

@@ -1,8 +1,8 @@
 //! LSMT layers: segment index, merged view, writable layer, commit, garbage collection.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`segment`] | 16 bytes that say where one run of sectors lies |
+//! | [`segment`] | 16 bytes that give the place of one run of sectors |
 //! | [`format`](mod@format) | header and trailer pages, byte by byte |
 //! | [`index`] | the searchable table of segments, and merging tables |
 //! | [`layer`] | opening an immutable layer: sealed, sparse |

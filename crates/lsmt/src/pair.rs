@@ -1,9 +1,9 @@
 //! Reading an unsealed writable layer: a data file and the log of records beside it.
 //!
-//! The index file is a header page and then records in the order they were written; later ones win. The
-//! count is whatever the file's size says, a partial last record is dropped, and padding records stand
-//! anywhere. This reader serves pairs made by any tool; the writable layer's own recovery, which also
-//! knows where its last complete group of records ends, is [`crate::writable`].
+//! The index file is a header page, then records in the order in which they were written; later ones win. The
+//! file's size gives their count, a partial last record is dropped, and padding records may be anywhere. This
+//! reader serves pairs made by any tool. The writable layer's own recovery, which also knows the end of its last
+//! complete group of records, is [`crate::writable`].
 
 use crate::Segment;
 use crate::format::{Flags, PAGE_SIZE, Page};
@@ -43,8 +43,8 @@ pub(crate) fn check_headers(data: &Page, index: &Page) -> Result<()> {
     Ok(())
 }
 
-/// Reads the records of a log; those of length 0 and padding say nothing and are left out. Memory grows with
-/// the records that say something: a hostile index file may be all holes.
+/// Reads the records of a log, without those of length 0 and padding. Memory grows with the records that are kept:
+/// a hostile index file may be all holes.
 fn read_log(index: &dyn ReadAt, data_end: u64) -> Result<Vec<Segment>> {
     let records = index.len().saturating_sub(PAGE_SIZE as u64) / Segment::RECORD_SIZE as u64;
     if records > MAX_RECORDS {

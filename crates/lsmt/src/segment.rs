@@ -1,4 +1,4 @@
-//! The segment: 16 bytes that say where one run of a disk's sectors lies in a layer.
+//! The segment: 16 bytes that give the place of one run of a disk's sectors in a layer.
 //!
 //! The same two words are the record on disk and the entry in memory (DADI section 3.1, figure 4, with
 //! the field widths that OverlayBD really uses):
@@ -21,7 +21,7 @@ const MOFFSET_BITS: u32 = 55;
 const ZEROED_BIT: u64 = 1 << MOFFSET_BITS;
 const TAG_SHIFT: u32 = 56;
 
-/// One run of sectors and where its bytes are. All numbers are in sectors of 512 bytes.
+/// One run of sectors and the place of its bytes. All numbers are in sectors of 512 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Segment {
@@ -41,7 +41,7 @@ impl Segment {
     /// The record that fills up a table or a group of records; readers drop it wherever it stands.
     pub const PADDING: Self = Self { lo: Self::PADDING_OFFSET, hi: 0 };
 
-    /// A run whose bytes lie at `moffset`.
+    /// A run whose bytes are stored at `moffset`.
     ///
     /// # Panics
     /// In debug builds, where a number does not fit its field.
@@ -51,7 +51,7 @@ impl Segment {
         Self { lo: offset | len << OFFSET_BITS, hi: moffset }
     }
 
-    /// A run that reads as zeros; by the format's rule `moffset` is where the next data would go.
+    /// A run that reads as zeros; by the format's rule `moffset` is the place of the next data.
     #[must_use]
     pub const fn zeroed(offset: u64, len: u64, moffset: u64) -> Self {
         let Self { lo, hi } = Self::data(offset, len, moffset);
@@ -92,13 +92,13 @@ impl Segment {
         self.moffset() + if self.is_zeroed() { 0 } else { self.len() }
     }
 
-    /// Whether the run reads as zeros.
+    /// `true` if the run reads as zeros.
     #[must_use]
     pub const fn is_zeroed(self) -> bool {
         self.hi & ZEROED_BIT != 0
     }
 
-    /// Whether this is a padding record.
+    /// `true` if this is a padding record.
     #[must_use]
     pub const fn is_padding(self) -> bool {
         self.offset() == Self::PADDING_OFFSET
@@ -110,7 +110,7 @@ impl Segment {
         (self.hi >> TAG_SHIFT) as u8
     }
 
-    /// The same run, said to lie in layer number `layer`.
+    /// The same run, with `layer` as the number of its layer.
     #[must_use]
     pub const fn with_layer(self, layer: u8) -> Self {
         Self { hi: self.hi & !(0xff << TAG_SHIFT) | (layer as u64) << TAG_SHIFT, ..self }
@@ -125,7 +125,7 @@ impl Segment {
     /// ```
     #[must_use]
     pub const fn clip(self, start: u64, end: u64) -> Self {
-        // Written with max and min, not branches: which end is cut is unpredictable in a lookup.
+        // Written with max and min, not branches: the end that is cut is unpredictable in a lookup.
         let from = if start > self.offset() { start } else { self.offset() };
         let to = if end < self.end() { end } else { self.end() };
         debug_assert!(from < to);
@@ -140,7 +140,7 @@ impl Segment {
         Self { lo: self.lo + (sectors << OFFSET_BITS), ..self }
     }
 
-    /// Whether `next` continues this run on the disk and in the same layer's file, in the same state.
+    /// `true` if `next` continues this run on the disk and in the same layer's file, in the same state.
     #[must_use]
     pub const fn is_continued_by(self, next: Self) -> bool {
         // Zeroed and tag are compared together: the bits above the mapped offset.

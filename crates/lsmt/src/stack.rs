@@ -1,8 +1,8 @@
 //! The merged view: layers on top of each other, read as one disk.
 //!
 //! The layers' tables are merged once, when the stack is made (DADI section 3.2, algorithm 2). A read is then one
-//! range lookup in the merged index and a read of each segment from the layer that it names; what no segment
-//! covers is zeros (algorithm 3). Segments that lie side by side in a layer's file take one call together.
+//! range lookup in the merged index and a read of each segment from the layer that it names; sectors that no segment
+//! covers are zeros (algorithm 3). Segments that are side by side in a layer's file take one call together.
 //! Reading takes no lock and allocates nothing.
 
 use crate::Segment;
@@ -47,14 +47,14 @@ impl Stack {
         Ok(Self { index, sources, size, decode_unit })
     }
 
-    /// The same view as a disk of `size` bytes: what lies beyond is cut off or reads as zeros.
+    /// The same view as a disk of `size` bytes: bytes beyond that are cut off or read as zeros.
     #[must_use]
     pub fn with_size(mut self, size: u64) -> Self {
         self.size = size;
         self
     }
 
-    /// Where its last segment ends, in bytes: past its size where the topmost layer made the disk smaller.
+    /// The end of its last segment, in bytes: past its size if the topmost layer made the disk smaller.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.index.segments().last().map_or(0, |last| last.end() * SECTOR_SIZE)
@@ -72,8 +72,8 @@ impl Stack {
         self.sources.len()
     }
 
-    /// The ranges of the layers' blobs that a read of `range` touches, in the order of the disk: `each` hears
-    /// of the layer's number, lowest first, and of the bytes of its blob as stored.
+    /// The ranges of the layers' blobs that a read of `range` touches, in the order of the disk: `each` is called with
+    /// the layer's number, lowest first, and the bytes of its blob as stored.
     pub fn stored_ranges(&self, range: ByteRange, each: &mut dyn FnMut(usize, ByteRange)) {
         let (start, end) = (range.offset(), range.end().min(self.size));
         for segment in self.index.lookup(start / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE)) {
@@ -86,7 +86,7 @@ impl Stack {
         }
     }
 
-    /// Fills `buf` from byte `offset` on; the range lies inside the disk.
+    /// Fills `buf` from byte `offset` on; the range is inside the disk.
     fn read_inside(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let end = offset + buf.len() as u64;
         let mut found = self.index.lookup(offset / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE));
@@ -94,7 +94,7 @@ impl Stack {
             buf.fill(0);
             return Ok(());
         };
-        // Most small reads lie in one segment, and need none of what gathers several.
+        // Most small reads are in one segment, and need none of the code that gathers several.
         let whole = first.offset() * SECTOR_SIZE <= offset && end <= first.end() * SECTOR_SIZE;
         if whole && !first.is_zeroed() {
             let skipped = offset - first.offset() * SECTOR_SIZE;
@@ -104,7 +104,7 @@ impl Stack {
         self.read_segments(std::iter::once(first).chain(found), buf, offset)
     }
 
-    /// Fills `buf` from byte `offset` on out of `segments`, all that lie there.
+    /// Fills `buf` from byte `offset` on out of `segments`, all segments of that range.
     fn read_segments(
         &self,
         segments: impl Iterator<Item = Segment>,
@@ -134,15 +134,15 @@ impl Stack {
     }
 }
 
-/// Parts of a read that lie side by side in one layer's file, though not on the disk: a committed layer is
-/// written without gaps, so what follows a hole on the disk follows at once in the file. One call reads all.
+/// Parts of a read that are side by side in one layer's file, though not on the disk. A committed layer is written
+/// without gaps, so data that follows a hole on the disk follows at once in the file. One call reads all parts.
 struct Run<'a> {
     sources: &'a [Arc<dyn ReadAt>],
     parts: [IoSliceMut<'a>; MAX_PARTS],
     /// Parts that wait to be read.
     waiting: usize,
     layer: u8,
-    /// Where the parts start and end in the layer's file, in bytes.
+    /// The start and the end of the parts in the layer's file, in bytes.
     start: u64,
     end: u64,
 }
@@ -159,7 +159,7 @@ impl<'a> Run<'a> {
         Self { sources, parts, waiting: 0, layer: 0, start: 0, end: 0 }
     }
 
-    /// Adds a part that lies at byte `from` of the file of `layer`; reads those that it does not continue.
+    /// Adds a part that is stored at byte `from` of the file of `layer`; reads those that it does not continue.
     fn add(&mut self, layer: u8, from: u64, part: &'a mut [u8]) -> Result<()> {
         if self.waiting == MAX_PARTS || (layer, from) != (self.layer, self.end) {
             self.read()?;
@@ -214,7 +214,7 @@ impl BlockDevice for Stack {
         let (mut end, zero) =
             if first.offset() > sector { (first.offset(), true) } else { (first.end(), first.is_zeroed()) };
         if first.offset() <= sector {
-            // Bounded, so that a walk from extent to extent never sees a segment more than so many times.
+            // Bounded, so that a walk from extent to extent never sees a segment more than `MAX_JOINED` times.
             for next in found.take(MAX_JOINED) {
                 if next.offset() != end || next.is_zeroed() != zero {
                     break;
@@ -226,7 +226,7 @@ impl BlockDevice for Stack {
     }
 }
 
-/// Refuses a range that does not lie inside a disk of `size` bytes.
+/// Refuses a range that is not inside a disk of `size` bytes.
 pub(crate) fn check_bounds(offset: u64, len: u64, size: u64) -> Result<()> {
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),

@@ -167,7 +167,7 @@ fn joined(segments: &[Segment]) -> Vec<Segment> {
     joined
 }
 
-/// Compares a layer, as both readers see it, with what the set says of it.
+/// Compares a layer, as both readers see it, with its description in the set.
 fn check_layer(entry: &Value, file: &[u8], layer: &Layer) -> PlainLayer {
     let plain = plain::sealed(file).unwrap();
     check_page(&entry["header"], &plain.header, &file[..4096]);
@@ -386,7 +386,7 @@ fn flattened_stacks_have_the_data_of_merged_layers() {
     }
 }
 
-/// What the reference accepts must give the same bytes here, what it rejects must be an error.
+/// Blobs that the reference accepts must give the same bytes here; those that it rejects must be an error.
 #[test]
 fn mutated_layers_are_judged_as_the_reference_judges_them() {
     let Some(set) = GoldenSet::open() else { return };
@@ -406,7 +406,7 @@ fn mutated_layers_are_judged_as_the_reference_judges_them() {
                 let expected = base_disk.read(0, stack.size() as usize);
                 assert!(flat_sha256(&stack) == sha256(&expected), "{name}");
             }
-            // A layer alone without a size is as large as what it holds: its bytes are not lost.
+            // A layer alone without a size is as large as its content: its bytes are not lost.
             "accepted" if mutation["peer"]["size"] == 0 => {
                 let layer = opened.unwrap();
                 assert_eq!(layer.info().virtual_size, 0);

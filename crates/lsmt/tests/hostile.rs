@@ -1,11 +1,11 @@
 //! Damaged and hostile files: an error or bytes, never a panic, a hang or memory out of proportion.
 //!
 //! LSMT has no checksums. A flipped byte in a record, or in the position or length of the table, can make a
-//! file that is as valid as any other and says something else, so wrong bytes cannot be excluded there: what
-//! wraps a layer (the ZFile's checksums, the image's digests and hash tree) has to notice. What can be promised
-//! is tested: a flip where it matters to nobody changes nothing, one in a magic number is an error, and
-//! whatever opens is read in time and memory bounded by the file's own size. Time is bounded by counting
-//! steps and bytes, not by a clock.
+//! file that is as valid as any other and says something else, so wrong bytes cannot be excluded there: the
+//! wrappers of a layer (the ZFile's checksums, the image's digests and hash tree) have to notice. The promises that
+//! are possible are tested: a flip in a byte that no reader uses changes nothing, one in a magic number is an
+//! error, and a file that opens is read in time and memory bounded by the file's own size. Time is bounded by
+//! counting steps and bytes, not by a clock.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -64,7 +64,7 @@ impl block::ReadAt for Damaged {
     }
 }
 
-/// What a disk holds: offset and bytes of its extents of data.
+/// The content of a disk: offset and bytes of its extents of data.
 type Content = Vec<(u64, Vec<u8>)>;
 
 /// Opens a layer, stacks it and reads all its data, within bounds that follow from the size of its file.
@@ -100,7 +100,7 @@ fn read_data(stack: &Stack, size: usize) -> Result<Content> {
     Ok(content)
 }
 
-/// What a flip of one byte may do.
+/// The effect that a flip of one byte may have.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Effect {
     /// The byte says nothing about the disk.
@@ -113,7 +113,7 @@ enum Effect {
     Any,
 }
 
-/// What a flip at `at` of a page may do; a header's numbers mean nothing, those of a trailer everything.
+/// The effect that a flip at `at` of a page may have; a header's numbers mean nothing, those of a trailer everything.
 fn effect_in_page(at: usize, trailer: bool) -> Effect {
     match at {
         0..24 => Effect::Error,
@@ -148,7 +148,7 @@ fn flipped_metadata_of_sealed_layers() {
             let effect = match at {
                 _ if at < 4096 => effect_in_page(at, false),
                 _ if at >= trailer => effect_in_page(at - trailer, true),
-                // Behind the table of a sealed layer lies what its writer had in memory.
+                // Behind the table of a sealed layer there is what its writer had in memory.
                 _ if at >= table_end => Effect::None,
                 // The tag is the last byte of a record; a padding record says nothing else either.
                 _ if (at - table) % 16 == 15 => Effect::None,
@@ -417,8 +417,8 @@ fn a_record_past_the_largest_disk_is_refused() {
     assert_eq!(open_pair(Arc::new(data), &index).err().unwrap().kind(), ErrorKind::Corrupt);
 }
 
-/// The writer refuses a mapped offset that a record cannot hold long before anybody could write so much;
-/// what it can write, the last sector included, opens.
+/// The writer refuses a mapped offset that a record cannot hold long before any process could write that much;
+/// a layer that it can write, the last sector included, opens.
 #[test]
 fn the_last_nameable_sector_is_written_and_read() {
     let mut writer = LayerWriter::new(Vec::new(), LayerMeta::default()).unwrap();

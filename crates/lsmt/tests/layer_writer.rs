@@ -1,5 +1,5 @@
-//! What the layer writer writes is read back the same by the crate and by the plain reader, and it refuses
-//! what would make no layer.
+//! Layers of the layer writer are read back the same by the crate and by the plain reader, and it refuses
+//! input that would make no layer.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -106,7 +106,7 @@ fn the_last_sector_of_an_odd_disk_is_whole() {
     assert_eq!((stack.size(), end), (1000, [7; 10]));
 }
 
-/// Zeroes may lie past the end of a smaller disk, and hide what would come back if it grew again.
+/// Zeroes may be past the end of a smaller disk, and hide data that would come back if it grew again.
 #[test]
 fn zeroes_past_the_end_hide_what_lies_below() {
     let mut lower = writer(1 << 20);
@@ -120,7 +120,7 @@ fn zeroes_past_the_end_hide_what_lies_below() {
     assert!(bytes[..1024].iter().all(|&byte| byte == 1) && bytes[1024..].iter().all(|&byte| byte == 0));
 }
 
-/// A layer of virtual size 0 takes its size from those below, so its runs may lie anywhere.
+/// A layer of virtual size 0 takes its size from those below, so its runs may be anywhere.
 #[test]
 fn a_layer_without_a_size_may_hold_any_sector() {
     let mut writer = writer(0);
@@ -165,7 +165,7 @@ fn what_makes_no_layer_is_refused() {
     assert_eq!(plain.disk.read(4096, 1024), [[1; 512], [2; 512]].concat());
 }
 
-/// A disk may be smaller than what its layers hold (a smaller layer on top): what lies past its end is no
+/// A disk may be smaller than its layers (a smaller layer on top): data past its end is no
 /// part of it and cannot be copied.
 #[test]
 fn copying_stops_at_the_end_of_the_disk() {

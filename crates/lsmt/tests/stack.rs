@@ -1,4 +1,4 @@
-//! Stacks against a plain disk: whatever the layers, every byte is that of the topmost layer that says
+//! Stacks against a plain disk: with any layers, every byte is that of the topmost layer that says
 //! anything of its sector, and zero where none does.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -118,14 +118,14 @@ proptest! {
         prop_assert!(read(&stack, around, len) == model.read(around, len));
         for block in model.written_blocks() {
             prop_assert!(read(&stack, block * 4096, 4096) == model.read(block * 4096, 4096));
-            // What a reader with 32-bit keys would take for the same sector.
+            // The sector that a reader with 32-bit keys would take for the same one.
             let folded = (block * 4096) % (1 << 41);
             prop_assert!(read(&stack, folded, 4096) == model.read(folded, 4096));
         }
     }
 }
 
-/// Data on both sides of a hole lies side by side in the file and is read by one call, of many parts at once.
+/// Data on both sides of a hole is side by side in the file and is read by one call, of many parts at once.
 #[test]
 fn many_holes_in_one_read_of_files() {
     let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ fn play(disk: &WritableDisk, ops: &[Op]) {
     }
 }
 
-/// The content of a disk is compared where the model has any; `play` writes nowhere else.
+/// Compares the content of a disk with the model's; `play` writes nowhere else.
 fn check_model(name: &Value, disk: &dyn BlockDevice, ops: &[Op]) {
     let by_ops = model(disk.size(), ops);
     for block in by_ops.written_blocks() {
@@ -74,7 +74,7 @@ fn operations_of_the_set_give_its_layers() {
             ..LayerMeta::default()
         };
         let (layer, _) = disk.commit(Vec::new(), meta).unwrap();
-        // A committed layer is the same file, but for discards of what read as zeros anyway: those leave no
+        // A committed layer is the same file, except for discards of ranges that read as zeros anyway: those leave no
         // record here. A sealed one (header flags 3) keeps its garbage.
         if ops.iter().all(|op| op.fill.is_some()) && page.flags.0 == 7 {
             assert!(layer == file, "{}", case["name"]);

@@ -7,7 +7,7 @@
 //! passes: O(M log n) for M segments in n layers, whatever their sizes, and at most 8 levels of recursion.
 //!
 //! A zeroed run is a run like any other here: it hides what is below it and stays in the result, because
-//! the result may itself become the upper side of another overlay. Runs that lie side by side on the disk
+//! the result may itself become the upper side of another overlay. Runs that are side by side on the disk
 //! and in the same layer's file are joined as they are written, so cutting a run in two never leaves two.
 
 use crate::Segment;
@@ -89,7 +89,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// What one sector of the disk reads as: its layer, then the sector of the layer's file unless zeroed.
+    /// The content of one sector of the disk: its layer, then the sector of the layer's file unless zeroed.
     type Owner = Option<(u8, Option<u64>)>;
 
     /// The disk sector by sector, painted layer by layer.

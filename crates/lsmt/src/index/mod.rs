@@ -1,4 +1,4 @@
-//! The searchable table of segments: which segments overlap a range of the disk?
+//! The searchable table of segments, which finds the segments that overlap a range of the disk.
 //!
 //! Every read of a disk asks this, so it is built for the question alone: sealed once, searched ever after
 //! without locks or allocation. DADI (section 3.1, Algorithm 1) searches the sorted table by bisection and
@@ -8,8 +8,8 @@
 //! # The structure
 //!
 //! The segments stay one sorted array, 16 bytes each. The answer to a lookup is the number `i` of the first
-//! segment that ends behind the range's start, because all others of the range follow it. On top lie, 1 to 5
-//! bytes a segment in all:
+//! segment that ends behind the range's start, because all others of the range follow it. Above the segments there
+//! are, 1 to 5 bytes a segment in all:
 //!
 //! ```text
 //! buckets   entry b = answer for sector b << shift; at most one entry (u32) a segment.
@@ -29,7 +29,7 @@
 //!
 //! # Why not only one of them
 //!
-//! Buckets are quickest for segments spread over the disk but of no use where all of them lie in one bucket;
+//! Buckets are quickest for segments spread over the disk but of no use where all of them are in one bucket;
 //! a tree does not care how they are spread but waits for one load, comparison and count a level (some 18
 //! cycles). Where trimming the results mispredicts a branch, which half-covered disks do in every second
 //! lookup, that latency is not hidden by the lookups that follow. Measured on a Zen 5 at 1,000 segments with
@@ -63,7 +63,7 @@ use search::Search;
 pub use merge::{MAX_LAYERS, merge, overlay};
 pub use simd::Simd;
 
-/// Segments that one step of a search compares; as many stand behind the last one as padding.
+/// Segments that one step of a search compares; the same number of padding records follows the last one.
 const WINDOW: usize = 8;
 
 /// A sealed, sorted table of segments that do not overlap, ready for range lookups.
@@ -119,7 +119,7 @@ impl Index {
         self.padded.len() - WINDOW
     }
 
-    /// Whether there is no segment: the whole disk is a hole.
+    /// `true` if there is no segment: the whole disk is a hole.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -138,7 +138,7 @@ impl Index {
         self.simd.find(&self.search, &self.padded, start).min(self.len())
     }
 
-    /// The parts of segments within `[start, end)` (sectors), ascending. What lies between them is holes.
+    /// The parts of segments within `[start, end)` (sectors), ascending. The ranges between them are holes.
     #[inline]
     #[must_use]
     pub fn lookup(&self, start: u64, end: u64) -> Lookup<'_> {
@@ -190,7 +190,7 @@ impl Iterator for Lookup<'_> {
 
 impl FusedIterator for Lookup<'_> {}
 
-/// Checks what every search and every clip relies on.
+/// Checks the conditions that every search and every clip relies on.
 fn check(segments: &[Segment]) -> Result<()> {
     if u32::try_from(segments.len()).is_err() {
         return Err(Error::unsupported(format!("an index of {} segments: more than 2^32", segments.len())));

@@ -1,4 +1,4 @@
-//! The search: buckets that guess, levels that narrow, one count that decides. The module above tells why.
+//! The search: buckets that guess, levels that narrow, one count that decides. The module above gives the reasons.
 
 use super::WINDOW;
 use crate::Segment;
@@ -13,7 +13,7 @@ const NO_KEY: u64 = i64::MAX as u64;
 /// compared are small enough for signed comparisons, and for their differences to tell them apart.
 const BEHIND_ALL: u64 = Segment::PADDING_OFFSET + 1;
 
-/// How many times a bucket may be halved to thin out crowds. After 20 the table covers a millionth of the
+/// The number of times that a bucket may be halved to thin out crowds. After 20 the table covers a millionth of the
 /// disk, and the tree serves the rest.
 const MAX_HALVINGS: u32 = 20;
 
@@ -81,7 +81,8 @@ impl Search {
             (key, last, level) = (key / NODE, last / NODE, level + 1);
         }
         loop {
-            // As many keys of this level are at most `start` as there are whole groups of segments that are.
+            // The number of keys of this level that are at most `start` is the number of whole groups of segments
+            // that are.
             key += count(chunk(&self.levels[level], key));
             if level == 0 {
                 return key * WINDOW;

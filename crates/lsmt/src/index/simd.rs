@@ -16,7 +16,7 @@ pub enum Simd {
     /// 256-bit registers: 16 keys in four comparisons, 8 segments in two.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Whatever the compiler makes of plain Rust.
+    /// The instructions that the compiler makes of plain Rust.
     Portable,
 }
 
@@ -36,7 +36,7 @@ impl Simd {
         Self::ALL.iter().copied().find(|simd| simd.is_available()).unwrap_or(Self::Portable)
     }
 
-    /// Whether this CPU has them.
+    /// `true` if this CPU has them.
     #[must_use]
     pub fn is_available(self) -> bool {
         match self {
@@ -67,7 +67,7 @@ impl Simd {
     }
 }
 
-/// Whether `a <= b`, as 1 or 0, for numbers below 2^63: the sign of a difference, which every vector
+/// The comparison `a <= b`, as 1 or 0, for numbers below 2^63: the sign of a difference, which every vector
 /// instruction set has, where comparing 64-bit numbers is missing from SSE2.
 #[inline(always)]
 fn at_most(a: u64, b: u64) -> u64 {
@@ -131,7 +131,7 @@ mod x86 {
             |keys, start| {
                 let next = _mm256_set1_epi64x(start as i64 + 1);
                 let [a, b, c, d] = load_avx2(keys).map(|keys| _mm256_cmpgt_epi64(next, keys));
-                // A key's 64 equal bits are packed to 16, in whatever order, which are two bits of the mask.
+                // A key's 64 equal bits are packed to 16, in any order, which are two bits of the mask.
                 let packed = _mm256_packs_epi32(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
                 _mm256_movemask_epi8(packed).count_ones() as usize / 2
             },
@@ -174,7 +174,7 @@ mod x86 {
         }
     }
 
-    /// What may be loaded into registers as it is.
+    /// A type that may be loaded into registers as it is.
     ///
     /// # Safety
     /// The type is 128 bytes long, all of them initialised.

@@ -52,7 +52,7 @@ fn compare(segments: &[Segment], starts: &(impl Iterator<Item = u64> + Clone)) {
     }
 }
 
-/// The sectors where an answer can change, and their neighbours.
+/// The sectors at which an answer can change, and their neighbours.
 fn edges(segments: &[Segment]) -> impl Iterator<Item = u64> + Clone {
     let of = |segment: &Segment| [segment.offset(), segment.end()];
     let near = |edge: u64| [edge.saturating_sub(1), edge, edge + 1];

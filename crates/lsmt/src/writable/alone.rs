@@ -2,7 +2,7 @@
 
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 
-/// A base of so many bytes, of which nothing is known: zeros above it have something to hide.
+/// A base of this number of bytes, whose content is not known: zeros above it have something to hide.
 pub(super) struct Unknown(pub(super) u64);
 
 impl BlockDevice for Unknown {

@@ -64,7 +64,8 @@ struct Batch {
     entries: Vec<Entry>,
 }
 
-/// A range of the disk, what it has to be still, and the sector of the batch where its data is; none for zeros.
+/// A range of the disk, the content that it must still have, and the sector of the batch where its data is; none
+/// for zeros.
 struct Entry {
     expected: Piece,
     place: Option<u64>,
@@ -149,7 +150,7 @@ impl WritableDisk {
         Ok(ended)
     }
 
-    /// Copies the next runs of data from `position` on; where they end, unless at the end of the disk.
+    /// Copies the next runs of data from `position` on. Returns their end too, unless it is the end of the disk.
     fn next_runs(&self, position: u64) -> (Arc<Pair>, Vec<Piece>, Option<u64>) {
         let view = self.view();
         let mut pieces = Vec::with_capacity(LOOK_AT_ONCE);
@@ -169,7 +170,7 @@ impl WritableDisk {
         (Arc::clone(&view.generation.active), pieces, end)
     }
 
-    /// Moves a batch out of the frozen pairs; when nothing is seen of them any more, drops them. Returns whether it did
+    /// Moves a batch out of the frozen pairs; once upper pairs hide all of them, drops them. Returns whether it did
     /// anything.
     pub(super) fn absorb(&self, collector: &mut Collector) -> Result<bool> {
         let _brief = self.brief();
@@ -193,7 +194,7 @@ impl WritableDisk {
         self.declare_dead(collector, &generation.frozen, from, reached);
         collector.pass.absorbed = reached;
         if reached >= end {
-            // What hides them must be durable before they go.
+            // The data that hides them must be durable before they go.
             self.flush_with(&mut super::lock(&self.flusher))?;
             let before: u64 = generation.frozen.iter().map(|frozen| frozen.pair.file_bytes()).sum();
             self.replace_lower(Vec::new(), None)?;
@@ -205,7 +206,7 @@ impl WritableDisk {
         Ok(true)
     }
 
-    /// Reads into `batch` what is seen of `levels` in `range`; returns where it stopped.
+    /// Reads into `batch` the visible data of `levels` in `range`; returns the place at which it stopped.
     fn gather(
         &self,
         generation: &Generation,
@@ -246,7 +247,7 @@ impl WritableDisk {
         }
     }
 
-    /// The data of frozen pairs in `[from, reached)` of the disk is hidden by the active pair.
+    /// Declares the data of frozen pairs in `[from, reached)` of the disk dead, because the active pair hides it.
     fn declare_dead(&self, collector: &mut Collector, frozen: &[Arc<Frozen>], from: u64, reached: u64) {
         let mut dead = Vec::new();
         for level in frozen {
@@ -262,8 +263,8 @@ impl WritableDisk {
         self.view_mut().dying.append(&mut dead);
     }
 
-    /// Writes a batch, and enters it where the disk still is what it was. Returns `false` where the pair that it was
-    /// made for takes nothing more, or where a commit has set runs aside: holes above these say nothing.
+    /// Writes a batch, and enters it wherever the disk is unchanged. Returns `false` if the pair that it was
+    /// made for takes nothing more, or if a commit has set runs aside: holes above these prove nothing.
     fn enter_batch(&self, batch: &Batch) -> Result<bool> {
         let Batch { to, buffer, entries } = batch;
         if entries.is_empty() {
@@ -310,7 +311,7 @@ impl WritableDisk {
         Ok(is_active)
     }
 
-    /// Appends to the data file of `pair`, and remembers what no write can use any more.
+    /// Appends to the data file of `pair`, and remembers the bytes that no write can use any more.
     pub(super) fn append(&self, pair: &Pair, data: &[u8]) -> Result<u64> {
         pair.append(data).map_err(|(error, lost)| {
             super::lock(&self.ready).extend(lost);
@@ -319,8 +320,8 @@ impl WritableDisk {
     }
 }
 
-/// The parts of a run that are in blocks with dead sectors, as `is_sparse` has it: all of a short run, otherwise what
-/// is in its first and its last block. No others can have any.
+/// The parts of a run that are in blocks with dead sectors, as `is_sparse` tells: all of a short run, otherwise the
+/// parts in its first and its last block. No other block can have any.
 fn sparse_parts(piece: Piece, is_sparse: impl Fn(u64) -> bool) -> [Option<Piece>; 2] {
     let What::Data(first) = piece.what else { return [None; 2] };
     let last = first + piece.len() - 1;

@@ -1,14 +1,15 @@
 //! The bound on the map in memory: where there are too many runs, those of a window are made one.
 //!
-//! All of a window, a few hundred kilobytes of the disk, is read from its first run to its last, holes included, which
-//! show what is below, and written as one run. Windows with eight runs or more come first, then those with four, then
-//! two. So no disk has more runs than [`runs_max`] and a quarter, of some 50 bytes each, at the price of data that is
-//! copied up from the base: only a disk of very many scattered small writes pays it. How much that may be is bounded,
-//! too (`copied_up.rs`): beyond it, or where the base cannot be read, writes that make more runs are refused.
-//! Up to twice as many more are there while a commit goes on, which keeps those of its start.
+//! All of a window, a few hundred kilobytes of the disk, is read from its first run to its last and written as one
+//! run. This includes its holes, which show the levels below. Windows with eight runs or more come first, then
+//! those with four, then two. So no disk has more runs than [`runs_max`] and a quarter, of some 50 bytes each, at
+//! the price of data that is copied up from the base: only a disk of very many scattered small writes pays it. The
+//! amount of copied data is bounded, too (`copied_up.rs`): beyond the bound, or if the base cannot be read, writes
+//! that make more runs are refused. While a commit goes on, which keeps the runs of its start, there may be up to
+//! twice that number in addition.
 //!
-//! What of the base is not on this host is noted (`lack.rs`). The owner of the disk brings it while the pass goes on
-//! elsewhere, and it is merged as soon as it has come.
+//! Bytes of the base that are not on this host are noted (`lack.rs`). The owner of the disk brings it while the
+//! pass goes on elsewhere, and it is merged as soon as it has come.
 
 use super::WritableDisk;
 use super::collector::Collector;
@@ -35,7 +36,7 @@ pub(super) fn runs_max(limits: &Limits, size: u64) -> u64 {
     limits.runs.unwrap_or_else(|| (size >> 16).max(1 << 18))
 }
 
-/// Sectors of a window: so many that two runs in each are half of [`runs_max`].
+/// Sectors of a window: with two runs in each window, the disk has half of [`runs_max`].
 fn window_sectors(limits: &Limits, size: u64) -> u64 {
     let bytes = size.div_ceil((runs_max(limits, size) / 4).max(1));
     bytes.next_power_of_two().max(64 << 10) / SECTOR_SIZE
@@ -47,7 +48,7 @@ struct Window {
     end: u64,
     /// The runs that it had when it was read.
     pieces: Vec<Piece>,
-    /// The place of its bytes in what was read, in sectors; `None` if all are zeros.
+    /// The place of its bytes in the buffer that was read, in sectors; `None` if all are zeros.
     place: Option<u64>,
 }
 
@@ -62,7 +63,7 @@ impl Window {
         Some(Self { start, end, pieces, place: None })
     }
 
-    /// The parts that show what is below.
+    /// The parts that show the levels below.
     fn holes(&self) -> impl Iterator<Item = Piece> {
         self.pieces.iter().copied().filter(|piece| piece.what == What::Hole)
     }
@@ -76,8 +77,8 @@ impl Window {
         ByteRange::between(self.start * SECTOR_SIZE, self.end * SECTOR_SIZE)
     }
 
-    /// `false` if zeros were read as something else: they were written, and may be zeros again by now. Nothing
-    /// else can change and be the same again, because no place of the data file is used twice.
+    /// `false` if zeros were read as other bytes: they were written, and may be zeros again by now. No other
+    /// content can change and be the same again, because no place of the data file is used twice.
     #[expect(clippy::cast_possible_truncation, reason = "places in a window")]
     fn agrees_with(&self, bytes: &[u8]) -> bool {
         let zeros = self.pieces.iter().filter(|piece| piece.what == What::Zero);
@@ -105,7 +106,7 @@ impl Batch {
 /// The result of reading a window.
 enum Read {
     Done,
-    /// It was written to meanwhile, and stays as it is.
+    /// The window was written to meanwhile, and stays as it is.
     Changed,
     /// Bytes of the base are not on this host.
     Absent(String),
@@ -143,7 +144,7 @@ impl WritableDisk {
                     }
                 }
                 Read::Unmerged(why) => {
-                    // Others take as much. Once something is discarded, another pass begins.
+                    // Other windows take as much space. Once something is discarded, another pass begins.
                     ended = matches!(why, Unmerged::Full);
                     pass.unmerged = Some(why);
                 }
@@ -183,7 +184,7 @@ impl WritableDisk {
                 Read::Done
             }
             Err(error) if error.kind() == ErrorKind::Absent => Read::Absent(error.to_string()),
-            // What cannot be read stays in pieces.
+            // A window that cannot be read stays in pieces.
             Err(error) => Read::Unmerged(Unmerged::Unreadable(error.to_string())),
         };
         if matches!(read, Read::Done) {
@@ -194,7 +195,7 @@ impl WritableDisk {
         read
     }
 
-    /// `true` if so many bytes of copies fit below [`Limits::max`], where clients would be admitted as well.
+    /// `true` if `bytes` bytes of copies fit below [`Limits::max`], where clients would be admitted as well.
     fn has_room_for_copy(&self, bytes: u64) -> bool {
         let view = self.view();
         let (limits, space) = (&view.limits, self.space_of(&view));
@@ -202,14 +203,14 @@ impl WritableDisk {
             && limits.max.is_none_or(|max| space.files() + bytes <= max - limits.slack() / 8)
     }
 
-    /// The runs of a range that was a window, where there are several still.
+    /// The runs of a range that was a window, if there are still several.
     fn window_of(&self, range: ByteRange) -> Option<Window> {
         let view = self.view();
         let pieces = view.runs.pieces(range.offset() / SECTOR_SIZE, range.end() / SECTOR_SIZE);
         Window::of(pieces.collect()).filter(|window| window.pieces.len() > 1)
     }
 
-    /// The next window from `position` on whose runs are worth merging, and where to go on: at `u64::MAX` at the end.
+    /// The next window from `position` on whose runs are worth merging, and the place to go on: `u64::MAX` at the end.
     fn next_window(&self, position: u64, least: u64) -> (Option<Window>, u64) {
         let view = self.view();
         let (sectors, size) = (window_sectors(&view.limits, view.size), view.size / SECTOR_SIZE);
@@ -254,7 +255,7 @@ impl WritableDisk {
             let Window { start, end, pieces, place } = window;
             let mut view = self.view_mut();
             let is_active = Arc::ptr_eq(&view.generation.active, to);
-            // Holes show the base and frozen pairs, which a change of these runs would tell of.
+            // Holes show the base and frozen pairs, whose changes would change these runs, too.
             let same = is_active && view.runs.pieces(*start, *end).eq(pieces.iter().copied());
             let place = place.map(|place| moffset + place);
             if same {

@@ -15,14 +15,14 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 /// Bytes that garbage collection copies at once.
 const COPY_CHUNK: usize = 1 << 20;
 
-/// What a writable disk takes and what of it is live, in bytes.
+/// The space of a writable disk and its live part, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// All its data and index files.
     pub file_bytes: u64,
     /// Data that is still read.
     pub live_bytes: u64,
-    /// Data that was overwritten or discarded: what collecting would give back, index records apart.
+    /// Data that was overwritten or discarded, which collecting would give back. Index records do not count.
     pub garbage_bytes: u64,
     /// Pairs, the active one included.
     pub pairs: usize,
@@ -30,7 +30,7 @@ pub struct Usage {
     pub runs: usize,
 }
 
-/// What garbage collection has done.
+/// The results of garbage collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Bytes of data that were copied because they are live.
@@ -40,7 +40,7 @@ pub struct Collected {
 }
 
 impl WritableDisk {
-    /// What the disk takes, for deciding when to collect. Walks the runs of all frozen pairs.
+    /// The space that the disk takes, for deciding when to collect. Walks the runs of all frozen pairs.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let (generation, mut live, runs) = {
@@ -62,8 +62,8 @@ impl WritableDisk {
         }
     }
 
-    /// Rewrites what is live and gives the rest of the space back, while reads and writes go on. It
-    /// needs room for the live data while it runs; where that is not to be had, or anything else fails,
+    /// Rewrites live data and gives the rest of the space back, while reads and writes go on. It
+    /// needs room for the live data while it runs; if there is none, or anything else fails,
     /// the disk stays as it was.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl WritableDisk {
         }
         let number = self.take_number();
         let (copied, pair) = self.replace_by_copy(number).inspect_err(|_| {
-            // Where the state is in doubt it may name the copy.
+            // If the state is in doubt it may name the copy.
             if self.check_usable().is_ok() {
                 pair::remove_files(&*self.directory, number);
             }
@@ -98,7 +98,7 @@ impl WritableDisk {
         Ok(Collected { copied_bytes: copied, reclaimed_bytes })
     }
 
-    /// Copies what is live of the frozen pairs into pair `number`, and puts that in their place.
+    /// Copies the live data of the frozen pairs into pair `number`, and puts that pair in their place.
     fn replace_by_copy(&self, number: u64) -> Result<(u64, Option<Arc<Frozen>>)> {
         let generation = self.generation();
         let pair = Pair::create(&*self.directory, &lock(&self.state).clone(), number)?;
@@ -111,7 +111,7 @@ impl WritableDisk {
         })?;
         let (segments, copied) = copy.finish()?;
         self.directory.sync()?;
-        // What was left out because the active pair hides it must stay hidden after a crash.
+        // Data that was left out because the active pair hides it must stay hidden after a crash.
         self.flush()?;
         let runs: RunMap = segments.into_iter().collect();
         let kept = (!runs.is_empty()).then(|| Arc::new(Frozen { pair: Arc::new(pair), runs }));
@@ -198,8 +198,8 @@ impl WritableDisk {
         old.log().unwritten.extend(pending);
     }
 
-    /// Gives `visit` what is seen of the frozen runs: what no upper ones and not the active pair's hide. Where a
-    /// commit sets runs aside meanwhile, some that they hide are given as well, which does no harm.
+    /// Calls `visit` with the visible parts of the frozen runs: those that neither upper ones nor the active pair's
+    /// hide. While a commit sets runs aside, it also gets some parts that those runs hide, which does no harm.
     fn visit_live(
         &self,
         generation: &Generation,
@@ -219,7 +219,7 @@ impl WritableDisk {
         })
     }
 
-    /// Only one copy or commit at a time. The collector's own short steps are waited for.
+    /// Takes the lock that lets only one copy or commit go on at a time. Waits for the collector's own short steps.
     pub(super) fn maintain(&self) -> Result<MutexGuard<'_, Maintenance>> {
         loop {
             let is_brief = self.brief.load(Ordering::SeqCst) > 0;
@@ -244,7 +244,7 @@ impl WritableDisk {
         }
     }
 
-    /// Says, as long as the result lives, that the collector may hold `maintenance`, and not for long.
+    /// Announces, as long as the result lives, that the collector may hold `maintenance` for a short time.
     pub(super) fn brief(&self) -> Brief<'_> {
         self.brief.fetch_add(1, Ordering::SeqCst);
         Brief(&self.brief)
@@ -265,7 +265,7 @@ struct Copy<'a> {
     to: &'a Pair,
     /// Data of the last runs that is not in the file yet.
     buffer: Vec<u8>,
-    /// Sector of the file where the next data goes.
+    /// Sector of the file for the next data.
     data_end: u64,
     segments: Vec<Segment>,
 }
@@ -299,7 +299,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Keeps what of a zeroed run hides something of the base.
+    /// Keeps the parts of a zeroed run that hide something of the base.
     fn zeroes(&mut self, piece: Piece, base: Option<&dyn BlockDevice>) -> Result<()> {
         let Some(base) = base else { return Ok(()) };
         let (mut start, end) = (piece.start, piece.end.min(base.size().div_ceil(SECTOR_SIZE)));

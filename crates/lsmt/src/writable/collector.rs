@@ -5,22 +5,22 @@
 //! ```text
 //! a write or discard covers the last run that names it      View::dying, under the view's lock
 //! a flush brings the record that did so into the log        `ready`
-//! nobody reads who may have looked it up before             `retired`: all older generations are gone
+//! no reader is left that may have looked it up before             `retired`: all older generations are gone
 //! its block is dead as a whole                              DeadMap
 //! punched
 //! ```
 //!
 //! *Crashes.* Recovery replays the records that were synced and perhaps those of one group more. A sector gets on the
-//! list only when the record that killed it was synced, so no state that a crash leaves names it. Whether the hole
-//! itself outlives the crash does not matter.
+//! list only when the record that killed it was synced, so no state that a crash leaves names it. It does not
+//! matter if the hole itself outlives the crash.
 //!
 //! *Readers* take a generation along with the places that they looked up. To retire sectors, the generation is replaced
 //! by one that is the same but for its number. A reader that comes later finds places that are not dead; the ones
 //! before it are gone when no generation with a lower number is left ([`Alive`]). Nothing is added to the way of a
 //! read.
 //!
-//! *Commits* read for long. A commit says at its start how far the data file of each pair goes; what dies in front of
-//! that is *held* until no commit is left.
+//! *Commits* read for long. A commit notes at its start the end of the data file of each pair; a sector that dies
+//! before that is *held* until no commit is left.
 //!
 //! *Evacuation* reads live sectors of a block, writes them at the end of the file and then, under the view's lock,
 //! enters the new place for those that are still at the old one: an ordinary write that loses against any other. The
@@ -66,23 +66,23 @@ pub(super) struct Collector {
     failed: Vec<FileRange>,
     /// The cause for which punching has failed in this step.
     failure: Option<Error>,
-    /// The last failure of a step that a writer did, to be told by the next one of the collector's thread.
+    /// The last failure of a step that a writer did, which the next step of the collector's thread reports.
     untold: Option<Error>,
     /// Pairs that are not punched: of other programs, or with sectors that are named twice.
     pub(super) shared: BTreeSet<u64>,
 }
 
-/// Commits that go on, and what they read.
+/// Commits that go on, and the data that they read.
 #[derive(Default)]
 pub(super) struct Commits {
     pub(super) count: usize,
-    /// The pairs that there were when the last one started, and where their data files ended then. One that is there
-    /// still and that an earlier commit reads is among them.
+    /// The pairs that existed when the last commit started, with the ends of their data files at that time. A pair
+    /// that still exists and that an earlier commit reads is among them.
     pub(super) read: Vec<(u64, u64)>,
 }
 
 impl Commits {
-    /// `true` if a commit may still read what is at `range`.
+    /// `true` if a commit may still read the data at `range`.
     fn reads(&self, range: FileRange) -> bool {
         self.count > 0 && self.read.iter().any(|(pair, end)| *pair == range.pair && range.start < *end)
     }
@@ -125,7 +125,7 @@ impl Collector {
         new
     }
 
-    /// `true` once everything is punched that was dead when the disk was opened.
+    /// `true` once all sectors are punched that were dead when the disk was opened.
     #[cfg(test)]
     pub(super) fn is_swept(&self) -> bool {
         self.sweep.is_empty()
@@ -158,7 +158,7 @@ impl Collector {
         self.failure = Some(error);
     }
 
-    /// Has what could not be punched tried again; returns whether there is any, and it did not fail just now.
+    /// Makes the collector try failed ranges again. Returns whether there are any and none failed just now.
     fn retry(&mut self, generation: &Generation) -> bool {
         if self.failure.is_some() || self.failed.is_empty() {
             return false;
@@ -184,7 +184,7 @@ impl WritableDisk {
     /// Returns `false` where there is nothing to do for this `load` at present.
     ///
     /// # Errors
-    /// What the files report. The disk goes on as it was; what could not be done is tried again later.
+    /// Errors of the files. The disk goes on as it was; the failed part is tried again later.
     pub fn collect(&self, load: Load) -> Result<bool> {
         let mut collector = match self.collector.try_lock() {
             Ok(collector) => collector,
@@ -195,12 +195,12 @@ impl WritableDisk {
         collector.take_failure().or_else(|| collector.untold.take()).map_or(Ok(worked), Err)
     }
 
-    /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and why.
+    /// Does a step. Holes that could not be punched are no error of it: the collector remembers them and the reason.
     pub(super) fn step(&self, collector: &mut Collector, load: Load) -> Result<bool> {
         self.check_usable()?;
         collector.begin_step();
         let settled = self.settle(collector);
-        // Where that fails it is tried again by the next step.
+        // If that fails, the next step tries again.
         let _ = self.note_copied_up();
         let _ = self.note_grown_logs(load);
         let facts = self.facts(collector, load);
@@ -256,7 +256,7 @@ impl WritableDisk {
         moved
     }
 
-    /// Enters sectors that nobody reads any more, but for commits; punches large ranges.
+    /// Enters sectors that only commits may still read; punches large ranges.
     fn release(&self, collector: &mut Collector, extents: Vec<FileRange>) {
         let generation = self.generation();
         for extent in extents {
@@ -282,7 +282,7 @@ impl WritableDisk {
         collector.dead.retain(|number, _| numbers.contains(number));
     }
 
-    /// Punches what was dead when the disk was opened.
+    /// Punches the sectors that were dead when the disk was opened.
     fn sweep(&self, collector: &mut Collector) -> bool {
         if collector.sweep.is_empty() || !collector.can_punch {
             return false;
@@ -371,7 +371,7 @@ impl WritableDisk {
         let ready = space::sectors(&lock(&self.ready));
         let no_commit = lock(&self.commits).count == 0;
         let may_absorb = frozen && !set_aside && no_commit && {
-            // Told first: whoever else wants it waits for this look instead of giving up.
+            // Announced first: another thread that wants the lock waits for this look instead of giving up.
             let _brief = self.brief();
             self.try_maintain().is_some_and(|it| it.awaiting.is_none())
         };

@@ -1,4 +1,4 @@
-//! Writing what the pairs hold as a sealed layer.
+//! Writing the content of the pairs as a sealed layer.
 
 use super::WritableDisk;
 use super::pair::Pair;
@@ -13,27 +13,27 @@ use std::sync::Arc;
 const COPY_CHUNK: u64 = 1 << 20;
 
 impl WritableDisk {
-    /// Writes what the disk has over its base as a sealed layer, as of one moment, while reads and writes go on.
-    /// The disk stays as it is; nobody waits for this, and any number of commits may follow each other or go on
-    /// at once, also beside garbage collection. The virtual size in `meta` is set to the disk's.
+    /// Writes the disk's changes to its base as a sealed layer, as of one moment, while reads and writes go on.
+    /// The disk stays as it is; no reader or writer waits for this, and any number of commits may follow each other
+    /// or go on at once, also beside garbage collection. The virtual size in `meta` is set to the disk's.
     ///
     /// # Errors
-    /// What flushing, reading and `out` report.
+    /// Errors of flushing, of reading and of `out`.
     pub fn commit<W: Write>(&self, out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
         self.flush()?;
-        // What the data files hold stays where it is as long as there is the snapshot.
+        // The data files keep their content in place as long as the snapshot exists.
         let snapshot = self.snapshot();
         write_layer(&snapshot.levels, out, LayerMeta { virtual_size: snapshot.size, ..meta })
     }
 
     /// Puts a new pair on top and writes everything below it as a sealed layer, while reads and writes go on.
-    /// When the caller has made that layer part of its image, he says so with
+    /// Once the caller has made that layer part of its image, it reports that with
     /// [`replace_frozen`](Self::replace_frozen); until then, or until
     /// [`abandon_commit`](Self::abandon_commit), no garbage is collected. Calling it again starts over and includes
-    /// what was written since.
+    /// the writes since then.
     ///
-    /// The layer has the disk's size. Where the disk has grown past its base, it does not hide what the base's
-    /// layers may hold past the base's own size; see [`replace_frozen`](Self::replace_frozen).
+    /// The layer has the disk's size. If the disk has grown past its base, the layer does not hide data that the
+    /// base's layers may hold past the base's own size; see [`replace_frozen`](Self::replace_frozen).
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] while a collection or another commit is going on.
@@ -51,9 +51,9 @@ impl WritableDisk {
         Ok(written)
     }
 
-    /// Ends a [`stack_and_commit`](Self::stack_and_commit): `base`, the old one with the committed layer on top, takes
-    /// the place of the old base and of the pairs that were committed. `parent` names it from now on; a
-    /// crash leaves either the old state or the new one, so both must be there to be opened.
+    /// Ends a [`stack_and_commit`](Self::stack_and_commit): `base`, the old base with the committed layer on top,
+    /// takes the place of the old base and of the pairs that were committed. `parent` names it from now on. A crash
+    /// leaves either the old state or the new one, so both must be there to be opened.
     ///
     /// A disk that has grown past its base reads as zeros there, whatever the layers of the base hold past the
     /// size that its topmost layer gave it. With the committed layer on top the stack has the disk's size, and such
@@ -93,7 +93,7 @@ impl WritableDisk {
     }
 }
 
-/// Writes what `levels`, topmost first, hold together as a layer.
+/// Writes the merged content of `levels`, topmost first, as a layer.
 fn write_layer<W: Write>(levels: &[Arc<Frozen>], out: W, meta: LayerMeta) -> Result<(W, LayerSummary)> {
     let runs: Vec<_> = levels.iter().map(|level| &level.runs).collect();
     let end = runs.iter().map(|runs| runs.end()).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! The blocks that merging runs copied up from the base, and that no client has written over since.
 //!
-//! They are kept in memory, a bit for each block of 4 KiB. What they come to is noted in `state.json` now and then, and
-//! is all that is known of them when the disk is opened again.
+//! They are kept in memory, a bit for each block of 4 KiB. Their sum is noted in `state.json` now and then, and
+//! only that sum is known when the disk is opened again.
 
 use super::space::BLOCK_SECTORS;
 use super::state::State;
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Bytes of a block.
 const BLOCK: u64 = BLOCK_SECTORS * SECTOR_SIZE;
 
-/// Bytes by which what is noted may be wrong.
+/// Bytes by which the noted sum may be wrong.
 const NOTED_WITHIN: u64 = 16 << 20;
 
 /// Blocks that were copied up.
@@ -24,12 +24,12 @@ pub(super) struct CopiedUp {
     blocks: u64,
     /// Bytes that were copied up before the disk was opened, wherever they are.
     before: u64,
-    /// Bytes that `state.json` tells of.
+    /// Bytes that `state.json` records.
     noted: u64,
 }
 
 impl CopiedUp {
-    /// The blocks of a disk that is opened, of which no more is known than what they come to.
+    /// The blocks of a disk that is opened, of which only the sum in bytes is known.
     pub(super) fn noted(bytes: u64) -> Self {
         Self { before: bytes, noted: bytes, ..Self::default() }
     }
@@ -39,7 +39,7 @@ impl CopiedUp {
         self.blocks * BLOCK + self.before
     }
 
-    /// The sectors `[start, end)` were copied up: so is every block that has some of them.
+    /// Notes that the sectors `[start, end)` were copied up, and with them every block that has some of them.
     pub(super) fn add(&mut self, start: u64, end: u64) {
         for (cell, bits) in cells(start / BLOCK_SECTORS, end.div_ceil(BLOCK_SECTORS)) {
             let found = self.cells.entry(cell).or_default();
@@ -48,7 +48,7 @@ impl CopiedUp {
         }
     }
 
-    /// A client has written or discarded the sectors `[start, end)`: no block that lies within is a copy any more.
+    /// Notes that a client has written or discarded the sectors `[start, end)`: no block within is a copy any more.
     pub(super) fn remove(&mut self, start: u64, end: u64) {
         if self.cells.is_empty() {
             return;
@@ -63,7 +63,7 @@ impl CopiedUp {
         }
     }
 
-    /// No more can have been copied up than there is.
+    /// Limits the sum to the `live` bytes: no more can have been copied up than there is.
     fn cut_to(&mut self, live: u64) {
         self.before = self.before.min(live.saturating_sub(self.blocks * BLOCK));
     }
@@ -78,8 +78,8 @@ fn cells(start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
 }
 
 impl View {
-    /// Bytes that merging may copy up still: with what it has copied, no more than [`Limits::copied_up`], or than what
-    /// clients wrote, `live` being both.
+    /// Bytes that merging may still copy up. With the bytes that it has copied, they are at most
+    /// [`Limits::copied_up`], or at most the bytes that clients wrote. `live` is the sum of both.
     ///
     /// [`Limits::copied_up`]: super::Limits::copied_up
     pub(super) fn copy_room(&self, live: u64) -> u64 {
@@ -89,7 +89,7 @@ impl View {
 }
 
 impl WritableDisk {
-    /// Notes in `state.json` how much was copied up, where that has changed by much.
+    /// Notes in `state.json` the bytes that were copied up, if that has changed by [`NOTED_WITHIN`] or more.
     pub(super) fn note_copied_up(&self) -> Result<()> {
         let has_changed = |view: &View| {
             let copied = &view.copied_up;

@@ -1,16 +1,17 @@
 //! The data file of a pair, with writers that do not wait for its holes.
 //!
 //! A file system keeps writers out of a file while it makes a hole in it. On ext4 a hole may wait for a commit of the
-//! journal, and where clients flush all the time there is always one: milliseconds for each hole. So what is written
-//! while a hole is made is *kept*: it stays in memory, where reads find it, and goes to its place in the file once the
-//! hole is there. A flush writes what is kept before it syncs the file, so that it waits in the place of the writers.
+//! journal, and while clients flush all the time there always is one: milliseconds for each hole. So data that is
+//! written while a hole is made is *kept*: it stays in memory, where reads find it, and goes to its place in the
+//! file once the hole is there. A flush writes the kept data before it syncs the file, so that the flush waits
+//! instead of the writers.
 //!
 //! A kept write that the file system has no room for stays in memory, and flushes fail until there is room. Nothing is
 //! lost by that: a write was never durable before its flush.
 //!
-//! Nothing is written over a hole that was made of its place meanwhile. What clients write over dies for good with a
-//! flush, which writes first what is kept. Only a write that finds its pair frozen dies without one, and the file of
-//! such a pair goes as a whole.
+//! No kept data is written over a hole that was made in its place meanwhile. Data that clients overwrite dies for
+//! good with a flush, which first writes the kept data. Only a write that finds its pair frozen dies without a
+//! flush, and the file of such a pair goes as a whole.
 
 use super::files::LogFile;
 use super::lock;
@@ -78,7 +79,7 @@ impl DataFile {
         Self { file, is_involved: AtomicBool::new(false), kept: Mutex::default() }
     }
 
-    /// The file itself, for what is never kept.
+    /// The file itself, for data that is never kept.
     pub(super) fn file(&self) -> &dyn LogFile {
         &*self.file
     }
@@ -115,7 +116,7 @@ impl DataFile {
         if reached < end { self.file.read_at(&mut buf[place(offset, reached)..], reached) } else { Ok(()) }
     }
 
-    /// Makes a hole of `len` bytes at `offset`, as [`LogFile::punch`] does; nobody reads these any more.
+    /// Makes a hole of `len` bytes at `offset`, as [`LogFile::punch`] does; no reader reads these any more.
     pub(super) fn punch(&self, offset: u64, len: u64) -> Result<bool> {
         {
             let mut kept = lock(&self.kept);
@@ -124,12 +125,12 @@ impl DataFile {
         }
         let punched = self.file.punch(offset, len);
         lock(&self.kept).holes -= 1;
-        // What cannot be written stays, and flushes say so.
+        // Data that cannot be written stays, and flushes report it.
         let _ = self.write_kept();
         punched
     }
 
-    /// Writes to the file what was kept before the call.
+    /// Writes the data that was kept before the call to the file.
     pub(super) fn write_kept(&self) -> Result<()> {
         if !self.is_involved.load(Ordering::Acquire) {
             return Ok(());
@@ -165,7 +166,7 @@ impl DataFile {
         kept.bytes
     }
 
-    /// Makes what is in the file durable.
+    /// Makes the content of the file durable.
     pub(super) fn sync(&self) -> Result<()> {
         self.file.sync()
     }

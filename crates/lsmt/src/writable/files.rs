@@ -1,8 +1,8 @@
 //! The directory that a writable disk lives in, behind two small traits.
 //!
-//! Everything that can be lost or torn by a crash goes through here, so that the tests can put a
-//! simulated directory in the place of the real one. What the traits promise is what POSIX does, no more: a
-//! write is durable after [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
+//! Everything that a crash can lose or tear goes through this module, so that the tests can put a simulated
+//! directory in the place of the real one. The traits promise what POSIX does, no more: a write is durable after
+//! [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
 use super::BASE_DIR;
 use super::state::STATE_NEW;
@@ -20,7 +20,7 @@ pub(super) const LOCK: &str = "lock";
 
 /// A flat directory of files.
 pub(super) trait Directory: Send + Sync {
-    /// What to call it in messages.
+    /// The name of the directory in messages.
     fn name(&self) -> String;
 
     /// Creates an empty file, or empties the one of that name.
@@ -33,7 +33,7 @@ pub(super) trait Directory: Send + Sync {
     /// [`ErrorKind::Io`] changed nothing.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
 
-    /// Removes a name; the file lives on for those who have it open.
+    /// Removes a name; the file lives on for processes that have it open.
     fn remove(&self, name: &str) -> Result<()>;
 
     /// The names of all files.
@@ -73,11 +73,11 @@ fn like() -> Like {
 
 /// A directory of the file system, locked for this process.
 ///
-/// Nobody else can exchange what is in it: it belongs to this user or to root, and is closed to others. What another
-/// user put there while it was open to everybody is not followed.
+/// No other user can exchange its content: it belongs to this user or to root, and is closed to others. A symbolic
+/// link that another user put there while it was open to all users is not followed.
 pub(super) struct RealDirectory {
     dir: GuardedDir,
-    /// Closing it gives the lock back; none where the directory is only looked at.
+    /// The lock file; closing it gives the lock back. `None` if the directory is only looked at.
     lock: Option<File>,
 }
 
@@ -109,7 +109,7 @@ impl RealDirectory {
                 .about(path.display())
         };
         match lock.try_lock() {
-            // Whoever made the directory and failed has removed the lock file: the next lock is on another one.
+            // A process that made the directory and failed has removed the lock file: the next lock is on another one.
             Ok(()) if !is_still(&lock, &lock_path).map_err(failed("cannot look at its lock file"))? => {
                 Err(in_use())
             }
@@ -126,7 +126,7 @@ impl RealDirectory {
         Ok(Self { dir, lock: None })
     }
 
-    /// Takes from other users what they may do with a directory that an earlier version made.
+    /// Removes other users' permissions on a directory that an earlier version made.
     pub(super) fn close_to_others(&self) -> Result<()> {
         let path = self.dir.path();
         if private::close(self.dir.handle()).map_err(|e| private::not_closed(path, e))? {
@@ -187,7 +187,7 @@ impl Directory for RealDirectory {
     }
 }
 
-/// Refuses to create a disk over one that exists. What an interrupted creation left behind holds no data.
+/// Refuses to create a disk over one that exists. Files that an interrupted creation left behind hold no data.
 pub(super) fn refuse_content(directory: &dyn Directory) -> Result<()> {
     let conflict = |name: &str| {
         Err(Error::new(ErrorKind::Conflict, format!("it holds something already ({name})"))

@@ -1,4 +1,5 @@
-//! The gate of writes: whoever would go beyond the bounds of the directory waits for the collector, or does its steps.
+//! The gate of writes: a writer that would go beyond the bounds of the directory waits for the collector, or does
+//! its steps.
 
 use super::WritableDisk;
 use super::coarsen::runs_max;
@@ -12,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// The longest time between two looks at what a writer waits for.
+/// The longest time between two looks at the condition that a writer waits for.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The longest time that a writer goes on trying what fails: some two seconds.
+/// The longest time for which a writer retries a failing step: some two seconds.
 const FAILING_MAX: Duration = Duration::from_secs(2);
 
 /// Writers that wait for space.
@@ -34,7 +35,7 @@ impl Gate {
         }
     }
 
-    /// Waits for a change, but not for long; returns the time that this took for sure.
+    /// Waits for a change, but not for long; returns the time that this took at least.
     fn wait(&self) -> Duration {
         let guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let (_guard, waited) = self.changed.wait_timeout(guard, LOOK).unwrap_or_else(PoisonError::into_inner);
@@ -45,9 +46,9 @@ impl Gate {
 /// Sums since the disk was opened, in bytes unless said otherwise.
 #[derive(Default)]
 pub(super) struct Counters {
-    /// Given back to the file system.
+    /// Bytes given back to the file system.
     pub(super) collected: AtomicU64,
-    /// Live data written again.
+    /// Bytes of live data written again.
     pub(super) copied: AtomicU64,
     /// Number of writes and discards of clients, in steps.
     pub(super) writes: AtomicU64,
@@ -57,7 +58,7 @@ pub(super) struct Counters {
     refused: AtomicU64,
 }
 
-/// The space of a writable disk, and what its collector did since the disk was opened.
+/// The space of a writable disk, and the work of its collector since the disk was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SpaceStatus {
     /// Bytes of data that is read.
@@ -80,7 +81,7 @@ pub struct SpaceStatus {
     pub writes: u64,
     /// Writes and discards that were refused because the disk is in too many pieces.
     pub refused_writes: u64,
-    /// The garbage in per cent of what makes writes wait.
+    /// The garbage in per cent of the amount that makes writes wait.
     pub garbage_percent: u64,
     /// Most bytes that the directory may take.
     pub max_bytes: Option<u64>,
@@ -117,14 +118,14 @@ impl Demand {
 /// The answer to a demand.
 enum Verdict<'a> {
     Admitted(Admitted<'a>),
-    /// Not now.
+    /// Refused for now: wait.
     Wait,
-    /// Not before something is discarded.
+    /// Refused until something is discarded.
     Refused(Error),
 }
 
 impl WritableDisk {
-    /// Sets other bounds. What is there already stays.
+    /// Sets other bounds. Data that is there already stays.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for less than [`Limits::MAX_LEAST`].
@@ -142,7 +143,7 @@ impl WritableDisk {
         self.view().limits
     }
 
-    /// The space that it takes, without reading a file.
+    /// The space that the disk takes, without reading a file.
     #[must_use]
     pub fn space(&self) -> SpaceStatus {
         let view = self.view();
@@ -168,7 +169,7 @@ impl WritableDisk {
         }
     }
 
-    /// Data of frozen pairs counts as live until it is absorbed, also where upper pairs hide it.
+    /// Data of frozen pairs counts as live until it is absorbed, even if upper pairs hide it.
     pub(super) fn space_of(&self, view: &View) -> Space {
         let generation = &view.generation;
         let frozen = generation.frozen.iter().map(|level| level.runs.data_sectors());
@@ -217,7 +218,7 @@ impl WritableDisk {
         if needs_merging(&view, demand) {
             return Verdict::Wait;
         }
-        // Reserved first, so that of many that come at once none is overlooked.
+        // Reserved first, so that none of many demands that come at once is overlooked.
         self.reserved.fetch_add(added, Ordering::Relaxed);
         let admitted = Admitted { reserved: &self.reserved, bytes: added };
         let with_others = self.space_of(&view);
@@ -252,7 +253,7 @@ impl WritableDisk {
             };
             let (worked, failed) = self.step_for_writer(&mut collector);
             if failed.is_some() && failing < FAILING_MAX.min(patience) {
-                // Later it may go well. It is no fault of this write.
+                // A later try may succeed. The failure is no fault of this write.
                 drop(collector);
                 failing += self.gate.wait();
                 continue;
@@ -276,15 +277,15 @@ impl WritableDisk {
             } else if self.limits().max.is_some() && demand.added > 0 {
                 return Err(full(&self.limits()));
             } else {
-                // All was given back that can be. Two frozen pairs that hide each other, say, may take more.
+                // Everything that can be given back was. Two frozen pairs that hide each other, say, may take more.
                 self.reserved.fetch_add(demand.added, Ordering::Relaxed);
                 return Ok(Admitted { reserved: &self.reserved, bytes: demand.added });
             }
         }
     }
 
-    /// Does a step of the collector for a writer that waits. What fails in it is left to be told to the collector's own
-    /// thread; the writer tries again.
+    /// Does a step of the collector for a writer that waits. The collector's own thread reports a failure of that
+    /// step later; the writer tries again.
     fn step_for_writer(&self, collector: &mut Collector) -> (bool, Option<Failed>) {
         match self.step(collector, Load::Pressed) {
             Ok(worked) => {

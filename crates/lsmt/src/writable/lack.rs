@@ -1,5 +1,5 @@
-//! The bytes of the base that merging runs needs and that are not on this host: noted by the collector, brought by the
-//! owner of the disk.
+//! The bytes of the base that merging runs needs and that are not on this host. The collector notes them, and the
+//! owner of the disk brings them.
 
 use super::WritableDisk;
 use headstart_block::{ByteRange, ByteSize, Error, ErrorKind};
@@ -12,14 +12,14 @@ const RANGES_MAX: usize = 64;
 pub(super) struct Lack {
     wanted: Vec<ByteRange>,
     underway: Vec<ByteRange>,
-    /// Those that have come and were not merged yet.
+    /// Ranges that have come and were not merged yet.
     arrived: Vec<ByteRange>,
-    /// The reason for which the last ones did not come; nothing is wanted until it is forgotten.
+    /// The reason for which the last ones did not come; no range is wanted until the failure is forgotten.
     failure: Option<String>,
 }
 
 impl Lack {
-    /// Notes a range that is not on this host; `false` where such ranges cannot be had at present.
+    /// Notes a range that is not on this host; `false` if such ranges cannot be brought at present.
     pub(super) fn note(&mut self, range: ByteRange) -> bool {
         if self.failure.is_some() {
             return false;
@@ -30,17 +30,17 @@ impl Lack {
         true
     }
 
-    /// `true` where no more can be noted before some have come.
+    /// `true` if no more ranges can be noted before some have come.
     pub(super) fn is_full(&self) -> bool {
         self.wanted.len() + self.underway.len() >= RANGES_MAX
     }
 
-    /// `true` while something is to come.
+    /// `true` while ranges are wanted or on their way.
     pub(super) fn is_waiting(&self) -> bool {
         !self.wanted.is_empty() || !self.underway.is_empty()
     }
 
-    /// `true` where something has come that was not merged yet.
+    /// `true` if a range has come that was not merged yet.
     pub(super) fn has_arrived(&self) -> bool {
         !self.arrived.is_empty()
     }
@@ -50,12 +50,12 @@ impl Lack {
         self.arrived.pop()
     }
 
-    /// The reason for which nothing comes.
+    /// The reason for which no range comes.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Takes what is wanted of a base that has the bytes `below`.
+    /// Takes the wanted parts of a base that has the bytes `below`.
     fn take(&mut self, below: ByteRange) -> Vec<ByteRange> {
         self.wanted.retain(|range| !range.intersect(below).is_empty());
         let taken = self.wanted.iter().map(|range| range.intersect(below)).collect();
@@ -76,22 +76,22 @@ impl Lack {
 }
 
 impl WritableDisk {
-    /// Takes the parts of the base that [`collect`](Self::collect) would have read, had they been on this host. Whoever
-    /// takes some says with [`absent_came`](Self::absent_came) what became of them.
+    /// Takes the parts of the base that [`collect`](Self::collect) would have read, had they been on this host. The
+    /// caller reports the outcome with [`absent_came`](Self::absent_came).
     #[must_use]
     pub fn take_absent(&self) -> Vec<ByteRange> {
         let size = self.generation().base.as_ref().map_or(0, |base| base.size());
         super::lock(&self.collector).pass.lack.take(ByteRange::between(0, size))
     }
 
-    /// Says that the parts that were taken have come, or why not. After a failure none are asked for until
-    /// [`retry_absent`](Self::retry_absent) says so.
+    /// Notes that the parts that were taken have come, or why they have not. After a failure no parts are asked for
+    /// until [`retry_absent`](Self::retry_absent) is called.
     pub fn absent_came(&self, result: Result<(), &Error>) {
         super::lock(&self.collector).pass.lack.ended(result);
         self.gate.notify_all();
     }
 
-    /// Has parts that could not be brought asked for again; returns whether there were any.
+    /// Asks again for parts that could not be brought; returns `true` if there were any.
     pub fn retry_absent(&self) -> bool {
         let mut collector = super::lock(&self.collector);
         let had_failed = collector.pass.lack.failure.take().is_some();
@@ -130,14 +130,14 @@ impl WritableDisk {
 pub(super) enum Unmerged {
     /// The base below it cannot be read.
     Unreadable(String),
-    /// As much was copied up as may be.
+    /// The bytes that were copied up have reached their bound.
     CopiedUp,
     /// The directory has no room for a copy.
     Full,
 }
 
 impl Unmerged {
-    /// The reason where bytes of the base are asked for, and do not come.
+    /// The reason if bytes of the base are asked for, and do not come.
     pub(super) fn late() -> Self {
         Self::Unreadable("its bytes did not come in time".to_owned())
     }
@@ -172,7 +172,7 @@ mod tests {
         lack.ended(Err(&Error::new(ErrorKind::Unavailable, "the store is away")));
         assert!(!lack.is_waiting() && !lack.is_full() && !lack.has_arrived());
         assert!(!lack.note(range(1)) && lack.failure().is_some_and(|why| why.contains("the store is away")));
-        // What the base does not have is nothing that could come.
+        // Ranges past the end of the base cannot come.
         let mut lack = Lack::default();
         assert!(lack.note(range(0)) && lack.note(range(9)));
         assert_eq!(lack.take(ByteRange::between(0, 100)), [ByteRange::between(0, 100)]);

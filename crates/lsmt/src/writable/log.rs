@@ -6,7 +6,7 @@
 //! drop it. Its other fields say what the group was:
 //!
 //! ```text
-//! word 0   bits  0..50  2^50-1    padding, to everybody else
+//! word 0   bits  0..50  2^50-1    padding, to all other readers
 //!          bits 50..64  1         form of the seal
 //! word 1   bits  0..32  checksum  CRC-32C over the checksum of the seal before (u32), the number of
 //!                                 records (u32), and the records; the first group continues the
@@ -23,8 +23,8 @@
 //! * it is longer than the largest group with its seal, or
 //! * some later record in it has the form of a seal and says that its group starts behind the start of
 //!   the tail: a crash leaves no second group. A crash may, however, tear the seal of the first one inside
-//!   its count, so that it is too small. A count that may have come about so has to be confirmed by its
-//!   checksum: over what stands in the place of the seal before, of which only the form may be damaged, or over
+//!   its count, so that it is too small. A count that may have come about in this way has to be confirmed by its
+//!   checksum: over the record in the place of the seal before, of which only the form may be damaged, or over
 //!   the records before that, which may be whole where their seal is not.
 //!
 //! So a flipped bit anywhere in front of the last group is noticed. In the last group it looks like a torn tail, and
@@ -51,7 +51,7 @@ const CHUNK: usize = 256 << 10;
 
 /// The end of a log that is being written.
 pub(super) struct Log {
-    /// Where the next group goes, in bytes.
+    /// The place of the next group, in bytes.
     position: u64,
     /// The checksum of the last seal.
     chain: u32,
@@ -68,7 +68,7 @@ pub(super) struct LogEnd {
 pub(super) struct Written {
     position: u64,
     chain: u32,
-    /// How many records it took.
+    /// The number of records that it took.
     pub(super) records: usize,
 }
 
@@ -78,7 +78,7 @@ impl Log {
         Self { position: PAGE_SIZE as u64, chain: chain_start(uuid) }
     }
 
-    /// Bytes of the file that count.
+    /// Bytes of the file up to the end of the log.
     pub(super) fn len(&self) -> u64 {
         self.position
     }
@@ -105,12 +105,12 @@ impl Log {
         self.chain = group.chain;
     }
 
-    /// Replays the whole groups of a log. What is behind them is the tail that an interrupted flush left, for the
-    /// caller to cut off. Records must lie within `data_end` sectors of the data file, which was synced before them.
+    /// Replays the whole groups of a log. The bytes behind them are the tail that an interrupted flush left, for the
+    /// caller to cut off. Records must be within `data_end` sectors of the data file, which was synced before them.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where it is damaged, or does not go as far as was
-    /// `noted`.
+    /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where it is damaged, or does not reach the end
+    /// that was `noted`.
     pub(super) fn recover(
         file: &dyn LogFile,
         uuid: Uuid,
@@ -142,8 +142,8 @@ impl Log {
         Ok(log)
     }
 
-    /// The whole groups of a log up to the first that is damaged, whatever is behind it; `true` if they go as far as
-    /// was `noted`.
+    /// The whole groups of a log up to the first that is damaged, whatever is behind it; `true` if they reach the
+    /// end that was `noted`.
     pub(super) fn salvage(
         file: &dyn LogFile,
         uuid: Uuid,
@@ -217,7 +217,7 @@ fn records_of(group: &[u8]) -> impl Iterator<Item = Segment> {
     records.as_chunks::<RECORD>().0.iter().map(|record| Segment::from_record(*record))
 }
 
-/// Whether a group starts in `tail` behind its first record; `chain` is the checksum of the seal before it.
+/// `true` if a group starts in `tail` behind its first record; `chain` is the checksum of the seal before it.
 fn has_later_group(tail: &[u8], chain: u32) -> bool {
     let records = tail.as_chunks::<RECORD>().0;
     let bytes_of = |from: usize, to: usize| &tail[from * RECORD..to * RECORD];
@@ -249,7 +249,7 @@ fn has_later_group(tail: &[u8], chain: u32) -> bool {
 }
 
 /// Replays a log without seals, as the reference leaves it: to its end, or to the first record that makes
-/// no sense. Padding and records of length 0 say nothing.
+/// no sense. Padding and records of length 0 have no effect.
 pub(super) fn replay_plain(
     file: &dyn LogFile,
     data_end: u64,
@@ -316,7 +316,7 @@ impl Reader {
     }
 }
 
-/// What comes next in a log.
+/// The next part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     /// Records and a seal, right or wrong.

@@ -1,39 +1,39 @@
 //! The writable layer: a log-structured disk in a directory, on top of an immutable base.
 //!
-//! # What is there
+//! # Files
 //!
 //! ```text
 //! data, index        a pair: data appended to one file, a log of records in the other
 //! data.1, index.1    a later pair, and so on
-//! state.json         the disk's size and parent, the pairs that count, lowest first, and how far their logs go
+//! state.json         the disk's size and parent, the pairs that count, lowest first, and the noted ends of their logs
 //! lock               locked by the process that has the disk open
-//! index.torn         what was cut off a log last, and index.torn.1 to index.torn.3 before that; for people
-//! base               a copy of the base, where its user wants one; not this module's
+//! index.torn         the bytes that were cut off a log last, and index.torn.1 to index.torn.3 before that; for people
+//! base               a copy of the base, if its user wants one; not this module's
 //! ```
 //!
-//! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them,
+//! The last pair is *active* and takes the writes. Pairs below it are *frozen*: nothing is added to them;
 //! they wait to be collected or committed. A read asks the active pair, for its holes the frozen pairs from
-//! the top, and for what is left the base.
+//! the top, and for the rest the base.
 //!
 //! # How a write becomes durable
 //!
 //! A write reserves room at the end of the data file, writes its bytes there, and then, under a short
 //! lock, enters its run in the map in memory and its record in the list of pending ones. From then on it
 //! is seen by every reader. Since both happen under one lock, the log ends up in the order of the map,
-//! whatever writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
+//! however writers overlap. A flush takes the pending records, syncs the data file, writes the records as a
 //! sealed group behind the log, and syncs that. So a record in the log always points at bytes that are
 //! there, and recovery is a replay of whole groups (`log.rs`). While the collector makes a hole in the data file, the
 //! bytes of writes go to memory first, because their file would let them wait (`data_file.rs`).
 //!
-//! What a crash leaves is, for every sector, the last flushed content or something written to it later:
-//! later content is there where its whole group reached the disk.
+//! For every sector, a crash leaves the last flushed content or content that was written to it later. Later content
+//! is there if its whole group reached the disk.
 //!
 //! # Failures
 //!
-//! A failed *write* (a full disk) changes nothing: what it wrote is not entered anywhere, and records that
-//! could not be logged stay pending for the next flush. After a failed *sync* nobody can tell what is on
+//! A failed *write* (a full disk) changes nothing: the bytes that it wrote are not entered anywhere, and records that
+//! could not be logged stay pending for the next flush. After a failed *sync* no process can tell what is on
 //! the disk (the kernel forgets the pages that failed), so it is remembered: from then on all writes and
-//! flushes fail and only reads go on. Opening the disk again recovers what was flushed.
+//! flushes fail and only reads go on. Opening the disk again recovers all flushed data.
 //!
 //! # Freezing, collecting, committing
 //!
@@ -45,29 +45,31 @@
 //! * *Collect garbage*, by itself: dead blocks of the data files are punched, blocks that are partly dead are emptied
 //!   by writing their live sectors again, frozen pairs are moved into the active one piece by piece, the log is
 //!   written again without records that others cover, and runs are merged where there are too many. Each of these is a
-//!   small step of the collector (`collector.rs` says why no crash, reader or commit meets a hole), and when each is
-//!   due is decided apart (`policy.rs`). Writes that would go beyond the bounds wait, or do such steps themselves
-//!   (`gate.rs`). Such a step needs room for little more than a mebibyte of data, or for a log.
-//! * *Copy*: where the file system has no holes, freeze, then copy what is still seen of all frozen pairs into one new
+//!   small step of the collector (`collector.rs` says why no crash, reader or commit meets a hole), and the time at
+//!   which each is due is decided separately (`policy.rs`). Writes that would go beyond the bounds wait, or do such
+//!   steps themselves (`gate.rs`). Such a step needs room for little more than a mebibyte of data, or for a log.
+//! * *Copy*: where the file system has no holes, freeze, then copy the visible data of all frozen pairs into one new
 //!   pair, in the order of the disk; flush; name it in their place. The copy is not mixed into the active pair,
 //!   so that giving up half-way (a full disk) gives all its space back. The flush comes before
-//!   `state.json`, because what the active pair hides was not copied and must not come back after a crash.
-//! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and what the disk
-//!   has over its base is written as a layer from there (`snapshot.rs`). Nothing in the directory changes.
-//! * *Stack and commit*: freeze, then write what the frozen pairs hold as a layer. Once the caller has put that
-//!   layer into its image for good, he calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
+//!   `state.json`, because data that the active pair hides was not copied and must not come back after a crash.
+//! * *Commit*: the runs of the active pair are set aside in memory, where they no longer change, and the disk's
+//!   changes to its base are written as a layer from there (`snapshot.rs`). Nothing in the directory changes.
+//! * *Stack and commit*: freeze, then write the content of the frozen pairs as a layer. Once the caller has put that
+//!   layer into its image for good, it calls [`WritableDisk::replace_frozen`]: one replacement of `state.json`
 //!   drops the frozen pairs and names the new parent. A crash before that finds the old parent with all pairs.
 //!
 //! # Locks
 //!
 //! In the order in which they are taken: `collector` (one step at a time), `maintenance` (one of copy, stack and
-//! commit at a time), `snapshots` (who sets runs aside), `state` (who changes `state.json`), `flusher` (who syncs the
-//! pairs), a pair's log, `commits` (who still reads what dies), `view`, `ready` (what died for good), the numbers of
-//! the generations that somebody has (`Alive`), the lock of the gate, what a data file keeps in memory.
+//! commit at a time), `snapshots` (held to set runs aside), `state` (held to change `state.json`), `flusher` (held
+//! to sync the pairs), a pair's log, `commits` (the data that commits still read), `view`, `ready` (the sectors
+//! that died for good), the numbers of the generations that are still in use (`Alive`), the lock of the gate, the
+//! data that a data file keeps in memory.
 //!
-//! A reader takes `view` and the numbers only. A writer takes these and `ready`; one that finds too many records
-//! pending flushes first, and one that waits at the gate does steps of the collector, with all that these take. Nobody
-//! waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers or the gate's lock.
+//! A reader takes `view` and the numbers only. A writer takes these and `ready`. A writer that finds too many
+//! records pending flushes first, and one that waits at the gate does steps of the collector, with all that these
+//! take. No thread waits for a file or walks all runs while it holds one of `commits`, `view`, `ready`, the numbers
+//! or the gate's lock.
 
 mod alone;
 mod batch;
@@ -122,26 +124,26 @@ const PENDING_MAX: u64 = 1 << 16;
 /// The directory within a writable directory in which its user may keep a copy of its base.
 pub const BASE_DIR: &str = "base";
 
-/// What a new writable disk is to be.
+/// The properties of a new writable disk.
 #[derive(Clone, Debug)]
 pub struct NewDisk {
     /// Size in bytes, a multiple of 512 and not smaller than the base.
     pub size: u64,
-    /// Names what the disk lies on, for instance by the digest of a manifest; empty = nothing. The disk
-    /// opens only on that again.
+    /// The name of the base, for instance the digest of a manifest; empty = nothing. The disk
+    /// opens only on that base again.
     pub parent: String,
-    /// Its id; must be unique.
+    /// The id of the disk; must be unique.
     pub uuid: Uuid,
 }
 
-/// What is known of a writable directory without opening it.
+/// The description of a writable directory, read without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskInfo {
     /// Size in bytes.
     pub size: u64,
-    /// What it lies on, as its creator named it.
+    /// The base, as the disk's creator named it.
     pub parent: String,
-    /// The reference under which that is to be found, as it was noted last.
+    /// The reference under which the base is to be found, as it was noted last.
     pub reference: Option<String>,
     /// Its id.
     pub uuid: Uuid,
@@ -167,7 +169,7 @@ pub struct WritableDisk {
     /// The number that the next pair gets: none is used twice while readers may have the old one open.
     next_number: AtomicU64,
     collector: Mutex<Collector>,
-    /// Sectors that died by records that are durable, or were never named, on their way to the collector.
+    /// Sectors on their way to the collector: they died by records that are durable, or were never named.
     ready: Mutex<Vec<FileRange>>,
     commits: Mutex<Commits>,
     /// Dead sectors that a commit still reads.
@@ -181,7 +183,7 @@ pub struct WritableDisk {
     failed: OnceLock<String>,
 }
 
-/// What only one at a time may do.
+/// The state of the work that only one thread at a time may do.
 struct Maintenance {
     /// A layer was written and waits for [`WritableDisk::replace_frozen`]; the size of its disk.
     awaiting: Option<u64>,
@@ -203,13 +205,13 @@ impl WritableDisk {
         let is_new = !path.exists();
         let directory = Arc::new(RealDirectory::create(path)?);
         let about = |e: Error| e.about(path.display());
-        // One that holds other things is not ours to close.
+        // A directory that holds other things is not ours to close.
         refuse_content(&*directory).map_err(about)?;
         let made = directory.close_to_others();
         let made = made.and_then(|()| Self::create_in(Arc::<RealDirectory>::clone(&directory), base, new));
         made.map_err(|error| {
-            // The lock is still held: these files are nobody else's. In a directory that was there before there may be
-            // files of others.
+            // The lock is still held, so no other process uses these files. A directory that was there before may
+            // hold files of others.
             if is_new {
                 Self::remove_new(path);
             }
@@ -217,7 +219,7 @@ impl WritableDisk {
         })
     }
 
-    /// Opens the disk in `path`, which must lie on the base that `parent` names.
+    /// Opens the disk in `path`, whose base must be the one that `parent` names.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where it is in use or belongs to another parent, [`ErrorKind::NotFound`]
@@ -231,7 +233,7 @@ impl WritableDisk {
         Self::open_in(Arc::new(directory), base, parent).map_err(|e| e.about(path.display()))
     }
 
-    /// Opens the disk in `path` without what it lies on, to collect its garbage: what is not in the directory cannot be
+    /// Opens the disk in `path` without its base, to collect its garbage: data that is not in the directory cannot be
     /// read.
     ///
     /// # Errors
@@ -241,15 +243,15 @@ impl WritableDisk {
         Self::open(path, Some(Arc::new(alone::Unknown(info.size))), &info.parent)
     }
 
-    /// Whether a directory has a disk in it.
+    /// `true` if a directory has a disk in it.
     #[must_use]
     pub fn is_in(path: &Path) -> bool {
         path.join(state::STATE).exists()
     }
 
     /// Removes the files of a disk that was just created and to which nothing was written. The caller still has it
-    /// open: without its lock, the files may be those of another process. What cannot be removed stays; whoever opens
-    /// the directory next takes it as it is.
+    /// open: without its lock, the files may be those of another process. Files that cannot be removed stay; the
+    /// next process that opens the directory takes it as it is.
     pub fn remove_new(path: &Path) {
         let pair = state::PairFiles::of(0);
         for file in [state::STATE, &pair.index, &pair.data, files::LOCK] {
@@ -257,7 +259,7 @@ impl WritableDisk {
         }
     }
 
-    /// Reads what a writable directory says of itself; it may be in use.
+    /// Reads the description of a writable directory, which may be in use.
     ///
     /// # Errors
     /// As [`WritableDisk::open`].
@@ -300,15 +302,15 @@ impl WritableDisk {
             .remedy("attach the image it belongs to, or give a new directory"));
         }
         check_base(base.as_deref(), state.virtual_size)?;
-        // The names that were read must be there to stay before anything is cut off or goes: what a killed process has
-        // renamed may be in memory only, and another log names other places of the data.
+        // The names that were read must be durable before anything is cut off or removed. A name that a killed
+        // process has given may be in memory only, and another log names other places of the data.
         directory.sync()?;
         let mut pairs = Vec::new();
         for files in &state.pairs {
             let (pair, runs) = Pair::recover(&*directory, files, state.noted(&files.index))?;
             noted::check_inside(&runs, state.virtual_size).map_err(|e| e.about(&files.index))?;
-            // What a killed process left may be in the page cache only. From here on it can be seen, and a
-            // flush would have nothing to do for it.
+            // Bytes that a killed process left may be in the page cache only. From here on they can be seen, and a
+            // flush would have nothing to do for them.
             pair.sync_both()?;
             pairs.push((Arc::new(pair), runs));
         }
@@ -365,7 +367,7 @@ impl WritableDisk {
         }
     }
 
-    /// Makes the disk larger; what is new reads as zeros. Durable when it returns.
+    /// Makes the disk larger; the new bytes read as zeros. Durable when it returns.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where it would become smaller or does not end with a whole sector.
@@ -390,7 +392,7 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// What the disk lies on.
+    /// The name of the base.
     #[must_use]
     pub fn parent(&self) -> String {
         lock(&self.state).parent.clone()
@@ -402,10 +404,10 @@ impl WritableDisk {
         lock(&self.state).uuid
     }
 
-    /// Notes where what the disk lies on is to be found, durably.
+    /// Notes durably the reference under which the base is to be found.
     ///
     /// # Errors
-    /// What writing the state reports.
+    /// Errors of writing the state.
     pub fn note_reference(&self, reference: &str) -> Result<()> {
         let mut state = lock(&self.state);
         if state.reference.as_deref() == Some(reference) {
@@ -416,12 +418,12 @@ impl WritableDisk {
         self.store(&mut state, noted)
     }
 
-    /// Flushes what every write that has returned put into the view.
+    /// Flushes the records that all returned writes have put into the view.
     fn flush_with(&self, flusher: &mut Flusher) -> Result<()> {
         self.flush_and_tell(flusher, None)
     }
 
-    /// As [`flush_with`](Self::flush_with); appends the new records of one pair to a list, also where it fails.
+    /// As [`flush_with`](Self::flush_with); appends the new records of one pair to a list, even if it fails.
     fn flush_and_tell(
         &self,
         flusher: &mut Flusher,
@@ -493,7 +495,7 @@ impl WritableDisk {
             .about(self.directory.name()))
     }
 
-    /// Where too many records wait, brings them into the log before more are made.
+    /// Brings records into the log before more are made, if too many of them wait.
     fn bound_pending(&self) -> Result<()> {
         self.check_usable()?;
         if self.unlogged.load(Ordering::Relaxed) < PENDING_MAX { Ok(()) } else { self.flush() }
@@ -522,7 +524,7 @@ impl WritableDisk {
         }
     }
 
-    /// Enters `piece` of `pair`; false where that pair no longer is the active one.
+    /// Enters `piece` of `pair`; `false` if that pair no longer is the active one.
     fn enter(&self, pair: &Arc<Pair>, piece: Piece) -> bool {
         let mut view = self.view_mut();
         let active = Arc::ptr_eq(&view.generation.active, pair);
@@ -542,7 +544,7 @@ impl WritableDisk {
         self.view().generation.clone()
     }
 
-    // Nothing panics while it holds one of these locks, so what is behind a poisoned one is whole.
+    // Nothing panics while it holds one of these locks, so the data behind a poisoned one is whole.
     fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -607,7 +609,8 @@ impl BlockDevice for WritableDisk {
         let (mut start, end) = whole_sectors(range.offset(), range.len(), size)?;
         let step = (step / SECTOR_SIZE).min(Segment::MAX_LEN);
         while start < end {
-            // What reads as zeros needs no record, so that discarding a whole large disk costs what is on it.
+            // A range that reads as zeros needs no record, so the cost of discarding a whole large disk depends on
+            // its data.
             let extent = self.extent_at(start * SECTOR_SIZE)?;
             let zero_until = if extent.zero { extent.range.end() / SECTOR_SIZE } else { start };
             if zero_until > start {
@@ -636,14 +639,14 @@ impl BlockDevice for WritableDisk {
         let wanted = self.view().writes;
         let mut flusher = lock(&self.flusher);
         if flusher.durable >= wanted {
-            // Whoever had the lock before has flushed for us as well.
+            // The previous holder of the lock has flushed for us as well.
             return self.check_usable();
         }
         self.flush_with(&mut flusher)
     }
 }
 
-/// Checks that nothing of the base is cut off by the disk's end: it would come back when the disk grows.
+/// Checks that the disk's end cuts off nothing of the base: cut-off data would come back when the disk grows.
 fn check_base(base: Option<&dyn BlockDevice>, size: u64) -> Result<()> {
     match base.map(BlockDevice::size) {
         Some(below) if below > size => Err(Error::invalid(format!(

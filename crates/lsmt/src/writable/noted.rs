@@ -10,8 +10,8 @@
 //! knows nothing of notes does no harm by appending. Only a log that takes the place of another one ends elsewhere: the
 //! note is taken back before, and a pair that is gone takes its note along (`State::with_pairs`).
 //!
-//! Behind the noted place, a crash and damage are told apart as far as the log itself can. What is cut off there is
-//! copied to [`TORN`], and said.
+//! Behind the noted place, a crash and damage are told apart as far as the log itself can tell. Bytes that are cut
+//! off there are copied to [`TORN`], and reported.
 
 use super::files::{Directory, LogFile, RealDirectory};
 use super::log::Log;
@@ -28,10 +28,10 @@ use std::path::Path;
 /// Bytes by which logs may grow before that is noted while clients write.
 const NOTED_WITHIN: u64 = 256 << 10;
 
-/// The file with what was cut off a log last. Earlier ones have a number behind that, the latest of them 1.
+/// The file with the bytes that were cut off a log last. Earlier ones have a number behind that, the latest of them 1.
 pub(super) const TORN: &str = "index.torn";
 
-/// Earlier files that are kept beside one with what was cut off.
+/// The number of earlier files with cut-off bytes that are kept.
 const EARLIER: u32 = 3;
 
 /// Bytes copied at once.
@@ -42,22 +42,22 @@ const CHUNK: usize = 256 << 10;
 pub struct Repaired {
     /// The name of its file.
     pub index: String,
-    /// Bytes of the file that count.
+    /// Bytes of the file that were kept.
     pub kept_bytes: u64,
     /// Bytes that were cut off behind them.
     pub cut_bytes: u64,
     /// Bytes behind the kept ones that are known to have been durable.
     pub lost_bytes: u64,
-    /// The name of the file with what was cut off, unless that was nothing or zeros.
+    /// The name of the file with the bytes that were cut off, unless there were none but zeros.
     pub copy: Option<String>,
 }
 
 impl WritableDisk {
-    /// Notes durably how far the logs go, as far as they are durable: what is missing from then on is noticed when the
-    /// disk is opened. Flushes nothing.
+    /// Notes durably the ends of the logs, as far as they are durable: records that are missing from then on are
+    /// noticed when the disk is opened. Flushes nothing.
     ///
     /// # Errors
-    /// What writing the state reports.
+    /// Errors of writing the state.
     pub fn note_logs(&self) -> Result<()> {
         self.check_usable()?;
         let mut state = lock(&self.state);
@@ -74,14 +74,14 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// Notes how far the logs go where they have grown much, or no client writes.
+    /// Notes the ends of the logs if they have grown much, or if no client writes.
     pub(super) fn note_grown_logs(&self, load: Load) -> Result<()> {
         let grown: u64 = self.generation().pairs().map(|pair| pair.unnoted_bytes()).sum();
         let enough = if load == Load::Quiet { 1 } else { NOTED_WITHIN };
         if grown < enough { Ok(()) } else { self.note_logs() }
     }
 
-    /// Takes back durably what `state` notes of the log of the active pair, which is about to be replaced.
+    /// Takes back durably the note that `state` has of the log of the active pair, which is about to be replaced.
     pub(super) fn withdraw_note(&self, state: &mut State) -> Result<()> {
         let active = self.generation().active.clone();
         let index = PairFiles::of(active.number).index;
@@ -93,8 +93,8 @@ impl WritableDisk {
         Ok(())
     }
 
-    /// Gives up what is damaged of the logs in `path`: each is cut off behind its last whole group in front of the
-    /// damage, so that the disk opens with what it held then. Returns the logs that were changed.
+    /// Gives up the damaged parts of the logs in `path`: each is cut off behind its last whole group before the
+    /// damage, so that the disk opens with the content of that time. Returns the logs that were changed.
     ///
     /// # Errors
     /// As [`WritableDisk::open`]; [`ErrorKind::Corrupt`](headstart_block::ErrorKind::Corrupt) where more than logs is
@@ -158,7 +158,7 @@ pub(super) fn remedy(files: &PairFiles, directory: &str) -> String {
     )
 }
 
-/// Cuts off what is behind the whole groups of a log, and keeps a copy of that.
+/// Cuts off the bytes behind the whole groups of a log, and keeps a copy of them.
 pub(super) fn cut_tail(directory: &dyn Directory, file: &dyn LogFile, name: &str, log: &Log) -> Result<()> {
     let (position, len) = (log.len(), file.len()?);
     if position >= len {
@@ -184,7 +184,7 @@ pub(super) fn cut_tail(directory: &dyn Directory, file: &dyn LogFile, name: &str
     file.set_len(position)
 }
 
-/// Tells of data that no record names.
+/// Warns of data that no record names.
 pub(super) fn warn_of_data(data: &str, bytes: u64) {
     tracing::warn!(
         data,
@@ -193,7 +193,7 @@ pub(super) fn warn_of_data(data: &str, bytes: u64) {
     );
 }
 
-/// Gives the file `name`, and the ones before it, their next number. The last one goes.
+/// Gives the file `name`, and each of the earlier ones, the next number. Removes the last one.
 fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
     let numbered = |number: u32| if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
     let names = directory.list()?;
@@ -203,8 +203,8 @@ fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
     directory.sync()
 }
 
-/// Copies what is behind byte `from` of a file to the file `name`, durably; `false` where it is nothing or zeros.
-/// Earlier copies move on only for one that is whole: a full disk takes none of them away.
+/// Copies the bytes behind byte `from` of a file to the file `name`, durably; `false` if there are none but zeros.
+/// Earlier copies move on only for a copy that is whole: a full disk removes none of them.
 fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &str) -> Result<bool> {
     let new = format!("{name}.new");
     let copied = copy_tail(directory, file, from, &new).and_then(|is_copied| {
@@ -216,13 +216,13 @@ fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &st
         Ok(is_copied)
     });
     if copied.is_err() {
-        // Best effort: where there was no room for it, there is none for half of it.
+        // Best effort: a copy that there was no room for is not kept in part.
         let _ = directory.remove(&new);
     }
     copied
 }
 
-/// Copies what is behind byte `from` of a file to a new file, durably; makes none where it is nothing or zeros.
+/// Copies the bytes behind byte `from` of a file to a new file, durably; makes no file if there are none but zeros.
 fn copy_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, new: &str) -> Result<bool> {
     let (mut at, len) = (from, file.len()?);
     let mut copy: Option<Box<dyn LogFile>> = None;

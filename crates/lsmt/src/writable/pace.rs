@@ -1,4 +1,4 @@
-//! The pace of a collector's thread: how much of the time it takes for itself.
+//! The pace of a collector's thread: the share of the time that it takes for itself.
 //!
 //! While clients write that is a tenth, more as the garbage comes near the bound at which writes wait, and all of it
 //! when a write waits or none has come for a second.
@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 
 impl Load {
-    /// The demand of clients, the last of whose writes was so long ago.
+    /// The demand of clients whose last write was `silence` ago.
     #[must_use]
     pub fn of(space: &SpaceStatus, silence: Duration) -> Self {
         if space.waiting_writes > 0 {
@@ -29,7 +29,7 @@ impl Load {
         }
     }
 
-    /// The pause after a step that took so long.
+    /// The pause after a step that took `took`.
     #[must_use]
     pub fn pause(self, space: &SpaceStatus, took: Duration) -> Duration {
         match (self, space.garbage_percent) {

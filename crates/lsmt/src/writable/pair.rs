@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 /// The user tag of pairs whose log has seals; other pairs are replayed record by record.
 const SEALED_TAG: &str = "headstart-pair-1";
-/// What every version of it begins with.
+/// The stem of the tag, common to all versions.
 const SEALED_TAG_STEM: &str = "headstart-pair-";
 
 /// An open pair. Reading and appending data take no lock; the log is the flusher's.
@@ -27,7 +27,7 @@ pub(super) struct Pair {
     data: DataFile,
     /// Sectors of the data file that were given to writes, the header included.
     end: AtomicU64,
-    /// Those of them that were punched.
+    /// Sectors among these that were punched.
     punched: AtomicU64,
     log: Mutex<PairLog>,
     /// Bytes of the log, as of the last group.
@@ -50,7 +50,7 @@ pub(super) struct Salvaged {
     pub(super) file: Box<dyn LogFile>,
     /// Its whole groups.
     pub(super) log: Log,
-    /// `true` if these go as far as was noted.
+    /// `true` if these reach the noted end.
     pub(super) reaches: bool,
 }
 
@@ -83,7 +83,7 @@ impl Pair {
         Self { number, data, end, punched, log: Mutex::new(log), log_bytes, noted_bytes, uuid }
     }
 
-    /// Opens a pair and replays its log, which must go as far as was `noted`; the torn tail of an interrupted flush is
+    /// Opens a pair and replays its log, which must reach the `noted` end; the torn tail of an interrupted flush is
     /// cut off both files, which are the caller's to sync.
     pub(super) fn recover(
         directory: &dyn Directory,
@@ -151,7 +151,7 @@ impl Pair {
         Ok(Some(Salvaged { file: index, log, reaches }))
     }
 
-    /// Whether a log with seals may be continued here: not behind a log that was made without.
+    /// `true` if a log with seals may be continued here: not behind a log that was made without them.
     pub(super) fn is_sealed(&self) -> Result<bool> {
         Ok(read_header(&*self.log().file)?.user_tag == UserTag::new(SEALED_TAG)?)
     }
@@ -159,7 +159,7 @@ impl Pair {
     /// Writes `data`, whole sectors, at the end of the data file; returns the sector where it is stored.
     ///
     /// # Errors
-    /// What the file reports, with the sectors that no write can use any more, if there are any.
+    /// Errors of the file, with the sectors that no write can use any more, if there are any.
     pub(super) fn append(&self, data: &[u8]) -> std::result::Result<u64, (Error, Option<FileRange>)> {
         let sectors = data.len() as u64 / SECTOR_SIZE;
         let start = self.end.fetch_add(sectors, Ordering::Relaxed);
@@ -182,15 +182,15 @@ impl Pair {
         self.data.read_at(buf, offset)
     }
 
-    /// Writes to the data file what waited in memory for holes.
+    /// Writes the data that waited in memory for holes to the data file.
     ///
     /// # Errors
-    /// What the file reports. Nothing is lost: it can be tried again.
+    /// Errors of the file. Nothing is lost: the write can be tried again.
     pub(super) fn write_kept(&self) -> Result<()> {
         self.data.write_kept()
     }
 
-    /// Makes durable what is in the data file.
+    /// Makes the content of the data file durable.
     pub(super) fn sync_data(&self) -> Result<()> {
         self.data.sync()
     }
@@ -236,7 +236,7 @@ impl Pair {
         log.log.write_group(&*log.file, &log.unwritten)
     }
 
-    /// Counts a group in, now that the file was synced: its records are unwritten no more.
+    /// Counts a group in, now that the file was synced: its records are no longer unwritten.
     pub(super) fn accept(&self, log: &mut PairLog, group: &Written) {
         log.log.accept(group);
         log.unwritten.drain(..group.records);
@@ -250,22 +250,22 @@ impl Pair {
         (log.file, log.log) = (file, new);
     }
 
-    /// Bytes that the log has beyond what is noted of it, its header apart.
+    /// Bytes that the log has beyond its noted end, its header apart.
     pub(super) fn unnoted_bytes(&self) -> u64 {
         self.log_bytes().saturating_sub(self.noted_bytes.load(Ordering::Relaxed).max(PAGE_SIZE as u64))
     }
 
-    /// So many bytes of the log are noted.
+    /// Records that `bytes` bytes of the log are noted.
     pub(super) fn set_noted(&self, bytes: u64) {
         self.noted_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes of the log's file that count.
+    /// Bytes of the log's file up to the end of the log.
     pub(super) fn log_bytes(&self) -> u64 {
         self.log_bytes.load(Ordering::Relaxed)
     }
 
-    /// Tells both headers the size of the disk, for other programs; ours take the state's word.
+    /// Writes the size of the disk to both headers, for other programs; this one reads it from the state.
     pub(super) fn set_virtual_size(&self, size: u64) -> Result<()> {
         let (data, index) = headers(self.uuid, size)?;
         self.data.file().write_at(&data.encode(), 0)?;
@@ -278,7 +278,7 @@ impl Pair {
         self.log().file.sync()
     }
 
-    /// The size of the disk as the headers have it, where they agree.
+    /// The size of the disk in the headers, if they agree.
     pub(super) fn virtual_size(&self) -> Result<Option<u64>> {
         let data = read_header(self.data.file())?.virtual_size;
         let index = read_header(&*self.log().file)?.virtual_size;

@@ -1,4 +1,4 @@
-//! The decisions of garbage collection, without its deeds: a pure state machine.
+//! The decisions of garbage collection, without their execution: a pure state machine.
 //!
 //! # Bounds
 //!
@@ -10,31 +10,32 @@
 //! * `1.5 * live + S` a while after the last write: at most `live / 4 + S / 8` of dead sectors stay in blocks that are
 //!   partly live, and the log is at most `S / 16` longer than one and a half times the log that it could be.
 //!
-//! # Order of deeds
+//! # Order of steps
 //!
-//! Dead blocks are punched: a call for each range, which keeps flushes out of the file meanwhile, and writers but for
-//! what is kept in memory (`data_file.rs`). While clients write, only ranges of 64 KiB and more are punched at once.
+//! Dead blocks are punched: a call for each range, which keeps flushes out of the file meanwhile, and writers too,
+//! except for data that is kept in memory (`data_file.rs`). While clients write, only ranges of 64 KiB and more are
+//! punched at once.
 //! Shorter ranges wait, because their neighbours may die, too: as garbage comes nearer to the bound ([`PUNCHED_FROM`]),
-//! first ranges of eight blocks and at last single blocks are punched, the longest first. What died since the last
-//! flush needs a flush first. Blocks that are partly dead are *evacuated*: what is live in them is written again at the
-//! end of the file, in the order of the disk. First those with two dead sectors or more: a block with one gives back an
-//! eighth of what it costs. Only a waiting writer has these evacuated as well.
+//! first ranges of eight blocks and at last single blocks are punched, the longest first. Sectors that died since
+//! the last flush need a flush first. Blocks that are partly dead are *evacuated*: their live data is written again
+//! at the end of the file, in the order of the disk. First those with two dead sectors or more: a block with one
+//! gives back an eighth of what it costs. Only a waiting writer has these evacuated as well.
 
 use super::space::{BLOCK_SECTORS, CLASSES};
 use headstart_block::SECTOR_SIZE;
 use std::time::Duration;
 
-/// The garbage from which on ranges of each class are punched while clients write, in per cent of what makes them wait:
-/// of one block, of two, of four, of eight and more.
+/// The garbage from which on ranges of each class are punched while clients write, in per cent of the amount that
+/// makes them wait: of one block, of two, of four, of eight and more.
 const PUNCHED_FROM: [u64; CLASSES] = [75, 60, 45, 20];
 
 /// Bytes of room for copies more than before that make merging runs worth another try.
 const WORTH_A_PASS: u64 = 1 << 20;
 
-/// Bytes that evacuation moves at most beside twice what is live, until something has died otherwise.
+/// Bytes that evacuation moves at most beside twice the live data, until something has died otherwise.
 const MOVED_BESIDES: u64 = 1 << 20;
 
-/// Dead sectors beside live ones that are less than a block: moving what is around them gains nothing that counts.
+/// Dead sectors beside live ones that are less than a block: moving the data around them gains too little.
 const CRUMBS: u64 = (BLOCK_SECTORS - 1) * SECTOR_SIZE;
 
 /// A record of the log.
@@ -50,9 +51,9 @@ pub struct Limits {
     pub slack: u64,
     /// Most bytes that the directory may take.
     pub max: Option<u64>,
-    /// Runs in memory beyond which they are merged; by the size of the disk where it is not said.
+    /// Runs in memory beyond which they are merged; `None` derives them from the size of the disk.
     pub runs: Option<u64>,
-    /// Bytes that merging runs may copy up from the base even where clients wrote less.
+    /// Bytes that merging runs may copy up from the base even if clients wrote less.
     pub copied_up: u64,
     /// The longest time that a write waits for bytes of the base that are not on this host.
     pub patience: Duration,
@@ -74,7 +75,7 @@ impl Limits {
     /// The smallest useful [`max`](Self::max): 16 MiB.
     pub const MAX_LEAST: u64 = 16 << 20;
 
-    /// The slack that counts.
+    /// The slack in effect.
     pub(super) fn slack(&self) -> u64 {
         self.max.map_or(self.slack, |max| self.slack.min(max / 2))
     }
@@ -93,7 +94,7 @@ impl Limits {
             && self.max.is_none_or(|max| added == 0 || after <= max - slack / 8)
     }
 
-    /// The garbage in per cent of what makes writes wait.
+    /// The garbage in per cent of the amount that makes writes wait.
     pub(super) fn garbage_percent(&self, space: &Space) -> u64 {
         let slack = self.slack();
         space.garbage().saturating_mul(100) / (space.live + slack - slack / 4).max(1)
@@ -105,12 +106,12 @@ impl Limits {
     }
 }
 
-/// The sizes that bounds are about, in bytes.
+/// The sizes that the bounds limit, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Space {
     /// Data that runs name.
     pub(super) live: u64,
-    /// Data in the files, live or not, and what writes under way are about to add.
+    /// Data in the files, live or not, and the data that writes under way are about to add.
     pub(super) data: u64,
     /// The logs.
     pub(super) log: u64,
@@ -136,30 +137,30 @@ pub(super) struct Facts {
     pub(super) space: Space,
     /// Records that the log of the active pair would have if it were written again, at most.
     pub(super) records: u64,
-    /// Runs in the map of the active pair, and how many there should be at most.
+    /// Runs in the map of the active pair, and their limit.
     pub(super) runs: u64,
     pub(super) runs_max: u64,
     /// Bytes that merging runs may copy up.
     pub(super) copy_room: u64,
-    /// Merging runs cannot go on before bytes of the base have come.
+    /// `true` if merging runs cannot go on before bytes of the base have come.
     pub(super) awaits_base: bool,
     /// The log of the active pair.
     pub(super) log: u64,
-    /// Died, by records that are not durable.
+    /// Bytes that died by records that are not durable.
     pub(super) dying: u64,
-    /// Dead, in blocks that can be punched, by the class of their range.
+    /// Dead bytes in blocks that can be punched, by the class of their range.
     pub(super) ripe: [u64; CLASSES],
-    /// Dead, in blocks that are partly live.
+    /// Dead bytes in blocks that are partly live.
     pub(super) residue: u64,
-    /// All that came to be one of these since the disk was opened.
+    /// All bytes that have died in these ways since the disk was opened.
     pub(super) died: u64,
-    /// Bytes that evacuation has moved since then: as many die by that, sooner or later.
+    /// Bytes that evacuation has moved since then: the same number dies by that, sooner or later.
     pub(super) evacuated: u64,
-    /// There are frozen pairs that may be absorbed.
+    /// `true` if there are frozen pairs that may be absorbed.
     pub(super) frozen: bool,
-    /// There are runs that a commit has set aside and that it needs no more.
+    /// `true` if there are runs that a commit has set aside and no longer needs.
     pub(super) set_aside: bool,
-    /// Holes can be punched.
+    /// `true` if holes can be punched.
     pub(super) can_punch: bool,
     pub(super) load: Load,
 }
@@ -174,7 +175,7 @@ pub enum Load {
     Quiet,
     /// A client waits for space.
     Pressed,
-    /// There are no clients, and all is to be given back that can be.
+    /// There are no clients, and all space that can be given back is to be.
     Offline,
 }
 
@@ -182,7 +183,7 @@ pub enum Load {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Rest,
-    /// Makes durable what has killed.
+    /// Makes the records durable that have killed sectors.
     Flush,
     /// Punches dead ranges of this class and higher ones.
     Punch {
@@ -194,15 +195,15 @@ pub(super) enum Action {
     Reunite,
     /// Moves data of frozen pairs into the active one.
     Absorb,
-    /// Moves live data out of blocks with so many dead sectors.
+    /// Moves live data out of blocks with at least `least` dead sectors.
     Evacuate {
         least: u64,
     },
-    /// Makes one run of those of windows that have so many.
+    /// Merges the runs of windows that have at least `least` of them.
     Coarsen {
         least: u64,
     },
-    /// Copies all that is live, where holes cannot be punched.
+    /// Copies all live data, if holes cannot be punched.
     CopyAll,
 }
 
@@ -214,7 +215,7 @@ pub(super) struct Policy {
     series: Option<Series>,
     /// The pass of merging runs that goes on: the least number of a window.
     coarse: Option<u64>,
-    /// The runs when no pass could merge any, and the bytes that might be copied up then.
+    /// The number of runs when no pass could merge any, and the bytes that could be copied up at that time.
     unmerged: Option<(u64, u64)>,
 }
 
@@ -222,11 +223,11 @@ pub(super) struct Policy {
 ///
 /// A pass takes data out of blocks that other data is in, too: the next pass moves that. And the blocks at both ends of
 /// its copies may be dead in part, so that there may always be something to move. So a series ends when it has moved
-/// twice as much as is live, and [`MOVED_BESIDES`], until something has died otherwise.
+/// twice the live data and [`MOVED_BESIDES`], until something has died otherwise.
 #[derive(Debug)]
 struct Series {
     least: u64,
-    /// [`Facts::evacuated`] at the start, and what had died otherwise.
+    /// [`Facts::evacuated`] at the start, and the bytes that had died otherwise.
     started: u64,
     died_otherwise: i128,
     /// [`Facts::evacuated`] and [`Facts::died`] at the start of the last pass.
@@ -244,8 +245,8 @@ impl Series {
         u64::try_from(died_otherwise(facts) - self.died_otherwise).unwrap_or(0)
     }
 
-    /// `true` if another pass may find something to move, now that the last one has moved something or so many bytes
-    /// have died since, and moving it is worth it.
+    /// `true` if another pass may find something to move and moving it is worth it. That needs a last pass that
+    /// moved something, or more than `news` bytes that died since.
     fn goes_on(&self, news: u64, facts: &Facts) -> bool {
         let (evacuated, died) = self.last;
         (facts.evacuated > evacuated || facts.died - died > news)
@@ -253,19 +254,20 @@ impl Series {
     }
 }
 
-/// The bytes that died by anything but evacuation: too few by those that it moved and that die later.
+/// The bytes that died by anything but evacuation. The number is too small by the bytes that evacuation moved and
+/// that die later.
 fn died_otherwise(facts: &Facts) -> i128 {
     i128::from(facts.died) - i128::from(facts.evacuated)
 }
 
 impl Policy {
-    /// A pass of evacuation has come to the end of the disk.
+    /// Notes that a pass of evacuation has come to the end of the disk.
     pub(super) fn pass_ended(&mut self) {
         self.pass = None;
     }
 
-    /// A pass of merging runs has come to the end of the disk; it has merged something or not, and left so many runs
-    /// and so much room for copies.
+    /// Notes that a pass of merging runs has come to the end of the disk. `merged` is `true` if it has merged
+    /// something; `facts` has the runs and the room for copies that it left.
     pub(super) fn coarse_pass_ended(&mut self, merged: bool, facts: &Facts) {
         let Facts { runs, runs_max, copy_room, .. } = *facts;
         let least = self.coarse.take().filter(|_| runs > runs_max - runs_max / 8);
@@ -275,7 +277,7 @@ impl Policy {
         self.unmerged = least.filter(|_| self.coarse.is_none()).map(|_| (runs, copy_room));
     }
 
-    /// The base may be readable again where it was not.
+    /// Notes that the base may be readable again.
     pub(super) fn may_merge_again(&mut self) {
         self.unmerged = None;
     }
@@ -451,7 +453,7 @@ mod tests {
             }
         }
 
-        /// Does what the policy says; `false` for nothing.
+        /// Does the step that the policy chooses; `false` if it chooses none.
         fn step(&mut self, load: Load) -> bool {
             let facts = self.facts(load);
             match self.policy.next(&LIMITS, &facts) {

@@ -2,9 +2,9 @@
 //!
 //! The new log is a file of an unused pair, so that an interrupted one is a leftover like any other. It is written from
 //! the map in memory, a thousand runs under one lock, while clients go on; then the records that came meanwhile
-//! follow. Whatever mixture of earlier and later runs the first part has, the records behind it lead to the same
+//! follow. The first part may be any mixture of earlier and later runs: the records behind it lead to the same
 //! map as the old log, which gets them, too. Then the file is renamed over the old log. So a crash leaves either of two
-//! logs that say the same, and a failure leaves the old one. What is noted of the old one's end (`noted.rs`) is not
+//! logs with the same meaning, and a failure leaves the old one. The note of the old one's end (`noted.rs`) is not
 //! true of the new one, so it is taken back first.
 //!
 //! Flushes wait for all of this; it takes as long as writing 16 bytes a run.
@@ -30,7 +30,7 @@ struct NewLog {
     log: Log,
     /// Records that are not in the file yet.
     records: Vec<Segment>,
-    /// One past the last sector of data that a record names: what a zeroed record carries.
+    /// One past the last sector of data that a record names: the value that a zeroed record carries.
     data_mark: u64,
 }
 
@@ -61,7 +61,7 @@ impl NewLog {
 impl WritableDisk {
     /// Replaces the log of the active pair by one without covered records.
     pub(super) fn compact_log(&self) -> Result<()> {
-        // Nobody sets runs aside, or puts another pair on top.
+        // No other thread sets runs aside or puts another pair on top.
         let _one = lock(&self.snapshots);
         let mut state = lock(&self.state);
         self.withdraw_note(&mut state)?;
@@ -84,7 +84,7 @@ impl WritableDisk {
         let new = written.inspect_err(|_| _ = self.directory.remove(&name))?;
         let index = PairFiles::of(pair.number).index;
         if let Err(error) = self.directory.rename(&name, &index) {
-            // One of another kind has changed nothing.
+            // An error of another kind has changed nothing.
             if error.kind() == ErrorKind::Io {
                 return self.sticky(Err(error));
             }

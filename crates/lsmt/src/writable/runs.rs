@@ -1,19 +1,19 @@
 //! The index of a writable pair in memory: ordered runs of sectors that do not overlap.
 //!
-//! Runs that continue each other on the disk and in the file are joined, whatever their length, so a
+//! Runs that continue each other on the disk and in the file are joined at any length, so a
 //! sequential writer keeps one run. All numbers are sectors.
 
 use crate::Segment;
 use std::collections::{BTreeMap, btree_map};
 
-/// What a run or a piece of the disk is.
+/// The kind of a run or a piece of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// Its bytes lie in the data file, from this sector on.
+    /// Its bytes are stored in the data file, from this sector on.
     Data(u64),
-    /// It reads as zeros, whatever is below.
+    /// Zeros, whatever is below.
     Zero,
-    /// Nothing is known of it here: look below.
+    /// Unknown here: the level below has it.
     Hole,
 }
 
@@ -47,7 +47,7 @@ impl Piece {
         self.end - self.start
     }
 
-    /// The piece as records for a log or a table; `moffset` is what zeroed ones carry. A hole gives none.
+    /// The piece as records for a log or a table; `moffset` is the mapped offset of zeroed ones. A hole gives none.
     pub(super) fn segments(self, moffset: u64) -> impl Iterator<Item = Segment> {
         let sectors = if self.what == What::Hole { 0 } else { self.len() };
         (0..sectors.div_ceil(Segment::MAX_LEN)).map(move |number| {
@@ -75,7 +75,7 @@ struct Run {
     place: u64,
 }
 
-/// No data file is that long ([`Segment::MAX_MOFFSET`]).
+/// A place that no data file reaches ([`Segment::MAX_MOFFSET`]).
 const ZEROED: u64 = u64::MAX;
 
 impl Run {
@@ -118,13 +118,13 @@ impl RunMap {
         self.runs.last_key_value().map_or(0, |(_, run)| run.end)
     }
 
-    /// Lays `piece` (not a hole, not empty) over what is there.
+    /// Lays `piece` (not a hole, not empty) over the present runs.
     pub(super) fn insert(&mut self, piece: Piece) {
         self.insert_over(piece, &mut |_, _| {});
     }
 
-    /// As [`insert`](Self::insert); `dead` is given the sectors of the data file that no run names any more: the first
-    /// one and their number.
+    /// As [`insert`](Self::insert); `dead` is called with the sectors of the data file that no run names any more:
+    /// the first one and their number.
     pub(super) fn insert_over(&mut self, piece: Piece, dead: &mut impl FnMut(u64, u64)) {
         debug_assert!(piece.start < piece.end && piece.what != What::Hole);
         self.cut_out(piece.start, piece.end, dead);
@@ -142,8 +142,8 @@ impl RunMap {
         self.data_sectors += data_len(piece);
     }
 
-    /// `false` if inserting `piece` replaces a run as a whole, or lengthens one of zeros, so that no more are there
-    /// than before.
+    /// `false` if inserting `piece` replaces a run as a whole, or lengthens one of zeros, so that the number of runs
+    /// does not grow.
     pub(super) fn adds_a_run(&self, piece: Piece) -> bool {
         let around = self.pieces(piece.start.saturating_sub(1), piece.end + 1);
         let mut found = 0;
@@ -221,7 +221,7 @@ pub(super) struct Pieces<'a> {
     map: &'a BTreeMap<u64, Run>,
     /// The runs that start in the range; looked up only when the first one does not cover it all.
     later: Option<btree_map::Range<'a, u64, Run>>,
-    /// The run that comes next, where it is known already.
+    /// The run that comes next, if it is known already.
     next: Option<Piece>,
     position: u64,
     end: u64,
@@ -253,7 +253,7 @@ impl Iterator for Pieces<'_> {
     }
 }
 
-/// Gives `visit` what `levels`, topmost first, have of `[start, end)`, in order: no holes.
+/// Calls `visit` with the merged pieces of `levels`, topmost first, in `[start, end)`, in order and without holes.
 pub(super) fn visit_merged<E>(
     levels: &[&RunMap],
     start: u64,
@@ -316,7 +316,8 @@ mod tests {
                 let (mut dead, before, adds) = (Vec::new(), map.len(), map.adds_a_run(Piece { start, end, what }));
                 map.insert_over(Piece { start, end, what }, &mut |moffset, len| dead.extend(moffset..moffset + len));
                 prop_assert!(adds || map.len() <= before);
-                // Data that goes on where other data ends in the file is joined with it, which is not foreseen.
+                // Data that goes on where other data ends in the file is joined with it, which `adds_a_run` does
+                // not foresee.
                 prop_assert!(!adds || map.len() > before || !zero);
                 let mut lost = Vec::new();
                 for sector in start..end {

@@ -1,13 +1,14 @@
 //! The runs of a disk as of one moment, which a commit reads for as long as it likes.
 //!
-//! Runs are not copied for that: it would take a lock for as long as it lasts, and there may be millions. They are
+//! Runs are not copied for that: copying would hold a lock all the time, and there may be millions of runs. They are
 //! *set aside* instead: in one step the runs of the active pair become frozen and the pair goes on with an empty
 //! map above them. That is a matter of memory only; the pair, its files and `state.json` stay as they are, and
 //! opening the disk again finds one map. So the frozen runs of a generation begin with those of the active pair that
 //! were set aside, if any ([`Generation::set_aside`]), and go on with the frozen pairs.
 //!
-//! Were that all, every commit would leave one more level for reads to ask. The next commit joins what the
-//! ones before it have set aside, in a copy that nobody waits for, so that a pair has no more than two
+//! Without more, every commit would leave one more level for reads to ask. The next commit therefore joins the
+//! levels that the ones before it have set aside, in a copy that no other thread waits for, so that a pair has no
+//! more than two
 //! levels between commits.
 
 use super::runs::{RunMap, What};
@@ -16,7 +17,7 @@ use super::view::{Frozen, Generation, View};
 use super::{WritableDisk, lock};
 use std::sync::Arc;
 
-/// All that a disk has over its base as of one moment. While there is one, what it names is not punched.
+/// All that a disk has over its base as of one moment. While a snapshot exists, the data that it names is not punched.
 pub(super) struct Snapshot<'a> {
     disk: &'a WritableDisk,
     /// Topmost first.
@@ -34,7 +35,7 @@ impl Drop for Snapshot<'_> {
 impl WritableDisk {
     /// All that the disk has over its base as of one moment.
     pub(super) fn snapshot(&self) -> Snapshot<'_> {
-        // One at a time, or each would find the levels of another on top of those that it joins.
+        // One at a time; otherwise each would find the levels of another on top of those that it joins.
         let _one = lock(&self.snapshots);
         let (mut levels, own, size) = {
             let mut commits = lock(&self.commits);
@@ -65,8 +66,9 @@ impl WritableDisk {
         Snapshot { disk: self, levels, size }
     }
 
-    /// Joins what commits have set aside with the runs above, once no commit goes on: from then on it is known again
-    /// what dies. Copies the map, so that nobody waits but for what was written meanwhile.
+    /// Joins the runs that commits have set aside with the runs above, once no commit goes on: from then on it is
+    /// known again which sectors die. Copies the map, so that other threads wait only for the writes of that time
+    /// to be joined.
     pub(super) fn reunite(&self) {
         let _one = lock(&self.snapshots);
         if lock(&self.commits).count > 0 {
@@ -107,8 +109,8 @@ fn lay_over(runs: &mut RunMap, upper: &RunMap, died: &mut impl FnMut(u64, u64)) 
     pieces.for_each(|piece| runs.insert_over(piece, died));
 }
 
-/// The runs of one pair as one map: `above`, topmost first, over `lowest`. What no run of it names any more is added to
-/// `dead`.
+/// The runs of one pair as one map: `above`, topmost first, over `lowest`. Data that no run of it names any more is
+/// added to `dead`.
 fn join(above: &[Arc<Frozen>], lowest: &Frozen, dead: &mut Vec<FileRange>) -> Frozen {
     let (mut runs, number) = (lowest.runs.clone(), lowest.pair.number);
     let mut died = |start, len| space::push(dead, FileRange { pair: number, start, end: start + len });
@@ -132,7 +134,7 @@ impl View {
     }
 
     /// Puts `joined` in the place of `levels`, unless they are no longer there. Returns what the caller is
-    /// to drop when he has let the lock go.
+    /// has to drop after it has let the lock go.
     fn replace(&mut self, levels: &[Arc<Frozen>], joined: &Arc<Frozen>) -> Option<Arc<Generation>> {
         let Generation { active, frozen, base, .. } = &*self.generation;
         let same = |found: &[Arc<Frozen>]| found.iter().zip(levels).all(|(a, b)| Arc::ptr_eq(a, b));
@@ -145,7 +147,7 @@ impl View {
 }
 
 impl Generation {
-    /// What was set aside of the active pair's runs, topmost first.
+    /// The runs of the active pair that were set aside, topmost first.
     pub(super) fn set_aside(&self) -> &[Arc<Frozen>] {
         let count = self.frozen.iter().take_while(|level| Arc::ptr_eq(&level.pair, &self.active)).count();
         &self.frozen[..count]

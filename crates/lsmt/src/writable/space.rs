@@ -29,7 +29,7 @@ impl FileRange {
     }
 }
 
-/// Appends `extent` to a list, as a part of the last one where it continues that.
+/// Appends `extent` to a list, as a part of the last one if it continues that.
 pub(super) fn push(list: &mut Vec<FileRange>, extent: FileRange) {
     match list.last_mut() {
         Some(last) if last.pair == extent.pair && last.end == extent.start => last.end = extent.end,
@@ -77,7 +77,7 @@ impl DeadMap {
         self.ripe_sectors
     }
 
-    /// Adds `[start, end)`, none of which is in here; returns where the range starts that it is part of now.
+    /// Adds `[start, end)`, none of which is in here; returns the start of the range that it is part of now.
     pub(super) fn insert(&mut self, start: u64, end: u64) -> u64 {
         debug_assert!(start < end);
         let (mut first, mut last) = (start, end);
@@ -125,7 +125,7 @@ impl DeadMap {
         self.take(start, BLOCK_SECTORS)
     }
 
-    /// Takes out the whole blocks of the range that starts at `start`, where they have `least` sectors.
+    /// Takes out the whole blocks of the range that starts at `start`, if they have at least `least` sectors.
     pub(super) fn take(&mut self, start: u64, least: u64) -> Option<(u64, u64)> {
         let (first, last) = whole_blocks(start, *self.ranges.get(&start)?)?;
         if last - first < least {
@@ -146,8 +146,8 @@ impl DeadMap {
     }
 }
 
-/// The sectors of a data file of `end` sectors that no run of `runs` names; `None` where two runs name the same
-/// sector, as no log of this program has it: such a file must not be punched.
+/// The sectors of a data file of `end` sectors that no run of `runs` names; `None` if two runs name the same
+/// sector, which no log of this program does: such a file must not be punched.
 pub(super) fn unnamed(runs: &RunMap, end: u64) -> Option<Vec<(u64, u64)>> {
     let mut named: Vec<_> = runs
         .pieces(0, runs.end())
@@ -191,7 +191,7 @@ mod tests {
         ) {
             let (mut map, mut dead, mut punched) = (DeadMap::default(), [false; SECTORS], [false; SECTORS]);
             for (start, len, action) in steps {
-                // What has not died yet of the range dies.
+                // The sectors of the range that have not died yet die.
                 let mut sector = start as usize;
                 while sector < SECTORS.min((start + len) as usize) {
                     let first = sector;

@@ -1,4 +1,4 @@
-//! `state.json`: what a writable directory is, and which of its files count.
+//! `state.json`: the description of a writable directory, and the list of its files that count.
 //!
 //! It is replaced as a whole: written under another name, synced, renamed over the old one, and the
 //! directory synced. The files it names were synced before, so whichever of the two a crash leaves behind
@@ -20,20 +20,20 @@ pub(super) const PAIRS_MAX: usize = 64;
 /// A state is a few hundred bytes; anything larger is none.
 const STATE_MAX: u64 = 1 << 20;
 
-/// What `state.json` holds.
+/// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct State {
     /// Version of the directory's form.
     pub(super) version: u32,
     /// Id of the disk; pair number n has this plus n.
     pub(super) uuid: Uuid,
-    /// What it lies on: the digest of a manifest, or whatever its user calls it; empty = nothing.
+    /// The name of the base: the digest of a manifest, or any name that its user gives it; empty = none.
     pub(super) parent: String,
-    /// The image that it lies on, as its user named it when it was attached last. A hint: `parent` decides. Version
-    /// 0.1.0 passes over it, and drops it when it changes the state.
+    /// The image of the base, as the disk's user named it when the disk was attached last. A hint: `parent`
+    /// decides. Version 0.1.0 passes over it, and drops it when it changes the state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reference: Option<String>,
-    /// Bytes that merging runs has copied up from what it lies on, about. Version 0.1.0 passes over it, too.
+    /// Bytes that merging runs has copied up from the base, approximately. Version 0.1.0 passes over it, too.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) copied_up_bytes: u64,
     /// Size of the disk in bytes.
@@ -206,10 +206,10 @@ impl State {
     }
 }
 
-/// A state that was not replaced.
+/// The error of a state that was not replaced.
 pub(super) struct StoreError {
     pub(super) error: Error,
-    /// Whether the new state may be the one that counts after a crash.
+    /// `true` if the new state may be the one that counts after a crash.
     pub(super) in_doubt: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What a writable disk is at one moment: the active pair's runs over the frozen ones over the base.
+//! A writable disk at one moment: the active pair's runs over the frozen ones over the base.
 //!
-//! The runs and pending records of the active pair change under a lock that nobody holds while he
+//! The runs and pending records of the active pair change under a lock that no thread holds while it
 //! waits for a file. All else is in a [`Generation`], which is never changed, only replaced: a reader takes
 //! it along with the pieces of its range, lets the lock go and reads the files, which stay readable through
 //! it even when garbage collection has since dropped them from the directory.
@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many pieces of a range a reader takes at once: a stack array of less than a kilobyte. A read that
+/// The number of pieces of a range that a reader takes at once: a stack array of less than a kilobyte. A read that
 /// meets more takes them in several turns.
 pub(super) const PIECES: usize = 32;
 
@@ -30,17 +30,17 @@ pub(super) struct View {
     pub(super) runs: RunMap,
     /// Records of the active pair that no flush has taken yet, in the order of the writes.
     pub(super) pending: Vec<Segment>,
-    /// Counts the writes; a flush remembers up to which one it came.
+    /// The number of writes; a flush remembers the number that it reached.
     pub(super) writes: u64,
-    /// One past the last sector of data that a record of the active pair names: where the next data
-    /// would go, which is what a zeroed record carries.
+    /// One past the last sector of data that a record of the active pair names: the place of the
+    /// next data, which a zeroed record carries.
     pub(super) data_mark: u64,
     /// Sectors that died by records that no flush has taken yet.
     pub(super) dying: Vec<FileRange>,
     pub(super) copied_up: CopiedUp,
 }
 
-/// The generations that somebody still has.
+/// The generations that are still in use.
 #[derive(Default)]
 pub(super) struct Alive {
     next: AtomicU64,
@@ -58,7 +58,7 @@ impl Alive {
         self.numbers.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
     }
 
-    /// The number of the oldest generation that anybody has.
+    /// The number of the oldest generation that is still in use.
     pub(super) fn oldest(&self) -> u64 {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.first().copied().unwrap_or(u64::MAX)
@@ -67,11 +67,12 @@ impl Alive {
 
 /// The pairs and the base, topmost first.
 pub(super) struct Generation {
-    /// Later generations have higher numbers.
+    /// The number of the generation; later ones have higher numbers.
     pub(super) number: u64,
     alive: Arc<Alive>,
     pub(super) active: Arc<Pair>,
-    /// First the older runs of the active pair, where a commit has set them aside.
+    /// The frozen levels, topmost first. They begin with the older runs of the active pair, if a commit has set
+    /// them aside.
     pub(super) frozen: Vec<Arc<Frozen>>,
     pub(super) base: Option<Arc<dyn BlockDevice>>,
 }
@@ -104,7 +105,7 @@ impl View {
         self.pending.len() - before
     }
 
-    /// Copies the first pieces of the sectors `[start, end)`; returns how many, and where they end.
+    /// Copies the first pieces of the sectors `[start, end)`; returns their number and their end.
     pub(super) fn pieces(&self, start: u64, end: u64, pieces: &mut [Piece; PIECES]) -> (usize, u64) {
         let mut count = 0;
         for (slot, piece) in pieces.iter_mut().zip(self.runs.pieces(start, end)) {
@@ -116,7 +117,7 @@ impl View {
 }
 
 impl View {
-    /// Replaces the generation by one that is the same; returns its number.
+    /// Replaces the generation by an equal one; returns its number.
     pub(super) fn renew(&mut self) -> u64 {
         let Generation { active, frozen, base, .. } = &*self.generation;
         self.generation = Arc::new(self.generation.next(Arc::clone(active), frozen.clone(), base.clone()));
@@ -131,7 +132,7 @@ impl Drop for Generation {
 }
 
 impl Generation {
-    /// The first one of a disk.
+    /// The first generation of a disk.
     pub(super) fn first(
         active: Arc<Pair>,
         frozen: Vec<Arc<Frozen>>,
@@ -141,7 +142,7 @@ impl Generation {
         Self { number: alive.enter(), alive, active, frozen, base }
     }
 
-    /// One that takes the place of this one.
+    /// A generation that takes the place of this one.
     pub(super) fn next(
         &self,
         active: Arc<Pair>,
@@ -161,7 +162,7 @@ impl Generation {
         self.read_from(&self.active, 0, piece, buf, offset)
     }
 
-    /// `piece` is of `pair`; where it is a hole, `frozen[below..]` and then the base are read.
+    /// Reads `piece` of `pair`; if it is a hole, reads `frozen[below..]` and then the base.
     fn read_from(&self, pair: &Pair, below: usize, piece: Piece, buf: &mut [u8], offset: u64) -> Result<()> {
         let (skipped, part) = overlap(piece, buf, offset);
         match piece.what {
@@ -180,7 +181,7 @@ impl Generation {
         }
     }
 
-    /// Beyond the base, a disk that has grown reads as zeros.
+    /// Reads the base; beyond it, a disk that has grown reads as zeros.
     fn read_base(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let size = self.base.as_ref().map_or(0, |base| base.size());
         let inside = size.saturating_sub(offset).min(buf.len() as u64);
@@ -193,7 +194,7 @@ impl Generation {
         }
     }
 
-    /// The extent from byte `offset` on, given the active pair's piece that it lies in.
+    /// The extent from byte `offset` on, given the active pair's piece that it is in.
     pub(super) fn extent(&self, piece: Piece, offset: u64) -> Result<Extent> {
         self.extent_from(0, piece, offset)
     }
@@ -220,7 +221,7 @@ impl Generation {
         }
     }
 
-    /// Gives `visit` what the frozen pairs have together, with the pair that has it, in order.
+    /// Calls `visit` with the merged pieces of the frozen pairs, each with its pair, in order.
     pub(super) fn visit_frozen(&self, visit: &mut impl FnMut(&Pair, Piece) -> Result<()>) -> Result<()> {
         let levels: Vec<_> = self.frozen.iter().map(|frozen| &frozen.runs).collect();
         let end = levels.iter().map(|runs| runs.end()).max().unwrap_or(0);
@@ -230,7 +231,7 @@ impl Generation {
     /// All its pairs, lowest first.
     pub(super) fn pairs(&self) -> impl Iterator<Item = &Arc<Pair>> {
         let pairs = || self.frozen.iter().rev().map(|frozen| &frozen.pair).chain([&self.active]);
-        // Levels of one pair lie on each other; the topmost stands for it.
+        // Levels of one pair follow each other; the topmost stands for it.
         let above = pairs().skip(1).map(Some).chain([None]);
         let last_of = |(pair, above): (_, Option<_>)| {
             let more = above.is_some_and(|above| Arc::ptr_eq(pair, above));
@@ -240,8 +241,8 @@ impl Generation {
     }
 }
 
-/// The part of `buf`, which starts at byte `offset` of the disk, that `piece` covers, and how many bytes of
-/// the piece lie before it.
+/// The part of `buf`, which starts at byte `offset` of the disk, that `piece` covers, and the number of bytes of
+/// the piece before it.
 fn overlap(piece: Piece, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
     let start = (piece.start * SECTOR_SIZE).max(offset);
     let end = (piece.end * SECTOR_SIZE).min(offset + buf.len() as u64);
@@ -250,7 +251,7 @@ fn overlap(piece: Piece, buf: &mut [u8], offset: u64) -> (u64, &mut [u8]) {
     (start - piece.start * SECTOR_SIZE, part)
 }
 
-/// Checks that the sectors of `[offset, offset + len)` are whole and lie on a disk of `size` bytes.
+/// Checks that the sectors of `[offset, offset + len)` are whole and on a disk of `size` bytes.
 pub(super) fn whole_sectors(offset: u64, len: u64, size: u64) -> Result<(u64, u64)> {
     crate::stack::check_bounds(offset, len, size)?;
     if !offset.is_multiple_of(SECTOR_SIZE) || !len.is_multiple_of(SECTOR_SIZE) {

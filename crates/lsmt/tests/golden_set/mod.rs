@@ -1,6 +1,6 @@
 //! The golden set: blobs that the reference's tools made, their recipes and their expected bytes.
 //!
-//! It lies beside the repository and is not part of it; where it is absent, tests say so and pass.
+//! The set is stored beside the repository and is not part of it; where it is absent, tests say so and pass.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -72,7 +72,7 @@ impl GoldenSet {
 pub(crate) struct Op {
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// Kind and seed of what is written; `None` is a discard.
+    /// Kind and seed of the written bytes; `None` is a discard.
     pub(crate) fill: Option<(char, u64)>,
 }
 
@@ -88,7 +88,7 @@ impl Op {
         Some(Self { offset, len, fill })
     }
 
-    /// What is written; the bytes of a part of it are the bytes of that place on the disk.
+    /// The written bytes; the bytes of a part of them are the bytes of that place on the disk.
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
         let (kind, seed) = self.fill?;
         Some((offset / 8..(offset + len) / 8).flat_map(|word| fill(kind, seed, word).to_le_bytes()).collect())
@@ -113,7 +113,7 @@ fn mix64(seed: u64, k: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// What a disk holds after `ops`.
+/// The content of a disk after `ops`.
 pub(crate) fn model(size: u64, ops: &[Op]) -> PlainDisk {
     let mut disk = PlainDisk { size, ..PlainDisk::default() };
     for op in ops {
@@ -125,7 +125,7 @@ pub(crate) fn model(size: u64, ops: &[Op]) -> PlainDisk {
     disk
 }
 
-/// What is left of one operation, in bytes of the disk.
+/// The remaining part of one operation, in bytes of the disk.
 #[derive(Clone, Copy)]
 pub(crate) struct LiveRun {
     pub(crate) start: u64,

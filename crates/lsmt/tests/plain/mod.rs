@@ -1,7 +1,7 @@
 //! A slow, plain reader of LSMT files, made from the notes on the format alone.
 //!
-//! It shares no code with the crate: bytes are sliced, and a disk is a map from every single sector to what
-//! it holds. What the crate writes must read the same here, and what this reads must read the same there.
+//! It shares no code with the crate: bytes are sliced, and a disk is a map from every single sector to its
+//! content. A file of the crate must read the same here, and a file that this reader reads must read the same there.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -87,7 +87,7 @@ fn records(table: &[u8]) -> Vec<Record> {
     table.chunks_exact(16).map(fields).filter(|record| record[0] != (1 << 50) - 1).collect()
 }
 
-/// Reads a sealed layer and checks of it what the format promises.
+/// Reads a sealed layer and checks the promises of the format.
 pub(crate) fn sealed(file: &[u8]) -> Result<PlainLayer, String> {
     if file.len() < 8192 {
         return Err("too short".into());
@@ -193,7 +193,7 @@ impl PlainDisk {
         blocks
     }
 
-    /// Whether the two say the same of every sector (size apart); names the first that differs.
+    /// Compares the content of every sector (not the size); the error names the first that differs.
     pub(crate) fn compare(&self, other: &Self) -> Result<(), String> {
         let sectors = self.sectors.keys().chain(other.sectors.keys());
         match sectors.into_iter().find(|sector| self.sectors.get(sector) != other.sectors.get(sector)) {

@@ -1,4 +1,5 @@
-//! Random layers: what a test wants in them, the file that our writer makes of it, and the plain disk it is.
+//! Random layers: the content that a test wants, the file that our writer makes of it, and the plain disk of that
+//! content.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -65,7 +66,7 @@ impl Wanted {
         Layer::open(Arc::new(self.file())).unwrap()
     }
 
-    /// What it is.
+    /// The plain disk of this content.
     pub(crate) fn model(&self) -> PlainDisk {
         let mut disk = PlainDisk { size: self.virtual_size, ..PlainDisk::default() };
         self.each_run(|sector, len, bytes| match bytes {

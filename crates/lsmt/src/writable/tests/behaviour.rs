@@ -1,4 +1,4 @@
-//! What a writable disk does on the real file system, case by case.
+//! The behaviour of a writable disk on the real file system, case by case.
 
 use super::super::{NewDisk, WritableDisk};
 use super::sim::{Fault, Machine};
@@ -304,7 +304,7 @@ fn pairs_pile_up_to_a_limit_only() {
     disk.stack_and_commit(Vec::new(), LayerMeta::default()).unwrap();
 }
 
-/// Its runs stay where they are, so that nobody waits while they are copied.
+/// Its runs stay in place, so that no other thread waits while they are copied.
 #[test]
 fn a_commit_sets_the_runs_aside() {
     let machine = Machine::default();
@@ -381,7 +381,7 @@ fn a_state_that_is_not_the_disks_is_noticed() {
     assert!(error.to_string().contains("up to sector 17, but the disk has 16"), "{error}");
 }
 
-/// The files of version 1, byte by byte: what is here now must open for ever.
+/// The files of version 1, byte by byte: the present files must open for ever.
 #[test]
 fn version_1_is_what_it_was() {
     const STATE: &str = r#"{

@@ -197,7 +197,7 @@ fn small_flushes(disk: &WritableDisk, dice: &mut Dice, round: u64) {
     }
 }
 
-/// The bound at any moment while nobody but the writer collects, and the one of quiet.
+/// The bound at any moment while only the writer collects, and the one of quiet.
 #[test]
 fn no_pattern_of_writes_fills_the_directory() {
     const SLACK: u64 = 2 << 20;
@@ -257,7 +257,7 @@ fn a_full_directory_refuses_writes_until_something_is_discarded() {
     assert!(error.to_string().contains("fstrim") && error.to_string().contains("32 MiB"), "{error}");
     // Most of it is for data.
     assert!(written >= MAX * 5 / 8 && taken(dir.path()) <= MAX, "{written}");
-    // What is there can be written again, flushed, read, and for ever.
+    // The present data can be written again, flushed, read, and for ever.
     for round in 0..100u8 {
         disk.write_at(&vec![round; 4 << 20], u64::from(round % 4) << 20).unwrap();
         assert!(taken(dir.path()) <= MAX, "{}", taken(dir.path()));
@@ -371,7 +371,8 @@ pub(super) fn full_base(len: u64) -> Arc<dyn BlockDevice> {
     Arc::new(Stack::new(vec![Layer::open(Arc::new(writer.finish().unwrap().0)).unwrap()]).unwrap())
 }
 
-/// Single sectors all over a disk, over a base and over none: the map stays within its bound, the disk what it was.
+/// Single sectors all over a disk, over a base and over none: the map stays within its bound, and the disk keeps
+/// its content.
 #[test]
 fn scattered_sectors_do_not_fill_the_memory() {
     const RUNS: u64 = 512;

@@ -1,4 +1,4 @@
-//! A commit reads what was there when it began, whatever the collector does meanwhile.
+//! A commit reads the data that was there when it began, whatever the collector does meanwhile.
 
 use super::super::{Load, NewDisk, WritableDisk};
 use crate::{Layer, LayerMeta, Stack};
@@ -53,7 +53,7 @@ fn a_frozen_pair_of_a_higher_number_is_held() {
     let mut found = vec![0; DATA];
     committed.read_at(&mut found, 0).unwrap();
     assert!(found.iter().all(|byte| *byte == 2), "the commit has read a hole");
-    // What was held is given back once it has ended.
+    // Held sectors are given back once it has ended.
     while disk.collect(Load::Offline).unwrap() {}
     let space = disk.space();
     assert!(space.garbage_bytes < 64 << 10, "{space:?}");

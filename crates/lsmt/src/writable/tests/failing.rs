@@ -30,7 +30,7 @@ fn half_dead(machine: &Machine) -> WritableDisk {
     disk
 }
 
-/// Does so many steps, whatever fails; returns how many did.
+/// Does `steps` steps, whatever fails; returns the number that failed.
 fn collect_stubbornly(disk: &WritableDisk, load: Load, steps: u32) -> usize {
     (0..steps).filter(|_| disk.collect(load).is_err()).count()
 }
@@ -60,7 +60,7 @@ fn a_hole_that_fails_once_loses_no_garbage() {
     }
 }
 
-/// Neither what was dead at the start nor what dies later waits for a range that never can be punched.
+/// Neither sectors that were dead at the start nor ones that die later wait for a range that never can be punched.
 #[test]
 fn a_hole_that_always_fails_holds_nothing_up() {
     for reopened in [false, true] {
@@ -143,7 +143,7 @@ fn a_base_that_cannot_be_read_stops_nothing() {
     let disk =
         WritableDisk::create_in(machine.directory(), Some(Arc::new(Unknown(SIZE))), &new_disk(SIZE)).unwrap();
     disk.view_mut().limits = Limits { runs: Some(RUNS), slack: 256 << 10, ..Limits::default() };
-    // One piece more than should be, each in the middle of what only the base has.
+    // One piece more than there should be, each in the middle of data that only the base has.
     for piece in 0..=RUNS {
         for byte in 1..=2 {
             disk.write_at(&[byte; 4096], piece * (SIZE / (RUNS + 1) / 4096 * 4096)).unwrap();
@@ -159,7 +159,7 @@ fn a_base_that_cannot_be_read_stops_nothing() {
     assert!(machine.taken() <= space.live_bytes + 5 * 4096, "{}", machine.taken());
 }
 
-/// A failure of a step that a writer does for the collector: the step is tried again, and the next one tells of it.
+/// A failure of a step that a writer does for the collector: the step is tried again, and the next one reports it.
 #[test]
 fn a_step_that_fails_is_no_error_of_the_writer_that_does_it() {
     let machine = Machine::default();

@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex};
 
 const BLOCK: usize = 4096;
 
-/// A data file, and what it has to be.
+/// A data file, and its expected content.
 struct Scene {
     machine: Machine,
     data: DataFile,
     bytes: Mutex<Vec<u8>>,
-    /// Blocks that nobody reads any more.
+    /// Blocks that no reader reads any more.
     dead: Mutex<BTreeSet<usize>>,
 }
 
@@ -28,9 +28,9 @@ struct During {
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Writes so many bytes at the end.
+    /// Writes this number of bytes at the end.
     Write(usize),
-    /// Makes a hole of so many blocks, or finds that it cannot.
+    /// Makes a hole of `len` blocks, or finds that it cannot.
     Hole {
         start: usize,
         blocks: usize,
@@ -107,7 +107,7 @@ impl Scene {
 
     fn hole(self: &Arc<Self>, range: (usize, usize), fails: bool, during: During) {
         let (start, blocks) = range;
-        // What is dead was flushed, so it is in the file.
+        // Dead blocks were flushed, so they are in the file.
         let blocks_of_file = self.machine.contents("data").len() / BLOCK;
         let Some(last) = blocks_of_file.checked_sub(1) else { return };
         let first = start % (last + 1);

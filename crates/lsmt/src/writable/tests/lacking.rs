@@ -62,7 +62,7 @@ fn rest(disk: &WritableDisk, load: Load) -> u64 {
     (0..10_000).find(|_| !disk.collect(load).unwrap()).unwrap()
 }
 
-/// Brings what is wanted once there is anything; returns it.
+/// Brings the wanted ranges once there are any; returns them.
 fn bring(disk: &WritableDisk, base: &Remote) -> Vec<ByteRange> {
     let absent = disk.take_absent();
     if !absent.is_empty() {
@@ -93,7 +93,8 @@ fn wait_until(happened: impl Fn() -> bool) {
     panic!("it does not happen");
 }
 
-/// Writes that need pieces to be merged wait for the base; what makes no more pieces does not, nor does a discard.
+/// Writes that need pieces to be merged wait for the base; a write that makes no more pieces does not, nor does a
+/// discard.
 #[test]
 fn writes_wait_for_a_base_that_is_fetched() {
     let base = Arc::<Remote>::default();
@@ -119,7 +120,7 @@ fn writes_wait_for_a_base_that_is_fetched() {
     assert!(disk.space().copied_up_bytes > 0);
 }
 
-/// A base that cannot be had is an error of the writes that need it, until it can.
+/// A base that cannot be read is an error of the writes that need it, until it can be.
 #[test]
 fn writes_are_refused_while_the_base_is_away() {
     let base = Arc::<Remote>::default();
@@ -146,7 +147,7 @@ fn writes_are_refused_while_the_base_is_away() {
     check(&disk, &[(0, 1), (3, 2), (4, 0), (MOST + 1, 3)]);
 }
 
-/// Nobody who brings bytes: the write does not wait for ever.
+/// The owner brings no bytes: the write does not wait for ever.
 #[test]
 fn patience_ends() {
     let limits = Limits { patience: Duration::from_millis(50), ..Limits::default() };

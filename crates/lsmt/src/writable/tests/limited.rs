@@ -1,4 +1,5 @@
-//! `--writable-max` holds whatever is done to keep other bounds, and so does the bound on what merging copies up.
+//! `--writable-max` holds whatever is done to keep other bounds, and so does the bound on the data that merging
+//! copies up.
 
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::collecting::{full_base, taken};
@@ -8,7 +9,7 @@ use uuid::Uuid;
 const SIZE: u64 = 64 << 20;
 const MAX: u64 = 16 << 20;
 
-/// Merging runs copies from the base what lies between them, and has room for that only below the limit.
+/// Merging runs copies the data between them from the base, and has room for that only below the limit.
 #[test]
 fn merging_runs_takes_no_more_than_the_limit() {
     let dir = tempfile::tempdir().unwrap();
@@ -31,7 +32,7 @@ fn merging_runs_takes_no_more_than_the_limit() {
     }
     while disk.collect(Load::Quiet).unwrap() {}
     assert!(taken(dir.path()) <= MAX, "{}", taken(dir.path()));
-    // What was not touched is as it was.
+    // Untouched data is unchanged.
     let mut found = vec![0; 512];
     disk.read_at(&mut found, SIZE - 512).unwrap();
     assert!(found == [0xba; 512] && refused > 0, "{refused}");
@@ -63,7 +64,7 @@ fn merging_runs_copies_up_no_more_than_was_written() {
     let error = refused.expect("nothing was refused");
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert!(error.to_string().contains("small pieces") && error.to_string().contains("copied"), "{error}");
-    // What replaces pieces is let through, and what clients write over is no copy any more.
+    // Writes that replace pieces are let through, and data that clients overwrite is no copy any more.
     disk.write_at(&[8; 512], last).unwrap();
     let before = disk.space();
     assert!(before.refused_writes > 0 && before.copied_up_bytes > COPIES / 2, "{before:?}");
@@ -83,7 +84,7 @@ fn merging_runs_copies_up_no_more_than_was_written() {
     }
 }
 
-/// It is not forgotten what was copied up before the disk was opened.
+/// The bytes that were copied up before the disk was opened are not forgotten.
 #[test]
 fn what_was_copied_up_is_known_when_the_disk_is_opened_again() {
     let (dir, base) = (tempfile::tempdir().unwrap(), full_base(SIZE));

@@ -1,6 +1,6 @@
 //! The writable disk against a plain array, through writes, maintenance, crashes and failures.
 //!
-//! Every sector that is written gets a stamp of its own, so each sector of the disk says which write it
+//! Every sector that is written gets a stamp of its own, so each sector of the disk names the write that it
 //! came from. The model knows what each sector holds now, and what it may hold after a crash: what it
 //! held when the last flush returned, and everything written to it since. Anything else is an error, and so is
 //! a disk that does not open, or an operation that fails although nothing below it did.
@@ -25,7 +25,7 @@ const STEPS_MAX: u64 = 200_000;
 /// Sectors that the base has; the disk above is larger.
 const BASE_SECTORS: u64 = 112;
 
-/// A write that comes in the middle of an operation, so many steps into it.
+/// A write that comes in the middle of an operation, `after` steps into it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interlude {
     pub(super) after: u64,
@@ -62,7 +62,7 @@ pub(super) enum Op {
         replace: bool,
         during: Option<Interlude>,
     },
-    /// Does so many steps of the collector.
+    /// Does `steps` steps of the collector.
     Tend {
         load: Load,
         steps: u64,
@@ -77,12 +77,12 @@ pub(super) enum Op {
     Reopen {
         flush: bool,
     },
-    /// The machine goes down; where `again`, once more so many steps into the recovery.
+    /// The machine goes down; with `again`, once more that many steps into the recovery.
     Crash {
         seed: u64,
         again: Option<u64>,
     },
-    /// Something goes wrong so many steps from now.
+    /// A fault happens `after` steps from now.
     Arm {
         after: u64,
         fault: Fault,
@@ -131,7 +131,7 @@ pub(super) fn arm(fault: Fault) -> impl Strategy<Value = Op> {
     (0u64..24).prop_map(move |after| Op::Arm { after, fault })
 }
 
-/// What a sector holds: 0 for zeros, otherwise the stamp of a write, all over it.
+/// The content of a sector: 0 for zeros, otherwise the stamp of a write, all over it.
 fn stamp_of(sector: &[u8]) -> u64 {
     let first = u64::from_le_bytes(*sector.first_chunk().unwrap());
     assert!(
@@ -151,7 +151,7 @@ fn contents(disk: &dyn BlockDevice) -> Vec<u64> {
     bytes.as_chunks::<SECTOR>().0.iter().map(|sector| stamp_of(sector)).collect()
 }
 
-/// Checks the disk against `expected`, and that extents say the truth about zeros.
+/// Checks the disk against `expected`, and that extents are right about zeros.
 fn check(disk: &dyn BlockDevice, expected: &[u64]) {
     assert_eq!(contents(disk), expected);
     let mut sector = 0;
@@ -186,15 +186,15 @@ pub(super) struct Model {
     disk: Option<Arc<WritableDisk>>,
     /// The layers of each parent so far, by its name (the number in decimal).
     parents: Vec<Vec<Layer>>,
-    /// The parents that the disk may lie on after a crash; the last is what it lies on now.
+    /// The parents that the disk may have after a crash; the last is its present one.
     parent_maybe: Vec<usize>,
-    /// What each sector holds.
+    /// The content of each sector.
     now: Vec<u64>,
-    /// What each sector may hold after a crash, besides what it holds.
+    /// The other contents that each sector may have after a crash.
     maybe: Vec<Vec<u64>>,
-    /// Sizes in sectors that the disk may have after a crash, besides what it has.
+    /// Other sizes in sectors that the disk may have after a crash.
     sizes_maybe: Vec<usize>,
-    /// A committed layer waits.
+    /// `true` while a committed layer waits.
     awaiting: bool,
     /// Faults that the machine had seen when the disk was opened.
     faults_before: u64,
@@ -205,7 +205,7 @@ pub(super) struct Model {
 }
 
 impl Model {
-    /// A new disk, with or without a base; `seed` chooses what the crashes at armed steps leave.
+    /// A new disk, with or without a base; `seed` chooses the remains of the crashes at armed steps.
     pub(super) fn new(with_base: bool, seed: u64) -> Self {
         let machine = Machine::default();
         let layers = if with_base { vec![base_layer()] } else { Vec::new() };
@@ -234,7 +234,7 @@ impl Model {
         }
     }
 
-    /// The same with so little slack that writes wait for the collector.
+    /// The same model with so little slack that writes wait for the collector.
     pub(super) fn tight(mut self, slack: u64) -> Self {
         self.slack = Some(slack);
         self.set_limits();
@@ -248,12 +248,12 @@ impl Model {
         }
     }
 
-    /// Checks the bound on the space that files take after an operation, before which so many faults had been seen.
+    /// Checks the bound on the space that files take after an operation, before which `faults` faults had been seen.
     fn check_space(&self, faults: u64) {
         let Some(slack) = self.slack else { return };
         let space = self.disk().space();
         let files = space.live_bytes + space.garbage_bytes;
-        // What waits for faults to end is another matter, and so is what commits have set aside.
+        // Data that waits for faults to end does not count, nor do runs that commits have set aside.
         if !self.disk().generation().frozen.is_empty() {
             return;
         }
@@ -265,7 +265,8 @@ impl Model {
             if seen > self.faults_before || !self.disk().collector.lock().unwrap().is_swept() {
                 return;
             }
-            // Headers, the state, and pages that are partly used. The copy of what was cut off a log is apart.
+            // Headers, the state, and pages that are partly used. The copy of the bytes that were cut off a log
+            // does not count.
             let pairs = self.disk().usage().pairs as u64;
             let names = self.machine.directory().list().unwrap();
             let torn = names.iter().filter(|name| name.starts_with(TORN));
@@ -279,14 +280,14 @@ impl Model {
         self.disk.as_ref().unwrap()
     }
 
-    /// Does `ops`, and checks after each, and at last that the disk is still fit for use. Returns how many
-    /// steps it took.
+    /// Does `ops`, and checks after each, and at last that the disk is still fit for use. Returns the number
+    /// of steps that it took.
     pub(super) fn run(mut self, ops: &[Op]) -> u64 {
         for op in ops {
             let faults = self.machine.faults_seen();
             self.apply(op);
             if self.machine.is_down() {
-                // What is in the page cache after a sync that failed means nothing to the next process.
+                // The content of the page cache after a failed sync means nothing to the next process.
                 if self.machine.revive() && !self.machine.sync_failed() {
                     self.open();
                 } else {
@@ -310,7 +311,7 @@ impl Model {
         steps
     }
 
-    /// Whether an operation went well. It may fail only where the machine let a step fail since the disk
+    /// Checks that an operation went well. It may fail only where the machine let a step fail since the disk
     /// was opened.
     fn went_well<T>(&self, result: Result<T>) -> Option<T> {
         match result {
@@ -375,7 +376,7 @@ impl Model {
         }
     }
 
-    /// A write has failed that was done in several steps: the first ones may have come to pass.
+    /// Notes that a write in several steps has failed: the first steps may have come to pass.
     fn changed_in_part(&mut self, range: std::ops::Range<usize>, stamp: impl Fn(usize) -> u64) {
         if self.slack.is_none() {
             return;
@@ -454,7 +455,7 @@ impl Model {
         }
     }
 
-    /// Does `act` with a write in the middle; says whether that came to pass.
+    /// Does `act` with a write in the middle; returns `true` if that came to pass.
     fn interrupted<T>(
         &mut self,
         during: Option<Interlude>,
@@ -504,7 +505,7 @@ impl Model {
 
     /// Checks a disk with a layer that was made since the disk held `before`.
     fn check_layer(&self, disk: &dyn BlockDevice, before: &[u64]) {
-        // What was written meanwhile is in it or not.
+        // Data that was written meanwhile is in it or not.
         for (number, stamp) in contents(disk).iter().enumerate() {
             assert!(*stamp == before[number] || *stamp == self.now[number], "sector {number}: {stamp:#x}");
         }
@@ -572,7 +573,7 @@ impl Model {
             return;
         }
         if self.machine.sync_failed() {
-            // What is in the page cache then means nothing any more.
+            // The content of the page cache then means nothing any more.
             return self.restart(self.stamps, None);
         }
         self.machine.repair();
@@ -594,7 +595,7 @@ impl Model {
         self.open();
     }
 
-    /// The base that the directory says it lies on, which must be one that it may.
+    /// The base that the directory names, which must be one of the possible ones.
     fn parent_now(&self) -> (Option<Arc<dyn BlockDevice>>, String) {
         let parent = State::load(&*self.machine.directory()).unwrap().parent;
         let number: usize = parent.parse().unwrap();
@@ -602,7 +603,7 @@ impl Model {
         (base_of(&self.parents[number]), parent)
     }
 
-    /// Opens the disk, checks that every sector holds what it may, and takes that for true.
+    /// Opens the disk, checks that every sector has one of its possible contents, and takes that content for true.
     fn open(&mut self) {
         self.disk = None;
         let (base, parent) = self.parent_now();
@@ -640,7 +641,7 @@ fn assert_no_leftovers(directory: &dyn Directory) {
     let mut used: Vec<_> = state.pairs.into_iter().flat_map(|files| [files.data, files.index]).collect();
     used.push("state.json".to_owned());
     used.sort();
-    // What was cut off a log is kept.
+    // Bytes that were cut off a log are kept.
     let found = directory.list().unwrap().into_iter().filter(|name| !name.starts_with(TORN));
     assert_eq!(found.collect::<Vec<_>>(), used);
 }

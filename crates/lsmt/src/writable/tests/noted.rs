@@ -1,4 +1,4 @@
-//! Logs that lost what was durable: noticed up to the place that was noted, and repaired on request.
+//! Logs that lost durable records: the loss is noticed up to the noted place, and repaired on request.
 
 use super::super::noted::TORN;
 use super::super::state::State;
@@ -119,7 +119,7 @@ fn a_log_that_went_on_without_a_note_opens() {
     write_sectors(&disk, 3..6);
     drop(disk);
     assert_eq!(contents(&open(&machine).unwrap()), expected(6));
-    // What was noted is protected still; what came behind ends like after a crash.
+    // Noted records are still protected; later ones end like after a crash.
     let (data, index) = (machine.contents("data"), machine.contents("index"));
     assert_refused(&machine, &index[..4096 + 2 * 32]);
     let mut torn = index.clone();
@@ -268,7 +268,7 @@ fn a_damaged_log_is_repaired_on_request() {
     }
 }
 
-/// What repairs cut off stays, up to a few times.
+/// Bytes that repairs cut off are kept, up to a few times.
 #[test]
 fn earlier_copies_of_what_was_cut_off_are_kept() {
     let machine = Machine::default();

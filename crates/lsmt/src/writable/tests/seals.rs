@@ -1,4 +1,4 @@
-//! Which groups of a log count.
+//! The groups of a log that count.
 
 use super::super::log::{GROUP_MAX, Log, replay_plain};
 use super::sim::Machine;
@@ -71,7 +71,7 @@ fn a_log_without_seals_ends_where_it_makes_no_sense() {
     assert_eq!(found, [records[0], records[3]]);
 }
 
-/// What recovery says of a log; a refused one must be left as it was.
+/// The verdict of recovery on a log; a refused log must be left as it was.
 fn judged(uuid: Uuid, bytes: &[u8]) -> Result<(usize, usize), ErrorKind> {
     let machine = Machine::default();
     machine.put("index", bytes);
@@ -190,7 +190,7 @@ fn a_last_seal_that_is_torn_at_any_byte_is_a_tail() {
             let mut bytes = log.clone();
             let from = bytes.len() - torn;
             bytes[from..].fill(0);
-            // Where the bytes that are missing are zeros anyway, the seal is whole.
+            // If the missing bytes are zeros anyway, the seal is whole.
             let expected = if bytes == log { (2 + last, log.len()) } else { (2, left) };
             assert_eq!(judged(uuid, &bytes), Ok(expected), "{last}, {torn} bytes");
         }

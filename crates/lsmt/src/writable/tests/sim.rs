@@ -1,14 +1,14 @@
-//! A directory whose machine can crash: it loses, tears and reorders whatever was not synced.
+//! A directory whose machine can crash: it loses, tears and reorders all data that was not synced.
 //!
-//! What a crash may leave, chosen by a seed:
+//! The remains of a crash, chosen by a seed:
 //!
-//! * of every 4 KiB page that was written since its file was synced: what it was at the sync, at any time
+//! * of every 4 KiB page that was written since its file was synced: its content at the sync, at any time
 //!   since, or a prefix of one of these and the suffix of another (at any byte, mostly where they differ);
 //! * of every file: any of the lengths it had since, filled up by zeros;
 //! * of the names: the creations, renamings and removals since the directory was synced, up to any of them
 //!   in order, or any subset.
 //!
-//! A sync that fails leaves its pages in the worst state there is: what is in memory may or may not be on
+//! A sync that fails leaves its pages in the worst state there is: the content of memory may or may not be on
 //! disk, and later syncs do not care about it any more.
 
 use super::super::files::{Directory, LogFile};
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: usize = 4096;
 
-/// What happens at a chosen step.
+/// A fault that happens at a chosen step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// The machine goes down in the middle of it.
@@ -36,31 +36,31 @@ pub(super) enum Fault {
 #[derive(Clone, Default)]
 pub(super) struct Machine(Arc<Mutex<World>>);
 
-/// What somebody else does in the middle of an operation.
+/// An action of another thread in the middle of an operation.
 type Interlude = Box<dyn FnOnce() + Send>;
 
 struct World {
     files: Vec<Inode>,
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
-    /// Since the directory was synced.
+    /// Changes of names since the directory was synced.
     name_ops: Vec<NameOp>,
     steps: u64,
-    /// The number of steps at which whatever goes on has to have ended.
+    /// The number of steps at which the present operation has to have ended.
     last_step: u64,
     fault: Option<(u64, Fault)>,
     interlude: Option<(u64, Interlude)>,
     down: bool,
-    /// It is down because the process died.
+    /// `true` if it is down because the process died.
     killed: bool,
     full: bool,
     faults_seen: u64,
     sync_failed: bool,
-    /// Its file system can punch holes.
+    /// `true` if its file system can punch holes.
     has_holes: bool,
-    /// So many of the next holes cannot be punched.
+    /// The number of next holes that cannot be punched.
     failing_holes: u64,
-    /// No hole can be punched over this page of a file.
+    /// The page of a file over which no hole can be punched.
     bad_page: Option<usize>,
 }
 
@@ -91,7 +91,7 @@ impl Default for World {
 struct Inode {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// What each page has been since it was synced.
+    /// The contents of each page since it was synced.
     dirty: BTreeMap<usize, Dirty>,
     /// Lengths since the sync.
     lengths: Vec<usize>,
@@ -102,7 +102,7 @@ struct Inode {
 #[derive(Default)]
 struct Dirty {
     versions: Vec<Vec<u8>>,
-    /// A sync of it has failed: no other will try.
+    /// `true` if a sync of the file has failed: no other will try.
     forgotten: bool,
 }
 
@@ -199,7 +199,7 @@ impl Machine {
         world.interlude = Some((world.steps + after, act));
     }
 
-    /// Forgets what was to be called.
+    /// Forgets the action that was to be called.
     pub(super) fn uninterrupted(&self) {
         self.world().interlude = None;
     }
@@ -217,7 +217,7 @@ impl Machine {
         world
     }
 
-    /// Whether the machine is down only because the process died; then it is up again, and everything that
+    /// `true` if the machine is down only because the process died; then it is up again, and everything that
     /// was written is still there.
     pub(super) fn revive(&self) -> bool {
         let mut world = self.world();
@@ -235,7 +235,7 @@ impl Machine {
         world.full = false;
     }
 
-    /// Whether the machine went down at an armed step.
+    /// `true` if the machine went down at an armed step.
     pub(super) fn is_down(&self) -> bool {
         self.world().down
     }
@@ -245,7 +245,7 @@ impl Machine {
         self.world().faults_seen
     }
 
-    /// Whether a sync has failed since the last crash.
+    /// `true` if a sync has failed since the last crash.
     pub(super) fn sync_failed(&self) -> bool {
         self.world().sync_failed
     }
@@ -255,7 +255,7 @@ impl Machine {
         self.world().steps
     }
 
-    /// The machine crashes, and is started again.
+    /// Crashes the machine, and starts it again.
     pub(super) fn crash(&self, seed: u64) {
         let mut dice = Dice::new(seed);
         let mut world = self.world();
@@ -276,12 +276,12 @@ impl Machine {
         (world.down, world.killed, world.full, world.sync_failed) = (false, false, false, false);
     }
 
-    /// Its file system cannot punch holes from now on.
+    /// Makes the file system unable to punch holes from now on.
     pub(super) fn fill_holes(&self) {
         self.world().has_holes = false;
     }
 
-    /// Lets the punching of so many of the next holes fail.
+    /// Lets the punching of the next `count` holes fail.
     pub(super) fn fail_holes(&self, count: u64) {
         self.world().failing_holes = count;
     }
@@ -320,7 +320,7 @@ impl Inode {
         page_of(&self.now, number)
     }
 
-    /// Remembers what the pages of `[start, end)` have become.
+    /// Remembers the present contents of the pages of `[start, end)`.
     fn touched(&mut self, start: usize, end: usize) {
         for number in start / PAGE..end.div_ceil(PAGE) {
             let page = self.page(number);
@@ -410,15 +410,15 @@ fn failure(kind: io::ErrorKind) -> Error {
     Error::io("simulated failure", io::Error::from(kind))
 }
 
-/// How a step goes.
+/// The outcome of a step.
 enum Step {
     Done,
-    /// It fails, but some of its effect may be there.
+    /// A failure, but some of the effect may be there.
     Half(Error),
 }
 
 impl World {
-    /// Counts a step; `grows` where it needs space.
+    /// Counts a step; `grows` is `true` if it needs space.
     fn step(&mut self, grows: bool) -> Result<Step> {
         if self.down {
             return Err(failure(io::ErrorKind::Other));
@@ -450,7 +450,7 @@ impl World {
         Ok(Step::Done)
     }
 
-    /// A change of names: half-done, it may have happened all the same.
+    /// Makes a change of names: half-done, it may have happened anyway.
     fn change(&mut self, kind: NameChange, inode: usize, grows: bool) -> Result<()> {
         let step = self.step(grows)?;
         if matches!(step, Step::Done) || self.down || self.steps.is_multiple_of(2) {
@@ -590,7 +590,7 @@ impl LogFile for SimFile {
             return Err(failure(io::ErrorKind::Other));
         }
         let step = world.step(false)?;
-        // A crash makes of it what it likes by itself, page by page.
+        // A crash chooses the outcome by itself, page by page.
         let end = if matches!(step, Step::Done) || world.down { end } else { start + PAGE };
         world.files[self.inode].punch(start, end);
         step.finish()?;

@@ -38,7 +38,7 @@ pub(super) fn fail_every_step_of(script: &[Op], new: impl Fn(u64) -> Model) {
             for number in 0..seeds {
                 let mut ops = vec![Op::Arm { after, fault }];
                 ops.extend_from_slice(script);
-                // What the disk shows after the fault must be what it shows after a crash.
+                // The disk must have the same content after the fault and after a crash.
                 ops.extend([write(1, 3), Op::Flush, Op::Crash { seed: seed(number + 1), again: None }]);
                 new(seed(number)).run(&ops);
             }
@@ -181,7 +181,7 @@ fn damage_in_the_middle_of_a_log_is_no_torn_tail() {
     assert!(WritableDisk::open_in(machine.directory(), None, "").is_ok());
 }
 
-/// A log with fewer records names less of the data file. Where a process dies after it has put that log in the place of
+/// A log with fewer records names less of the data file. If a process dies after it has put that log in the place of
 /// another, the name is in memory only: the data that the other one names must stay until the name is durable.
 #[test]
 fn nothing_is_cut_off_before_the_names_are_durable() {

@@ -1,8 +1,8 @@
 //! Writers, readers, a flusher and a maintainer on one real directory.
 //!
-//! Every written sector says who wrote it, as his how-manieth write, and where. A reader checks that a
-//! sector is never a mixture or from elsewhere, and that no write of anybody shows again after a later one of the
-//! same writer was seen in its place: old content that comes back when pairs are exchanged would. At the end
+//! Every written sector names its writer, the number of the write among that writer's, and the place. A reader
+//! checks that a sector is never a mixture or from another place, and that no write shows again after a later one
+//! of the same writer was seen in its place: old content that comes back when pairs are exchanged would. At the end
 //! the disk is opened again, and must be what it was: the log has overlapping writes in the order of the map.
 
 use super::super::{Limits, Load, NewDisk, WritableDisk};
