@@ -1,4 +1,4 @@
-//! What recording costs a request, in process; how fast traces are read, counted and written.
+//! The cost of recording a request, in process, and the speed at which traces are read, counted and written.
 //!
 //! A record is timed as a disk makes it, without reading the clock: the disk reads it for its own latencies in any
 //! case. Each round fills a fresh recorder; the median round counts, and the fastest is beside it. With two threads,
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 101;
 /// Nanoseconds a record may take.
 const TARGET: f64 = 100.0;
-/// Bytes of a record as the data set has it.
+/// Bytes of a record in the data set.
 const ROW: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {

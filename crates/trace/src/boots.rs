@@ -1,14 +1,14 @@
-//! The boots of a disk: where one begins and how long it is recorded, decided by a pure state machine.
+//! The boots of a disk: a pure state machine decides the beginning of each and the time for which it is recorded.
 //!
 //! ```text
 //!            first read                      the window ends
 //! Waiting ---------------> Recording(since) -----------------> Idle(since)
 //!                             ^   |                                 |
-//!                             +---+--- a read that starts anew <----+
+//!                             +---+--- a read that starts again <---+
 //! ```
 //!
 //! A disk may be attached long before its guest starts, and stay attached while the guest is started again. So a
-//! recording begins with a read, not with the attach, and a read *starts anew* if it covers the boot sector and
+//! recording begins with a read, not with the attach, and a read *starts again* if it covers the boot sector and
 //!
 //! * nothing was read for [`PAUSE`]: longer than a kernel takes from the last read of its loader to its own look at the
 //!   partitions, also under emulation; or
@@ -21,7 +21,7 @@
 use headstart_block::{ByteRange, SECTOR_SIZE};
 use std::time::Duration;
 
-/// The time without reads after which a read of the boot sector starts anew.
+/// The time without reads after which a read of the boot sector starts again.
 pub const PAUSE: Duration = Duration::from_secs(30);
 
 /// The same for a read of exactly the boot sector.
@@ -86,7 +86,7 @@ impl RecordingPhase {
         }
     }
 
-    /// The phase at a time, where nothing is read.
+    /// The phase at a time at which nothing is read.
     #[must_use]
     pub fn at(self, now_us: u64, window: Duration) -> Self {
         match self {
@@ -103,7 +103,7 @@ impl RecordingPhase {
         }
     }
 
-    /// The phase that a number stands for: of a boot that is idle only the clock says so.
+    /// The phase that a number stands for; only the clock tells that a boot is idle.
     pub(crate) fn of_word(word: u64) -> Self {
         word.checked_sub(1).map_or(Self::Waiting, |since_us| Self::Recording { since_us })
     }

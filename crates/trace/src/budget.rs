@@ -1,16 +1,16 @@
 //! The budget of a disk's traces: a pure state machine on given times.
 //!
 //! A guest decides when a boot begins: it reads the boot sector after a pause. So without a budget it could fill the
-//! trace directory, drive out what other disks recorded, and outvote them in what is learned. Guests that start again
+//! trace directory, drive out the traces of other disks, and outvote them in learning. Guests that start again
 //! for reasons of their own do so a few times an hour.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The time that a budget is for.
+/// The time span of a budget.
 const SPAN: Duration = Duration::from_secs(3600);
 
-/// Grants traces to the boots of one disk, so many in any hour.
+/// Grants traces to the boots of one disk, up to a number in any hour.
 #[derive(Clone, Debug)]
 pub struct TraceBudget {
     most: usize,
@@ -36,7 +36,7 @@ impl TraceBudget {
         is_granted
     }
 
-    /// Takes back what was granted to the boot that began at `at`: it leaves no trace after all.
+    /// Takes back the grant of the boot that began at `at`, which leaves no trace after all.
     pub fn take_back(&mut self, at: Duration) {
         if let Some(place) = self.granted.iter().rposition(|granted| *granted == at) {
             self.granted.remove(place);
@@ -56,7 +56,7 @@ mod tests {
         let mut budget = TraceBudget::new(6);
         let granted: Vec<_> = (0..7200).filter(|second| budget.grant(Duration::from_secs(*second))).collect();
         assert_eq!(granted, [0, 1, 2, 3, 4, 5, 3600, 3601, 3602, 3603, 3604, 3605]);
-        // One that boots each ten minutes has all its traces.
+        // A guest that boots every ten minutes has all its traces.
         let mut budget = TraceBudget::new(6);
         assert!((0..100).all(|boot| budget.grant(10 * boot * MINUTE)));
         assert!(!budget.grant(990 * MINUTE + MINUTE));
@@ -65,7 +65,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against all that was ever granted and not taken back.
+        /// Compares the budget with all grants that were not taken back.
         #[test]
         fn no_hour_has_more_and_none_is_refused_before(
             most in 0_usize..5, steps in proptest::collection::vec((0_u32..40, any::<bool>()), 1..80)

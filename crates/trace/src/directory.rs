@@ -1,14 +1,14 @@
 //! A directory of traces: one Parquet file a boot.
 //!
-//! Any number of processes write into it at the same time. A file gets its name by being renamed, so whoever lists
-//! the directory sees whole files only; a trace that is written again replaces itself. Names start with the time of
-//! creation, so that the order of names is that of time:
+//! Any number of processes write into it at the same time. A file gets its name by being renamed, so a process that
+//! lists the directory sees whole files only; a trace that is written again replaces itself. Names start with the
+//! time of creation, so that the order of names is that of time:
 //!
 //! ```text
 //! 20261121T185743.000000Z-VOLUME.parquet
 //! ```
 //!
-//! Limits are kept by removing the oldest first. Files with other names are nobody's: they are neither counted nor
+//! Limits are kept by removing the oldest first. Files with other names are not traces: they are neither counted nor
 //! removed. Two processes that remove the same file at the same time do no harm.
 
 use crate::fast26::escape;
@@ -24,24 +24,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 const EXTENSION: &str = ".parquet";
-/// How files begin that do not have their name yet.
+/// The prefix of files that do not have their final name yet.
 const UNFINISHED: &str = ".unfinished-";
-/// A file that is this old and has no name still was left behind by a process that was killed.
+/// The age from which on a file without its final name counts as left behind by a killed process.
 const ABANDONED: Duration = Duration::from_secs(3600);
-/// How a name starts: the time, to the microsecond.
+/// The start of a name: the time, to the microsecond.
 const TIME_FORMAT: &str = "%Y%m%dT%H%M%S%.6fZ";
 const TIME_LEN: usize = "20261121T185743.000000Z".len();
-/// Longest part of a name that is made of a volume's.
+/// Longest part of a name that is taken from the volume's.
 const VOLUME_MAX: usize = 128;
 /// The last microsecond of the year 9999: later ones have names that are not in order.
 const LAST_US: u64 = 253_402_300_799_999_999;
 
-/// What a directory may hold.
+/// The limits of a directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectoryLimits {
     /// Most bytes of all its traces.
     pub bytes_max: Option<u64>,
-    /// How long after their creation traces are kept.
+    /// The time for which traces are kept after their creation.
     pub age_max: Option<Duration>,
 }
 
@@ -54,18 +54,18 @@ pub struct TraceDirectory {
 }
 
 impl TraceDirectory {
-    /// Opens the directory, which is made where it is not there.
+    /// Opens the directory, and makes it if it is not there.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there;
-    /// what the operating system reports.
+    /// errors of the operating system.
     pub fn open(dir: &Path, limits: DirectoryLimits) -> Result<Self> {
         refuse_links(dir)?;
         fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
         Ok(Self { dir: dir.to_owned(), limits, evicted: AtomicU64::new(0) })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -77,11 +77,11 @@ impl TraceDirectory {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Writes a trace, in place of what was written of the same creation before; `durable`: so that a loss of power
-    /// does not take it away. Returns where it is.
+    /// Writes a trace, in the place of an earlier one of the same creation; with `durable`, so that a loss of power
+    /// does not take it away. Returns its path.
     ///
     /// # Errors
-    /// As [`encode`]; what the operating system reports.
+    /// As [`encode`]; errors of the operating system.
     pub fn save(&self, trace: &Trace, durable: bool) -> Result<PathBuf> {
         let path = self.dir.join(file_name(&trace.creation));
         let about = |e| not_made_in(&self.dir, "cannot be written", e).about(path.display());
@@ -98,19 +98,19 @@ impl TraceDirectory {
         Ok(path)
     }
 
-    /// Removes what was written of a creation, if anything was.
+    /// Removes the trace of a creation, if there is one.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn remove(&self, creation: &Creation) -> Result<()> {
         let path = self.dir.join(file_name(creation));
         remove(&path).map(drop).map_err(|e| Error::io("cannot be removed", e).about(path.display()))
     }
 
-    /// The same where it has to make room for others; counted by [`evicted`](Self::evicted).
+    /// Removes the trace of a creation to make room for others; counted by [`evicted`](Self::evicted).
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn evict_one(&self, creation: &Creation) -> Result<()> {
         let path = self.dir.join(file_name(creation));
         let was_there = remove(&path).map_err(|e| Error::io("cannot be removed", e).about(path.display()))?;
@@ -121,7 +121,7 @@ impl TraceDirectory {
     /// The traces of a directory, oldest first.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn list(dir: &Path) -> Result<Vec<PathBuf>> {
         let about = |e| Error::io("cannot be listed", e).about(dir.display());
         let mut names = Vec::new();
@@ -136,10 +136,10 @@ impl TraceDirectory {
         Ok(names.into_iter().map(|name| dir.join(name)).collect())
     }
 
-    /// Removes what is over the limits, oldest first, and what killed processes left behind.
+    /// Removes the traces that are over the limits, oldest first, and the files that killed processes left behind.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     #[expect(clippy::disallowed_methods, reason = "the age of files counts from now")]
     pub fn evict(&self) -> Result<()> {
         self.evict_at(SystemTime::now())
@@ -151,7 +151,7 @@ impl TraceDirectory {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
             let Ok(name) = entry.file_name().into_string() else { continue };
-            // Somebody else may have removed it by now.
+            // Another process may have removed it by now.
             let Ok(meta) = entry.metadata() else { continue };
             if name.starts_with(UNFINISHED) {
                 let age = meta.modified().ok().and_then(|then| now.duration_since(then).ok());
@@ -180,7 +180,7 @@ impl TraceDirectory {
     }
 }
 
-/// Removes a file; whether it was there.
+/// Removes a file; returns `true` if it was there.
 fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Ok(()) => Ok(true),
@@ -200,7 +200,7 @@ fn file_name(creation: &Creation) -> String {
     format!("{time}-{volume}{EXTENSION}")
 }
 
-/// When the trace of this name was created; `None` where it is not one of ours.
+/// The time at which the trace of this name was created; `None` if it is not one of ours.
 fn created(name: &str) -> Option<SystemTime> {
     let (time, rest) = name.split_at_checked(TIME_LEN)?;
     let time = NaiveDateTime::parse_from_str(time, TIME_FORMAT).ok()?;
@@ -209,7 +209,7 @@ fn created(name: &str) -> Option<SystemTime> {
         .then(|| SystemTime::UNIX_EPOCH + Duration::from_micros(micros))
 }
 
-/// Fowler, Noll and Vo's hash (1a): tells long names apart that begin alike.
+/// Fowler, Noll and Vo's hash (1a): it tells long names apart that begin alike.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes
         .iter()

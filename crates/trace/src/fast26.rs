@@ -18,10 +18,11 @@
 //! | `extra_info` | options |
 //! | `meta_info` | the label `meta_info`; without, the host and all labels |
 //!
-//! What the layout has no place for is lost in an export: service times, the link, the count of drops, and the part
-//! of the time of creation below a second. What comes from such a data set is exported as it was, byte for byte.
+//! An export loses the fields that the layout has no place for: service times, the link, the count of drops, and
+//! the part of the time of creation below a second. A trace that comes from such a data set is exported byte for
+//! byte.
 //!
-//! Names of images and volumes are parts of paths. What could mean something else there is written as `%` and two
+//! Names of images and volumes are parts of paths. Characters with a meaning there are written as `%` and two
 //! hexadecimal digits, and read back.
 
 use crate::file::ReadLimits;
@@ -42,9 +43,9 @@ use std::path::{Path, PathBuf};
 pub const CREATIONS: &str = "VD_creation_meta.csv";
 /// The directory of traces.
 const TRACES: &str = "trace";
-/// Of `gmt_create`.
+/// The format of `gmt_create`.
 const TIME_FORMAT: &str = "%Y-%m-%d %H:%M:%S";
-/// When a disk was created of which that is not known.
+/// The time of creation of a disk whose own is not known.
 const EPOCH: &str = "1970-01-01 00:00:00";
 /// Labels that have a column of their own.
 pub(crate) const IMAGE_TYPE: &str = "image_type";
@@ -77,10 +78,10 @@ pub(crate) struct CreationRow {
 }
 
 impl CreationRow {
-    /// Where its trace is, below the data set's directory.
+    /// The path of its trace, below the data set's directory.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where a name would lead elsewhere.
+    /// [`ErrorKind::Corrupt`] if a name would lead elsewhere.
     fn path(&self) -> Result<PathBuf> {
         for name in [&self.volume_id, &self.image_type, &self.image_id] {
             if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) || name.len() > 250 {
@@ -141,8 +142,8 @@ impl CreationRow {
     }
 }
 
-/// The creation that a row of the table of creations tells of; `column` gives what a column says. The disk need not be
-/// there yet: what the row does not say is empty.
+/// The creation of a row of the table of creations; `column` returns the value of a column. The disk need not exist
+/// yet: fields that the row does not have are empty.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] for a size or a time that is none.
@@ -168,8 +169,8 @@ pub fn creation_of(mut column: impl FnMut(&str) -> Option<String>) -> Result<Cre
     row.creation()
 }
 
-/// Makes a creation that the table has no earlier than the first request, at `first` of Unix time in microseconds, that
-/// request: times count from the creation.
+/// Moves the time of a creation that is later than the first request back to that request, because times count from
+/// the creation. `first` is the time of the first request, in microseconds of Unix time.
 pub(crate) fn not_after(creation: &mut Creation, first: u64) {
     if first < creation.created_us {
         let seconds = i64::try_from(creation.created_us).unwrap_or(i64::MAX) / MICROS;
@@ -179,7 +180,7 @@ pub(crate) fn not_after(creation: &mut Creation, first: u64) {
     }
 }
 
-/// What a table of creations names.
+/// The content of a table of creations.
 #[derive(Default)]
 pub(crate) struct Listing {
     /// The file of each creation, relative to the data set's directory, and the creation.
@@ -192,7 +193,7 @@ pub(crate) struct Listing {
     pub(crate) unlisted: Vec<PathBuf>,
 }
 
-/// Reads the table of creations of the data set in `dir`, and looks which files there are; reads no trace.
+/// Reads the table of creations of the data set in `dir`, and looks for the files; reads no trace.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set.
@@ -230,20 +231,20 @@ pub(crate) fn volume_of(path: &Path) -> String {
     path.file_stem().map(|stem| unescape(&stem.to_string_lossy())).unwrap_or_default()
 }
 
-/// Whether `dir` is such a data set.
+/// `true` if `dir` is such a data set.
 #[must_use]
 pub fn is_data_set(dir: &Path) -> bool {
     dir.join(CREATIONS).is_file()
 }
 
-/// What an import found.
+/// The results of an import.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Imported {
     /// Traces.
     pub traces: u64,
     /// Their requests.
     pub records: u64,
-    /// Traces that could not be read, and why.
+    /// Traces that could not be read, with the reasons.
     pub unreadable: Vec<String>,
     /// Files of traces that the table of creations does not name: they were left out.
     pub unlisted: Vec<String>,
@@ -252,7 +253,7 @@ pub struct Imported {
 /// Reads the data set in `dir`, trace by trace.
 ///
 /// # Errors
-/// What `each` reports; [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set. A trace that
+/// Errors of `each`; [`ErrorKind::NotFound`] and [`ErrorKind::Corrupt`] for what is no data set. A trace that
 /// cannot be read is noted, and the others are read.
 pub fn import(
     dir: &Path,
@@ -284,16 +285,16 @@ pub fn import(
     Ok(imported)
 }
 
-/// Bytes of the traces' files in a data set: how much there is to read.
+/// Bytes of the traces' files in a data set, which is the amount to read.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn stored_bytes(dir: &Path) -> Result<u64> {
     let len = |path: PathBuf| dir.join(path).metadata().map_or(0, |meta| meta.len());
     Ok(find_traces(dir)?.into_iter().map(len).sum())
 }
 
-/// The rows of a file, and when the first request came, in microseconds of Unix time.
+/// The rows of a file, and the time of the first request, in microseconds of Unix time.
 fn read_rows(path: &Path, limits: &ReadLimits) -> Result<(Vec<Row>, Option<u64>)> {
     let read = || {
         let rows = npy::decode(&read_bounded(path, limits.file_bytes_max)?)?;
@@ -391,11 +392,11 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Into `dir`, which is made.
+    /// Makes an exporter into `dir`, which is made.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] where there is a data set already, [`ErrorKind::Denied`] where a symbolic link of
-    /// another user leads there; what the operating system reports.
+    /// another user leads there; errors of the operating system.
     pub fn new(dir: &Path) -> Result<Self> {
         refuse_links(dir)?;
         if is_data_set(dir) {
@@ -411,7 +412,7 @@ impl Exporter {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] where it has no place in the layout, [`ErrorKind::Conflict`] where a volume comes
-    /// twice; what the operating system reports.
+    /// twice; errors of the operating system.
     pub fn add(&mut self, trace: &Trace) -> Result<()> {
         let row = self.write(trace)?;
         self.rows.push(row);
@@ -447,7 +448,7 @@ impl Exporter {
     /// Writes the table of creations, sorted by volume, and so makes the directory a data set.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn finish(mut self) -> Result<()> {
         self.rows.sort_by(|a, b| (&a.volume_id, &a.image_id).cmp(&(&b.volume_id, &b.image_id)));
         let path = self.dir.join(CREATIONS);
@@ -463,7 +464,7 @@ impl Exporter {
     }
 }
 
-/// Whether a byte of a name can stand in a path as it is.
+/// `true` if a byte of a name can stand in a path as it is.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'@' | b'+')
 }

@@ -1,13 +1,13 @@
 //! Traces of disk I/O: recorder, Parquet files, the FAST'26 layout, statistics.
 //!
-//! A disk's [`Recorder`] notes requests in memory; the process's [`Saver`] writes them, with what the link was like
-//! and what is known of the disk, as one Parquet file a boot into a [`TraceDirectory`].
+//! A disk's [`Recorder`] notes requests in memory; the process's [`Saver`] writes them, with samples of the link
+//! and the metadata of the disk, as one Parquet file a boot into a [`TraceDirectory`].
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`record`] | one traced request |
-//! | [`boots`] | where a boot begins, and how long it is recorded |
-//! | [`budget`] | how many traces a disk leaves |
+//! | [`boots`] | the beginning of a boot, and the time for which it is recorded |
+//! | [`budget`] | the number of traces that a disk may leave |
 //! | [`recorder`] | notes requests as they are served |
 //! | [`trace`] | a whole trace: creation, requests, the link |
 //! | [`mod@file`] | a trace as a Parquet file: the format and its versions |
@@ -15,8 +15,8 @@
 //! | [`saver`] | the thread that brings recorded traces into the directory |
 //! | [`npy`] | NumPy files of four columns |
 //! | [`fast26`] | the layout of the FAST'26 data set: import, export |
-//! | [`data_set`] | one way to read all of these: lists, then streams, skips what is bad |
-//! | [`stats`] | what traces read: sums, and the figures of the ThinkAhead paper |
+//! | [`data_set`] | one way to read all of these: lists, then streams, and skips bad traces |
+//! | [`stats`] | the reads of traces: sums, and the figures of the ThinkAhead paper |
 //! | [`synthesize`] | data sets like the published one, of any size, from a seed |
 
 #![forbid(unsafe_code)]

@@ -1,14 +1,14 @@
 //! NumPy's `.npy` files, as far as traces need them: a table of 64-bit numbers with four columns.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 6 | `\x93NUMPY` |
 //! | 2 | version: 1.0, 2.0 or 3.0 |
 //! | 2 (version 1) or 4 | length of the header, little-endian |
-//! | so many | a Python dictionary with `descr`, `fortran_order` and `shape`, spaces, a newline |
+//! | that number | a Python dictionary with `descr`, `fortran_order` and `shape`, spaces, a newline |
 //! | 32 a row | the numbers, row by row, or column by column in Fortran's order |
 //!
-//! What is written is what NumPy writes: version 1.0, little-endian, row by row, the numbers at a multiple of 64
+//! The output is the same as NumPy's: version 1.0, little-endian, row by row, the numbers at a multiple of 64
 //! bytes.
 
 use headstart_block::{Error, Result};
@@ -20,9 +20,9 @@ pub const COLUMNS: usize = 4;
 pub type Row = [i64; COLUMNS];
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// The numbers start at a multiple of this.
+/// The multiple at which the numbers start, in bytes.
 const ALIGN: usize = 64;
-/// NumPy leaves room for the number of rows to grow to so many digits.
+/// Digits for which NumPy leaves room, so that the number of rows can grow.
 const ROWS_DIGITS: usize = 21;
 /// Longest header that is looked at.
 const HEADER_MAX: usize = 64 << 10;
@@ -93,13 +93,13 @@ pub fn decode(file: &[u8]) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Most bytes of a file with so many rows.
+/// Most bytes of a file with `rows` rows.
 pub(crate) fn len_max(rows: usize) -> u64 {
     let rows = u64::try_from(rows).unwrap_or(u64::MAX);
     rows.saturating_mul(size_of::<Row>() as u64).saturating_add((HEADER_MAX + ALIGN) as u64)
 }
 
-/// What the dictionary says.
+/// The content of the dictionary.
 struct Header {
     big_endian: bool,
     fortran_order: bool,

@@ -2,13 +2,13 @@
 
 use headstart_block::ByteRange;
 
-/// What was asked of the disk.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
     /// Bytes were read.
     Read,
-    /// Bytes were written, or became zeros without being sent: neither the published layout nor ours tells these apart,
-    /// and for what traces are made for it is the same, since later reads of such bytes take nothing of the image.
+    /// Bytes were written, or became zeros without being sent. Neither the published layout nor ours tells these
+    /// apart. For the use of traces they are the same, because later reads of such bytes take nothing of the image.
     Write,
 }
 
@@ -17,10 +17,10 @@ pub enum Op {
 pub struct Record {
     /// The time of its arrival, in microseconds since the boot's first read, or the disk's creation.
     pub t_us: u64,
-    /// What it was.
+    /// The kind of the request.
     pub op: Op,
     /// The bytes of the disk.
     pub range: ByteRange,
-    /// How long it took, in microseconds; `None` in data sets that do not tell.
+    /// The time that it took, in microseconds; `None` in data sets that do not tell.
     pub service_us: Option<u32>,
 }

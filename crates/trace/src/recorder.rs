@@ -1,13 +1,13 @@
 //! The recorder: notes each request of a disk's boots without slowing it down.
 //!
-//! When a boot begins is decided as its first read arrives ([`RecordingPhase`]); a request belongs to the boot that
-//! went on when it arrived. What is noted goes into a ring that is allocated once and that the
-//! [`Saver`](crate::Saver) empties once a second, so a disk may boot any number of times. A ring that nobody empties
-//! keeps what came first, and what finds it full is counted and dropped.
+//! The beginning of a boot is decided as its first read arrives ([`RecordingPhase`]); a request belongs to the boot
+//! that went on when it arrived. Records go into a ring that is allocated once and that the [`Saver`](crate::Saver)
+//! empties once a second, so a disk may boot any number of times. A ring that is not emptied keeps the records that
+//! came first; a record that finds it full is counted and dropped.
 //!
 //! A writer takes a slot by one atomic exchange and fills it by four atomic stores; the last of them, which also says
-//! that the slot is full, is what the reader looks at first. The reader empties a slot before it frees it. So nobody
-//! ever waits: not the disk for whoever saves the trace, nor the other way round.
+//! that the slot is full, is what the reader looks at first. The reader empties a slot before it frees it. So neither
+//! ever waits: neither the disk for the saver of the trace, nor the saver for the disk.
 
 use crate::boots::{Arrival, RecordingPhase, covers_boot_sector, is_over};
 use crate::record::{Op, Record};
@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most records of a boot, and of a disk that nobody took yet. The latter take 2 MiB of memory.
+/// Most records of a boot, and most records of a disk that wait to be taken. The latter take 2 MiB of memory.
 pub const RECORDS_MAX: usize = 65_536;
 
 /// The time for which a boot is recorded by default: that of the published traces.
 pub const WINDOW: Duration = Duration::from_secs(360);
 
-/// The precision of the time of the last read, which is written so seldom.
+/// The precision of the time of the last read, which is therefore written seldom.
 const GRAIN_US: u64 = 100_000;
 
 /// Set in a slot's last word once the slot is full.
@@ -52,11 +52,11 @@ pub struct Recorder {
     taken: AtomicU64,
     /// Slots emptied so far.
     freed: AtomicU64,
-    /// Held by who empties slots.
+    /// The lock of the thread that empties slots.
     draining: Mutex<()>,
     /// Requests that found no slot.
     dropped: AtomicU64,
-    /// Requests that were taken out and not kept.
+    /// The number of requests that were taken out and not kept.
     discarded: AtomicU64,
     created: Instant,
     window: Duration,
@@ -66,13 +66,14 @@ pub struct Recorder {
     /// The time at which a read last arrived or ended, in microseconds since the creation; see [`GRAIN_US`].
     last_read_us: AtomicU64,
     clients: AtomicU32,
-    /// A client came to a disk that had none, and has read nothing yet.
+    /// `true` if a client came to a disk that had none, and has read nothing yet.
     is_newcomer: AtomicBool,
 }
 
 impl Recorder {
-    /// Records what arrives within `window` (at most 71 minutes) of the first read of each boot, of a disk that was
-    /// attached at `created`. At most `records_max` requests wait to be [drained](Self::drain).
+    /// Makes a recorder of the requests that arrive within `window` (at most 71 minutes) of the first read of each
+    /// boot, of a disk that was attached at `created`. At most `records_max` requests wait to be
+    /// [drained](Self::drain).
     #[must_use]
     pub fn new(created: Instant, window: Duration, records_max: usize) -> Self {
         let slots = (0..records_max.max(1)).map(|_| Slot::default()).collect();
@@ -126,14 +127,14 @@ impl Recorder {
         RecordingPhase::of_word(self.boot().0).at(self.micros(now), self.window)
     }
 
-    /// A client came.
+    /// Notes that a client came.
     pub fn client_came(&self) {
         if self.clients.fetch_add(1, Ordering::Relaxed) == 0 {
             self.is_newcomer.store(true, Ordering::Relaxed);
         }
     }
 
-    /// A client that came has left.
+    /// Notes that a client that came has left.
     pub fn client_left(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
@@ -141,7 +142,7 @@ impl Recorder {
     /// Notes that a read arrives, which may begin a boot. Returns the boot that it belongs to.
     pub fn read_arrived(&self, range: ByteRange, arrived: Instant) -> BootId {
         let at_us = self.micros(arrived);
-        // Who sees a boot sees also that its first read has ended the pause.
+        // A thread that sees a boot also sees that its first read has ended the pause.
         let boot = BootId(self.phase.load(Ordering::Acquire));
         let last_us = self.last_read_us.load(Ordering::Relaxed);
         let is_first = self.is_newcomer.load(Ordering::Relaxed);
@@ -160,7 +161,7 @@ impl Recorder {
         if after == before.0 {
             return before;
         }
-        // Where another thread was faster, its boot has just begun.
+        // If another thread was faster, its boot has just begun.
         match self.phase.compare_exchange(before.0, after, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => {
                 self.boots.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +203,7 @@ impl Recorder {
     fn take(&self) -> Option<&Slot> {
         let mut taken = self.taken.load(Ordering::Relaxed);
         loop {
-            // What was read of a slot was read before it was freed.
+            // The reads of a slot came before it was freed.
             let waiting = taken.saturating_sub(self.freed.load(Ordering::Acquire));
             if waiting >= self.slots.len() as u64 {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -220,13 +221,13 @@ impl Recorder {
         self.slots.get(usize::try_from(number % self.slots.len() as u64).ok()?)
     }
 
-    /// Takes out what was recorded so far, in the order in which requests ended, nearly. `keep` returns `false` for a
+    /// Takes out the records so far, nearly in the order in which the requests ended. `keep` returns `false` for a
     /// request that counts as [dropped](Self::dropped).
     pub fn drain(&self, keep: &mut dyn FnMut(BootId, Record) -> bool) {
         let _draining = self.draining.lock().unwrap_or_else(PoisonError::into_inner);
         let mut freed = self.freed.load(Ordering::Relaxed);
         while freed < self.taken.load(Ordering::Relaxed) {
-            // One that is being filled right now is taken the next time.
+            // A slot that is being filled right now is taken the next time.
             let Some((boot, record)) = self.slot(freed).and_then(empty) else { return };
             freed += 1;
             self.freed.store(freed, Ordering::Release);

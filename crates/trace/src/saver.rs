@@ -1,19 +1,20 @@
-//! The thread that brings what is recorded into the trace directory.
+//! The thread that brings recorded requests into the trace directory.
 //!
-//! One for all disks of a process, and none of theirs: it looks at the recorders from outside, so nothing that
-//! befalls the directory (full, gone, as slow as a dead network file system) reaches a disk. What cannot be written
-//! is said once and counted, and tried again with the next save.
+//! There is one thread for all disks of a process, separate from theirs. It looks at the recorders from outside, so
+//! no trouble of the directory (full, gone, as slow as a dead network file system) reaches a disk. A failed write
+//! is reported once and counted, and tried again with the next save.
 //!
-//! Once a second it takes out what was recorded, and samples each link while a boot goes on. It writes a boot's trace
-//! again after 5, 15, 35, ... seconds: `kill -9` then costs at most as much as was there before, or a minute, and all
-//! the writing takes no more than a few times the last one. The last save comes when the window has ended, when the
-//! next boot has begun, or at detach, and survives a loss of power, but for a boot that the next one cut short.
+//! Once a second it takes out the records, and samples each link while a boot goes on. It writes a boot's trace
+//! again after 5, 15, 35, ... seconds: `kill -9` then costs at most as much time as was saved before, or a minute,
+//! and all the writing takes no more than a few times the last one. The last save comes when the window has ended,
+//! when the next boot has begun, or at detach, and survives a loss of power, except for a boot that the next one
+//! cut short.
 //!
 //! A boot that is followed by the next one before it has read much was a look at the disk, by a tool or by firmware
-//! that was reset: it leaves no trace, which is counted and said.
+//! that was reset: it leaves no trace, which is counted and reported.
 //!
-//! Guests decide what a boot is. So each disk has a [`TraceBudget`], and beyond so many traces its oldest gives way to
-//! its next one: what a guest does costs other disks' traces little, and the directory few files.
+//! Guests decide what a boot is. So each disk has a [`TraceBudget`], and beyond a number of traces its oldest gives
+//! way to its next one: the actions of a guest cost other disks' traces little, and the directory few files.
 
 use crate::budget::TraceBudget;
 use crate::directory::TraceDirectory;
@@ -28,10 +29,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Samples what is known of a link, at a time in microseconds since the boot's first read; `None` where there is none.
+/// A function that samples a link, at a time in microseconds since the boot's first read; `None` if there is no link.
 pub type SampleLink = Box<dyn Fn(u64) -> Option<LinkSample> + Send>;
 
-/// A boot that another one follows has at least so many reads, or it was none.
+/// The least number of reads of a boot that another one follows; with fewer, it was no boot.
 const READS_MIN: usize = 16;
 
 /// Boots of a disk that are open at the same time: one that goes on, and those before it that wait for the next look.
@@ -39,16 +40,16 @@ const OPEN_MAX: usize = 4;
 
 /// A disk that is recorded.
 pub struct Recording {
-    /// What notes its requests.
+    /// The recorder of its requests.
     pub recorder: Arc<Recorder>,
     /// Its creation, as far as it is known. The time is each boot's own, and boots after the first have the number in
     /// their volume's name: `web-boot-2`.
     pub creation: Creation,
-    /// What is known of its link.
+    /// The sampler of its link.
     pub sample: SampleLink,
 }
 
-/// The times between samples and saves, and the most traces that come of them.
+/// The times between samples and saves, and the most traces that result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// Time between samples of the link.
@@ -75,16 +76,16 @@ impl Default for Pace {
     }
 }
 
-/// The counts of boots and of their requests, by what became of them.
+/// The counts of boots and of their requests, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SavedBoots {
     /// Boots that were seen.
     pub boots: u64,
-    /// Those of them that have a trace.
+    /// Boots that have a trace.
     pub traces: u64,
-    /// Those that were over after a few reads, with another boot behind them: looks at the disk, without a trace.
+    /// Boots that were over after a few reads, with another boot behind them: looks at the disk, without a trace.
     pub looks: u64,
-    /// Those that left no trace because their disk had left as many as it may.
+    /// Boots that left no trace because their disk had reached its limit.
     pub beyond: u64,
     /// Requests in the traces that were written.
     pub requests: u64,
@@ -96,7 +97,7 @@ pub struct SavedBoots {
     pub failures: u64,
 }
 
-/// The same, while it is counted.
+/// The same counts, while they are updated.
 #[derive(Default)]
 struct Counts {
     boots: AtomicU64,
@@ -113,7 +114,7 @@ fn add(counter: &AtomicU64, number: u64) {
     counter.fetch_add(number, Ordering::Relaxed);
 }
 
-/// Saves what disks' recorders note, until it is stopped.
+/// The thread that saves the records of disks' recorders until it is stopped.
 pub struct Saver {
     /// The thread works until this is dropped.
     stop: Mutex<Option<Sender<()>>>,
@@ -127,7 +128,7 @@ impl Saver {
     /// Starts the thread.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn start(directory: Arc<TraceDirectory>, recordings: Vec<Recording>, pace: Pace) -> Result<Self> {
         let (stop, stopped) = channel();
         let (end, ended) = channel();
@@ -149,7 +150,7 @@ impl Saver {
         Ok(Self { stop: Mutex::new(Some(stop)), ended: Mutex::new(ended), directory, counts })
     }
 
-    /// Writes what was recorded so far for the last time, and waits for that at most `patience`; whether it has
+    /// Writes the records for the last time, and waits for that at most `patience`; returns `true` if the thread has
     /// ended.
     pub fn stop(&self, patience: Duration) -> bool {
         *self.stop.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -180,14 +181,14 @@ impl Saver {
         }
     }
 
-    /// Where traces go.
+    /// The directory of the traces.
     #[must_use]
     pub fn directory(&self) -> &TraceDirectory {
         &self.directory
     }
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Work {
     directory: Arc<TraceDirectory>,
     disks: Vec<Disk>,
@@ -199,7 +200,7 @@ struct Disk {
     recording: Recording,
     /// Boots whose last save is to come, in their order.
     open: Vec<OpenBoot>,
-    /// The boot that was opened last, and how many there were.
+    /// The boot that was opened last, and the number of boots so far.
     last: Option<BootId>,
     number: u64,
     share: Share,
@@ -216,11 +217,11 @@ struct Share {
 /// The state in which a boot is saved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moment {
-    /// It goes on.
+    /// The boot goes on.
     Midway,
     /// The next one has cut it short.
     CutShort,
-    /// It is over.
+    /// The boot is over.
     Over,
 }
 
@@ -235,9 +236,9 @@ struct OpenBoot {
     save_after: Duration,
     /// Requests that were seen, kept or dropped, when it was saved last.
     saved: u64,
-    /// Its disk's budget has granted it a trace.
+    /// `true` if its disk's budget has granted it a trace.
     granted: bool,
-    /// Requests in what was written last; `None` before the first save.
+    /// Requests in the last written trace; `None` before the first save.
     written: Option<u64>,
 }
 
@@ -246,12 +247,12 @@ impl OpenBoot {
         self.trace.records.len() as u64 + self.trace.dropped
     }
 
-    /// Returns `true` if it was none, where another one cuts it short.
+    /// Returns `true` if it was no boot but a look, where another one cuts it short.
     fn is_look(&self) -> bool {
         self.trace.records.iter().filter(|record| record.op == Op::Read).take(READS_MIN).count() < READS_MIN
     }
 
-    /// Takes a request; `false` where there is no room.
+    /// Takes a request; `false` if there is no room.
     fn push(&mut self, record: Record) -> bool {
         let fits = self.trace.records.len() < RECORDS_MAX;
         if fits {
@@ -263,7 +264,7 @@ impl OpenBoot {
     }
 }
 
-/// The wall clock's time so long after a disk was attached.
+/// The wall clock's time `since` after a disk was attached.
 #[expect(clippy::disallowed_methods, reason = "the time of a trace is what the clock says")]
 fn unix_us(created: Instant, since: Duration) -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -278,7 +279,7 @@ impl Disk {
         Self { recording, open: Vec::new(), last: None, number: 0, share }
     }
 
-    /// Opens the boot, where it is a new one; its place, unless it was closed.
+    /// Opens the boot if it is a new one. Returns its place, unless it was closed.
     fn place(&mut self, boot: BootId, pace: &Pace, counts: &Counts) -> Option<usize> {
         if self.last.is_none_or(|last| last < boot) {
             let since = boot.since()?;
@@ -315,7 +316,7 @@ impl Work {
         self.look(Instant::now(), true);
     }
 
-    /// Looks at all disks, for the last time where they are `detached`.
+    /// Looks at all disks, for the last time if they are `detached`.
     fn look(&mut self, now: Instant, detached: bool) {
         let mut wrote = false;
         for mut disk in std::mem::take(&mut self.disks) {
@@ -328,7 +329,7 @@ impl Work {
         }
     }
 
-    /// Takes out what a disk's recorder has; whether a trace was written to make room.
+    /// Takes out the records of a disk's recorder; returns `true` if a trace was written to make room.
     fn collect(&self, disk: &mut Disk) -> bool {
         let mut wrote = false;
         let recorder = Arc::clone(&disk.recording.recorder);
@@ -346,7 +347,7 @@ impl Work {
         wrote
     }
 
-    /// Samples the link of the boot that goes on, and saves what is due; whether a trace was written.
+    /// Samples the link of the boot that goes on, and saves due traces; returns `true` if a trace was written.
     fn tick(&self, disk: &mut Disk, now: Instant, detached: bool) -> bool {
         let mut wrote = false;
         let recorder = &disk.recording.recorder;
@@ -373,8 +374,8 @@ impl Work {
         wrote
     }
 
-    /// Saves a boot for the last time; `is_cut_short`: the next one began within its window. Returns `true` if a trace
-    /// was written.
+    /// Saves a boot for the last time; `is_cut_short` is `true` if the next one began within its window. Returns
+    /// `true` if a trace was written.
     fn close(&self, share: &mut Share, mut open: OpenBoot, is_cut_short: bool) -> bool {
         let (volume, seen) = (open.trace.creation.volume.clone(), open.seen());
         if is_cut_short && open.is_look() {
@@ -404,7 +405,7 @@ impl Work {
         wrote
     }
 
-    /// Removes what was written of a boot.
+    /// Removes the written trace of a boot.
     fn forget(&self, share: &mut Share, open: &OpenBoot) {
         let Some(written) = open.written else { return };
         share.budget.take_back(open.since);
@@ -416,7 +417,8 @@ impl Work {
         self.counts.requests.fetch_sub(written, Ordering::Relaxed);
     }
 
-    /// Writes a boot's trace, unless nothing was added since or ever, or its disk may leave no more; whether it did.
+    /// Writes a boot's trace, unless nothing was added since or ever, or its disk may leave no more. Returns `true`
+    /// if it wrote one.
     fn save(&self, share: &mut Share, open: &mut OpenBoot, moment: Moment) -> bool {
         let seen = open.seen();
         let last = moment == Moment::Over;

@@ -1,4 +1,4 @@
-//! A whole trace: what was created, what it was asked for, what the link was like.
+//! A whole trace: the creation of the disk, its requests, and samples of the link.
 
 use crate::record::Record;
 use serde::{Deserialize, Serialize};
@@ -14,47 +14,47 @@ pub const ATTACHED_BEFORE: &str = "attached-before-us";
 /// The first minutes of one disk's I/O.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// What was created, when and where.
+    /// The creation of the disk.
     pub creation: Creation,
     /// The requests, in the order of their arrival.
     pub records: Vec<Record>,
-    /// What was known of the link to the store, once a second; empty where there was none.
+    /// Samples of the link to the store, once a second; empty if there was no link.
     pub link: Vec<LinkSample>,
     /// Requests that were left out because the recorder was full.
     pub dropped: u64,
 }
 
-/// What is known of a disk from the moment that it was attached. Empty where it is not known.
+/// The metadata of a disk, known from the moment at which it was attached. Unknown fields are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Creation {
-    /// The disk, unlike any other.
+    /// The unique name of the disk.
     pub volume: String,
-    /// The image that it was made of.
+    /// The image that the disk was made of.
     pub image: String,
-    /// What the image is a kind of, such as an operating system's release.
+    /// The family of the image, such as an operating system's release.
     pub family: String,
-    /// Whose disk it was.
+    /// The user of the disk.
     pub user: String,
     /// The cluster of the host.
     pub cluster: String,
     /// The host.
     pub host: String,
-    /// How it was attached: `key=value`, separated by `;`.
+    /// The options of the attach: `key=value`, separated by `;`.
     pub options: String,
     /// Size of the disk in bytes.
     pub size: u64,
     /// The time at which this boot first read it, or it was attached, in microseconds of Unix time: the times of
     /// records count from here.
     pub created_us: u64,
-    /// Whatever else somebody wanted to keep.
+    /// Other properties that a user wanted to keep.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
 impl Creation {
-    /// What tells its image from others: the digest of the image's manifest where it was recorded, for an image may be
-    /// attached under several names, and another one later under the same; else the name.
+    /// The id of its image: the digest of the image's manifest if it was recorded, because an image may be
+    /// attached under several names, and another one later under the same; otherwise the name.
     #[must_use]
     pub fn image_id(&self) -> &str {
         self.labels.get(DIGEST).map_or(&self.image, |digest| digest)
@@ -65,13 +65,13 @@ impl Creation {
         self.labels.get(ATTACHED_BEFORE).and_then(|us| us.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether plans are made for both together: they are of one image and one size of disk.
+    /// `true` if plans are made for both together: they are of one image and one size of disk.
     pub(crate) fn is_grouped_with(&self, other: &Self) -> bool {
         self.image_id() == other.image_id() && self.size == other.size
     }
 }
 
-/// What the pull engine's estimator knew of the link at one moment.
+/// The pull engine's estimate of the link at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkSample {
     /// The moment, in microseconds since the time of [`Creation::created_us`].

@@ -99,7 +99,7 @@ fn the_numbers_are_those_of_its_description() {
             let found = median(&|stats| stats.distinct_bytes[unit]);
             assert!(found.abs_diff(megabytes * 1_000_000) <= 1_000_000, "{image}: {found}, {megabytes} MB");
         }
-        // The table gives these two as about so many.
+        // The table gives these two numbers approximately.
         let found = median(&|stats| stats.reads);
         assert!(found.abs_diff(reads) <= 10, "{image}: {found} reads, {reads}");
         let mut total = Stats::default();

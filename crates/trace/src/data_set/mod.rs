@@ -1,18 +1,18 @@
 //! One way to read every kind of data set.
 //!
-//! | what [`DataSet::open`] is given | what it lists |
+//! | argument of [`DataSet::open`] | listed traces |
 //! |---|---|
 //! | a directory with `VD_creation_meta.csv` | the creations of the table, as [`fast26`] says |
 //! | any other directory | its Parquet traces, as [`directory`](crate::directory) says |
 //! | a `.npy` file | that trace; the image, the disk's size and the grace period are not known |
 //! | any other file | that Parquet trace |
 //!
-//! Opening is cheap: of a table it reads the rows, of Parquet files the footers, of requests nothing. What is listed is
-//! in one order, by image ([`Creation::image_id`]), size of the disk, time of creation, volume, so that the traces of
+//! Opening is cheap: of a table it reads the rows, of Parquet files the footers, of requests nothing. The list is
+//! in one order: by image ([`Creation::image_id`]), size of the disk, time of creation, volume, so that the traces of
 //! an image ([`DataSet::groups`]) come one after another, whatever the layout.
 //!
 //! Then [`DataSet::for_each`] and [`DataSet::map_each`] stream the traces. Threads read ahead, each a few
-//! files; what they make of them arrives in the order of the list. So results do not depend on the number of
+//! files; their results arrive in the order of the list. So results do not depend on the number of
 //! threads, and no more than [`AHEAD`] + 2 traces a thread are in memory.
 //!
 //! Data sets come from other people. A trace that cannot be learned from is skipped and counted with its reason
@@ -37,13 +37,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Traces that a thread may have read before somebody wants them.
+/// Traces that a thread may have read before the caller wants them.
 pub const AHEAD: usize = 4;
 
-/// What may be read.
+/// The limits of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Of one trace; a file that has more is not read.
+    /// The limits of one trace; a file that has more is not read.
     pub trace: ReadLimits,
     /// Longest time from a creation to a request, in microseconds. Later ones come of a broken clock.
     pub span_us_max: u64,
@@ -52,7 +52,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A day, ten million traces.
+    /// Limits of a day and ten million traces.
     fn default() -> Self {
         Self { trace: ReadLimits::default(), span_us_max: 86_400_000_000, traces_max: 10_000_000 }
     }
@@ -62,7 +62,7 @@ impl Default for Limits {
 #[derive(Clone, Debug)]
 pub struct DataSet {
     entries: Vec<Entry>,
-    /// What is known of each; beside the entries, since callers want all of them.
+    /// The metadata of each trace, separate from the entries because callers want all of them.
     creations: Vec<Creation>,
     skipped: Skipped,
     limits: Limits,
@@ -75,7 +75,7 @@ struct Entry {
     form: Form,
 }
 
-/// How a trace is stored.
+/// The form in which a trace is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Parquet,
@@ -86,12 +86,12 @@ enum Form {
 }
 
 impl DataSet {
-    /// Lists what is at `path`.
+    /// Lists the traces at `path`.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] where there is nothing, or a directory without traces; [`ErrorKind::Corrupt`] where a
-    /// table of creations is none; [`ErrorKind::Invalid`] where there are more traces than `limits` allow; what the
-    /// operating system reports.
+    /// table of creations is none; [`ErrorKind::Invalid`] where there are more traces than `limits` allow; errors
+    /// of the operating system.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let meta = path.metadata().map_err(|e| about(Error::io("cannot be read", e)))?;
@@ -123,34 +123,34 @@ impl DataSet {
         Ok(Self { entries, creations, skipped, limits: *limits })
     }
 
-    /// How many traces are listed.
+    /// The number of listed traces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether none are.
+    /// `true` if no traces are listed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// What is known of each trace without reading it, in the order in which traces are read. A trace that was read
-    /// may have an earlier time of creation: where a table's whole seconds are later than its first request, the
-    /// creation is taken to be that request.
+    /// The metadata of each trace, known without reading it, in the order in which traces are read. A trace that
+    /// was read may have an earlier time of creation: where a table's whole seconds are later than its first
+    /// request, the creation is taken to be that request.
     #[must_use]
     pub fn creations(&self) -> &[Creation] {
         &self.creations
     }
 
-    /// Where the trace of an index is.
+    /// The path of the trace with this index.
     #[must_use]
     pub fn path(&self, index: usize) -> Option<&Path> {
         self.entries.get(index).map(|entry| entry.path.as_path())
     }
 
-    /// What was listed and cannot be read: files without metadata, metadata that make no sense. What turns out while
-    /// traces are read is not among it.
+    /// The traces that were listed and cannot be read: files without metadata, metadata that make no sense. Faults
+    /// that are found while traces are read are not among them.
     #[must_use]
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
@@ -166,7 +166,7 @@ impl DataSet {
         })
     }
 
-    /// The data set of those traces alone whose index and creation are `wanted`.
+    /// The data set of only those traces whose index and creation are `wanted`.
     #[must_use]
     pub fn filter(&self, mut wanted: impl FnMut(usize, &Creation) -> bool) -> Self {
         let all = self.creations.iter().zip(&self.entries).enumerate();
@@ -176,8 +176,8 @@ impl DataSet {
         Self { entries, creations, skipped: Skipped::default(), limits: self.limits }
     }
 
-    /// The data set of the traces of a range alone, such as one of [`DataSet::groups`]; what is past the end is not
-    /// there.
+    /// The data set of only the traces of a range, such as one of [`DataSet::groups`]; indices past the end are
+    /// left out.
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         let range = range.start.min(self.len())..range.end.min(self.len());
@@ -190,17 +190,17 @@ impl DataSet {
         }
     }
 
-    /// Bytes of the files of all traces: how much there is to read.
+    /// Bytes of the files of all traces, which is the amount to read.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         let bytes = |entry: &Entry| entry.path.metadata().map_or(0, |meta| meta.len());
         self.entries.iter().fold(0, |sum, entry| sum.saturating_add(bytes(entry)))
     }
 
-    /// Reads one trace, and whether it had to be sorted.
+    /// Reads one trace; the flag is `true` if it had to be sorted.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for an index that is not there; why the trace is skipped.
+    /// [`ErrorKind::Invalid`] for an index that is not there; the reason for which the trace is skipped.
     pub fn read(&self, index: usize) -> Result<(Trace, bool)> {
         self.read_entry(index).map_err(|(_, error)| error)
     }
@@ -213,11 +213,11 @@ impl DataSet {
             .map_err(|(reason, error)| (reason, error.about(entry.path.display())))
     }
 
-    /// Reads all traces with so many threads (0: as many as there are processors) and hands them to `each` on this
-    /// thread, in the order of their indices; an error is why a trace is skipped.
+    /// Reads all traces with `threads` threads (0: the number of processors) and hands them to `each` on this
+    /// thread, in the order of their indices; an error is the reason for which a trace is skipped.
     ///
     /// # Errors
-    /// The first that `each` reports: reading ends then.
+    /// The first error of `each`: reading ends then.
     pub fn for_each(
         &self,
         threads: usize,
@@ -226,10 +226,11 @@ impl DataSet {
         self.map_each(threads, |_, trace| trace, each)
     }
 
-    /// As [`DataSet::for_each`], but what `each` gets is made of the traces by `map` on the threads that read them.
+    /// As [`DataSet::for_each`], but `each` gets the results of `map`, which the threads that read the traces apply
+    /// to them.
     ///
     /// # Errors
-    /// The first that `each` reports: reading ends then.
+    /// The first error of `each`: reading ends then.
     pub fn map_each<T: Send>(
         &self,
         threads: usize,
@@ -256,7 +257,7 @@ impl DataSet {
     }
 }
 
-/// What became of a trace: what was made of it and whether it was sorted, or why it is skipped.
+/// The outcome of a trace: its result and `true` if it was sorted, or the reason for which it is skipped.
 type Outcome<T> = Result<(T, bool), (Reason, Error)>;
 
 /// Processors that this process may use.
@@ -264,10 +265,10 @@ fn processors() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does `count` pieces of work on so many threads (0: as many as there are processors) and takes the results in order
+/// Does `count` pieces of work on `threads` threads (0: the number of processors) and takes the results in order
 /// on this one. One thread, or one piece of work, is this thread.
 ///
-/// Thread t does the pieces t, t + threads, ...: whose turn it is needs no agreement, and each thread's results wait
+/// Thread t does the pieces t, t + threads, ...: the turns need no agreement, and each thread's results wait
 /// in a short channel of its own. When the taker gives up, it drops the channels' ends, and the threads with them;
 /// when a thread panics, its channel ends, and the scope passes the panic on.
 pub(crate) fn in_order<T: Send>(
@@ -300,7 +301,7 @@ pub(crate) fn in_order<T: Send>(
     })
 }
 
-/// A file by itself.
+/// The creation and the entry of a single file.
 fn of_file(path: &Path) -> Result<(Creation, Entry)> {
     let entry = |form| Entry { path: path.to_owned(), form };
     if path.extension().is_some_and(|extension| extension == "npy") {

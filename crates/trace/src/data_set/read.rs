@@ -1,4 +1,4 @@
-//! One trace of a data set, checked as far as learning relies on it.
+//! One trace of a data set, with the checks that learning relies on.
 
 use super::{Form, Limits, Reason};
 use crate::fast26;
@@ -9,13 +9,13 @@ use crate::trace::{Creation, Trace};
 use headstart_block::{Error, Result};
 use std::path::Path;
 
-/// Most bytes of a read: no protocol allows so many, and who counts blocks relies on a bound.
+/// Most bytes of a read: no protocol allows that many, and code that counts blocks relies on a bound.
 const READ_MAX: u64 = 1 << 30;
 
 /// Most bytes of a disk, also of one whose size is not known: the number of a block then fits 32 bits.
 const DISK_MAX: u64 = 1 << 50;
 
-/// Why a trace is skipped.
+/// The reason for which a trace is skipped.
 type Fault = (Reason, Error);
 
 fn fault(reason: Reason, cause: String) -> Fault {
@@ -26,7 +26,7 @@ fn by_kind(error: Error) -> Fault {
     (Reason::of(&error), error)
 }
 
-/// Reads the trace at `path`; whether it had to be sorted.
+/// Reads the trace at `path`; the flag is `true` if it had to be sorted.
 pub(super) fn read(
     path: &Path,
     form: Form,
@@ -52,10 +52,10 @@ pub(super) fn read(
     Ok((trace, sorted))
 }
 
-/// Refuses what is too large from what the directory says of it: a file is never read to learn that.
+/// Refuses a file that is too large by its metadata in the directory: it is never read to learn its size.
 fn check_file(path: &Path, form: Form, limits: &Limits) -> Result<(), Fault> {
     let meta = path.metadata().map_err(|e| by_kind(Error::io("cannot be read", e)))?;
-    // A pipe would be waited for.
+    // Opening a pipe would wait for its writer.
     if !meta.is_file() {
         return Err((Reason::Unreadable, Error::unsupported("is no file")));
     }
@@ -90,7 +90,7 @@ fn of_rows(rows: &[Row], form: Form, creation: &Creation, limits: &Limits) -> Re
     Ok(Trace { creation, records, ..Trace::default() })
 }
 
-/// What learning relies on: requests within the disk, within a time.
+/// Checks the conditions that learning relies on: requests within the disk and within the time limit.
 fn check_records(trace: &Trace, limits: &Limits) -> Result<(), Fault> {
     let Some(last) = trace.records.last() else {
         return Err(fault(Reason::Empty, "has no requests".to_owned()));

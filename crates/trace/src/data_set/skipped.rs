@@ -1,4 +1,4 @@
-//! What a data set has that is no trace to learn from: why, how often, and where for instance.
+//! The parts of a data set that are no traces to learn from: the reasons, their counts, and examples.
 
 use headstart_block::{Error, ErrorKind};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use std::fmt;
 /// Examples of one reason that are kept.
 pub const EXAMPLES_MAX: usize = 5;
 
-/// Why a trace was skipped; of [`Reason::Unsorted`] only, why it was mended.
+/// The reason for which a trace was skipped or, with [`Reason::Unsorted`] only, mended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reason {
@@ -22,26 +22,26 @@ pub enum Reason {
     Missing,
     /// There is a file, but the table of creations does not name it.
     Unlisted,
-    /// What the table of creations says of it makes no sense.
+    /// Its row in the table of creations makes no sense.
     BadMetadata,
     /// The table of creations names it twice; the first row counts.
     Repeated,
-    /// The operating system does not give it out.
+    /// The operating system cannot read it.
     Unreadable,
-    /// It has no requests.
+    /// The trace has no requests.
     Empty,
     /// A time is before 1970, or long after the creation.
     Time,
     /// A request is neither a read nor a write, or its range makes no sense.
     NoRequest,
-    /// A request lies past the end of the disk.
+    /// A request is past the end of the disk.
     PastDisk,
     /// Not skipped: it was not in the order of time, and was sorted.
     Unsorted,
 }
 
 impl Reason {
-    /// As people say it.
+    /// The reason as a text for people.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Reason {
         }
     }
 
-    /// Of an error of reading a file.
+    /// The reason that an error of reading a file stands for.
     pub(super) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Corrupt => Self::Damaged,
@@ -73,16 +73,16 @@ impl Reason {
     }
 }
 
-/// How many traces were skipped for one reason.
+/// The traces that were skipped for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// How many.
+    /// The number of traces.
     pub count: u64,
     /// The first of them, up to [`EXAMPLES_MAX`]: the file and what is wrong.
     pub examples: Vec<String>,
 }
 
-/// What was skipped, by reason.
+/// The skipped traces, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Skipped {
@@ -90,7 +90,7 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Notes one.
+    /// Notes a trace.
     pub fn note(&mut self, reason: Reason, example: impl fmt::Display) {
         let count = self.reasons.entry(reason).or_default();
         count.count += 1;
@@ -99,7 +99,7 @@ impl Skipped {
         }
     }
 
-    /// Adds what was skipped elsewhere.
+    /// Adds the skipped traces of another part.
     pub fn add(&mut self, other: &Self) {
         for (reason, more) in &other.reasons {
             let count = self.reasons.entry(*reason).or_default();
@@ -109,13 +109,13 @@ impl Skipped {
         }
     }
 
-    /// How many for one reason.
+    /// The number of traces with one reason.
     #[must_use]
     pub fn count(&self, reason: Reason) -> u64 {
         self.reasons.get(&reason).map_or(0, |count| count.count)
     }
 
-    /// How many were skipped in all; mended ones were not.
+    /// The number of all skipped traces, without the mended ones.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reasons()
@@ -123,7 +123,7 @@ impl Skipped {
             .fold(0, |sum, (_, count)| sum.saturating_add(count.count))
     }
 
-    /// How many were mended.
+    /// The number of mended traces.
     #[must_use]
     pub fn mended(&self) -> u64 {
         self.count(Reason::Unsorted)
@@ -134,7 +134,7 @@ impl Skipped {
         self.reasons.iter().map(|(reason, count)| (*reason, count))
     }
 
-    /// Whether there was nothing to skip or mend.
+    /// `true` if there was nothing to skip or mend.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.reasons.is_empty()

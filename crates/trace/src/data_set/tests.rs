@@ -1,7 +1,8 @@
 //! Good and bad data sets of every form.
 //!
-//! Goal: all forms of one data set are the same; whatever is in a file, the others are read and the reason is counted;
-//! nothing depends on the number of threads. Method: small data sets are written, spoiled in each way, and read.
+//! Goal: all forms of one data set are the same; with any bytes in a file, the others are read and the reason is
+//! counted; nothing depends on the number of threads. Method: small data sets are written, spoiled in each way, and
+//! read.
 
 use super::*;
 use crate::fast26::{CREATIONS, Exporter};
@@ -14,7 +15,7 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const SECOND: u64 = 1_000_000;
-/// What is done to the file of a trace.
+/// A change to the file of a trace.
 type Spoil<'a> = &'a dyn Fn(&Path);
 
 /// A time of this century, in seconds of Unix time.
@@ -52,7 +53,7 @@ fn traces() -> Vec<Trace> {
 
 fn table(dir: &Path, traces: &[Trace]) {
     let mut exporter = Exporter::new(dir).unwrap();
-    // In another order than that in which they are listed.
+    // Added in another order than that of the list.
     traces.iter().rev().for_each(|trace| exporter.add(trace).unwrap());
     exporter.finish().unwrap();
 }
@@ -131,7 +132,7 @@ fn what_is_no_data_set_is_refused() {
     assert!(open(dir.path()).skipped().count(Reason::BadMetadata) > 0);
 }
 
-/// A data set in which the image `a` is as it should be, and `spoil` does something to image `b`'s only file.
+/// A data set in which the image `a` is sound, and `spoil` damages image `b`'s only file.
 fn spoiled(spoil: impl Fn(&Path)) -> (Vec<Result<Trace, String>>, Skipped) {
     let dir = tempfile::tempdir().unwrap();
     let good = trace(1, "a", NOW);
@@ -157,7 +158,7 @@ fn each_kind_of_damage_has_its_reason() {
         let text = fs::read(path).unwrap();
         fs::write(path, [&text[..20], b"'<f8'", &text[25..]].concat()).unwrap();
     };
-    // 100 million rows that take no space on the disk: whoever reads them all takes 3.2 GB of memory.
+    // 100 million rows that take no space on the disk: reading them all takes 3.2 GB of memory.
     let hundred_million = |path: &Path| {
         let header = "{'descr': '<i8', 'fortran_order': False, 'shape': (100000000, 4), }";
         fs::write(path, [b"\x93NUMPY\x01\0\x76\0", format!("{header:117}\n").as_bytes()].concat()).unwrap();
@@ -225,7 +226,7 @@ fn metadata_that_make_no_sense_are_counted() {
     lines.remove(6);
     fs::write(&path, lines.join("\n")).unwrap();
     let set = open(dir.path());
-    // The file of a row that makes no sense is named by none.
+    // No valid row names the file of a row that makes no sense.
     let counts: Vec<_> = set.skipped().reasons().map(|(reason, count)| (reason, count.count)).collect();
     assert_eq!(counts, [(Reason::Unlisted, 5), (Reason::BadMetadata, 4), (Reason::Repeated, 1)]);
     assert_eq!((set.len(), all(&set, 2).1.total()), (7, 0));
@@ -289,7 +290,7 @@ fn a_panic_of_the_mapper_is_passed_on() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever bytes are where traces and tables should be, all is read or counted.
+    /// All traces are read or counted, with any bytes in the place of traces and tables.
     #[test]
     fn nothing_panics(
         at in prop::collection::vec((0_usize..4000, any::<u8>()), 1..8),

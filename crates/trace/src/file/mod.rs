@@ -5,29 +5,30 @@
 //! Any Parquet reader opens it. One table, in which a row is an event of the disk; rows of a row group are sorted by
 //! time, and link samples have a row group of their own behind those of the requests.
 //!
-//! | column | type | what it is |
+//! | column | type | meaning |
 //! |---|---|---|
 //! | `t_us` | `int64`, unsigned | time since the creation in microseconds |
 //! | `op` | `int32`, unsigned 8 bits | 0 write (also zeroing and trimming), 1 read, 2 link sample |
 //! | `offset` | `int64`, unsigned | first byte of the disk; 0 in a link sample |
 //! | `length` | `int64`, unsigned | bytes; 0 in a link sample |
-//! | `service_us` | `int32`, unsigned, nullable | how long it took, in microseconds |
+//! | `service_us` | `int32`, unsigned, nullable | time that it took, in microseconds |
 //! | `bandwidth` | `int64`, unsigned, nullable | of a link sample: bytes a second |
 //! | `round_trip_us` | `int32`, unsigned, nullable | of a link sample: microseconds |
 //!
 //! The file's key-value metadata has one entry, `headstart.trace`: a JSON object with `version` (1), `creation` (the
-//! fields of [`Creation`](crate::Creation)) and `dropped`. Readers pass over fields that they do not know; what they
-//! would misunderstand takes a new version, and a newer version than the reader's is refused.
+//! fields of [`Creation`](crate::Creation)) and `dropped`. Readers pass over fields that they do not know; fields
+//! that they would misunderstand takes a new version, and a newer version than the reader's is refused.
 //!
 //! Pages are of the first kind, `PLAIN`, with `RLE` levels where nullable, and zstd. That is where the numbers of a
-//! trace are smallest but for a few percent, and it is all that reading has to understand.
+//! trace are smallest except for a few percent, and it is all that reading has to understand.
 //!
 //! # Reading
 //!
 //! Traces come from other hosts and users. The `parquet` crate, which writes them, takes a file at its word when it
-//! reads: it allocates a page of the size that a header claims, and asserts what a hostile footer breaks (an offset
-//! below zero, a block of deltas without values). So reading is our own, for version 1 only: a footer and page
-//! headers of bounded size and depth, pages up to 1 MiB, one at a time, and no more records than the caller allows.
+//! reads: it allocates a page of the size that a header claims, and asserts conditions that a hostile footer breaks
+//! (an offset below zero, a block of deltas without values). So reading is our own, for version 1 only: a footer
+//! and page headers of bounded size and depth, pages up to 1 MiB, one at a time, and no more records than the
+//! caller allows.
 
 mod read;
 mod thrift;
@@ -61,14 +62,14 @@ struct Header<C> {
     dropped: u64,
 }
 
-/// How values of a column are stored.
+/// The form in which values of a column are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Physical {
     Int32,
     Int64,
 }
 
-/// A column: its name, its type, its Parquet annotation, whether it is nullable.
+/// A column: its name, its type, its Parquet annotation, `true` if it is nullable.
 struct Column {
     name: &'static str,
     physical: Physical,

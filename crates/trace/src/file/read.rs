@@ -1,4 +1,4 @@
-//! Reading a trace, whoever wrote it.
+//! Reading a trace of any writer.
 
 use super::thrift::Value;
 use super::{COLUMNS, Column, HEADER_MAX, Header, KEY, LINK, PAGE_MAX, Physical, READ, VERSION, WRITE};
@@ -10,7 +10,7 @@ use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// What may be read.
+/// The limits of reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadLimits {
     /// Most bytes of a file.
@@ -27,7 +27,7 @@ impl Default for ReadLimits {
 
 /// At both ends of a Parquet file.
 const MAGIC: &[u8] = b"PAR1";
-/// Most bytes of a footer: it takes up to 80 times as many in memory.
+/// Most bytes of a footer: it takes up to 80 times its size in memory.
 const FOOTER_MAX: usize = 4 * HEADER_MAX;
 /// Numbers of Parquet's enumerations.
 const ZSTD: i64 = 6;
@@ -38,8 +38,8 @@ const DATA_PAGE: i64 = 0;
 /// Reads the trace in the file at `path`.
 ///
 /// # Errors
-/// As [`read`]; [`headstart_block::ErrorKind::Invalid`] where the file is larger than `limits` allow, what the
-/// operating system reports. All of them name the file.
+/// As [`read`]; [`headstart_block::ErrorKind::Invalid`] where the file is larger than `limits` allow, errors of the
+/// operating system. All of them name the file.
 pub fn read_file(path: &Path, limits: &ReadLimits) -> Result<Trace> {
     let about = |e: Error| e.about(path.display());
     read_bounded(path, limits.file_bytes_max).and_then(|bytes| read(&bytes, limits)).map_err(about)
@@ -93,14 +93,14 @@ pub(crate) fn read_any_order(bytes: &[u8], limits: &ReadLimits) -> Result<Trace>
     Ok(trace)
 }
 
-/// What the file at `path` says of its creation; reads the footer alone.
+/// The creation in the file at `path`; reads only the footer.
 ///
 /// # Errors
 /// As [`read_file`].
 pub(crate) fn read_creation(path: &Path) -> Result<Creation> {
     let read = || {
         let io = |e| Error::io("cannot be read", e);
-        // A pipe would be waited for.
+        // Opening a pipe would wait for its writer.
         if !path.metadata().map_err(io)?.is_file() {
             return Err(Error::unsupported("is no file"));
         }
@@ -147,7 +147,7 @@ fn footer(bytes: &[u8]) -> Result<&[u8]> {
     rest.get(start..).ok_or_else(|| no("footer"))
 }
 
-/// What the file says of the trace.
+/// The metadata of the trace in the file.
 fn header(footer: &Value<'_>) -> Result<Header<Creation>> {
     #[derive(serde::Deserialize)]
     struct Versioned {
@@ -227,9 +227,9 @@ fn read_group(file: &[u8], group: &Value<'_>, rows: usize, trace: &mut Trace) ->
 /// A column of a row group.
 #[derive(Default)]
 struct ColumnValues {
-    /// Row by row; 0 where there is none.
+    /// The values, row by row; 0 where a row has none.
     values: Vec<u64>,
-    /// Which rows of a nullable column have one.
+    /// The rows of a nullable column that have a value.
     present: Vec<bool>,
 }
 
@@ -359,7 +359,7 @@ fn too_short() -> Error {
     Error::corrupt("a page has fewer values than it says")
 }
 
-/// Appends, for each of `rows` rows, whether it has a value.
+/// Appends, for each of `rows` rows, `true` if it has a value.
 ///
 /// Parquet's hybrid of runs, one bit wide: a number, whose lowest bit tells groups of eight single bits from a run of
 /// equal ones, and then the bits, or one byte.

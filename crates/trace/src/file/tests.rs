@@ -50,7 +50,7 @@ fn what_is_written_is_read() {
     }
 }
 
-/// The file was written by the first release. It must be opened for ever.
+/// A file of the first release, which must open for ever.
 #[test]
 fn version_1_opens() {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/version-1.parquet");

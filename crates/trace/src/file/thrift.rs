@@ -2,7 +2,7 @@
 //!
 //! A struct is a sequence of fields; a field is a byte (distance of its id from the last one, type), then its value.
 //! A list is a byte (length, type of the elements), then the elements. Numbers are zig-zag variable-length integers.
-//! Every value takes a byte at least, so what is parsed takes memory in proportion to the bytes, whatever they
+//! Every value takes a byte at least, so parsing takes memory in proportion to the bytes, whatever they
 //! claim.
 
 use headstart_block::{Error, Result};
@@ -17,7 +17,7 @@ pub(super) enum Value<'a> {
     Bytes(&'a [u8]),
     List(Vec<Self>),
     Struct(Vec<(i16, Self)>),
-    /// Of a type that nothing here needs.
+    /// A value of a type that nothing here needs.
     Other,
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Rows of a row group: bounds the memory of writing and reading.
 pub(super) const GROUP_ROWS: usize = 1 << 18;
 
-/// Rows whose values may be in memory before the writer looks whether a page is full.
+/// Rows whose values may be in memory before the writer checks for a full page.
 const BATCH_ROWS: usize = 1024;
 
 /// The trace as a file.
@@ -141,7 +141,7 @@ fn write_group(writer: &mut SerializedFileWriter<Vec<u8>>, values: &Values) -> R
     Ok(())
 }
 
-/// The values that are there, and for each row whether it has one.
+/// The present values, and for each row 1 if it has one, otherwise 0.
 fn split<T: Copy>(values: &[Option<T>]) -> (Vec<T>, Vec<i16>) {
     (values.iter().copied().flatten().collect(), values.iter().map(|v| i16::from(v.is_some())).collect())
 }

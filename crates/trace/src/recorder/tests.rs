@@ -18,7 +18,7 @@ fn drained(recorder: &Recorder) -> Vec<(BootId, Record)> {
     records
 }
 
-/// Reads at once, so long after the creation.
+/// Reads at once, `after` the creation.
 fn read(recorder: &Recorder, range: ByteRange, after: Duration) -> BootId {
     let arrived = recorder.created() + after;
     let boot = recorder.read_arrived(range, arrived);
@@ -40,7 +40,7 @@ fn keeps_the_earliest_and_counts_the_rest() {
     let seen: Vec<_> =
         drained(&recorder).iter().map(|(_, r)| (r.t_us, r.range.offset(), r.service_us)).collect();
     assert_eq!(seen, [(8000, 8192, Some(2)), (9000, 4096, Some(1)), (10_000, 0, Some(0))]);
-    // What was taken out makes room.
+    // Records that were taken out make room.
     recorder.record(boot, Op::Write, range(0, 512), created, Duration::ZERO);
     assert_eq!((drained(&recorder).len(), recorder.dropped(), recorder.recorded()), (1, 2, 4));
 }
@@ -95,7 +95,7 @@ fn a_client_that_comes_when_none_is_there_starts_anew() {
     let second = read(&recorder, sector, SECOND * 3);
     assert_ne!(second, first);
     assert_eq!(read(&recorder, sector, SECOND * 4), second);
-    // One that begins elsewhere reads a disk, but does not boot it.
+    // A client that begins at another place reads a disk, but does not boot it.
     recorder.client_left();
     recorder.client_came();
     assert_eq!(read(&recorder, range(1 << 20, 512), SECOND * 5), second);
@@ -161,7 +161,7 @@ fn a_record_costs_less_than_100_ns() {
         }
         started.elapsed() / u32::try_from(RECORDS_MAX).unwrap()
     };
-    // Whatever else the machine does makes rounds slower, never faster: the fastest counts. The bench has the
+    // Other load on the machine makes rounds slower, never faster: the fastest counts. The bench has the
     // figure.
     let mut each = Duration::MAX;
     for number in 0..1000 {

@@ -98,7 +98,7 @@ fn a_look_at_the_disk_leaves_no_trace() {
     let (a, recording) = recording("a", PATIENCE);
     let saver = Saver::start(directory, vec![recording], PACE).unwrap();
     read(&a, 0);
-    // Also where it was written already.
+    // Also if it was written already.
     wait_for(|| traces(dir.path()).len() == 1);
     for _ in 0..3 * OPEN_MAX {
         a.client_came();

@@ -1,27 +1,27 @@
-//! What the paper's figures take from one trace.
+//! The numbers that the paper's figures take from one trace.
 
 use super::BLOCK;
 use crate::record::{Op, Record};
 use crate::trace::Trace;
 
-/// Sizes of blocks for which reads that lie in more than one are counted, in bytes.
+/// Sizes of blocks for which reads in more than one block are counted, in bytes.
 pub const CROSS: [u64; 8] = [64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20];
 
-/// How long after the first request the paper counts accesses, in microseconds.
+/// The time after the first request for which the paper counts accesses, in microseconds.
 pub const WINDOW_US: u64 = 360_000_000;
-/// How long it counts the ratio of reads.
+/// The time for which it counts the ratio of reads, in microseconds.
 pub const RATIO_US: u64 = 180_000_000;
-/// How long figure 9 shows the reads of a boot.
+/// The time for which figure 9 shows the reads of a boot, in microseconds.
 pub const PATTERN_US: u64 = 120_000_000;
-/// Most places of it: more cannot be told apart.
+/// Most points of figure 9: more cannot be told apart.
 const PATTERN_MAX: usize = 1 << 20;
 
-/// What one trace did with a block.
+/// The use of a block by one trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockUse {
-    /// Which block of 2 MiB.
+    /// The number of the block of 2 MiB.
     pub block: u64,
-    /// How many reads.
+    /// The number of reads.
     pub count: u64,
     /// The first of them, in microseconds since the trace's first request.
     pub first_us: u64,
@@ -32,16 +32,16 @@ pub struct BlockUse {
 /// One trace, boiled down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
-    /// Requests of the first three minutes: reads.
+    /// Reads of the first three minutes.
     pub reads_early: u64,
-    /// And all.
+    /// All requests of the first three minutes.
     pub requests_early: u64,
     /// Reads of the first six minutes.
     pub reads: u64,
-    /// Time from the creation to the first read, in microseconds; `None` without reads, or where the time of the
+    /// Time from the creation to the first read, in microseconds; `None` without reads, or if the time of the
     /// creation is not known.
     pub grace_us: Option<u64>,
-    /// Reads that lie in more than one block, by the sizes of [`CROSS`].
+    /// Reads in more than one block, by the sizes of [`CROSS`].
     pub cross: [u64; CROSS.len()],
     /// Times between one read and the next, in microseconds.
     pub intervals_us: Vec<u32>,
@@ -50,7 +50,7 @@ pub struct Boot {
 }
 
 impl Boot {
-    /// Of a trace whose records are in the order of time, as a data set gives it.
+    /// Counts a trace whose records are in the order of time, as a data set gives it.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         let Some(first) = trace.records.first().map(|record| record.t_us) else { return Self::default() };
@@ -67,7 +67,7 @@ impl Boot {
                 continue;
             }
             boot.reads += 1;
-            // The layout of a file by itself does not tell when the disk was created.
+            // The layout of a file by itself does not tell the time at which the disk was created.
             if last_read.is_none() && (first > 0 || trace.creation.size > 0) {
                 boot.grace_us = Some(record.t_us.saturating_add(trace.creation.attached_before_us()));
             }
@@ -104,7 +104,7 @@ impl Boot {
         (self.requests_early > 0).then(|| self.reads_early as f64 * 100.0 / self.requests_early as f64)
     }
 
-    /// Percent of the blocks of a disk of `size` bytes that were read; `None` where the size is not known.
+    /// Percent of the blocks of a disk of `size` bytes that were read; `None` if the size is not known.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a percentage")]
     pub fn access_percent(&self, size: u64) -> Option<f64> {
@@ -130,7 +130,7 @@ pub fn first_blocks(trace: &Trace, max: usize) -> Vec<u64> {
     first
 }
 
-/// Figure 9: when a trace read which blocks in its first two minutes: microseconds since its first request, and the
+/// Figure 9, the reads of a trace in its first two minutes by block: microseconds since its first request, and the
 /// block. A read of several blocks is there with each.
 #[must_use]
 pub fn pattern(trace: &Trace) -> Vec<(u64, u64)> {

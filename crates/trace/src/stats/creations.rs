@@ -1,4 +1,4 @@
-//! What the paper's figures take from the table of creations alone: who makes disks of which images, where and when.
+//! The numbers that the paper's figures take from the table of creations alone: users, images, clusters and times.
 
 use super::curves::{CreationCurves, curve};
 use super::distribution::{Distribution, percent};
@@ -7,13 +7,13 @@ use crate::trace::Creation;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Images that figure 6 looks at: those with the most creations.
+/// Images that figure 6 covers: those with the most creations.
 const POPULAR: usize = 1000;
 /// Images that figure 14 shows of each kind.
 const TOP: usize = 100;
 /// Clusters that figure 7 shows.
 const CLUSTERS: usize = 5;
-/// Days that it shows.
+/// Days that figure 7 shows.
 pub const DAYS: u64 = 7;
 
 const HOUR_US: u64 = 3_600_000_000;
@@ -26,7 +26,7 @@ pub struct CreationFigures {
     pub creations: u64,
     /// Images.
     pub images: u64,
-    /// Families of images, where they are known.
+    /// Families of images, as far as they are known.
     pub families: u64,
     /// Users.
     pub users: u64,
@@ -38,13 +38,13 @@ pub struct CreationFigures {
     pub size_gib: Distribution,
     /// Percent of the disks that are smaller than 64 GiB.
     pub below_64_gib_percent: f64,
-    /// Figure 4: size of the image over that of the disk, where metadata tell it.
+    /// Figure 4: size of the image over that of the disk, if metadata tell it.
     pub image_ratio: ByKind<Distribution>,
     /// Figure 5: images of which a user makes disks.
     pub images_per_user: Distribution,
     /// Percent of the users who use one image.
     pub one_image_percent: f64,
-    /// Percent of those who make one disk of it.
+    /// Percent of these users who make one disk of it.
     pub one_creation_percent: f64,
     /// Figure 6: clusters in which an image is used, of the thousand most used.
     pub clusters_per_image: Distribution,
@@ -68,7 +68,7 @@ pub struct ClusterHours {
     pub images: Vec<u64>,
 }
 
-/// The numbers of which figures 3 to 6 are the distributions.
+/// The numbers whose distributions are figures 3 to 6.
 #[derive(Default)]
 struct Numbers {
     size_gib: Vec<f64>,
@@ -77,7 +77,7 @@ struct Numbers {
     clusters_per_image: Vec<f64>,
 }
 
-/// What is known of an image.
+/// The counts of an image.
 #[derive(Default)]
 struct Image<'a> {
     /// The first of its names.
@@ -86,7 +86,7 @@ struct Image<'a> {
     clusters: BTreeSet<&'a str>,
 }
 
-/// What is known of a user.
+/// The counts of a user.
 #[derive(Default)]
 struct User<'a> {
     creations: u64,
@@ -99,13 +99,13 @@ fn numbers(counts: impl Iterator<Item = u64>) -> Vec<f64> {
 }
 
 impl CreationFigures {
-    /// Of these creations, in any order.
+    /// The figures of these creations, which may be in any order.
     #[must_use]
     pub fn of(creations: &[Creation]) -> Self {
         Self::count(creations).0
     }
 
-    /// The same, and the curves of their plots.
+    /// The same figures, and the curves of their plots.
     #[must_use]
     pub fn with_curves(creations: &[Creation]) -> (Self, CreationCurves) {
         let (figures, numbers) = Self::count(creations);
@@ -192,7 +192,7 @@ impl CreationFigures {
         let noon = (first + DAY_US / 2) / DAY_US * DAY_US;
         let start = noon.saturating_sub(DAY_US / 2);
         let week = start + busiest(dated().map(|creation| (creation.created_us - start) / DAY_US)) * DAY_US;
-        // Clusters as they are in that week: one may have had its creations at another time.
+        // Clusters by that week alone: one may have had its creations at another time.
         let hour = |creation: &Creation| {
             let since = creation.created_us.checked_sub(week).map(|since| since / HOUR_US);
             since.filter(|hour| *hour < 24 * DAYS)

@@ -1,4 +1,4 @@
-//! The curves of the paper's figures: for plots, where [`Figures`](super::Figures) has quantiles.
+//! The curves of the paper's figures: for plots; [`Figures`](super::Figures) has quantiles instead.
 
 use super::ByKind;
 use super::distribution::{LogHistogram, cumulative};
@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Points that a curve has at most.
 const POINTS: usize = 200;
 
-/// A cumulative distribution: numbers and the share that is up to each, both rising.
+/// A cumulative distribution: numbers and the share of values up to each, both rising.
 pub type Curve = Vec<(f64, f64)>;
 
 /// Figures 8, 12, 13, 15, 18, 22 and 23; units as in [`Figures`](super::Figures).

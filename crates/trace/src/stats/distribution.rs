@@ -5,30 +5,30 @@ use serde::Serialize;
 /// Some numbers, by rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many.
+    /// The number of values.
     pub count: u64,
-    /// Their mean; 0 of none, as all that follows.
+    /// The mean; 0 without values, like all that follow.
     pub mean: f64,
-    /// The least.
+    /// The least value.
     pub min: f64,
-    /// So many percent are up to this.
+    /// The 5th percentile.
     pub p5: f64,
-    /// So many percent are up to this.
+    /// The 25th percentile.
     pub p25: f64,
     /// The median.
     pub p50: f64,
-    /// So many percent are up to this.
+    /// The 75th percentile.
     pub p75: f64,
-    /// So many percent are up to this.
+    /// The 95th percentile.
     pub p95: f64,
-    /// So many percent are up to this.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The greatest.
+    /// The greatest value.
     pub max: f64,
 }
 
 impl Distribution {
-    /// Of these numbers, whose order does not matter.
+    /// The distribution of these numbers, whose order does not matter.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub fn of(numbers: &[f64]) -> Self {
@@ -51,13 +51,14 @@ impl Distribution {
     }
 }
 
-/// The number at a percentage of sorted ones: the nearest rank from above.
+/// The number at a percentage of sorted numbers: the nearest rank from above.
 fn quantile(sorted: &[f64], percent: usize) -> f64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// Points of the cumulative distribution of some numbers, for a plot: at most `points` of (number, share up to it).
+/// Points of the cumulative distribution of some numbers, for a plot: at most `points` pairs of a number and the
+/// share up to it.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub fn cumulative(numbers: &[f64], points: usize) -> Vec<(f64, f64)> {
@@ -70,7 +71,7 @@ pub fn cumulative(numbers: &[f64], points: usize) -> Vec<(f64, f64)> {
     ranks.filter_map(|rank| Some((*sorted.get(rank - 1)?, rank as f64 / len as f64))).collect()
 }
 
-/// The share of some numbers, in percent, for which something holds; 0 of none.
+/// The share of some numbers, in percent, for which a condition holds; 0 without numbers.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a percentage")]
 pub fn percent(numbers: &[f64], holds: impl Fn(f64) -> bool) -> f64 {
@@ -125,13 +126,13 @@ impl LogHistogram {
         }
     }
 
-    /// How many were counted.
+    /// The number of counted numbers.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// So many percent of the numbers are up to this, or less than a sixteenth more; 0 of none.
+    /// The number at a percentage, or less than a sixteenth more than that; 0 without numbers.
     #[must_use]
     pub fn quantile(&self, percent: f64) -> u64 {
         #[expect(clippy::cast_precision_loss, reason = "a quantile that is known to a sixteenth")]

@@ -1,4 +1,4 @@
-//! What the paper's figures take from all traces of a data set.
+//! The numbers that the paper's figures take from all traces of a data set.
 
 use super::boot::{Boot, CROSS};
 use super::curves::{Curves, curve, curve_of};
@@ -10,21 +10,21 @@ use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
 
-/// Groups that figure 12 compares the traces of: those with the most.
+/// Groups whose traces figure 12 compares: those with the most traces.
 const TOP: usize = 100;
 /// Groups that figure 20 shows.
 const SHOWN: usize = 2;
 /// Pairs of images that are compared at most for each tier.
 const PAIRS_MAX: usize = 20_000;
-/// From this cosine on the paper takes traces for alike.
+/// The cosine from which on the paper takes traces for alike.
 pub const ALIKE: f64 = 0.9;
 
-/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23, and how much disorder there is.
+/// Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23, and the amount of disorder.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Traces.
     pub traces: ByKind<u64>,
-    /// Figure 2: percent of reads that lie in more than one block, by size of block.
+    /// Figure 2: percent of reads in more than one block, by size of block.
     pub cross_percent: ByKind<Vec<CrossRate>>,
     /// Figure 8: percent of a trace's requests in its first three minutes that are reads.
     pub read_percent: ByKind<Distribution>,
@@ -33,14 +33,14 @@ pub struct Figures {
     pub cosine: ByKind<Distribution>,
     /// Percent of those pairs with a cosine of 0.9 or more.
     pub alike_percent: ByKind<f64>,
-    /// Reordering: how much the order of first reads of two traces of one image agrees, of the blocks that both read: 1
-    /// where it is the same. Of the pairs of figure 12.
+    /// Reordering: the agreement of the orders of first reads of two traces of one image, over the blocks that both
+    /// read: 1 for the same order. Over the pairs of figure 12.
     pub order: ByKind<Distribution>,
-    /// Loss: percent of an image's usual blocks (read by more than half of its traces) that a trace does not read. Of
+    /// Loss: percent of an image's usual blocks (read by more than half of its traces) that a trace does not read. Over
     /// images with five traces or more.
     pub lost_percent: ByKind<Distribution>,
-    /// Outliers: percent of the traces that read less than half or more than one and a half times the blocks that the
-    /// middle one of their image does. Of images with five traces or more.
+    /// Outliers: percent of the traces that read less than half or more than one and a half times as many blocks as the
+    /// middle trace of their image. Over images with five traces or more.
     pub outlier_percent: ByKind<f64>,
     /// Figure 13: percent of the disk's 2 MiB blocks that a trace reads in six minutes.
     pub access_percent: ByKind<Distribution>,
@@ -48,11 +48,11 @@ pub struct Figures {
     pub grace_s: ByKind<Distribution>,
     /// Figure 18: microseconds from a read to the next.
     pub interval_us: ByKind<Intervals>,
-    /// Figure 20: distinct blocks that a trace of an image reads; over all images, and of the two with the most traces.
+    /// Figure 20: distinct blocks that a trace of an image reads; over all images.
     pub unique_blocks: Distribution,
-    /// Of the two images with the most traces.
+    /// The same of the two images with the most traces.
     pub unique_blocks_of: Vec<UniqueBlocks>,
-    /// Figure 22: standard deviation of what the score is made of.
+    /// Figure 22: standard deviation of the terms of the score.
     pub deviation: Deviations,
     /// Figure 23: Jaccard's index of the blocks that traces of two images read, by what the images have in common.
     pub jaccard: Tiers,
@@ -63,24 +63,24 @@ pub struct Figures {
 pub struct CrossRate {
     /// Bytes of a block.
     pub block: u64,
-    /// Percent of the reads that lie in more than one.
+    /// Percent of the reads in more than one block.
     pub percent: f64,
 }
 
 /// Quantiles of times between reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Intervals {
-    /// How many.
+    /// The number of times.
     pub count: u64,
-    /// So many percent are up to this.
+    /// The 25th percentile, in microseconds.
     pub p25: u64,
-    /// The median.
+    /// The median, in microseconds.
     pub p50: u64,
-    /// So many percent are up to this.
+    /// The 75th percentile, in microseconds.
     pub p75: u64,
-    /// So many percent are up to this.
+    /// The 95th percentile, in microseconds.
     pub p95: u64,
-    /// So many percent are up to this.
+    /// The 99th percentile, in microseconds.
     pub p99: u64,
 }
 
@@ -91,7 +91,7 @@ pub struct UniqueBlocks {
     pub image: String,
     /// Bytes of the disks.
     pub size: u64,
-    /// Of each trace.
+    /// The number of blocks of each trace.
     pub blocks: Vec<u32>,
 }
 
@@ -113,11 +113,11 @@ pub struct Tiers {
     pub family: Distribution,
     /// Family and user, and not the rest.
     pub user: Distribution,
-    /// Family, user and what else the metadata say.
+    /// Family, user and the rest of the metadata.
     pub metadata: Distribution,
 }
 
-/// What is kept of each kind of image.
+/// The samples of each kind of image.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     traces: u64,
@@ -129,7 +129,7 @@ struct Samples {
     intervals: LogHistogram,
 }
 
-/// What is kept of a group that is complete.
+/// The numbers of a complete group.
 struct Done {
     creation: Creation,
     one_user: bool,
@@ -140,19 +140,19 @@ struct Done {
     typical: Vec<u64>,
 }
 
-/// What groups have in common, in each and with each other.
+/// The similarities within groups and between them.
 #[derive(Default)]
 struct Compared {
     cosines: ByKind<Vec<f64>>,
     orders: ByKind<Vec<f64>>,
     lost_percent: ByKind<Vec<f64>>,
-    /// Outliers, and of how many traces.
+    /// The number of outliers, and of the traces that they are among.
     outliers: ByKind<(u64, u64)>,
     deviations: [Vec<f64>; 3],
     tiers: [Vec<f64>; 3],
 }
 
-/// Makes the figures of traces that come one after another.
+/// The collector of figures over traces that come one after another.
 #[derive(Default)]
 pub struct Collector {
     samples: ByKind<Samples>,
@@ -207,7 +207,7 @@ impl Collector {
         (self.figures(&compared), self.curves(&compared))
     }
 
-    /// Groups by how many traces they have, the largest first.
+    /// Groups by the number of their traces, the largest first.
     fn by_size(&self) -> Vec<&Done> {
         let mut groups: Vec<_> = self.done.iter().collect();
         groups.sort_by_key(|group| std::cmp::Reverse(group.unique_blocks.len()));
@@ -340,7 +340,7 @@ fn tiers(done: &[Done]) -> [Vec<f64>; 3] {
     [family, user, metadata].map(compare)
 }
 
-/// What the metadata of a disk say of the configuration that it was made with.
+/// The configuration that a disk was made with, by its metadata.
 fn configuration(creation: &Creation) -> &str {
     creation.labels.get(META_INFO).unwrap_or(&creation.options)
 }

@@ -1,43 +1,43 @@
-//! What the traces of one image on disks of one size have in common.
+//! The common properties of the traces of one image on disks of one size.
 //!
-//! Of the blocks, sums are kept: how many traces read each, and of the three metrics of the paper's score the sum and
-//! the sum of squares. Uses of blocks wait unsorted until there are as many as blocks; then they are sorted and
-//! merged: each is looked at a few times in all, however many traces there are.
+//! Of the blocks, sums are kept: the number of traces that read each, and of the three metrics of the paper's score
+//! the sum and the sum of squares. Uses of blocks wait unsorted until there are as many as blocks; then they are
+//! sorted and merged: each is looked at a few times in all, however many traces there are.
 
 use super::boot::{BlockUse, Boot};
 use super::similarity::{cosine, order, ranks};
 use crate::trace::Creation;
 
-/// Traces of which pairs are compared, as the paper does.
+/// Traces whose pairs are compared, as the paper does.
 const SAMPLE: usize = 50;
-/// Uses of blocks that wait at least.
+/// The least number of uses of blocks that wait.
 const WAITING_MIN: usize = 1 << 16;
 
-/// Traces from which on one can be told to be unlike the others.
+/// The number of traces from which on one can be judged unlike the others.
 const JUDGED_MIN: usize = 5;
 
-/// How traces of a group are unlike each other.
+/// The differences between the traces of a group.
 #[derive(Debug, Default)]
 pub(super) struct Disorder {
-    /// Of each pair of the sample, how much the order of first reads agrees.
+    /// The agreement of the orders of first reads, for each pair of the sample.
     pub(super) orders: Vec<f64>,
-    /// Of each trace of the sample, how many percent of the group's usual blocks it does not read.
+    /// The percentage of the group's usual blocks that a trace does not read, for each trace of the sample.
     pub(super) lost_percent: Vec<f64>,
     /// Traces that read less than half or more than one and a half times the group's median of blocks.
     pub(super) outliers: u64,
-    /// Of so many.
+    /// The number of traces that the outliers are among.
     pub(super) judged: u64,
 }
 
-/// What is known of the traces of a group.
+/// The sums over the traces of a group.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) creation: Creation,
-    /// Whether all disks have one user.
+    /// `true` if all disks have one user.
     pub(super) one_user: bool,
     pub(super) unique_blocks: Vec<u32>,
     sample: Vec<Vec<BlockUse>>,
-    /// Of the sample, every so many traces has one; it doubles when the sample is full.
+    /// The distance between sampled traces; it doubles when the sample is full.
     every: usize,
     sums: Vec<Sums>,
     waiting: Vec<Sums>,
@@ -50,7 +50,7 @@ pub(super) struct Group {
 struct Sums {
     block: u64,
     traces: f64,
-    /// Of reads, of the mean time, of the least time; of times in seconds.
+    /// Sums of the reads, of the mean time and of the least time; times are in seconds.
     sum: [f64; 3],
     squares: [f64; 3],
 }
@@ -70,7 +70,7 @@ impl Sums {
         self.squares.iter_mut().zip(other.squares).for_each(|(sum, number)| *sum += number);
     }
 
-    /// The standard deviation of each metric; `None` of one trace.
+    /// The standard deviation of each metric; `None` for one trace.
     fn deviations(&self) -> Option<[f64; 3]> {
         (self.traces > 1.0).then(|| {
             let variance = |at: usize| {
@@ -100,7 +100,7 @@ impl Group {
     pub(super) fn add(&mut self, boot: &Boot, user: &str) {
         self.one_user &= self.creation.user == user;
         if self.unique_blocks.len().is_multiple_of(self.every) {
-            // Evenly spread over the group, of whatever length that turns out to be.
+            // Evenly spread over the group, whatever its length turns out to be.
             if self.sample.len() == 2 * SAMPLE {
                 let mut index = 0;
                 self.sample.retain(|_| {
@@ -141,7 +141,7 @@ impl Group {
         self.sample.iter().step_by(step).collect()
     }
 
-    /// Reordering, loss and outliers.
+    /// The reordering, loss and outliers of the group.
     #[expect(clippy::cast_precision_loss, reason = "percentages")]
     pub(super) fn disorder(&mut self) -> Disorder {
         self.merge();
@@ -176,7 +176,7 @@ impl Group {
         pairs.map(|(a, b)| cosine(a, b)).collect()
     }
 
-    /// Figure 22: of each metric (reads, mean time, least time), as parts of the group's largest, the standard
+    /// Figure 22: for each metric (reads, mean time, least time), as parts of the group's largest, the standard
     /// deviation over the traces that read a block: the mean over blocks.
     #[expect(clippy::cast_precision_loss, reason = "a mean")]
     pub(super) fn deviations(&mut self) -> Option<[f64; 3]> {

@@ -1,18 +1,18 @@
-//! What traces read, one by one and all together: the statistics of the ThinkAhead paper, sections 3 and 4.
+//! The reads of traces, one by one and all together: the statistics of the ThinkAhead paper, sections 3 and 4.
 //!
-//! | module | what it counts |
+//! | module | counts |
 //! |---|---|
 //! | [`requests`] | sums of one trace: reads, bytes, distinct units |
-//! | [`boot`] | what the paper's figures take from one trace; figures 9 and 16 |
-//! | [`creations`] | what they take from the table of creations alone: figures 3 to 7 and 14 |
-//! | [`figures`] | what they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
+//! | [`boot`] | the numbers that the paper's figures take from one trace; figures 9 and 16 |
+//! | [`creations`] | those that they take from the table of creations alone: figures 3 to 7 and 14 |
+//! | [`figures`] | those that they take from all traces: figures 2, 8, 12, 13, 15, 18, 20, 22, 23 |
 //! | [`curves`] | the curves of those, for plots |
-//! | `group` | what the traces of one image have in common |
+//! | `group` | the common properties of the traces of one image |
 //! | [`similarity`] | cosine and Jaccard of sorted blocks |
 //! | [`distribution`] | quantiles |
 //!
-//! Everything is made in one pass, in which the traces of an image come one after another. What a trace is boiled down
-//! to takes one sort of its reads; there is no map that an I/O is looked up in. Memory grows with the creations (some
+//! Everything is made in one pass, in which the traces of an image come one after another. Reducing a trace
+//! takes one sort of its reads; there is no map that an I/O is looked up in. Memory grows with the creations (some
 //! numbers each) and with the distinct blocks of one image.
 
 pub mod boot;
@@ -35,10 +35,10 @@ use crate::fast26::META_INFO;
 use crate::trace::Creation;
 use serde::Serialize;
 
-/// Bytes of a block: what the paper counts in.
+/// Bytes of a block, the unit in which the paper counts.
 pub const BLOCK: u64 = 2 << 20;
 
-/// Who made an image, by its id, as the published data set has it.
+/// The kind of an image's maker, by the image's id, as in the published data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Of the image with this id.
+    /// The kind of the image with this id.
     #[must_use]
     pub fn of(image: &str) -> Self {
         match image.as_bytes() {
@@ -62,19 +62,19 @@ impl Kind {
     }
 }
 
-/// The same of each kind of image.
+/// A value for each kind of image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ByKind<T> {
-    /// Of public images.
+    /// The value of public images.
     pub public: T,
-    /// Of images of users.
+    /// The value of images of users.
     pub user: T,
-    /// Of images whose id does not tell.
+    /// The value of images whose id does not tell their maker.
     pub other: T,
 }
 
 impl<T> ByKind<T> {
-    /// Of one kind.
+    /// The value of one kind.
     pub fn of(&mut self, kind: Kind) -> &mut T {
         match kind {
             Kind::Public => &mut self.public,
@@ -83,18 +83,18 @@ impl<T> ByKind<T> {
         }
     }
 
-    /// The same made of each.
+    /// Applies `map` to each value.
     pub fn map<U>(&self, map: impl Fn(&T) -> U) -> ByKind<U> {
         ByKind { public: map(&self.public), user: map(&self.user), other: map(&self.other) }
     }
 
-    /// Each with its name.
+    /// Each value with the name of its kind.
     pub fn each(&self) -> [(&'static str, &T); 3] {
         [("public", &self.public), ("user", &self.user), ("other", &self.other)]
     }
 }
 
-/// A value of `key=value;...` in what is known of a creation, or of the label `key`.
+/// A value of `key=value;...` in the metadata of a creation, or of the label `key`.
 #[must_use]
 pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     let within = |text: &'a str| {
@@ -104,7 +104,7 @@ pub fn property<'a>(creation: &'a Creation, key: &str) -> Option<&'a str> {
     label(key).or_else(|| label(META_INFO).and_then(within)).or_else(|| within(&creation.options))
 }
 
-/// Bytes of the image that a disk was made of, where its metadata have them as `image_size`.
+/// Bytes of the image that a disk was made of, if its metadata have them as `image_size`.
 #[must_use]
 pub fn image_size(creation: &Creation) -> Option<u64> {
     property(creation, "image_size").and_then(|text| text.parse().ok()).filter(|size| *size > 0)

@@ -1,8 +1,8 @@
-//! What a trace reads, in sums.
+//! The reads of a trace, in sums.
 //!
 //! One pass over the records and one sort of the reads: no map. A distinct unit is counted once however often it is
 //! read; sorted by offset, the reads are so for every size of unit, and a unit was counted before if and only if
-//! it lies before the end of what was counted last.
+//! it is before the end of the unit that was counted last.
 
 use crate::record::{Op, Record};
 use serde::Serialize;
@@ -21,24 +21,24 @@ pub struct Stats {
     pub reads: u64,
     /// Write requests.
     pub writes: u64,
-    /// Bytes of them.
+    /// Bytes of the reads.
     pub read_bytes: u64,
-    /// Bytes of them.
+    /// Bytes of the writes.
     pub written_bytes: u64,
-    /// Bytes of distinct units read; see [`UNITS`]. Of several traces, the sum.
+    /// Bytes of distinct units read; see [`UNITS`]. For several traces, the sum.
     pub distinct_bytes: [u64; UNITS.len()],
-    /// Reads that lie in more than one block of 2 MiB.
+    /// Reads in more than one block of 2 MiB.
     pub cross_block_reads: u64,
-    /// Time from the creation to the first request, in microseconds; of several traces, the sum.
+    /// Time from the creation to the first request, in microseconds; for several traces, the sum.
     pub first_us: u64,
-    /// Time from the first request to the last, in microseconds; of several traces, the sum.
+    /// Time from the first request to the last, in microseconds; for several traces, the sum.
     pub duration_us: u64,
     /// Reads by their size; see [`SIZES`].
     pub sizes: [u64; SIZES.len() + 1],
 }
 
 impl Stats {
-    /// Of one trace, whose records are in the order of time.
+    /// Counts one trace, whose records are in the order of time.
     #[must_use]
     pub fn of(records: &[Record]) -> Self {
         let mut stats = Self::default();
@@ -85,7 +85,7 @@ impl Stats {
     }
 }
 
-/// The middle of some numbers: the upper one of two; 0 of none.
+/// The middle of some numbers: the upper one of two; 0 without numbers.
 #[must_use]
 pub fn median(numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers: Vec<_> = numbers.collect();
@@ -104,7 +104,7 @@ fn distinct_bytes(reads: &[(u64, u64)], unit: u64) -> u64 {
     units.saturating_mul(unit)
 }
 
-/// The class of [`Stats::sizes`] that a range belongs to, as people say it.
+/// The class of [`Stats::sizes`] that a range belongs to, as a text for people.
 #[must_use]
 pub fn size_class(class: usize) -> String {
     let size = |bytes| headstart_block::ByteSize(bytes).to_string();

@@ -1,8 +1,8 @@
-//! How alike traces are, by what they read of each block. All in one pass over two sorted lists.
+//! The similarity of traces, by their reads of each block. Each function is one pass over two sorted lists.
 
 use super::boot::BlockUse;
 
-/// The cosine of two traces' read counts by block: 1 where they are proportional, 0 without a common block.
+/// The cosine of two traces' read counts by block: 1 if they are proportional, 0 without a common block.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a similarity")]
 pub fn cosine(a: &[BlockUse], b: &[BlockUse]) -> f64 {
@@ -13,7 +13,7 @@ pub fn cosine(a: &[BlockUse], b: &[BlockUse]) -> f64 {
     if norms > 0.0 { (product / norms).min(1.0) } else { 0.0 }
 }
 
-/// Jaccard's index of two sets of blocks, sorted: common ones over all; 0 of two empty sets.
+/// Jaccard's index of two sets of blocks, sorted: common ones over all; 0 for two empty sets.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a similarity")]
 pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
@@ -23,7 +23,7 @@ pub fn jaccard(a: &[u64], b: &[u64]) -> f64 {
     common as f64 / all.max(1) as f64
 }
 
-/// When a trace reads its blocks for the first time, as ranks from 0 on: by block, as [`order`] wants them.
+/// The ranks, from 0 on, of a trace's first reads of its blocks: by block, as [`order`] needs them.
 #[must_use]
 pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
     let mut by_time: Vec<_> = uses.iter().map(|use_| (use_.first_us, use_.block)).collect();
@@ -33,8 +33,9 @@ pub fn ranks(uses: &[BlockUse]) -> Vec<(u64, u32)> {
     ranks
 }
 
-/// How much the order of two traces' first reads agrees, of the blocks that both read: Pearson's correlation of their
-/// [`ranks`], 1 for the same order, -1 for the opposite one. `None` where they have less than two blocks in common.
+/// The agreement of the orders of two traces' first reads, over the blocks that both read: Pearson's correlation of
+/// their [`ranks`], 1 for the same order, -1 for the opposite one. `None` if they have less than two blocks in
+/// common.
 #[must_use]
 pub fn order(a: &[(u64, u32)], b: &[(u64, u32)]) -> Option<f64> {
     let (mut count, mut sums, mut squares, mut product) = (0.0, [0.0; 2], [0.0; 2], 0.0);
@@ -56,7 +57,7 @@ pub fn order(a: &[(u64, u32)], b: &[(u64, u32)]) -> Option<f64> {
     (count >= 2.0 && both > 0.0).then(|| ((count * product - sums[0] * sums[1]) / both).clamp(-1.0, 1.0))
 }
 
-/// Calls `both` with the elements of both lists, which are sorted by `key` and have each once.
+/// Calls `both` with the elements of both lists, which are sorted by `key` and have each key once.
 fn merge<'a, T>(a: &'a [T], b: &'a [T], key: impl Fn(&T) -> u64, mut both: impl FnMut(&'a T, &'a T)) {
     let (mut a, mut b) = (a.iter().peekable(), b.iter().peekable());
     while let (Some(left), Some(right)) = (a.peek(), b.peek()) {

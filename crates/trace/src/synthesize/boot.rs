@@ -1,14 +1,15 @@
-//! What a boot of an image reads, and how one boot differs from the next.
+//! The reads of a boot of an image, and the differences between boots.
 //!
 //! A boot reads *stripes*: runs of neighbouring blocks, anywhere in the part of the disk that the image fills. Each
-//! stripe has a generator of its own. Which generator depends on what the image shares with others at that stripe:
-//! most stripes belong to the base that an owner makes his images from, some to all images of the family, some to a
-//! configuration, some to the image alone. That is what makes images more or less alike.
+//! stripe has a generator of its own. The generator depends on the parts that the image shares with others at that
+//! stripe: most stripes belong to the base that an owner makes images from, some to all images of the family, some
+//! to a configuration, some to the image alone. This makes images more or less alike.
 //!
-//! The reads of all stripes, in the order of a boot, are the image's *template*, cut into segments: what a service
-//! reads when it starts. A boot repeats the template but for what the paper says of boots: segments come in another
-//! order (the groups of section 5.2), the last ones are left out (its categories), reads are reordered by a few
-//! places, lost one by one and in bursts, merged; some boots read more than others, are cut off, or scan the disk.
+//! The reads of all stripes, in the order of a boot, are the image's *template*, cut into segments: the reads of a
+//! service at its start. A boot repeats the template, except for the variations that the paper finds: segments come
+//! in another order (the groups of section 5.2), the last ones are left out (its categories), reads are reordered
+//! by a few places, lost one by one and in bursts, merged; some boots read more than others, are cut off, or scan
+//! the disk.
 
 use super::Settings;
 use super::population::{Disk, FAMILIES, Image};
@@ -20,11 +21,12 @@ use crate::stats::boot::RATIO_US;
 use crate::trace::{Creation, Trace};
 use headstart_block::ByteRange;
 
-/// Blocks that stripes lie in: not quite 9 GiB, so that every image has them.
+/// The number of blocks with stripes: not quite 9 GiB, so that every image has them.
 const SPAN: u64 = 4600;
 /// Neighbouring blocks that a stripe has on average, and at most.
 const STRIPE: (f64, u64) = (6.0, 24);
-/// Of the stripes, those that all images of a family have, that a configuration and an image has for itself.
+/// The shares of the stripes that all images of a family have, that a configuration has for itself, and that an image
+/// has for itself.
 const FAMILY_SHARE: f64 = 0.01;
 const CONFIGURATION_SHARE: f64 = 0.016;
 const IMAGE_SHARE: f64 = 0.015;
@@ -32,7 +34,7 @@ const IMAGE_SHARE: f64 = 0.015;
 const READS: (f64, u64) = (3.5, 40);
 /// Blocks that a boot reads by default, before sizes of disks are looked at: median, deviation of the logarithm.
 const BLOCKS: (f64, f64) = (500.0, 0.35);
-/// Lengths of reads in bytes and how often they come.
+/// Lengths of reads in bytes, and their shares.
 const LENGTHS: [(u64, f64); 6] = [
     (4 << 10, 0.35),
     (8 << 10, 0.1),
@@ -41,26 +43,26 @@ const LENGTHS: [(u64, f64); 6] = [
     (64 << 10, 0.12),
     (128 << 10, 0.16),
 ];
-/// Of the reads, those in two blocks: public, of users.
+/// The share of the reads that are in two blocks: of public images, of users' images.
 const CROSS: [f64; 2] = [0.025, 0.021];
 /// Segments of a template: those that always come first, all, and those that only one category has.
 const FIXED: usize = 3;
 const SEGMENTS: usize = 24;
 const OPTIONAL: usize = 3;
-/// Of the images, those with two categories and those with several orders.
+/// The shares of the images with two categories and with several orders.
 const TWO_CATEGORIES: f64 = 0.4;
 const SEVERAL_ORDERS: f64 = 0.5;
-/// Of the blocks, those that one boot does not read, and that it reads beside them, on average each.
+/// The share of the blocks that one boot does not read, and of the other blocks that it reads, on average each.
 const VARIED: f64 = 0.015;
 /// Microseconds between reads: median, deviation of the logarithm; between segments, mean.
 const GAP_US: (f64, f64) = (200.0, 1.6);
 const PAUSE_US: f64 = 900_000.0;
 /// Seconds from the creation to the first read: median by kind, deviation of the logarithm, least, most.
 const GRACE_S: ([f64; 2], f64, f64, f64) = ([4.6, 4.3], 0.4, 0.8, 60.0);
-/// Of the requests of the first three minutes, reads: mean and how far from it, at most.
+/// The share of reads in the requests of the first three minutes: mean, and the largest distance from it.
 const READ_RATIO: [(f64, f64); 2] = [(0.849, 0.13), (0.623, 0.33)];
-/// Of the boots, those that are not like the others, beside outliers: half of all pairs of which the paper finds 84.8
-/// and 72.7% alike have none of them.
+/// The share of the boots that are not like the others, beside outliers: half of all pairs of which the paper finds
+/// 84.8 and 72.7% alike have none of them.
 const UNLIKE: [f64; 2] = [0.035, 0.115];
 const US: f64 = 1e6;
 const TAIL: u64 = 4096;
@@ -72,14 +74,14 @@ struct Read {
     len: u64,
 }
 
-/// What a boot of an image reads.
+/// The reads of a boot of an image.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    /// By segment.
+    /// The reads, by segment.
     segments: Vec<Vec<Read>>,
     /// The orders that segments come in.
     orders: Vec<Vec<usize>>,
-    /// How often a boot leaves the optional segments out.
+    /// The share of the boots that leave the optional segments out.
     short: f64,
     /// Root of the sum of squares of the reads of each block.
     norm: f64,
@@ -87,7 +89,7 @@ pub(super) struct Template {
     blocks: [u64; 2],
 }
 
-/// Which thing a generator belongs to.
+/// The thing that a generator belongs to.
 const FAMILY: u64 = 10;
 const BASE: u64 = 11;
 const CONFIGURATION: u64 = 12;
@@ -95,7 +97,7 @@ const IMAGE: u64 = 13;
 const TRACE: u64 = 14;
 
 impl Template {
-    /// Of an image; `scale` is what the number of blocks of all images of its kind is multiplied with.
+    /// Draws the template of an image. The number of blocks of all images of its kind is multiplied with `scale`.
     #[expect(clippy::cast_precision_loss, reason = "counts")]
     pub(super) fn of(settings: &Settings, number: usize, image: &Image, scale: f64) -> Self {
         let seed = settings.seed;
@@ -150,7 +152,7 @@ impl Template {
     }
 }
 
-/// The reads of a stripe, with where in a boot they come.
+/// The reads of a stripe, with their places in a boot.
 fn read_stripe(mut random: Random, place: f64, cross: f64, keyed: &mut Vec<(f64, Read)>) {
     let len = random.tries(STRIPE.0, STRIPE.1);
     let start = random.below(SPAN - STRIPE.1);
@@ -165,14 +167,14 @@ fn read_stripe(mut random: Random, place: f64, cross: f64, keyed: &mut Vec<(f64,
             } else {
                 block * BLOCK + random.below((BLOCK - bytes) / 4096 + 1) * 4096
             };
-            // Many blocks are come back to later.
+            // Many blocks are read again later.
             let later = if again > 0 && random.chance(0.5) { random.exponential(12.0) } else { 0.0 };
             keyed.push((place + later, Read { offset, len: bytes }));
         }
     }
 }
 
-/// How often each block is read.
+/// The number of reads of each block.
 fn counts<'a>(reads: impl Iterator<Item = &'a Read>) -> Vec<u64> {
     let mut blocks: Vec<_> =
         reads.flat_map(|read| read.offset / BLOCK..=(read.offset + read.len - 1) / BLOCK).collect();
@@ -259,7 +261,7 @@ fn lose(settings: &Settings, reads: &mut Vec<(Read, bool)>, random: &mut Random)
     reads.retain(|_| !random.chance(loss / 2.0));
 }
 
-/// Merges reads that touch, and some that almost do not: what the kernel's queue makes of them.
+/// Merges reads that touch, and some that almost do not: as the kernel's queue does.
 fn merge(reads: &[(Read, bool)], random: &mut Random) -> Vec<(Read, bool)> {
     let mut merged: Vec<(Read, bool)> = Vec::with_capacity(reads.len() + 16);
     for (read, ends) in reads {
@@ -276,7 +278,8 @@ fn merge(reads: &[(Read, bool)], random: &mut Random) -> Vec<(Read, bool)> {
     merged
 }
 
-/// Reads of a few blocks that no other boot reads so often: a log that is looked through, a database that recovers.
+/// Adds reads of a few blocks that no other boot reads that often: a log that is looked through, a database that
+/// recovers.
 fn read_more(template: &Template, reads: &mut Vec<(Read, bool)>, random: &mut Random) {
     let at = reads.len() - reads.len() / 4;
     let mut more = Vec::new();
@@ -316,7 +319,7 @@ fn timed(reads: &[(Read, bool)], disk: &Disk, grace_us: u64, random: &mut Random
     records
 }
 
-/// Writes in between and after, as many as leave the share of reads that this boot has, up to three minutes.
+/// Adds writes in between and after, up to three minutes, in the number that leaves the share of reads of this boot.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 fn write(image: &Image, disk: &Disk, records: &mut Vec<Record>, random: &mut Random) {
     const UNTIL_US: u64 = 170_000_000;
@@ -328,7 +331,7 @@ fn write(image: &Image, disk: &Disk, records: &mut Vec<Record>, random: &mut Ran
     let free = disk.size / BLOCK;
     for _ in 0..writes {
         let t_us = first + 1 + random.below(UNTIL_US);
-        // Journals, logs, and what is new.
+        // Journals, logs, and new files.
         let block = if random.chance(0.7) { free / 3 + random.below(16) } else { random.below(free - 1) };
         let offset = block * BLOCK + random.below(BLOCK / 4096 - 8) * 4096;
         let range = ByteRange::between(offset, offset + (4096 << random.below(4)));

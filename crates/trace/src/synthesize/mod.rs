@@ -1,27 +1,28 @@
 //! Data sets that look like the published one, of any size, from a seed.
 //!
-//! Nobody may need 3 GB of somebody else's traces to try a trainer at the scale of a cloud. What is made here agrees
-//! with what the ThinkAhead paper publishes of its traces (sections 3 to 5; a test measures each with
+//! Trying a trainer at the scale of a cloud must not need 3 GB of other people's traces. The generated data set agrees
+//! with the numbers that the ThinkAhead paper publishes of its traces (sections 3 to 5; a test measures each with
 //! [`stats`](crate::stats)):
 //!
-//! | what | published |
+//! | property | published |
 //! |---|---|
 //! | disks | 80% below 64 GiB, up to 2 TiB; images fill 0.50 (public) and 0.55 (users') of them |
 //! | users | 57.9% use one image, 95.0% of them once |
 //! | clusters | 21 for an image, up to 133; more creations at 17 o'clock than at 3; days have few images in common |
 //! | reads | 84.9% and 62.3% of the requests of three minutes; 200 microseconds apart |
-//! | blocks | 2.67% and 4.55% of the disk in six minutes; 2.5% and 2.1% of the reads lie in two |
+//! | blocks | 2.67% and 4.55% of the disk in six minutes; 2.5% and 2.1% of the reads are in two |
 //! | grace period | median above 4 s |
 //! | likeness | 84.8% and 72.7% of the pairs of an image's traces have a cosine of 0.9 or more |
 //! | images | 0.87 of Jaccard's index with the same metadata, 0.82 with the same user, 0.08 with the same family |
 //! | categories | one or two spikes of the number of blocks, outliers of three times as many |
 //!
-//! What is not published (orders of segments, lengths of reads) is chosen so that a policy has something to find; see
-//! the constants of the modules. Reordering, loss and outliers can be turned up to see what a policy makes of them.
+//! Properties that are not published (orders of segments, lengths of reads) are chosen so that a policy has
+//! something to find; see the constants of the modules. Reordering, loss and outliers can be raised to test a
+//! policy on them.
 //!
-//! # How
+//! # Generation
 //!
-//! Everything is drawn from generators that are seeded with the data set's seed and the name of what is drawn. So any
+//! Everything is drawn from generators that are seeded with the data set's seed and the name of the drawn thing. So any
 //! trace can be made by itself: threads make and write them, in memory are the images' templates (a few MB) and the
 //! list of creations. The same seed gives the same bytes, with any number of threads.
 
@@ -44,32 +45,32 @@ use std::path::Path;
 /// Percent of a disk's blocks that boots read, as published: public, users'.
 const ACCESS_PERCENT: [f64; 2] = [2.67, 4.55];
 
-/// What is made.
+/// The settings of a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Of all that is drawn.
+    /// The seed of all drawn numbers.
     pub seed: u64,
-    /// Images; each has one trace at least.
+    /// The number of images; each has at least one trace.
     pub images: usize,
-    /// Traces, about.
+    /// The approximate number of traces.
     pub traces: usize,
-    /// Of the boots of an image with several orders, the share that comes in another one than most; a third of it is
-    /// how many requests overtake each other. From 0 to 1.
+    /// The share of the boots of an image with several orders that come in another order than most; a third of it is
+    /// the share of the requests that overtake others. From 0 to 1.
     pub reordering: f64,
-    /// Share of the requests that are lost, on average. From 0 to 1.
+    /// The share of the requests that are lost, on average. From 0 to 1.
     pub loss: f64,
-    /// Share of the boots that are cut off or scan the disk. From 0 to 1.
+    /// The share of the boots that are cut off or scan the disk. From 0 to 1.
     pub outliers: f64,
 }
 
 impl Default for Settings {
-    /// A small data set with as much disorder as the paper's.
+    /// Settings of a small data set with as much disorder as the paper's.
     fn default() -> Self {
         Self { seed: 1, images: 10, traces: 500, reordering: 0.15, loss: 0.01, outliers: 0.025 }
     }
 }
 
-/// How traces are written.
+/// The layout in which traces are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Layout {
     /// The FAST'26 layout.
@@ -79,14 +80,14 @@ pub enum Layout {
     Parquet,
 }
 
-/// What was made.
+/// The counts of a generated data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Synthesized {
-    /// Images.
+    /// The number of images.
     pub images: u64,
-    /// Traces.
+    /// The number of traces.
     pub traces: u64,
-    /// Their requests.
+    /// The number of their requests.
     pub records: u64,
 }
 
@@ -98,7 +99,7 @@ pub struct Synthesizer {
 }
 
 impl Synthesizer {
-    /// Draws who creates what, and what boots of each image read.
+    /// Draws the creations, and the reads of the boots of each image.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] without images or traces, and for shares that are none.
@@ -117,19 +118,19 @@ impl Synthesizer {
         Ok(Self { settings, population, templates })
     }
 
-    /// How many traces there are.
+    /// The number of traces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.population.disks.len()
     }
 
-    /// Whether there are none.
+    /// `true` if there are no traces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.population.disks.is_empty()
     }
 
-    /// One trace; `None` where there are fewer.
+    /// The trace with this index; `None` if there are fewer traces.
     #[must_use]
     pub fn trace(&self, index: usize) -> Option<Trace> {
         let disk = self.population.disks.get(index)?;
@@ -137,12 +138,12 @@ impl Synthesizer {
         Some(boot::boot(&self.settings, image, self.templates.get(disk.image)?, disk))
     }
 
-    /// Writes all traces into `dir`, which must be empty or not there, with all processors. `each` is told after each
+    /// Writes all traces into `dir`, which must be empty or not there, with all processors. `each` is called after each
     /// trace, and may stop it.
     ///
     /// # Errors
-    /// What `each` reports; [`ErrorKind::Conflict`] where there is something in `dir`; what the operating system
-    /// reports.
+    /// Errors of `each`; [`ErrorKind::Conflict`] if `dir` is not empty; errors of the operating
+    /// system.
     pub fn write(
         &self,
         dir: &Path,
@@ -181,7 +182,7 @@ impl Synthesizer {
         Ok(made)
     }
 
-    /// Makes all traces, does `work` with each on threads, and takes what comes of it in order on this one.
+    /// Makes all traces, does `work` with each on threads, and takes the results in order on this one.
     fn each<T: Send>(
         &self,
         work: impl Fn(&Trace) -> Result<T> + Sync,
@@ -198,10 +199,10 @@ impl Synthesizer {
     }
 }
 
-/// What boots read, with so many blocks that disks are read to the published share.
+/// The reads of boots, with a number of blocks at which disks are read to the published share.
 ///
-/// How many blocks a boot reads is drawn, sizes of disks are dealt: together they make some share, and blocks are
-/// scaled to the published one. Stripes overlap the more the more there are, so twice.
+/// The number of blocks that a boot reads is drawn, sizes of disks are dealt: together they make some share, and
+/// blocks are scaled to the published one. Stripes overlap the more the more there are, so twice.
 #[expect(clippy::cast_precision_loss, reason = "shares")]
 fn templates(settings: &Settings, population: &Population) -> Vec<Template> {
     let mut scales = [1.0, 1.0];

@@ -1,13 +1,14 @@
-//! Who creates disks of which images, where and when, on disks of which size.
+//! The creations of disks: users, images, clusters, times and sizes.
 //!
-//! What the paper gives as a share of the creations is not drawn but dealt out: images are few and the first of them
-//! has a sixth of all creations, so that draws would miss a share of 80% by ten points. Images are taken by their
-//! number of creations, the largest first, and each gets what is then missing most.
+//! Properties that the paper gives as shares of the creations are not drawn but dealt out: images are few and the
+//! first of them has a sixth of all creations, so that draws would miss a share of 80% by ten points. Images are
+//! taken by their number of creations, the largest first, and each gets the value that is missing most at that
+//! time.
 
 use super::Settings;
 use super::random::{Random, whole};
 
-/// Of the creations, those of public images: users' have 1.26 times as many.
+/// The share of the creations that are of public images: users' images have 1.26 times as many.
 const PUBLIC_SHARE: f64 = 1.0 / 2.26;
 /// Sizes of disks in GiB and their shares of the creations: 80% are smaller than 64 GiB.
 const SIZES: [(u64, f64); 10] = [
@@ -24,14 +25,14 @@ const SIZES: [(u64, f64); 10] = [
 ];
 /// Median of the size of an image over that of its disk: public, of users.
 const IMAGE_RATIO: [f64; 2] = [0.5, 0.55];
-/// How far from the median that is, at most.
+/// The largest distance from that median.
 const IMAGE_RATIO_SPREAD: f64 = 0.35;
-/// Least size of an image: what a boot reads lies below.
+/// Least size of an image: the reads of a boot are below it.
 pub(super) const IMAGE_MIN: u64 = 9 << 30;
-/// Of the users, those who use one image; of these, those who use it once.
+/// The share of the users with one image; the share of these that use it once.
 const ONE_IMAGE: f64 = 0.579;
 const ONE_CREATION: f64 = 0.95;
-/// Of the images, those that are used on disks of two sizes, and how often on the larger.
+/// The share of the images that are used on disks of two sizes, and the share of the larger size.
 const TWO_SIZES: f64 = 0.15;
 const LARGER: f64 = 0.25;
 /// Images that an owner has on average.
@@ -41,9 +42,9 @@ const CLUSTERS: u64 = 330;
 const IMAGE_CLUSTERS: (f64, f64, f64) = (23.0, 0.7, 133.0);
 /// Ten weeks.
 const DAYS: u64 = 70;
-/// Of them, those on which an image is used: two days in a row have few images in common.
+/// Days on which an image is used: two days in a row have few images in common.
 const ACTIVE_DAYS: u64 = 5;
-/// How often disks are created in each hour of a day: most at 17, least at 3.
+/// The weight of each hour of a day in creations: most at 17, least at 3.
 const HOURS: [f64; 24] = [
     3.0, 2.0, 1.4, 1.0, 1.2, 1.6, 2.2, 3.0, 4.5, 6.0, 7.0, 7.5, 7.2, 7.6, 8.4, 9.0, 9.6, 10.0, 9.2, 8.0, 7.0,
     6.0, 5.0, 4.0,
@@ -54,7 +55,7 @@ const DAY_S: u64 = 86_400;
 const NOON_S: u64 = DAY_S / 2;
 const GIB: u64 = 1 << 30;
 
-/// Families of images and how many of the images are of each.
+/// Families of images, and the share of the images in each.
 pub(super) const FAMILIES: [(&str, f64); 8] = [
     ("ubuntu-22.04", 0.25),
     ("windows-2019", 0.18),
@@ -72,9 +73,9 @@ pub(super) struct Image {
     pub(super) id: String,
     pub(super) public: bool,
     pub(super) family: usize,
-    /// Whose image it is; of public ones, a number that nobody else has.
+    /// The owner of the image; for a public image, a number that no other image has.
     pub(super) owner: u64,
-    /// What it is configured like: images of an owner with one configuration are the most alike.
+    /// The configuration: images of an owner with one configuration are the most alike.
     pub(super) configuration: u64,
     /// Bytes of the image.
     pub(super) bytes: u64,
@@ -86,9 +87,9 @@ pub(super) struct Image {
 /// The creation of one disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Disk {
-    /// Which image.
+    /// The index of the image.
     pub(super) image: usize,
-    /// The how manieth of its disks.
+    /// The number of the disk among those of the image.
     pub(super) number: u64,
     pub(super) size: u64,
     pub(super) user: u64,
@@ -96,7 +97,7 @@ pub(super) struct Disk {
     pub(super) created_s: u64,
 }
 
-/// All of them.
+/// All images and creations.
 #[derive(Clone, Debug)]
 pub(super) struct Population {
     pub(super) images: Vec<Image>,
@@ -152,7 +153,7 @@ fn images(settings: &Settings) -> Vec<Image> {
     images
 }
 
-/// Which of some things is behind its share the most, when one of so much is dealt.
+/// The index of the thing that is furthest behind its share, when one of size `next` is dealt.
 fn most_missing(shares: &[f64], dealt: &[f64], next: f64) -> usize {
     let all = dealt.iter().sum::<f64>() + next;
     let missing = |at: usize| shares[at] * all - dealt[at];
@@ -228,7 +229,7 @@ fn deal_users(settings: &Settings, images: &[Image], disks: &mut [Disk]) {
     let owners = images.iter().filter(|image| !image.public).map(|image| image.owner + 1).max().unwrap_or(0);
     let mut user = owners;
     let give = |disks: &mut [Disk], slot: usize, user: u64| disks[slot].user = user;
-    // What is dealt: one use to those who use one image once; some uses of one image; two images, and what is left.
+    // The deal: one use for users of one image who use it once; some uses of one image; two images, and the rest.
     let mut several = Vec::new();
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let users_all = slots.len() as f64 / 3.0 + owners as f64;

@@ -1,8 +1,8 @@
 //! Numbers that look drawn, and are the same for the same seed.
 //!
-//! Of the generator any seed is as good as any other, so that each thing that is drawn (an image, a stripe, a trace)
-//! has a generator of its own, seeded with what it is. What is drawn of one thing then changes nothing of the others,
-//! and threads need no order.
+//! Any seed is as good as any other for this generator. Each drawn thing (an image, a stripe, a trace) therefore
+//! has a generator of its own, seeded with the thing's name. The numbers of one thing then change nothing of the
+//! others, and threads need no order.
 
 use headstart_block::random::{self, STEP, mix};
 
@@ -21,7 +21,7 @@ impl Random {
         self.0.bits()
     }
 
-    /// From 0 up to `bound`, excluded; 0 for a bound of 0.
+    /// A number from 0 up to `bound`, excluded; 0 for a bound of 0.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         let product = u128::from(self.next()) * u128::from(bound);
         u64::try_from(product >> 64).unwrap_or_default()
@@ -32,7 +32,7 @@ impl Random {
         usize::try_from(self.below(len as u64)).unwrap_or_default()
     }
 
-    /// From 0 up to 1, excluded.
+    /// A number from 0 up to 1, excluded.
     pub(super) fn unit(&mut self) -> f64 {
         self.0.unit()
     }
@@ -46,12 +46,12 @@ impl Random {
         median * (deviation * self.0.normal()).exp()
     }
 
-    /// Of the exponential distribution with this mean.
+    /// A number of the exponential distribution with this mean.
     pub(super) fn exponential(&mut self, mean: f64) -> f64 {
         self.0.exponential(mean)
     }
 
-    /// At least 1, with this mean: how often one tries until it succeeds.
+    /// A number of at least 1, with this mean: the tries until the first success.
     pub(super) fn tries(&mut self, mean: f64, max: u64) -> u64 {
         let mut tries = 1;
         while tries < max && self.chance(1.0 - 1.0 / mean.max(1.0)) {
@@ -60,7 +60,7 @@ impl Random {
         tries
     }
 
-    /// An index, as likely as its weight.
+    /// An index, with a probability in proportion to its weight.
     pub(super) fn weighted(&mut self, weights: &[f64]) -> usize {
         let mut left = self.unit() * weights.iter().sum::<f64>();
         let last = weights.len().saturating_sub(1);
@@ -80,7 +80,7 @@ impl Random {
     }
 }
 
-/// A number of microseconds, blocks, requests: rounded, from 0 on.
+/// A whole number (of microseconds, blocks or requests): rounded, and at least 0.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "casts from floats saturate")]
 pub(super) fn whole(number: f64) -> u64 {
     number.round() as u64

@@ -1,4 +1,4 @@
-//! What is made, measured, against what is published; the same seed, the same bytes.
+//! The measured numbers of generated data sets against the published ones; the same seed, the same bytes.
 
 #![expect(clippy::cast_precision_loss, reason = "measurements")]
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// What [`stats`](crate::stats) says of a data set that was never written.
+/// The results of [`stats`](crate::stats) for a data set that was never written.
 fn measure(settings: Settings) -> (CreationFigures, Figures) {
     let synthesizer = Synthesizer::new(settings).unwrap();
     let mut collector = Collector::default();
@@ -102,7 +102,7 @@ fn clusters_and_hours() {
     assert!(least >= 10, "the paper's hundred have ten creations at least, here {least}");
 }
 
-/// By how many places of a hundred a block comes earlier or later than in the boot before, on average.
+/// The number of places, in per cent, by which a block comes earlier or later than in the boot before, on average.
 fn moved(settings: Settings) -> f64 {
     let synthesizer = Synthesizer::new(settings).unwrap();
     let traces: Vec<_> = (0..synthesizer.len()).filter_map(|index| synthesizer.trace(index)).collect();
@@ -150,7 +150,7 @@ fn disorder_can_be_turned_up() {
     assert!((20.0..40.0).contains(&share) && base.outlier_percent.user < 5.0, "{share}");
 }
 
-/// All files below `dir` and what is in them.
+/// All files below `dir` and their contents.
 fn files(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut directories = vec![dir.to_owned()];
@@ -214,7 +214,7 @@ fn what_cannot_be_made_is_refused() {
     assert_eq!(full.kind(), ErrorKind::Conflict);
     let stopped = one.write(&dir.path().join("new"), Layout::Fast26, || Err(Error::invalid("enough")));
     assert_eq!(stopped.unwrap_err().to_string(), "enough");
-    // Everything at its end: whatever is left is still a trace.
+    // Every setting at its limit: the remaining requests are still a trace.
     let worst = Settings { images: 3, traces: 40, reordering: 1.0, loss: 1.0, outliers: 1.0, seed: 3 };
     let worst = Synthesizer::new(worst).unwrap();
     assert!((0..worst.len()).all(|index| worst.trace(index).is_some_and(|trace| !trace.records.is_empty())));

@@ -1,4 +1,5 @@
-//! Figures of small data sets whose numbers can be seen at a glance, and that nothing depends on how many traces wait.
+//! Figures of small data sets whose numbers can be seen at a glance, and a check that nothing depends on the number
+//! of waiting traces.
 
 use super::super::boot::BlockUse;
 use super::*;
