@@ -1,6 +1,6 @@
 //! [`BlobSource`]: a blob of a store as a [`ReadAt`], for work that goes through all of it, such as a copy.
 //!
-//! Not for disks: it keeps nothing, checks nothing and knows one source alone.
+//! It is not for disks: it keeps nothing, checks nothing and knows only one source.
 
 use crate::settings::RetrySettings;
 use crate::store::{Store, Urgency};
@@ -35,7 +35,7 @@ impl BlobSource {
         Self { store, blob, len, retry, runtime, done: AtomicU64::new(0) }
     }
 
-    /// Bytes that were read so far; what was read twice counts twice.
+    /// Bytes that were read so far; bytes that were read twice count twice.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.done.load(Ordering::Relaxed)

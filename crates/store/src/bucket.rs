@@ -4,17 +4,17 @@
 //! `AWS_ENDPOINT`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_NAME`, ... and the machine's own role).
 //! An endpoint without TLS has to be allowed by name.
 //!
-//! A bucket's name says which one it is only together with where it is asked for: the same reference means another
+//! A bucket's name identifies it only together with the endpoint that is asked: the same reference means another
 //! bucket where the environment names another endpoint or account. So the store's location has that in it,
-//! `s3://bucket@host:port/path`, for whoever keeps what came from there. Messages have the name as it is typed, and
-//! behind it where that is.
+//! `s3://bucket@host:port/path`, for callers that keep data from there. Messages have the name as it is typed, and
+//! behind it the endpoint.
 //!
 //! # Changing a tag
 //!
 //! An object store has no locks, but puts with a condition. A tag changes so: read `index.json` and its version,
-//! change the entry, write it back if the version still is that one (or if there still is no index). Where somebody
-//! else was faster, it is read again; if it was *this* tag that he changed, the writer gets a conflict, for only a
-//! person can say whose image it shall be; if it was another, both changes are kept. Blobs and manifests need no such
+//! change the entry, write it back if the version still is that one (or if there still is no index). If another
+//! writer was faster, it is read again; if that one changed *this* tag, the writer gets a conflict, because only a
+//! person can decide on the image; if it was another, both changes are kept. Blobs and manifests need no such
 //! care: their names are their contents.
 
 mod admin;
@@ -66,16 +66,16 @@ use url::Url;
 /// Parts of one blob that are sent at once.
 const PARTS_IN_FLIGHT: usize = 4;
 
-/// How long writing one part may take: at 8 MiB, a link of 70 kB/s.
+/// The time that writing one part may take: at 8 MiB, a link of 70 kB/s.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often the index is read again when others change other tags at the same moment.
+/// The number of times that the index is read again when others change other tags at the same moment.
 const MOST_RACES: usize = 10;
 
 /// An OCI layout in an object store as a [`Store`].
 pub(crate) struct BucketStore {
     objects: Arc<dyn ObjectStore>,
-    /// The name that tells it from all other stores.
+    /// The name that distinguishes it from all other stores.
     identity: String,
     /// The name as it is typed, for messages.
     location: String,
@@ -86,13 +86,13 @@ pub(crate) struct BucketStore {
     first_byte: Duration,
     silence_limit: Option<Duration>,
     stall: Duration,
-    /// Whether the store was seen to honour conditions.
+    /// Set once the store was seen to honour conditions.
     conditions: OnceCell<()>,
-    /// The object that says that a copy into the store is going on.
+    /// The object that announces a copy into the store.
     push: Mutex<Option<leases::Push>>,
 }
 
-/// What reading the index found: itself and its version, if there is one.
+/// The result of reading the index: the index and its version, if there is one.
 struct Versioned {
     index: Index,
     version: Option<UpdateVersion>,
@@ -109,7 +109,7 @@ impl BucketStore {
         Ok(Self { identity: location(format!("{bucket}{at}")), at: shown, ..store })
     }
 
-    /// The same over any implementation.
+    /// Makes a store over any implementation of object stores.
     pub(crate) fn with(
         objects: Arc<dyn ObjectStore>,
         location: String,
@@ -142,7 +142,7 @@ impl BucketStore {
         format!("{}/{name}{}", self.location.trim_end_matches('/'), self.at)
     }
 
-    /// One call, bounded and counted; `name` is what it is about.
+    /// One call, bounded and counted; `name` names its object.
     async fn call<T>(
         &self,
         name: &str,
@@ -210,7 +210,7 @@ impl BucketStore {
         self.put_version(name, bytes, mode).await.map(drop)
     }
 
-    /// The same; returns the version that was written.
+    /// As `put`, but returns the version that was written.
     async fn put_version(&self, name: &str, bytes: Bytes, mode: PutMode) -> Result<UpdateVersion> {
         let path = self.path(name);
         let options = PutOptions { mode, ..PutOptions::default() };
@@ -246,8 +246,8 @@ impl BucketStore {
         }
     }
 
-    /// Finds out, once, whether the store honours conditions: some take all writes whatever the condition, and then
-    /// lose tags without a word. Writes what stands there already, if the version is one that it never had.
+    /// Finds out, once, if the store honours conditions: some take all writes whatever the condition, and then
+    /// lose tags without a word. Writes the present content again, on the condition of a version that it never had.
     async fn require_conditions(&self) -> Result<()> {
         let never = UpdateVersion { e_tag: Some("\"0\"".to_owned()), version: Some("1".to_owned()) };
         let probe = async || match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Update(never.clone())).await
@@ -263,7 +263,7 @@ impl BucketStore {
         self.conditions.get_or_try_init(probe).await.map(|&()| ())
     }
 
-    /// Says that this is a layout, unless that is said already.
+    /// Marks the store as a layout, unless it is marked already.
     async fn mark_as_layout(&self) -> Result<()> {
         match self.put(LAYOUT_FILE, LAYOUT.into(), PutMode::Create).await {
             Err(e) if e.kind() != ErrorKind::Conflict => Err(e),
@@ -271,8 +271,8 @@ impl BucketStore {
         }
     }
 
-    /// Changes the list of a manifest's artifacts. Unlike a tag, it can be changed by several at once: whoever was
-    /// slower does it again with what the other one made.
+    /// Changes the list of a manifest's artifacts. Unlike a tag, several writers can change it at once: the
+    /// slower one changes the other one's list again.
     async fn change_referrers(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
         let tag = layout::referrers_of(subject)?;
         for _ in 0..MOST_RACES {
@@ -297,7 +297,7 @@ impl BucketStore {
             .remedy("run it again"))
     }
 
-    /// Writes the index where its version is still the one that was read; whether it was.
+    /// Writes the index if its version is still the one that was read; returns `true` if it was.
     async fn replace_index(&self, changed: Versioned) -> Result<bool> {
         let mode = changed.version.map_or(PutMode::Create, PutMode::Update);
         match self.put(INDEX_FILE, changed.index.to_bytes()?.into(), mode).await {
@@ -309,7 +309,7 @@ impl BucketStore {
         }
     }
 
-    /// Changes the index by `change`, which is given the index and says whether there was anything to do.
+    /// Changes the index by `change`, which is given the index and returns `true` if there was anything to do.
     async fn change_index(
         &self,
         tag: Option<&Tag>,
@@ -347,7 +347,7 @@ impl BucketStore {
 /// A client for one bucket.
 struct Connected {
     objects: Arc<dyn ObjectStore>,
-    /// Where the environment says that the bucket is; none where its name is enough to tell.
+    /// The endpoint of the bucket by the environment; `None` if its name is enough.
     endpoint: Option<String>,
 }
 
@@ -393,7 +393,7 @@ fn connect_azure(builder: MicrosoftAzureBuilder, settings: &Settings) -> Result<
     Ok(Connected { objects, endpoint })
 }
 
-/// An endpoint as it stands behind a bucket's name: `@host:port`, with its path where it has one, without
+/// An endpoint as it follows a bucket's name: `@host:port`, with its path where it has one, without
 /// credentials.
 fn at_endpoint(endpoint: &str) -> String {
     let Some(url) = Url::parse(endpoint).ok().filter(Url::has_host) else {
@@ -500,8 +500,8 @@ fn has_answered(text: &str) -> bool {
 /// The codes of S3, Azure and GCS for a bucket that is not there.
 const NO_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"];
 
-/// Where the library asks for credentials when the environment has none, as virtual machines of a cloud do, and what
-/// who has no such machine is to do. The first that fits counts.
+/// The servers that the library asks for credentials when the environment has none, as virtual machines of a cloud do,
+/// and the remedy for other machines. The first that fits counts.
 const METADATA_SERVERS: [(&str, &str); 5] = [
     ("169.254.169.254/latest/", NO_S3_CREDENTIALS),
     ("169.254.170.", NO_S3_CREDENTIALS),
@@ -513,7 +513,7 @@ const METADATA_SERVERS: [(&str, &str); 5] = [
 const NO_S3_CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and \
                                  AWS_REGION, and AWS_ENDPOINT_URL where the bucket is not at Amazon";
 
-/// What a store said in XML: its code and its message.
+/// The code and the message of a store's answer in XML.
 fn code_and_message(text: &str) -> Option<String> {
     const MOST: usize = 200;
     let element = |name: &str| {
@@ -525,12 +525,12 @@ fn code_and_message(text: &str) -> Option<String> {
     Some(element("Message").map_or_else(|| code.clone(), |message| format!("{code}: {message}")))
 }
 
-/// A message without what is secret in its URLs: what stands before the host, and queries, which may be
-/// signatures. And not endless.
+/// A message without the secrets in its URLs: the text before the host, and queries, which may be signatures. Its
+/// length is limited.
 fn without_secrets(text: &str) -> String {
     const MOST: usize = 400;
     let mut clean = String::new();
-    // Where the host of the URL that is being read begins.
+    // The begin of the host in the URL that is being read.
     let mut host = None;
     let mut in_query = false;
     for c in text.chars().take(4 * MOST) {
@@ -648,7 +648,7 @@ impl Store for BucketStore {
         let mut parts = self.call(&name, self.first_byte, self.objects.put_multipart(&path)).await?;
         let result = self.put_parts(&name, parts.as_mut(), &mut upload, copied).await;
         if result.is_err() {
-            // Best effort: the bucket's own rules remove what was never completed.
+            // Best effort: the bucket's own rules remove uploads that were never completed.
             let _ = timeout(self.first_byte, parts.abort()).await;
         }
         result

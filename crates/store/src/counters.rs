@@ -1,9 +1,9 @@
-//! Counters of what a store did, for metrics.
+//! Counters of a store's work, for metrics.
 
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a store did since it was opened.
+/// The work of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Requests sent, hedges and retries included.
@@ -14,7 +14,7 @@ pub struct Counters {
     pub retries: u64,
     /// Demand reads sent a second time.
     pub hedges: u64,
-    /// Of these, those whose second request was answered first.
+    /// Hedged reads whose second request was answered first.
     pub hedges_won: u64,
     /// Reads that failed.
     pub errors: u64,

@@ -1,7 +1,7 @@
 //! Stores in OCI layout directories.
 //!
-//! Local images are opened through `headstart-image`, straight from their files; this is how a directory takes part
-//! where the kind of store does not matter: copying images, attaching by the same code as from afar.
+//! Local images are opened through `headstart-image`, straight from their files; this store is for code
+//! for which the kind of store does not matter: copying images, attaching by the same code as from afar.
 //!
 //! Blobs are written one by one: staged out of sight, synced, renamed into their place. So a copy that broke off
 //! finds most of its blobs already there, and goes on within the one that it was at ([`Unfinished`]). As long as a
@@ -52,7 +52,7 @@ impl DirectoryStore {
         }
     }
 
-    /// Does blocking work on a thread for such.
+    /// Does blocking work on a thread for blocking work.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&LayoutDir) -> Result<T> + Send + 'static,
@@ -65,7 +65,7 @@ impl DirectoryStore {
         self.blocking(move |layout| layout.read_document(&digest)).await.map(Bytes::from)
     }
 
-    /// The layout, made where there is none yet, and this writer's part of it.
+    /// The layout, made if there is none yet, and this writer's part of it.
     async fn writable(&self) -> Result<Arc<StagingDir>> {
         let shared = Arc::clone(&self.staging);
         self.blocking(move |layout| {
@@ -96,7 +96,7 @@ impl DirectoryStore {
         Ok(Answer { thing, body: stream::iter(parts).then(|part| part).boxed() })
     }
 
-    /// Writes what is missing of a blob to a file that has the beginning of it.
+    /// Writes the missing bytes of a blob to a file that has its beginning.
     async fn fill(
         &self,
         unfinished: &Arc<Unfinished>,
@@ -140,7 +140,7 @@ impl DirectoryStore {
     }
 }
 
-/// Whether all blobs that a manifest has are there.
+/// Checks that all blobs of a manifest are there.
 fn check_blobs(layout: &LayoutDir, manifest: &[u8]) -> Result<()> {
     named_blobs(manifest)?.iter().try_for_each(|blob| {
         layout.open_blob(blob).map(drop).map_err(|e| match e.kind() {
@@ -168,13 +168,13 @@ fn put_document(layout: &LayoutDir, staging: &StagingDir, bytes: &[u8]) -> Resul
     Ok(digest)
 }
 
-/// The list of a manifest's artifacts, where there is one.
+/// The list of a manifest's artifacts, if there is one.
 fn referrers_of(layout: &LayoutDir, index: &Index, subject: &Digest) -> Result<Option<(Digest, Vec<u8>)>> {
     let list = layout::referrers_list(index, subject)?;
     list.map(|list| Ok((list, layout.read_document(&list)?))).transpose()
 }
 
-/// Adds an artifact to the list of its subject's, under the lock.
+/// Adds an artifact to the list of its subject's artifacts, under the lock.
 fn add_referrer(
     layout: &LayoutDir,
     staging: &StagingDir,
@@ -195,7 +195,7 @@ fn add_referrer(
     layout.replace(INDEX_FILE, &index.to_bytes()?)
 }
 
-/// Reads a part of a file on a thread for such.
+/// Reads a part of a file on a thread for blocking work.
 async fn read_from(source: Arc<FileSource>, part: ByteRange) -> Result<Bytes> {
     let read = move || {
         let len = usize::try_from(part.len()).map_err(|_| Error::invalid("a range past the memory"))?;
@@ -270,7 +270,7 @@ impl Store for DirectoryStore {
         let name = format!("unfinished-{}", self.next.fetch_add(1, Ordering::Relaxed));
         let (blob, len) = (*digest, source.len());
         let kept = self.blocking(move |layout| Unfinished::kept(layout, &blob, len)).await?;
-        // Here and not on a thread, where it would go on making files after this was stopped.
+        // Here and not on another thread, which would go on making files after this was stopped.
         let staged = || Unfinished::staged(&self.layout, &staging, &name);
         let mut unfinished = Arc::new(kept.map_or_else(staged, Ok)?);
         let mut filled = self.fill(&unfinished, digest, &source, copied).await;
@@ -279,7 +279,7 @@ impl Store for DirectoryStore {
             && unfinished.there() > 0
             && let Some(again) = Arc::get_mut(&mut unfinished)
         {
-            // What an earlier copy left may be what was wrong.
+            // The wrong bytes may be those that an earlier copy left.
             again.clear()?;
             filled = self.fill(&unfinished, digest, &source, copied).await;
         }
@@ -287,7 +287,7 @@ impl Store for DirectoryStore {
         self.blocking(move |layout| match filled {
             Ok(()) => unfinished.publish(layout, &blob),
             Err(e) => {
-                // Of no use; or in the way of all who need space.
+                // The file is of no use, or takes space that others need.
                 if matches!(e.kind(), ErrorKind::Corrupt | ErrorKind::NoSpace) {
                     unfinished.discard();
                 }

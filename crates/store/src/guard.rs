@@ -1,9 +1,9 @@
 //! The addresses that a store's requests may go to.
 //!
-//! A store is named by the user. Where its server sends a request on to is chosen by that server, and with it by
-//! anybody who can make this host attach an image from there. Without a limit, the image's guest reads as disk content
-//! what this host can reach and the guest cannot: services on loopback, the metadata service of a cloud, a neighbour's
-//! administration page. So an address that is not public is used only
+//! The user names a store. Its server chooses the targets of its redirects, and so does any user that can make this
+//! host attach an image from there. Without a limit, the image's guest reads as disk content
+//! anything that this host can reach and the guest cannot: services on loopback, the metadata service of a cloud, a
+//! neighbour's administration page. So an address that is not public is used only
 //!
 //! * for the store itself, as the user named it;
 //! * for a redirect of a store that is at an address of the same scope: a registry on a private network may redirect
@@ -14,13 +14,13 @@
 //!
 //! # Names
 //!
-//! What counts is the address that a connection goes to, never a name. The guard is the resolver of the store's HTTP
-//! client: it drops the addresses that may not be used from each answer, and the client connects to what is left. No
-//! second look-up can give another answer. The store's own name is resolved by the same rules, with one addition: the
-//! outermost scope that the name ever had counts, so a name that was public stays public, and a server that serves
-//! a redirect from a public address cannot then move its own name to loopback.
+//! The address that a connection goes to counts, never a name. The guard is the resolver of the store's HTTP
+//! client: it drops the addresses that may not be used from each answer, and the client connects to the remaining
+//! ones. No second look-up can give another answer. The store's own name is resolved by the same rules, with one
+//! addition: the outermost scope that the name ever had counts, so a name that was public stays public, and a
+//! server that serves a redirect from a public address cannot then move its own name to loopback.
 //!
-//! A proxy resolves names itself: then its own rules about where it connects to apply, and this host only refuses
+//! A proxy resolves names itself: then its own rules about its connections apply, and this host only refuses
 //! addresses that are written in the URL.
 
 use crate::settings::{Settings, authority};
@@ -39,19 +39,19 @@ pub(crate) const REFUSED: &str = "which only --allow-redirect allows";
 const PROXY_VARIABLES: [&str; 6] =
     ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"];
 
-/// How far away an address is; greater is further.
+/// The distance of an address; a greater scope is further away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Scope {
-    /// Nothing that a store may be at: multicast, reserved, metadata services of clouds.
+    /// Addresses that no store may have: multicast, reserved, metadata services of clouds.
     Never = 1,
     /// This host.
     Loopback,
-    /// This host's link.
+    /// This host's local link.
     Link,
     /// A private network, that of a carrier, or one of documentation and benchmarks.
     Private,
-    /// Everywhere else.
+    /// All other addresses.
     Public,
 }
 
@@ -62,7 +62,7 @@ impl Scope {
             .find(|scope| *scope as u8 == number)
     }
 
-    /// The scope of an address, in whatever form it is written.
+    /// The scope of an address, in any form of writing it.
     pub(crate) fn of(address: IpAddr) -> Self {
         match address {
             IpAddr::V4(address) => Self::of_v4(address),
@@ -101,7 +101,7 @@ impl Scope {
             | [0, 0, 0, 0, 0xffff, 0, ..]
             | [0x64, 0xff9b, 0, 0, 0, 0, ..] => v4(g, h),
             [0x2002, ..] => v4(b, c),
-            // Translation by rules of the network; tunnels whose end anybody chooses.
+            // Translation by rules of the network; tunnels whose end anyone chooses.
             [0x64, 0xff9b, 1, ..] => Self::Private,
             [0x2001, 0, ..] => Self::Never,
             [0xfe80..=0xfebf, ..] => Self::Link,
@@ -112,7 +112,7 @@ impl Scope {
     }
 }
 
-/// A host that the settings allow, with its port where one is named.
+/// A host that the settings allow, with its port if one is named.
 #[derive(Clone, Debug)]
 struct Allowed {
     host: String,
@@ -134,21 +134,21 @@ pub fn is_host_with_port(text: &str) -> bool {
     plain && Url::parse(&format!("http://{text}/")).is_ok_and(|url| url.path() == "/" && url.has_host())
 }
 
-/// Which addresses the requests of one store may go to.
+/// The addresses that the requests of one store may go to.
 pub(crate) struct Guard {
     /// The store's own host.
     own: String,
-    /// The outermost scope that it had, as a number; 0 while that is not known.
+    /// The outermost scope that it had, as a number; 0 while it is not known.
     outermost: AtomicU8,
     allowed: Vec<Allowed>,
     /// Hosts of proxies: connected to as the user named them, and never by a redirect.
     proxies: Vec<String>,
-    /// The only origin that may be used, where redirects to others are not followed at all.
+    /// The only origin that may be used, if redirects to others are not followed at all.
     sole: Option<Origin>,
 }
 
 impl Guard {
-    /// Of a store whose server is at `base`.
+    /// The guard of a store whose server is at `base`.
     pub(crate) fn new(base: &Url, settings: &Settings) -> Arc<Self> {
         let outermost = literal(base).map_or(0, |address| Scope::of(address) as u8);
         let named = settings.allow_redirect.iter().chain(&settings.allow_token_server);
@@ -181,10 +181,10 @@ impl Guard {
             .any(|allowed| allowed.host == host && (allowed.port.is_none() || allowed.port == port))
     }
 
-    /// Checks what can be known of a redirect's target before its name is resolved.
+    /// Checks a redirect's target as far as that is possible before its name is resolved.
     ///
     /// # Errors
-    /// The reason, for people, where it is not to be followed.
+    /// The reason, as a text for people, if the redirect is not to be followed.
     pub(crate) fn check(&self, url: &Url) -> Result<(), String> {
         if self.is_allowed(url) {
             return Ok(());

@@ -1,7 +1,8 @@
-//! What all stores over HTTP share: a client, one request, answers checked, errors that keep secrets.
+//! The parts that all stores over HTTP share: a client, one request, answers checked, errors that keep secrets.
 //!
-//! At the bottom of the stack: nothing here tries again or waits for a turn. Redirects of signed URLs and errors of
-//! the HTTP library have credentials in their query: every URL that gets into a message goes through [`redact`].
+//! They are at the bottom of the stack: nothing here tries again or waits for a turn. Redirects of signed URLs and
+//! errors of the HTTP library have credentials in their query: every URL that gets into a message goes through
+//! [`redact`].
 
 use crate::guard::{self, Guard, Resolver};
 use crate::link::Answer;
@@ -24,18 +25,18 @@ use std::time::Duration;
 use tokio::time::timeout;
 use url::Url;
 
-/// How long a connection that nobody uses is kept: most servers close theirs after a minute.
+/// The time for which an unused connection is kept: most servers close theirs after a minute.
 const KEEP_IDLE: Duration = Duration::from_secs(50);
 
 /// Most hops of one request.
 const MOST_REDIRECTS: usize = 5;
 
-/// What is done about a redirect.
+/// The treatment of redirects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redirects {
     /// Followed, a few times.
     Follow,
-    /// Given to the caller, who remembers them.
+    /// Given to the caller, which remembers them.
     Report,
 }
 
@@ -44,7 +45,7 @@ pub enum Redirects {
 /// HTTP/1.1 only: with HTTP/2 all reads would share one connection, demand behind background.
 ///
 /// # Errors
-/// Where a file of certificates or the proxy in the settings is not usable.
+/// An error if a file of certificates or the proxy in the settings is not usable.
 pub(crate) fn client(
     settings: &Settings,
     redirects: Redirects,
@@ -84,8 +85,8 @@ pub(crate) fn proxy(settings: &Settings) -> Result<Option<reqwest::Proxy>> {
     proxy.map_err(|e| Error::invalid("the proxy is not a URL").caused_by(cause(e)))
 }
 
-/// A few redirects, but none from TLS to a host without, unless the settings allow that one, and none that `guard`
-/// refuses.
+/// A policy that follows a few redirects, but none from TLS to a host without, unless the settings allow that one,
+/// and none that `guard` refuses.
 fn followed(settings: Settings, guard: Option<Arc<Guard>>) -> reqwest::redirect::Policy {
     reqwest::redirect::Policy::custom(move |attempt| {
         let downgraded =
@@ -129,7 +130,7 @@ pub(crate) fn redact(url: &Url) -> String {
     url.into()
 }
 
-/// What an error of the HTTP library says, with all of its causes and without its URL.
+/// The text of an error of the HTTP library, with all of its causes and without its URL.
 pub(crate) fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
@@ -146,7 +147,7 @@ pub(crate) fn cause(error: reqwest::Error) -> String {
     text
 }
 
-/// The connection failed, or broke.
+/// The error of a connection that failed, or broke.
 pub(crate) fn broken(error: reqwest::Error, url: &Url) -> Error {
     let (is_connect, is_redirect) = (error.is_connect(), error.is_redirect());
     let cause = cause(error);
@@ -186,7 +187,7 @@ pub(crate) async fn send(request: RequestBuilder, url: &Url, first_byte: Duratio
     }
 }
 
-/// The error that a status is; `url` is where it came from.
+/// The error that a status stands for; `url` is its source.
 pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
     let kind = match status.as_u16() {
         401 | 403 | 407 => ErrorKind::Denied,
@@ -196,7 +197,7 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
         // The blob is shorter than its manifest says.
         416 => ErrorKind::Corrupt,
         507 => ErrorKind::NoSpace,
-        // The last are redirects that lead nowhere and successes that should not be any.
+        // The last are redirects that lead nowhere and successes that should be failures.
         408 | 425 | 429 | 500.. | ..=399 => ErrorKind::Unavailable,
         _ => ErrorKind::Io,
     };
@@ -205,12 +206,12 @@ pub(crate) fn status_error(status: StatusCode, url: &Url) -> Error {
     if status.is_server_error() { error } else { error.answered() }
 }
 
-/// The error that an answer is which is no success, with how long the server asks to be left alone.
+/// The error that an unsuccessful answer stands for, with the time for which the server asks to be left alone.
 pub(crate) fn refusal(response: &Response) -> Error {
     refused(response.status(), response.headers(), response.url())
 }
 
-/// As [`refusal`], of its parts.
+/// As [`refusal`], from the parts of the answer.
 pub(crate) fn refused(status: StatusCode, headers: &HeaderMap, url: &Url) -> Error {
     let error = status_error(status, url);
     match retry_after(headers) {
@@ -219,8 +220,8 @@ pub(crate) fn refused(status: StatusCode, headers: &HeaderMap, url: &Url) -> Err
     }
 }
 
-/// How long a server asks to be left alone: so many seconds, or until a date by its own clock, for this host's may be
-/// wrong.
+/// The time for which a server asks to be left alone: a number of seconds, or until a date by its own clock,
+/// because this host's may be wrong.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok()).map(str::trim);
     let wanted = text(RETRY_AFTER)?;
@@ -238,11 +239,11 @@ pub(crate) fn http_date(text: &str) -> Option<i64> {
 
 /// Asks for a range.
 pub(crate) fn with_range(request: RequestBuilder, range: ByteRange) -> RequestBuilder {
-    // The end of a header's range is its last byte; nobody asks for none.
+    // The end of a header's range is its last byte; no caller asks for an empty range.
     request.header(RANGE, format!("bytes={}-{}", range.offset(), range.end().saturating_sub(1)))
 }
 
-/// Takes a response for the answer to a request for `range`, if that is what it promises to be.
+/// Takes a response as the answer to a request for `range`, if it promises to be that.
 ///
 /// # Errors
 /// [`status_error`] of a status that is no success; [`ErrorKind::Unavailable`] where it is another range than asked
@@ -255,7 +256,7 @@ pub(crate) fn ranged_answer(response: Response, range: ByteRange) -> Result<Answ
     Ok(Answer { thing, body: body.boxed() })
 }
 
-/// What is compressed on its way has other bytes and another length than what was asked for.
+/// Refuses a body that is compressed on its way: it has other bytes and another length than those asked for.
 fn check_encoding(headers: &HeaderMap) -> Result<()> {
     let mut encodings = headers.get_all(CONTENT_ENCODING).iter();
     let Some(encoding) = encodings.find(|encoding| *encoding != "identity") else { return Ok(()) };
@@ -277,7 +278,7 @@ fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &
                 return Err(wrong(format!("was asked for the bytes {range}, but sent the range `{given}`")));
             }
         }
-        // The whole blob, where that is what was asked for.
+        // The whole blob, if it was asked for.
         StatusCode::OK if range.offset() == 0 && length == Some(range.len()) => {}
         StatusCode::OK => {
             return Err(wrong(format!("was asked for the bytes {range}, but sent the whole blob"))
@@ -299,7 +300,7 @@ fn parse_content_range(text: &str) -> Option<(u64, u64)> {
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// The body of a small document of at most `most` bytes, whatever the server says of its length.
+/// The body of a small document of at most `most` bytes, whatever length the server claims.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where it is larger, [`ErrorKind::Unavailable`] where it breaks off, stalls, is too slow
@@ -384,7 +385,7 @@ mod tests {
         assert_eq!(after(503, &[("retry-after", " 0 ")]), Some(0));
         let date = ("date", "Fri, 24 May 2013 23:59:30 GMT");
         assert_eq!(after(503, &[date, ("retry-after", "Sat, 25 May 2013 00:00:10 GMT")]), Some(40));
-        // Without its clock, a date says nothing; nor does one that is over, nor what is neither.
+        // Without its clock, a date says nothing; nor does one that is over, nor any other text.
         assert_eq!(after(503, &[("retry-after", "Sat, 25 May 2013 00:00:10 GMT")]), None);
         assert_eq!(after(503, &[date, ("retry-after", "Fri, 24 May 2013 00:00:10 GMT")]), None);
         for text in ["-1", "soon", "", "99999999999999999999"] {

@@ -1,26 +1,26 @@
-//! Where blobs come from: directories, HTTP, object stores, OCI registries; authentication, retries, limits.
+//! The sources of blobs: directories, HTTP, object stores, OCI registries; authentication, retries, limits.
 //!
 //! [`open`] gives a [`Store`] for a [`Location`]: manifests by tag or digest, ranges of blobs, and writing both.
 //! All kinds of stores are read through the same stack of small parts, each of which does one thing:
 //!
-//! | from the outside in | what it does | why it sits there |
+//! | from the outside in | function | reason for its place |
 //! |---|---|---|
-//! | [`stop`] | ends calls when the user wants to stop | outside of all: whatever is waited for |
+//! | [`stop`] | ends calls when the user wants to stop | outside of all: it ends every wait |
 //! | [`retry`] | tries metadata calls again, with a deadline | a new try is a whole new call |
-//! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed anew |
-//! | `link` | bounds concurrency, lets a busy store rest | what waits for its turn must not hold bytes of the rate |
+//! | `directory`, `web`, `bucket`, `registry` | know addresses and tokens | a hedged request is addressed again |
+//! | `link` | bounds concurrency, lets a busy store rest | a waiting read must not hold bytes of the rate |
 //! | [`limit`] | the rate that the process may take | a second request pays for itself |
-//! | `hedge` | sends a slow demand read again | sees the time of the request alone |
+//! | `hedge` | sends a slow demand read again | sees only the time of the request |
 //! | `http` | time-outs, one request, exactly the bytes asked for | touches the wire |
 //!
-//! Reads are tried once, but for a blob that is not there (yet): the pull engine knows other sources and the reader's
-//! deadline, so it retries.
+//! Reads are tried once, except for a blob that is not there (yet): the pull engine knows other sources and the
+//! reader's deadline, so it retries.
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`reference`](mod@reference) | how people name images and stores |
+//! | [`reference`](mod@reference) | the names of images and stores |
 //! | [`prefix`] | stores that an operator allows |
-//! | [`settings`] | how stores are reached |
+//! | [`settings`] | the settings of access to stores |
 //! | `guard` | the addresses that requests may go to |
 //! | [`store`] | the interface |
 //! | [`layout`] | the OCI image layout, which directories, web servers and object stores share |
@@ -28,8 +28,8 @@
 //! | `upload` | a blob on its way into a store, checked against its digest |
 //! | [`media_type`] | names of documents |
 //! | [`blob_source`] | a blob of a store as a source, for copies |
-//! | [`bucket`](mod@bucket) | object stores, also for those who look after them |
-//! | [`counters`] | what was done, for metrics |
+//! | [`bucket`](mod@bucket) | object stores, also for their operators |
+//! | [`counters`] | counts of the work, for metrics |
 
 #![forbid(unsafe_code)]
 
@@ -70,10 +70,10 @@ pub use store::{Copied, Store, Urgency};
 use headstart_block::Result;
 use std::sync::Arc;
 
-/// Largest manifest or config that is read: what registries accept.
+/// Largest manifest or config that is read: the limit of registries.
 pub const MAX_MANIFEST_SIZE: u64 = 4 << 20;
 
-/// A client for plain requests that reaches servers as stores with these settings are reached: through the same proxy,
+/// A client for plain requests that reaches servers as stores with these settings do: through the same proxy,
 /// trusting the same authorities. It follows redirects, without credentials to another host, or gives them to its user.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ pub fn http_client(settings: &Settings, redirects: Redirects) -> Result<reqwest:
     http::client(settings, redirects, None)
 }
 
-/// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out whether it is there.
+/// Opens the store at `location`. Does no I/O over the network: [`Store::check`] finds out if it is there.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense (a file of certificates that is none).

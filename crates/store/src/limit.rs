@@ -1,16 +1,16 @@
 //! [`RateLimit`]: the rate that the reads of a process, or of several, may take together.
 //!
 //! A token bucket that holds a quarter of a second of the rate. A read takes its bytes before its request is sent:
-//! what a server has sent cannot be held back any more, so pacing what is received would only cap the average.
+//! bytes that a server has sent cannot be held back any more, so pacing received bytes would only cap the average.
 //!
-//! * *Background* takes as its bytes come to lie in the bucket, in turn, and never while a demand read waits.
-//! * *Demand* may overdraw the bucket by as much as it holds, so it does not wait for what background reads took: only
-//!   demand reads themselves, in sum over the rate, make it wait.
+//! * *Background* takes its bytes as they flow into the bucket, in turn, and never while a demand read waits.
+//! * *Demand* may overdraw the bucket by as much as it holds, so it does not wait for the bytes that background
+//!   reads took: only demand reads themselves, in sum over the rate, make it wait.
 //!
 //! A cancelled read does not give its bytes back: the server may have sent them.
 //!
-//! The bucket of one process lies in its memory, that of several in a file (`shared`): background reads then yield to
-//! demand reads of their own process, and those of others overdraw what they wait for.
+//! The bucket of one process is in its memory, that of several in a file (`shared`): background reads then yield to
+//! demand reads of their own process, and those of others overdraw the bytes that they wait for.
 
 pub(crate) mod shared;
 
@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// The bucket holds what flows in within this time.
+/// The time whose inflow the bucket holds.
 const BURST: Duration = Duration::from_millis(250);
 
-/// But never less than this, in bytes: a few groups of the hash tree.
+/// The least size of the bucket, in bytes: a few groups of the hash tree.
 const LEAST_BURST: f64 = 64.0 * 1024.0;
 
-/// How often a background read looks whether demand reads are done.
+/// The interval at which a background read checks if demand reads are done.
 const YIELD: Duration = Duration::from_millis(5);
 
 /// A rate that reads share. Clones are the same bucket.
@@ -41,7 +41,8 @@ struct Bucket {
     place: Place,
     /// Demand reads of this process that wait.
     waiting: AtomicU32,
-    /// One background read takes at a time, in the order in which they came; demand reads alike.
+    /// The queue of background reads: one takes at a time, in the order in which they came. Demand reads have such
+    /// a queue, too.
     background: tokio::sync::Mutex<()>,
     demand: tokio::sync::Mutex<()>,
 }
@@ -61,16 +62,16 @@ enum Place {
 struct Level {
     /// Bytes in the bucket.
     bytes: f64,
-    /// When it was that full; none before the first use.
+    /// The moment at which it was that full; `None` before the first use.
     at: Option<Instant>,
 }
 
 /// The bytes that must be in the bucket before some are taken.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Floor {
-    /// It may be overdrawn by as much as it holds.
+    /// The bucket may be overdrawn by as much as it holds.
     Overdrawn,
-    /// So many bytes, or all that it holds.
+    /// This number of bytes, or a full bucket.
     Holds(f64),
 }
 
@@ -78,7 +79,7 @@ enum Floor {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TokenFlow {
     rate: f64,
-    /// Bytes in the bucket; negative where demand overdrew it.
+    /// Bytes in the bucket; negative if demand overdrew it.
     bytes: f64,
 }
 
@@ -88,7 +89,7 @@ fn most(rate: f64) -> f64 {
 }
 
 impl TokenFlow {
-    /// Lets so much time pass, then takes `bytes` if the floor allows it. Otherwise returns how long it takes until it
+    /// Lets `passed` pass, then takes `bytes` if the floor allows it. Otherwise returns the time until it
     /// does.
     fn take(&mut self, passed: Duration, bytes: f64, floor: Floor) -> Option<Duration> {
         let most = most(self.rate);
@@ -116,11 +117,11 @@ impl RateLimit {
         Self::at(Place::Memory { rate, level: Mutex::new(Level { bytes: most(rate), at: None }) })
     }
 
-    /// The limit of all processes that open the same file, which [`set_shared_rate`](crate::set_shared_rate) made: of
-    /// the rate that is in it, whenever that changes.
+    /// The limit of all processes that open the same file, which [`set_shared_rate`](crate::set_shared_rate) made:
+    /// the rate that the file has at any time.
     ///
     /// # Errors
-    /// Where the file is not there, or is no such file.
+    /// An error if the file is not there, or is no such file.
     pub fn shared(path: &Path) -> Result<Self> {
         Ok(Self::at(Place::File(SharedBucket::open(path)?)))
     }
@@ -134,7 +135,7 @@ impl RateLimit {
         }))
     }
 
-    /// The rate at present in bytes a second; `None` where there is none.
+    /// The rate at present in bytes a second; `None` if there is none.
     #[must_use]
     pub fn rate(&self) -> Option<u64> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u64")]
@@ -149,7 +150,7 @@ impl RateLimit {
             Urgency::Demand => {
                 let _waiting = Waiting::new(&self.0);
                 let _turn = self.0.demand.lock().await;
-                // It may leave the bucket overdrawn by more than the bucket holds: the next one pays.
+                // A read may leave the bucket overdrawn by more than the bucket holds: the next one pays.
                 while let Some(pause) = self.0.try_take(left, Floor::Overdrawn) {
                     sleep(pause).await;
                 }
@@ -184,7 +185,7 @@ impl RateLimit {
 pub(crate) struct RateLimits(Vec<RateLimit>);
 
 impl RateLimits {
-    /// Of those that there are; `None` without any.
+    /// The limits that are set; `None` without any.
     pub(crate) fn of(limits: [&Option<RateLimit>; 2]) -> Option<Self> {
         let limits: Vec<_> = limits.into_iter().flatten().cloned().collect();
         (!limits.is_empty()).then_some(Self(limits))
@@ -196,7 +197,7 @@ impl RateLimits {
         }
     }
 
-    /// Takes `bytes` if each limit has them; one that has them loses them where a later one has not.
+    /// Takes `bytes` if each limit has them; a limit that has them loses them if a later one has not.
     pub(crate) fn try_take(&self, bytes: u64) -> bool {
         self.0.iter().all(|limit| limit.try_take(bytes))
     }
@@ -210,7 +211,7 @@ impl Bucket {
         }
     }
 
-    /// Takes `bytes` if the floor allows it; otherwise says how long it takes until it does.
+    /// Takes `bytes` if the floor allows it; otherwise returns the time until it does.
     fn try_take(&self, bytes: f64, floor: Floor) -> Option<Duration> {
         match &self.place {
             Place::Memory { rate, level } => {
@@ -228,7 +229,7 @@ impl Bucket {
     }
 }
 
-/// Counts a waiting demand read, also when it is cancelled.
+/// The count of a waiting demand read, which ends even when the read is cancelled.
 struct Waiting<'a>(&'a Bucket);
 
 impl<'a> Waiting<'a> {

@@ -1,19 +1,20 @@
-//! [`Link`]: how every kind of store reads a range: in turn, within the rate, hedged, and exactly.
+//! [`Link`]: the reading of ranges for every kind of store: in turn, within the rate, hedged, and exactly.
 //!
-//! The parts sit in this order, from the outside in, each where it must:
+//! The parts have this order, from the outside in, each with its reason:
 //!
-//! 1. *Rest* ([`Rest`]): where the store asked to be left alone. Outside of the turn, so that nothing is held by it.
-//! 2. *Turn*: so many reads at once and no more. Demand and background have places of their own, so that a demand
-//!    read never waits behind background ones. Outside of the limit, lest a read that waits for its turn hold rate.
+//! 1. *Rest* ([`Rest`]): the pause that the store asked for. Outside of the turn, so that it holds nothing.
+//! 2. *Turn*: a fixed number of reads at once. Demand and background have places of their own, so that a demand
+//!    read never waits behind background ones. Outside of the limit, so that a read that waits for its turn does
+//!    not hold rate.
 //! 3. *Rate* ([`RateLimit`](crate::RateLimit)): outside of the hedge, whose clock must not run while we ourselves
 //!    hold the request back.
 //! 4. *Hedge* ([`Hedge`]): sees nothing but the time from sending to the first byte.
-//! 5. *First byte*: a time-out over the sending of one request, whatever the store does for it (renewing a token,
-//!    following a redirect).
+//! 5. *First byte*: a time-out over the sending of one request, including all that the store does for it (renewing
+//!    a token, following a redirect).
 //! 6. *Body* ([`Parts`]): exactly the bytes asked for, with a time-out between its parts and a least pace (`Pace`).
 //!
-//! A *stream* is a read whose parts are given on as they come. It keeps its place to its end. The rate it takes
-//! piece by piece as it is read, for it can be held back: a server sends no more than what somebody takes.
+//! A *stream* is a read whose parts are given on as they come. It keeps its place to its end. It takes the rate
+//! piece by piece as it is read, because it can be held back: a server sends no more than the reader takes.
 //!
 //! A read that is dropped gives everything back at once.
 
@@ -42,7 +43,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// An answer whose head has come and promises exactly the range; its body follows.
 pub(crate) struct Answer {
-    /// What it is of, for messages: a URL without credentials.
+    /// The source of the answer, for messages: a URL without credentials.
     pub(crate) thing: String,
     /// The bytes, in parts of any size.
     pub(crate) body: BoxStream<'static, Result<Bytes>>,
@@ -75,7 +76,7 @@ impl Link {
         }
     }
 
-    /// The same without second requests, for stores where they are of no use.
+    /// The same link without second requests, for stores for which they are of no use.
     pub(crate) fn without_hedge(mut self) -> Self {
         self.hedge = None;
         self
@@ -85,15 +86,15 @@ impl Link {
         self.meter.read()
     }
 
-    /// Where requests outside of [`Link::read`] are counted.
+    /// The counters, in which requests outside of [`Link::read`] are counted, too.
     pub(crate) fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
 
-    /// Reads `range` by the answer that `send` gets: called once, or twice where the first is slow.
+    /// Reads `range` by the answer that `send` gets: called once, or twice if the first is slow.
     ///
     /// # Errors
-    /// What `send` reports; [`ErrorKind::Unavailable`] where a time runs out or the body is not exactly the range.
+    /// Errors of `send`; [`ErrorKind::Unavailable`] where a time runs out or the body is not exactly the range.
     pub(crate) async fn read<F, Fut>(&self, range: ByteRange, urgency: Urgency, send: F) -> Result<Bytes>
     where
         F: Fn() -> Fut + Send + Sync,
@@ -118,11 +119,11 @@ impl Link {
         result
     }
 
-    /// As [`Link::read`], but gives the parts as they come, and an error behind the last where it breaks. It holds
+    /// As [`Link::read`], but gives the parts as they come, and an error behind the last if it breaks. It holds
     /// its place until it is dropped, and takes from the rate as it goes on.
     ///
     /// # Errors
-    /// As [`Link::read`], where the answer does not begin.
+    /// As [`Link::read`], if the answer does not begin.
     pub(crate) async fn stream<'l, F, Fut>(
         &'l self,
         range: ByteRange,
@@ -195,7 +196,7 @@ impl Link {
             }
             () = sleep(patience) => {}
         }
-        // A second request must not take what other demand reads wait for.
+        // A second request must not take a place that other demand reads wait for.
         let place = self.demand.try_acquire().ok();
         if place.is_none() || !self.afford(hedge, range) {
             let answer = first.await?;
@@ -269,7 +270,7 @@ impl Link {
     }
 }
 
-/// The same stream, whose error says what it is of.
+/// The same stream, whose error names its source.
 pub(crate) fn told_about(parts: BoxStream<'_, Result<Bytes>>, thing: String) -> BoxStream<'_, Result<Bytes>> {
     parts.map(move |part| part.map_err(|e| e.about(&thing))).boxed()
 }

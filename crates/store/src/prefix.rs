@@ -1,7 +1,7 @@
 //! Stores that an operator allows by the beginning of their names.
 //!
 //! A prefix such as `oci://registry.lan/vm` or `https://store.lan:8443/images` allows the store of that name and those
-//! below it. What is compared is what a request would be sent to: kind of store, host, port, and whole path segments.
+//! below it. The target of a request is compared: kind of store, host, port, and whole path segments.
 //! `oci://registry.lan/vm` allows `oci://registry.lan/vm/debian`, and neither `oci://registry.lan/vmware` nor
 //! `oci://registry.lan.example/vm`.
 
@@ -18,7 +18,7 @@ pub struct StorePrefix {
     place: Place,
 }
 
-/// Where a store is, in a form that is the same however it is written.
+/// The place of a store, in one form for all ways of writing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Place {
     scheme: &'static str,
@@ -30,7 +30,7 @@ struct Place {
 }
 
 impl StorePrefix {
-    /// `true` if `store` is named by the prefix, or lies below it. Directories never are.
+    /// `true` if the prefix names `store`, or `store` is below it. Directories never are.
     #[must_use]
     pub fn allows(&self, store: &Location) -> bool {
         Place::of(store).is_some_and(|store| {
@@ -94,7 +94,7 @@ impl Place {
         }
     }
 
-    /// Nothing where any of it can be read in two ways.
+    /// Parses a place; `None` if any part can be read in two ways.
     fn new(scheme: &'static str, authority: &str, path: &str) -> Option<Self> {
         if authority.is_empty() || authority.contains(['@', '/', '\\', '?', '#', '%', ' ']) {
             return None;
@@ -115,7 +115,7 @@ impl Place {
     }
 }
 
-/// A path segment without its escapes; nothing where a server could take it for more or less than one.
+/// A path segment without its escapes; `None` if a server could take it for more or less than one.
 fn segment(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

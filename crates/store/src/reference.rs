@@ -1,4 +1,4 @@
-//! References: how people name an image, and the store that it lies in.
+//! References: the names of an image and of the store that holds it.
 //!
 //! ```text
 //! file:///dir:tag              an OCI layout directory
@@ -8,10 +8,10 @@
 //! ```
 //!
 //! Everywhere `@sha256:...` in place of `:tag` means the one with that manifest. Without either, the tag is
-//! `latest`. The selector is what follows `@sha...` or the last `:` of the last path component, so a directory
+//! `latest`. The selector is the text from `@sha...` or behind the last `:` of the last path component, so a directory
 //! whose name has a colon needs its tag written out, and one whose name has `@sha` in it cannot be a store.
 //!
-//! A reference never holds credentials: it stands in logs, in lists of processes and in files.
+//! A reference never holds credentials: it appears in logs, in lists of processes and in files.
 
 use headstart_block::{Digest, Error, Result};
 use std::fmt;
@@ -22,13 +22,14 @@ use url::Url;
 /// The tag of a reference that names none.
 pub const DEFAULT_TAG: &str = "latest";
 
-/// What begins a digest: all algorithms that OCI knows are called so. A mere `@` may be in a directory's name.
+/// The beginning of a digest: the names of all algorithms that OCI knows begin so. A mere `@` may be in a
+/// directory's name.
 const DIGEST_MARK: &str = "@sha";
 
-/// All that stores may look like, for the message about one that does not.
+/// The forms of stores, for the message about a text of another form.
 const FORMS: [&str; 4] = ["file:///DIR", "http://HOST/PATH", "s3://BUCKET/PATH", "oci://HOST/REPO"];
 
-/// The thing that a text is to name.
+/// The kind of thing that a text has to name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Named {
     Image,
@@ -51,7 +52,7 @@ impl Named {
         text
     }
 
-    /// The same of a text without a scheme, which may be a path.
+    /// The remedy of a text without a scheme, which may be a path.
     fn remedy_of(self, text: &str) -> String {
         match (text.starts_with('/'), self) {
             (true, Self::Store) => format!("write file://{}, if it is that directory", shown(text)),
@@ -66,7 +67,7 @@ impl Named {
 pub struct Tag(String);
 
 impl Tag {
-    /// As it is written.
+    /// The tag as it is written.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -101,12 +102,12 @@ impl fmt::Display for Tag {
     }
 }
 
-/// Which image of a store.
+/// The selection of an image of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
-    /// The one with this tag, whatever it is now.
+    /// The image that has this tag at present.
     Tag(Tag),
-    /// The one with this manifest, for ever.
+    /// The image with this manifest, for ever.
     Digest(Digest),
 }
 
@@ -122,7 +123,7 @@ impl fmt::Display for Selector {
 /// The kinds of object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BucketScheme {
-    /// Amazon S3 and what speaks its protocol.
+    /// Amazon S3, and servers that speak its protocol.
     S3,
     /// Google Cloud Storage.
     Gs,
@@ -131,7 +132,7 @@ pub enum BucketScheme {
 }
 
 impl BucketScheme {
-    /// As it stands before `://`.
+    /// The text before `://`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -142,7 +143,7 @@ impl BucketScheme {
     }
 }
 
-/// A store: where blobs and manifests lie.
+/// A store: the place of blobs and manifests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// An OCI layout directory, as an absolute path.
@@ -152,7 +153,7 @@ pub enum Location {
     Http(Url),
     /// An OCI layout in an object store.
     Bucket {
-        /// Which kind of object store.
+        /// The kind of object store.
         scheme: BucketScheme,
         /// The bucket or container.
         bucket: String,
@@ -161,7 +162,7 @@ pub enum Location {
     },
     /// A repository of an OCI registry.
     Registry {
-        /// The registry's name, with its port where that is written.
+        /// The registry's name, with its port if that is written.
         host: String,
         /// The repository: path components of lower-case letters, digits and separators.
         repository: String,
@@ -169,7 +170,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// The directory that it is.
+    /// The directory, if the store is one.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Unsupported`] where it is a remote store.
@@ -182,14 +183,14 @@ impl Location {
         }
     }
 
-    /// Whether it is reached over a network.
+    /// `true` if the store is reached over a network.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::Directory(_))
     }
 }
 
-/// A store alone, without the name of an image: `file:///dir`, `oci://host/repo`.
+/// Parses a store without the name of an image: `file:///dir`, `oci://host/repo`.
 impl FromStr for Location {
     type Err = Error;
 
@@ -227,7 +228,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// The tag, for what is about to be written.
+    /// The tag, for an image that is about to be written.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where it names a digest: that cannot be chosen.
@@ -283,7 +284,7 @@ impl fmt::Display for Reference {
     }
 }
 
-/// A store alone: as [`Location::from_str`].
+/// Parses a store without the name of an image, as [`Location::from_str`].
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] where it is something else or names an image.
@@ -291,8 +292,9 @@ pub fn parse_store(text: &str) -> Result<Location> {
     text.parse()
 }
 
-/// A reference as messages may show it. People write credentials into it, though it must hold none, and even those
-/// with a slash in them: all that is before an `@` in front of the host, or of what begins no digest, goes.
+/// A reference as messages may show it. People write credentials into it, though it must hold none, and even
+/// credentials with a slash in them. All text before an `@` in front of the host goes, and so does text before an
+/// `@` that begins no digest.
 fn shown(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| *scheme != "file") else {
         return text.escape_debug().to_string();
@@ -302,7 +304,7 @@ fn shown(text: &str) -> String {
     format!("{scheme}://{}", &rest[begin..]).escape_debug().to_string()
 }
 
-/// What stands before `://`.
+/// The text before `://`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     File,
@@ -311,7 +313,7 @@ enum Scheme {
     Oci,
 }
 
-/// The scheme and what follows `://`.
+/// The scheme, and the text behind `://`.
 fn split_scheme(text: &str, named: Named) -> Result<(Scheme, &str)> {
     let invalid = |cause: &'static str| Error::invalid(cause).about(shown(text));
     let (scheme, rest) = text.split_once("://").ok_or_else(|| {
@@ -348,7 +350,7 @@ fn split_authority(scheme: Scheme, rest: &str) -> (&str, &str) {
 }
 
 impl Location {
-    /// From what stands between `://` and the selector; `text` is the whole, for messages.
+    /// Parses the text between `://` and the selector; `text` is the whole, for messages.
     fn new(scheme: Scheme, rest: &str, text: &str, named: Named) -> Result<Self> {
         let (authority, path) = split_authority(scheme, rest);
         let path = path.trim_end_matches('/');
@@ -399,7 +401,7 @@ impl Location {
         let bad = || Error::invalid("is not a URL of a web server").about(shown(text)).remedy(form());
         let scheme = if text.starts_with("https") { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|e| bad().caused_by(e))?;
-        // Dots may have changed the path: what is printed must parse again, as the same.
+        // Dots may have changed the path: the printed text must parse again to the same location.
         refuse_digest(url.path()).map_err(|e| e.about(shown(text)))?;
         if authority.is_empty() || url.path().len() > 1 && url.path().ends_with('/') {
             return Err(bad());
@@ -408,7 +410,7 @@ impl Location {
     }
 }
 
-/// A last component that looks like a digest would be read as a selector when printed.
+/// Refuses a last component that looks like a digest, because it would be read as a selector when printed.
 fn refuse_digest(path: &str) -> Result<()> {
     if path.rsplit('/').next().is_some_and(|name| name.contains(DIGEST_MARK)) {
         return Err(Error::invalid("names a directory that looks like a digest"));
@@ -422,8 +424,8 @@ fn is_host(text: &str) -> bool {
     !text.is_empty() && text.chars().all(allowed) && !text.starts_with(':') && !text.ends_with(':')
 }
 
-/// As the distribution specification has it: runs of lower-case letters and digits, with `.`, `_`, `__` or any
-/// number of `-` between.
+/// `true` for a path component of the distribution specification: runs of lower-case letters and digits, with `.`,
+/// `_`, `__` or any number of `-` between.
 fn is_repository_part(part: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let separators = part.split(is_word).filter(|separator| !separator.is_empty());

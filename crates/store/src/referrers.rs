@@ -1,11 +1,11 @@
 //! Artifacts that belong to a manifest: plans, hash trees, signatures; each a manifest whose `subject` is that one.
 //!
-//! A registry may list them itself; everywhere else their list is an index of manifests under a tag made of the
+//! A registry may list them itself; in all other stores their list is an index of manifests under a tag made of the
 //! subject's digest ([`referrers_tag`](crate::layout::referrers_tag)): in registries that know no referrers, and in the
-//! layouts of directories, web servers and object stores. Who adds an artifact there reads the list, changes it
-//! and writes it back, and looks after that nobody else did so meanwhile.
+//! layouts of directories, web servers and object stores. A writer that adds an artifact there reads the list,
+//! changes it and writes it back, and then checks that no other writer did so meanwhile.
 //!
-//! A list comes from outside: what in it makes no sense is passed over, and nothing of it is believed but that there
+//! A list comes from outside: entries that make no sense are passed over, and the list proves nothing but that there
 //! may be such an artifact. Its manifest is checked against its digest when it is read.
 
 use crate::MAX_MANIFEST_SIZE;
@@ -22,9 +22,9 @@ pub const MOST_REFERRERS: usize = 10_000;
 pub struct Referrer {
     /// Its manifest.
     pub digest: Digest,
-    /// What its manifest is said to be.
+    /// The media type of its manifest, as the list has it.
     pub media_type: String,
-    /// What kind of artifact it is said to be.
+    /// The kind of artifact, as the list has it.
     pub artifact_type: String,
     /// Length of its manifest in bytes, as the list has it.
     pub size: u64,
@@ -49,7 +49,7 @@ impl Referrer {
     }
 }
 
-/// Those of one kind in a list, in its order, each once.
+/// The artifacts of one kind in a list, in its order, each once.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] where it is no index.
@@ -58,7 +58,7 @@ pub(crate) fn listed(list: &[u8], artifact_type: &str) -> Result<Vec<Referrer>> 
     let list: Value = serde_json::from_slice(list).map_err(|e| wrong().caused_by(e))?;
     let entries = match list.get("manifests") {
         Some(Value::Array(entries)) => entries,
-        // Some registries have it so where there are none.
+        // Some registries send this if there are none.
         Some(Value::Null) => return Ok(Vec::new()),
         _ => return Err(wrong()),
     };
@@ -70,7 +70,7 @@ pub(crate) fn listed(list: &[u8], artifact_type: &str) -> Result<Vec<Referrer>> 
     Ok(found)
 }
 
-/// An artifact on its way into a list, and what it takes the place of.
+/// An artifact on its way into a list, and the artifacts that it replaces.
 pub(crate) struct Change<'a> {
     pub(crate) artifact: &'a [u8],
     pub(crate) digest: Digest,
@@ -79,7 +79,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl Change<'_> {
-    /// The list with this change; `None` where there is nothing to change. A list that is none is begun anew.
+    /// The list with this change; `None` if there is nothing to change. A document that is no list is replaced by a
+    /// new one.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where the artifact is none, `Unsupported` where the list gets too long.
@@ -121,7 +122,7 @@ impl Change<'_> {
     }
 }
 
-/// Whether a manifest is an artifact of `subject`, of the same kind as another artifact: only such a one may be
+/// `true` if a manifest is an artifact of `subject`, of the same kind as another artifact: only such a one may be
 /// replaced by that.
 pub(crate) fn is_alike(manifest: &[u8], subject: &Digest, artifact: &[u8]) -> bool {
     let parse = |bytes| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
@@ -162,7 +163,7 @@ mod tests {
         let digests = |kind| listed(&list, kind).unwrap().iter().map(|r| r.digest).collect::<Vec<_>>();
         assert_eq!((digests("plan"), digests("trees")), (vec![Digest::of(&new)], vec![Digest::of(&trees)]));
         assert_eq!(listed(&list, "other").unwrap(), []);
-        // What is no list is begun anew, and nothing but a manifest goes in.
+        // A document that is no list is replaced by a new one, and only manifests go in.
         assert!(add(Some(b"<html>"), &new, &[]).is_some());
         let change = Change { artifact: b"x", digest: Digest::of(b"x"), media_type: "m", replaced: &[] };
         assert!(change.of(None).is_err());

@@ -1,22 +1,22 @@
 //! Trying again: jittered back-off with a deadline.
 //!
 //! `Retrying` is the outermost wrapper of a store: each new try is a whole new call, which takes its turn and its
-//! tokens anew. It retries metadata calls; reads pass through once, since the pull engine knows other sources and
-//! how long its reader waits.
+//! tokens again. It retries metadata calls; reads pass through once, because the pull engine knows other sources and
+//! its reader's deadline.
 //!
-//! * Where a server says when to come back (`Retry-After`), nobody comes back before; if that is past the deadline,
-//!   once more at the deadline. Of object stores that is not known: their library keeps it to itself.
-//! * The deadline is for beginning another try. What a single try may take is bounded by the time-outs of each of its
+//! * If a server says when to come back (`Retry-After`), no try comes before; if that is past the deadline,
+//!   once more at the deadline. For object stores that is not known: their library does not tell it.
+//! * The deadline is for beginning another try. The time of a single try is bounded by the time-outs of each of its
 //!   steps, never as a whole: a long list of tags over a slow link is no failure.
-//! * What is a matter of how a server is set up ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
-//!   certificate of nobody known) is tried again for a moment only (`LASTING`): a balancer may have sent one request
-//!   to the wrong server.
+//! * A fault in a server's configuration ([`is_lasting`](headstart_block::Error::is_lasting): no ranges, a
+//!   certificate of an unknown authority) is tried again for a moment only (`LASTING`): a balancer may have sent
+//!   one request to the wrong server.
 //! * A manifest that the caller has already is asked for again with little patience (`AGAIN_LIMIT`), and the last
 //!   refusal that the store answered with is remembered: a store that says "too many requests" and then nothing is not
 //!   away.
 //! * A blob that is not there, though a manifest names it, is asked for twice more within a second
 //!   (`ABSENT_PAUSES`): registries and mirrors of several places may show a manifest before its blobs. If it stays
-//!   away it is [`ErrorKind::NotFound`], which nobody tries again. For lengths and manifests, not being there is an
+//!   missing it is [`ErrorKind::NotFound`], which is not tried again. For lengths and manifests, absence is an
 //!   answer like others, at once: a mistyped tag, or a blob that is yet to be pushed.
 
 use crate::counters::{Counters, Meter};
@@ -36,13 +36,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// [`Store::check`] gives up after this: whoever attaches waits for it, and may have all bytes already.
+/// The time after which [`Store::check`] gives up: an attach waits for it, and may have all bytes already.
 const CHECK_DEADLINE: Duration = Duration::from_secs(3);
 
-/// [`Store::manifest_again`] gives up after this: its caller can do without the store.
+/// The time after which [`Store::manifest_again`] gives up: its caller can do without the store.
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 
-/// For how long other tries are begun where nothing is likely to change.
+/// The time for which other tries are begun if nothing is likely to change.
 const LASTING: Duration = Duration::from_secs(2);
 
 /// Pauses before a blob that is not there is asked for again, as multiples of the first pause of the settings: by
@@ -51,8 +51,8 @@ const ABSENT_PAUSES: [u32; 2] = [2, 8];
 
 impl RetrySettings {
     /// Calls `call` until it succeeds, fails in a way that trying again does not help, or the deadline has passed.
-    /// `failed` gets each failure after which it is tried again. Where the error says for how long not to come
-    /// back, that is kept to, up to the deadline.
+    /// `failed` gets each failure after which it is tried again. If the error has a pause that the server asks
+    /// for, that is kept, up to the deadline.
     ///
     /// # Errors
     /// That of the last try.
@@ -76,7 +76,7 @@ impl RetrySettings {
                 return Err(error);
             }
             let asked = error.asked_pause().unwrap_or_default();
-            // Behind it, not at it: others were told the same.
+            // After the time, not at it: other clients got the same answer.
             let wait = asked.saturating_add(back_off).min(left);
             tracing::debug!(%error, wait_ms = wait.as_millis(), "trying again");
             failed(error);
@@ -91,7 +91,7 @@ impl RetrySettings {
 pub(crate) fn jitter() -> f64 {
     static CALLS: AtomicU64 = AtomicU64::new(0);
     let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    // Where the program lies in memory, too: in containers all processes have the same number.
+    // The program's place in memory, too: in containers all processes may have the same id.
     let process = u64::from(std::process::id()) ^ (std::ptr::from_ref(&CALLS).addr() as u64 >> 12);
     Random::new(process << 32 ^ call).unit()
 }
@@ -118,7 +118,7 @@ impl Retrying {
     }
 }
 
-/// The last refusal that a store answered with, while it is asked again.
+/// The last refusal of a store, while it is asked again.
 #[derive(Default)]
 struct LastRefusal(Mutex<Option<Error>>);
 
@@ -130,7 +130,7 @@ impl LastRefusal {
         }
     }
 
-    /// The failure that was kept, if `error` says only that the store is away.
+    /// The failure that was kept, if `error` only says that the store is away.
     fn or(&self, error: Error) -> Error {
         if error.is_away() { self.lock().take().unwrap_or(error) } else { error }
     }
@@ -169,7 +169,7 @@ impl Store for Retrying {
     }
 
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
-        // As long as a check.
+        // The same time as a check.
         let deadline = self.settings.deadline.min(CHECK_DEADLINE);
         let settings = RetrySettings { deadline, ..self.settings };
         let refusal = LastRefusal::default();
@@ -218,7 +218,7 @@ impl Store for Retrying {
         self.store.read(blob, range, urgency).await
     }
 
-    /// Once: streams are of preloads, which come back later anyway.
+    /// Reads once: streams are of preloads, which come back later anyway.
     async fn read_stream<'s>(
         &'s self,
         blob: &Digest,
@@ -253,7 +253,7 @@ impl Store for Retrying {
     }
 
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()> {
-        // What failed tries copied is not counted twice.
+        // Bytes that failed tries copied are not counted twice.
         let (told, now) = (AtomicU64::new(0), AtomicU64::new(0));
         let once = |bytes: u64| {
             let sum = now.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -381,18 +381,18 @@ mod tests {
         assert!(done && two.len() == 2 && (10.0..10.2).contains(&two[1]), "{two:?}");
         let (three, done) = tries(10, 2).await;
         assert!(done && three.len() == 3 && (20.0..20.4).contains(&three[2]), "{three:?}");
-        // Past the deadline: once more when it comes, for the server may have said more than it meant.
+        // Past the deadline: once more when it comes, because the server may have asked for more than it meant.
         let (last, done) = tries(3600, 100).await;
         assert!(!done && last.len() == 2 && (29.9..30.1).contains(&last[1]), "{last:?}");
     }
 
-    /// A store whose calls take their time, and that has its blob only after some reads.
+    /// A store with slow calls that has its blob only after some reads.
     #[derive(Default)]
     struct Slow {
         time: Duration,
         absent: AtomicU64,
         reads: Mutex<Vec<Instant>>,
-        /// Its replies about its manifest in turn; the last again and again.
+        /// Its replies for its manifest in turn; the last again and again.
         replies: Mutex<Vec<Reply>>,
     }
 
@@ -498,7 +498,7 @@ mod tests {
             assert_eq!(store.counters().retries, retries);
             assert!(start.elapsed() <= Duration::from_millis(1002), "{:?}", start.elapsed());
         }
-        // What may well not be there is said at once.
+        // The absence of a thing that may well be missing is reported at once.
         let (_, store) = retrying(Slow::default());
         let start = Instant::now();
         assert_eq!(store.blob_len(&blob).await.unwrap(), None);

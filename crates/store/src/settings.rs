@@ -1,4 +1,4 @@
-//! Settings: how to reach stores. Plain values, apart from the parts that act on them.
+//! The settings of access to stores: plain values, apart from the parts that act on them.
 
 use crate::http::redact;
 use crate::limit::RateLimit;
@@ -8,46 +8,46 @@ use std::path::PathBuf;
 use std::time::Duration;
 use url::Url;
 
-/// How stores are reached. [`Settings::default`] suits a data centre as well as a slow link.
+/// The settings of access to stores. [`Settings::default`] suits a data centre as well as a slow link.
 ///
 /// A clone shares the [rate limit](Settings::limit_rate): give the stores of one process clones of one value.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How long making a connection may take, TLS included.
+    /// The time that making a connection may take, TLS included.
     pub connect_timeout: Duration,
-    /// How long a server may take to begin its answer.
+    /// The time that a server may take to begin its answer.
     pub first_byte_timeout: Duration,
-    /// How long it may pause within its answer.
+    /// The time for which it may pause within its answer.
     pub stall_timeout: Duration,
-    /// How metadata calls (manifests, lengths, tags, writes) are tried again. Reads are tried once.
+    /// The retries of metadata calls (manifests, lengths, tags, writes). Reads are tried once.
     pub retry: RetrySettings,
-    /// When a slow demand read is asked for a second time; `None`: never.
+    /// The condition for asking for a slow demand read a second time; `None`: never.
     pub hedge: Option<HedgeSettings>,
     /// Most demand reads of one store under way at once.
     pub demand_in_flight: usize,
     /// Most background reads of one store under way at once.
     pub background_in_flight: usize,
-    /// The rate that all reads of all stores with (a clone of) this value share; `None`: as fast as it goes.
+    /// The rate that all reads of all stores with (a clone of) this value share; `None`: no limit.
     pub limit_rate: Option<RateLimit>,
-    /// As [`limit_rate`](Settings::limit_rate), of several processes together; both hold.
+    /// As [`limit_rate`](Settings::limit_rate), for several processes together; both hold.
     pub shared_rate: Option<RateLimit>,
     /// PEM files of certificate authorities that are trusted beside the system's.
     pub ca_files: Vec<PathBuf>,
-    /// The URL of a proxy for all requests; `None`: what the environment says (`HTTPS_PROXY`, `NO_PROXY`, ...).
+    /// The URL of a proxy for all requests; `None`: the one in the environment (`HTTPS_PROXY`, `NO_PROXY`, ...).
     pub proxy: Option<ProxyUrl>,
     /// Registries to ask in the place of others, in this order; the other is asked last.
     pub mirrors: Vec<Mirror>,
-    /// Registries and object store endpoints (`host` or `host:port`) that are spoken to without TLS.
+    /// Registries and object store endpoints (`host` or `host:port`) that are used without TLS.
     pub plain_http: Vec<String>,
-    /// Docker's configuration directory, with the credentials; `None`: where docker looks for it.
+    /// Docker's configuration directory, with the credentials; `None`: Docker's own place.
     pub docker_config: Option<PathBuf>,
     /// Servers (`host` or `host:port`) that stores may redirect to although they are at addresses that are not public.
     pub allow_redirect: Vec<String>,
     /// Token servers (`host` or `host:port`) that registries of other domains may have credentials sent to.
     pub allow_token_server: Vec<String>,
-    /// Follow no redirect of a web server to another origin: for stores that other hosts named.
+    /// `true` if no redirect of a web server to another origin is followed: for stores that other hosts named.
     pub one_origin: bool,
-    /// Ends calls that wait for a store; `None`: nobody does.
+    /// Ends calls that wait for a store; `None`: nothing does.
     pub stop: Option<Stop>,
     /// `true` if calls that [`stop`](Settings::stop) ends warn of a store that does not answer.
     pub warn_of_silence: bool,
@@ -80,42 +80,42 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The same for a store that is written to: what a mirror has need not be in the store itself.
+    /// The same settings for a store that is written to: the content of a mirror need not be in the store itself.
     #[must_use]
     pub fn without_mirrors(&self) -> Self {
         Self { mirrors: Vec::new(), ..self.clone() }
     }
 
-    /// The time that a store has for an answer, for the warning about one that is silent; none: no warning.
+    /// The time that a store has for an answer, for the warning about a silent store; `None`: no warning.
     #[must_use]
     pub fn silence_limit(&self) -> Option<Duration> {
         self.warn_of_silence.then_some(self.first_byte_timeout)
     }
 
-    /// Whether `host` (with its port, where it has one) is to be spoken to without TLS.
+    /// `true` if `host` (with its port, if it has one) is used without TLS.
     #[must_use]
     pub fn is_plain_http(&self, host: &str) -> bool {
         self.plain_http.iter().any(|plain| plain.eq_ignore_ascii_case(host))
     }
 
-    /// Whether going from one URL to another leaves TLS for a host that is not to be spoken to without.
+    /// `true` if going from one URL to another leaves TLS for a host for which that is not allowed.
     pub(crate) fn is_downgrade(&self, from: &Url, to: &Url) -> bool {
         from.scheme() == "https" && to.scheme() == "http" && !self.is_plain_http(&authority(to))
     }
 }
 
-/// `host` or `host:port` of a URL, the port where it is not the scheme's own.
+/// `host` or `host:port` of a URL, the port if it is not the scheme's own.
 pub(crate) fn authority(url: &Url) -> String {
     let host = url.host_str().unwrap_or("");
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// The URL of a proxy. It may have a password in it: printing it shows where the proxy is, and no more.
+/// The URL of a proxy. It may have a password in it: printing it shows only the place of the proxy.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProxyUrl(String);
 
 impl ProxyUrl {
-    /// All of it: for the client that uses it.
+    /// The whole URL, for the client that uses it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -137,13 +137,13 @@ impl fmt::Debug for ProxyUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Url::parse(&self.0).ok().filter(Url::has_host) {
             Some(url) => f.write_str(&redact(&url)),
-            // Where the password is in it is not known.
+            // The place of the password in it is not known.
             None => f.write_str("(not a URL)"),
         }
     }
 }
 
-/// How a failed call is tried again: after pauses that double from `first` to `most`, each shortened at random by
+/// The retries of a failed call: after pauses that double from `first` to `most`, each shortened at random by
 /// up to a half so that many clients do not come back at once, until `deadline` has passed since the first try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetrySettings {
@@ -151,7 +151,7 @@ pub struct RetrySettings {
     pub first: Duration,
     /// The longest pause.
     pub most: Duration,
-    /// When no new try is begun any more.
+    /// The time since the first try after which no new try is begun.
     pub deadline: Duration,
 }
 
@@ -165,12 +165,12 @@ impl Default for RetrySettings {
     }
 }
 
-/// When a slow demand read is sent a second time.
+/// The condition for sending a slow demand read a second time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HedgeSettings {
-    /// Slow is what has not begun after this multiple of the median time to the first byte of recent reads.
+    /// The multiple of the median time to the first byte of recent reads after which a read that has not begun is slow.
     pub multiple: f64,
-    /// But never before this.
+    /// The least time before a second request.
     pub least: Duration,
     /// Most second requests, as a share of the demand reads.
     pub share: f64,
@@ -187,7 +187,7 @@ impl Default for HedgeSettings {
 pub struct Mirror {
     /// The registry that references name, such as `docker.io`.
     pub registry: String,
-    /// The one to ask first: `host` or `host:port`, with a path before the repositories where it has one.
+    /// The registry to ask first: `host` or `host:port`, with a path before the repositories if it has one.
     pub mirror: String,
 }
 

@@ -1,10 +1,10 @@
-//! [`Stop`]: the user's wish to end a command, heeded by everything that waits for a store.
+//! [`Stop`]: the user's request to end a command, which ends every wait for a store.
 //!
-//! A server that accepts a connection and says nothing, a rate limit of a few bytes a second: what waits for these
-//! looks at no progress bar. So the wish is heeded in one place, around the whole store: each call ends at once with
-//! [`ErrorKind::Cancelled`], and what it had begun is dropped. Two calls are not cut off, because afterwards nobody
-//! would know whether they took effect: those that write a manifest. Stores of disks that are being served have no
-//! [`Stop`] in their settings: their requests end with the disk.
+//! A server that accepts a connection and says nothing, a rate limit of a few bytes a second: code that waits for these
+//! checks no progress bar. So the request is handled in one place, around the whole store: each call ends at once with
+//! [`ErrorKind::Cancelled`], and the work that it had begun is dropped. Two calls are not cut off, because
+//! afterwards the caller would not know if they took effect: those that write a manifest. Stores of disks that are
+//! being served have no [`Stop`] in their settings: their requests end with the disk.
 
 use crate::counters::Counters;
 use crate::layout::Lease;
@@ -23,54 +23,54 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-/// The time after which the user is told that a store has not answered: longer than a store is tried that refuses
-/// connections, because that one has its own error.
+/// The time after which the user is told that a store has not answered: longer than the tries at a store that refuses
+/// connections, because that case has its own error.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The time between two looks at whether bytes of blobs come.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// The wish, as those see it that heed it. Clones are of the same wish.
+/// The receiving side of the request to stop. Clones share one request.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
-/// The side from which it is wished.
+/// The sending side of the request to stop.
 #[derive(Debug)]
 pub struct StopSender(watch::Sender<bool>);
 
 impl StopSender {
-    /// Asks everything to stop that waits for a store with this wish in its settings. It cannot be taken back.
+    /// Asks all code that waits for a store with this [`Stop`] in its settings to stop. This cannot be taken back.
     pub fn ask(&self) {
         self.0.send_replace(true);
     }
 
-    /// Returns when nobody heeds this wish any more: all stores that had it in their settings are gone, with the reads
-    /// that held them.
+    /// Returns when the request has no receivers any more: all stores that had it in their settings are gone, with
+    /// the reads that held them.
     pub async fn unused(&self) {
         self.0.closed().await;
     }
 }
 
 impl Stop {
-    /// A wish that nobody has yet, and the way to have it.
+    /// Makes a request to stop that is not sent yet: both of its sides.
     #[must_use]
     pub fn new() -> (StopSender, Self) {
         let (sender, receiver) = watch::channel(false);
         (StopSender(sender), Self(receiver))
     }
 
-    /// `true` once it was asked to stop.
+    /// `true` once the request was sent.
     #[must_use]
     pub fn is_asked(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// The result of `work`, or none where it is asked to stop before that is there: `work` is dropped then.
+    /// The result of `work`, or `None` if the request comes before the result: `work` is dropped then.
     pub async fn before<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.0.clone();
         let stopped = async {
             if asked.wait_for(|asked| *asked).await.is_err() {
-                // Nobody is left who could ask.
+                // There is no sender any more.
                 pending::<()>().await;
             }
         };
@@ -83,7 +83,7 @@ impl Stop {
 }
 
 /// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
-/// says so, and that each answer may take `limit`; but not of a store that is tried again, because that one failed, and
+/// says so, and that each answer may take `limit`; but not for a store that is tried again, because that one failed, and
 /// not without a `limit`.
 pub async fn say_if_silent<T>(
     store: &dyn Store,
@@ -165,12 +165,12 @@ impl Stoppable {
         Self { store, stop, limit, has_warned: AtomicBool::new(false) }
     }
 
-    /// As [`run`](Self::run), for what waits for a small answer.
+    /// As [`run`](Self::run), for a call that waits for a small answer.
     async fn ask<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         self.run(say_if_silent(&*self.store, self.limit, call)).await
     }
 
-    /// As [`run`](Self::run), for what waits for bytes of a blob.
+    /// As [`run`](Self::run), for a call that waits for bytes of a blob.
     async fn fetch<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         let done = self.run(say_once(&*self.store, self.limit, &self.has_warned, call)).await;
         if done.is_ok() {
@@ -215,7 +215,7 @@ impl Store for Stoppable {
         self.fetch(self.store.read(blob, range, urgency)).await
     }
 
-    /// Its beginning is cut off, its parts are not.
+    /// Reads as a stream. The request to stop cuts off its beginning, not its parts.
     async fn read_stream<'s>(
         &'s self,
         blob: &Digest,

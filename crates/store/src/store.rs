@@ -11,45 +11,46 @@ use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
 use std::sync::Arc;
 
-/// How soon a read is needed.
+/// The urgency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Somebody waits for it: it never waits behind [`Urgency::Background`].
+    /// A reader waits for it: it never waits behind [`Urgency::Background`].
     Demand,
     /// Preloading, filling, copying.
     Background,
 }
 
-/// Hears of the bytes of a blob that were copied since it was last called; its error ends the copy.
+/// A function that gets the number of bytes of a blob that were copied since its last call; its error ends the copy.
 pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);
 
 /// A place that holds blobs and manifests. Opening one does no I/O; each call stands for itself.
 ///
 /// # Errors
-/// Of all calls: [`headstart_block::ErrorKind::Unavailable`] where trying again may help (time-outs, broken
+/// All calls: [`headstart_block::ErrorKind::Unavailable`] if trying again may help (time-outs, broken
 /// connections, short or wrong answers), [`headstart_block::ErrorKind::Denied`] where the credentials are refused,
 /// [`headstart_block::ErrorKind::NotFound`] where the thing is not there. They name the URL, never credentials.
 #[async_trait]
 pub trait Store: Send + Sync {
-    /// The store as a reference names it, `oci://host/repo`, with what the environment adds to tell it from all
-    /// others: for whoever keeps what came from it. A bucket at an endpoint of its own is
+    /// The store as a reference names it, `oci://host/repo`, with the part from the environment that distinguishes
+    /// it from all others, for callers that keep data from it. A bucket at an endpoint of its own is
     /// `s3://bucket@host:port/path`, which is no reference. Never with credentials.
     fn location(&self) -> String;
 
-    /// The store as a reference names it: for messages, whose readers type that again.
+    /// The store as a reference names it: for messages, whose readers type it again.
     fn name(&self) -> String {
         self.location()
     }
 
-    /// The wish that ends its calls, where its user may have one: whoever waits between calls heeds it, too.
+    /// The request to stop that ends its calls, if there may be one: a caller that waits between calls observes it,
+    /// too.
     fn stop(&self) -> Option<&Stop> {
         None
     }
 
-    /// Finds out whether the store answers and takes the credentials, so that this is known before the first read.
+    /// Checks that the store answers and takes the credentials, so that this is known before the first read.
     async fn check(&self) -> Result<()>;
 
-    /// The manifest of an image, checked against its digest. Of an index of several platforms' images, the manifest
+    /// The manifest of an image, checked against its digest. For an index of several platforms' images, the manifest
     /// of the one for Linux on amd64. At most [`MAX_MANIFEST_SIZE`](crate::MAX_MANIFEST_SIZE) bytes.
     async fn manifest(&self, selector: &Selector) -> Result<(Digest, Bytes)>;
 
@@ -63,24 +64,23 @@ pub trait Store: Send + Sync {
         self.manifest(selector).await.map(Some)
     }
 
-    /// `true` if the store is there and has let nobody in so far: what it asked for has not come.
+    /// `true` if the store is there and has granted no access so far: the token that it asked for has not come.
     fn has_let_nobody_in(&self) -> bool {
         false
     }
 
     /// Reads exactly the bytes `range` of a blob. They are *not* checked against anything: the caller does.
     ///
-    /// Tried once, but for a renewed token or redirect, a hedged second request and a blob that is not there yet:
-    /// what failed is for the caller to retry, who knows other sources. Held back while the store asks to be left
-    /// alone.
+    /// Tries once, except for a renewed token or redirect, a hedged second request and a blob that is not there yet:
+    /// the caller, which knows other sources, retries a failed read. Waits while the store asks to be left alone.
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes>;
 
     /// Reads exactly the bytes `range` of a blob as they come: parts of any size, in order, or an error behind the
     /// last one that came. Apart from that it is [`Store::read`], and it holds its place among the reads until it
-    /// is dropped. Who does not ask for the next part for a while holds the sender back.
+    /// is dropped. A reader that does not ask for the next part for a while holds the sender back.
     ///
     /// # Errors
-    /// As of all calls, where the answer does not begin; later as an item of the stream, which ends with it.
+    /// As all calls, if the answer does not begin; later as an item of the stream, which ends with it.
     async fn read_stream<'s>(
         &'s self,
         blob: &Digest,
@@ -91,11 +91,11 @@ pub trait Store: Send + Sync {
         Ok(stream::iter([Ok(bytes)]).boxed())
     }
 
-    /// Length of a blob in bytes, or `None` where it is not there.
+    /// Length of a blob in bytes, or `None` if it is not there.
     async fn blob_len(&self, blob: &Digest) -> Result<Option<u64>>;
 
-    /// Says that an image is about to be written. What is found in the store from here on stays there as long as this
-    /// is alive, even where nothing refers to it yet.
+    /// Announces that an image is about to be written. Blobs that are found in the store from here on stay there as
+    /// long as this is alive, even if nothing refers to them yet.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::ReadOnly`] where the store cannot be written.
@@ -103,7 +103,7 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Says that what was to be written is there.
+    /// Announces that the image is written.
     async fn done_writing(&self) {}
 
     /// `true` if disks of images of this store leave leases by [`Store::put_lease`].
@@ -111,8 +111,8 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Writes or renews a lease. `true` if somebody is deleting blobs, who may not have seen it: it is to be written
-    /// again until nobody is, and then whether the image is still there is to be looked for.
+    /// Writes or renews a lease. `true` if another process is deleting blobs and may not have seen it: the caller
+    /// writes it again until there is no such process, and then checks that the image is still there.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Unsupported`] where the store keeps none.
@@ -127,30 +127,30 @@ pub trait Store: Send + Sync {
         Ok(())
     }
 
-    /// Writes a blob. The content is checked against `digest` on its way; nothing is left where it does not match.
+    /// Writes a blob. The content is checked against `digest` on its way; nothing is left if it does not match.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where it does not match; [`headstart_block::ErrorKind::ReadOnly`]
     /// where the store cannot be written.
     async fn put_blob(&self, digest: &Digest, source: Arc<dyn ReadAt>, copied: Copied<'_>) -> Result<()>;
 
-    /// Writes a manifest, whose blobs are there already, and points `tag` at it where one is given.
+    /// Writes a manifest, whose blobs are there already, and points `tag` at it if one is given.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where somebody else changed the store meanwhile: start over.
+    /// [`headstart_block::ErrorKind::Conflict`] if another process changed the store meanwhile: start over.
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest>;
 
     /// All tags of images.
     async fn tags(&self) -> Result<Vec<Tag>>;
 
-    /// Whether the store drops blobs that no manifest has as its config or a layer, as registries do: what only
-    /// annotations name (hash trees) then needs an artifact of its own, written by [`Store::put_referrer`].
+    /// `true` if the store drops blobs that no manifest has as its config or a layer, as registries do: a blob that
+    /// only annotations name (a hash tree) then needs an artifact of its own, written by [`Store::put_referrer`].
     fn drops_unnamed_blobs(&self) -> bool {
         false
     }
 
-    /// The artifacts of one kind that have `subject` as their subject, in no order that means anything. What the list
-    /// says of them is not checked; nor is it sure that they are there.
+    /// The artifacts of one kind that have `subject` as their subject, in no particular order. The list's fields
+    /// are not checked; nor is it sure that the artifacts are there.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where there is a list that is none.
@@ -159,9 +159,10 @@ pub trait Store: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it lives as long as that and is
-    /// listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no longer,
-    /// and removed where the store is able to; but those that a registry lists itself and does not remove stay.
+    /// Writes an artifact's manifest that has `subject` as its `subject`, so that it exists as long as the subject
+    /// and is listed by [`Store::referrers`]. Its blobs are there already. The artifacts `replaced` are listed no
+    /// longer, and removed if the store is able to; but those that a registry lists itself and does not remove
+    /// stay.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Conflict`] where others changed the list at the same time, again and again.
@@ -176,6 +177,6 @@ pub trait Store: Send + Sync {
         self.put_manifest(media_type, bytes, None).await
     }
 
-    /// What was done so far.
+    /// The counters of the work so far.
     fn counters(&self) -> Counters;
 }

@@ -12,10 +12,10 @@ pub(crate) const PART: u64 = 8 << 20;
 /// Most parts of a store that counts them: S3 takes 10,000. Blobs past 75 GiB get larger parts there.
 const MOST_PARTS: u64 = 9_600;
 
-/// But no larger ones, which are held in memory: this is for 4.6 TiB, near the largest object of S3.
+/// The largest part, because parts are held in memory: this is for 4.6 TiB, near the largest object of S3.
 const LARGEST_PART: u64 = 512 << 20;
 
-/// Reads a blob from front to back on the threads for blocking work, and hashes it.
+/// A reader of a blob from front to back on the threads for blocking work, which hashes it.
 pub(crate) struct Upload {
     digest: Digest,
     source: Arc<dyn ReadAt>,
@@ -30,10 +30,10 @@ impl Upload {
         Self { digest: *digest, source, hasher: Sha256::new(), offset: 0, part: PART }
     }
 
-    /// The same in larger parts where there would be too many. The length is what a manifest claims.
+    /// The same upload in larger parts if there would be too many. The length is the one that a manifest claims.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where even the largest parts would be too many.
+    /// [`ErrorKind::Unsupported`] if even the largest parts would be too many.
     pub(crate) fn in_few_parts(mut self) -> Result<Self> {
         self.part = PART.max(self.len().div_ceil(MOST_PARTS));
         if self.part > LARGEST_PART {
@@ -48,12 +48,12 @@ impl Upload {
         self.source.len()
     }
 
-    /// The next part of [`PART`] bytes or, [`Self::in_few_parts`], more; none at the end. The last part is given only
+    /// The next part of [`PART`] bytes or, [`Self::in_few_parts`], more; `None` at the end. The last part is given only
     /// if the whole matches the digest, so that a store which makes a blob visible with its last byte never shows a
     /// wrong one.
     ///
     /// # Errors
-    /// What the source reports; [`ErrorKind::Corrupt`] where the blob is not what its digest says.
+    /// Errors of the source; [`ErrorKind::Corrupt`] if the blob does not match its digest.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>> {
         let range = ByteRange::between(self.offset, self.len().min(self.offset.saturating_add(self.part)));
         if range.is_empty() {
@@ -76,10 +76,10 @@ impl Upload {
         Ok(Some(part))
     }
 
-    /// Goes on behind `beginning`, which is hashed and not read from the source.
+    /// Goes on behind `beginning`, which is hashed instead of being read from the source.
     ///
     /// # Errors
-    /// What reading it reports; what `copied`, which hears of its bytes, reports.
+    /// Errors of reading it; errors of `copied`, which gets its bytes, too.
     pub(crate) async fn skip(&mut self, beginning: &Arc<FileSource>, copied: Copied<'_>) -> Result<()> {
         for range in ByteRange::between(0, beginning.len().min(self.len())).parts(self.part) {
             let (source, mut hasher) = (Arc::clone(beginning), self.hasher.clone());
@@ -107,7 +107,7 @@ impl Upload {
     }
 }
 
-/// A task for blocking work did not end by itself: the program is being stopped.
+/// The error of a task for blocking work that did not end by itself: the program is being stopped.
 pub(crate) fn stopped(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Cancelled, "stopped").caused_by(error)
 }

@@ -1,8 +1,8 @@
 //! Stores behind a plain web server: an OCI layout that is served as files. Read-only.
 //!
 //! Any server will do that honours `Range` and serves the files as they are. A user and a password are
-//! shown to who asks for them; there are no tokens and no signed URLs here. Redirects are followed (a few), as a
-//! content delivery network may need, to where [`guard`](crate::guard) allows.
+//! shown to a server that asks for them; there are no tokens and no signed URLs here. Redirects are followed (a
+//! few), as a content delivery network may need, to addresses that [`guard`](crate::guard) allows.
 
 use crate::MAX_MANIFEST_SIZE;
 use crate::counters::{Counters, Meter};
@@ -142,7 +142,7 @@ impl Store for WebStore {
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
             response => response?,
         };
-        // Not `content_length()`: that is of the body, which an answer to HEAD has not.
+        // Not `content_length()`: that is of the body, which an answer to HEAD lacks.
         let len = response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let unknown = || {
             let cause = "the server does not say how long the blob is";

@@ -1,4 +1,4 @@
-//! Stores in directories: what copies write there, whole or not at all.
+//! Stores in directories: copies write there whole images or none.
 
 #![allow(
     clippy::unwrap_used,
@@ -114,7 +114,7 @@ fn living_writers_are_seen_and_dead_ones_removed() {
     assert!(!found(StalePolicy::Delete).publishes_early);
 }
 
-/// A blob as long as a hostile manifest says.
+/// A blob with the length that a hostile manifest claims.
 struct Endless(u64);
 
 impl ReadAt for Endless {

@@ -17,10 +17,10 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What a request is answered with: status, header lines, body. None: nothing at all, ever.
+/// The answer to a request: status, header lines, body. `None`: no answer, ever.
 type Reply = Option<(u16, String, Vec<u8>)>;
 
-/// Answers `METHOD /path`, whose body is read and forgotten.
+/// A function that answers `METHOD /path`, whose body is read and forgotten.
 type Script = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
 
 struct Server {
@@ -78,7 +78,7 @@ fn reply(status: u16, headers: &str) -> Reply {
     Some((status, headers.to_owned(), Vec::new()))
 }
 
-/// The first ten bytes of a blob, whatever was asked for.
+/// The first ten bytes of a blob, for any request.
 fn ten() -> Reply {
     Some((206, "Content-Range: bytes 0-9/100\r\n".to_owned(), b"0123456789".to_vec()))
 }
@@ -87,7 +87,7 @@ fn settings(hosts: &[&str]) -> Settings {
     Settings {
         plain_http: hosts.iter().map(|host| (*host).to_owned()).collect(),
         docker_config: Some(Path::new("/nonexistent").to_owned()),
-        // Only what never answers takes as long.
+        // Only a request without an answer takes this time.
         first_byte_timeout: Duration::from_secs(5),
         stall_timeout: Duration::from_secs(5),
         retry: RetrySettings { deadline: Duration::ZERO, ..RetrySettings::default() },
@@ -160,7 +160,7 @@ async fn a_mirror_forgets_an_address_that_hangs() {
     .await;
     let origin = Server::start(|_| ten()).await;
     let mirrors = vec![Mirror { registry: origin.host.clone(), mirror: mirror.host.clone() }];
-    // Of which a mirror gets a third: enough for one that answers at all, on a busy machine.
+    // A mirror gets a third of it: enough for one that answers at all, on a busy machine.
     let first_byte_timeout = Duration::from_secs(6);
     let patient = Settings { first_byte_timeout, ..settings(&[&origin.host, &mirror.host]) };
     let store = store(&origin.host, &Settings { mirrors, ..patient });
@@ -269,7 +269,7 @@ async fn a_server_that_is_busy_is_asked_when_it_said() {
     let retry = RetrySettings { first: Duration::from_millis(1), ..RetrySettings::default() };
     let store = store(&server.host, &Settings { retry, ..settings(&[&server.host]) });
     let begin = tokio::time::Instant::now();
-    // The read is told; the next one waits.
+    // The read gets the error; the next one waits.
     assert_eq!(read(&*store).await.unwrap_err().asked_pause(), Some(Duration::from_secs(1)));
     assert_eq!(server.count("GET"), 1);
     read(&*store).await.unwrap();
@@ -278,7 +278,7 @@ async fn a_server_that_is_busy_is_asked_when_it_said() {
 
 #[tokio::test]
 async fn all_goes_through_the_proxy() {
-    // It answers for hosts that nobody knows.
+    // The proxy answers for hosts that cannot be resolved.
     let proxy = Server::start(|request| match request {
         "HEAD http://registry.invalid/v2/team/disk/manifests/latest" => reply(200, ""),
         "GET http://storage.invalid/blob" => ten(),
@@ -297,7 +297,7 @@ async fn all_goes_through_the_proxy() {
     let requests = proxy.count("HEAD ") + proxy.count("GET ");
     assert_eq!(proxy.count("proxy-authorization: basic bwu6c2vjcmv0"), requests);
     assert_eq!((requests, proxy.count("GET http://storage.invalid/blob")), (3, 1));
-    // With TLS it is asked for a way through; what it says to that names nobody's password.
+    // With TLS it is asked for a tunnel; the error about its answer contains no password.
     let secure = store("other.invalid", &settings);
     let error = secure.check().await.unwrap_err();
     assert_eq!(proxy.count("CONNECT other.invalid:443"), 1);

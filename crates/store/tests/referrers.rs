@@ -77,7 +77,7 @@ async fn names(store: &dyn Store, subject: &Digest, kind: &str) -> Vec<String> {
     names
 }
 
-/// What all stores do alike. `forgets` says that what was replaced is listed no longer.
+/// Checks the behaviour of all stores. `forgets` is `true` if replaced artifacts are no longer listed.
 async fn check(store: &dyn Store, forgets: bool) -> Digest {
     let subject = image(store, "v1").await;
     let other = image(store, "v2").await;
@@ -108,7 +108,7 @@ async fn in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("store");
     let subject = check(&*in_directory(&root), true).await;
-    // Read anew, and by way of a web server.
+    // Read again, and by way of a web server.
     assert_eq!(names(&*in_directory(&root), &subject, PLAN).await, ["second"]);
     if !Nginx::is_installed() {
         return;
@@ -123,7 +123,7 @@ async fn in_a_directory() {
     assert_eq!(error.kind(), ErrorKind::ReadOnly);
 }
 
-/// Many at once: nobody's artifact is lost.
+/// Many at once: no writer's artifact is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_of_a_directory_do_not_undo_each_other() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,7 +152,7 @@ async fn damaged_lists_in_a_directory_are_errors() {
     assert_eq!(store.referrers(&subject, PLAN).await.unwrap_err().kind(), ErrorKind::Corrupt);
     std::fs::remove_file(layout.blob_path(&list)).unwrap();
     assert_eq!(store.referrers(&subject, PLAN).await.unwrap_err().kind(), ErrorKind::NotFound);
-    // Who writes begins anew.
+    // A writer begins again.
     put(&*store, &subject, PLAN, "second", &[]).await;
     assert_eq!(names(&*store, &subject, PLAN).await, ["second"]);
     std::fs::write(layout.blob_path(&list), good).unwrap();
@@ -184,7 +184,7 @@ async fn in_a_registry_that_knows_no_artifacts() {
     check(&*at(&registry.host()), true).await;
 }
 
-/// It came to list artifacts after some were written: those under the tag are found still.
+/// A registry that lists artifacts only after some were written: those under the tag are still found.
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_registry_that_learned_to_list_them() {
     let registry = MemoryRegistry::start(Manners::default()).await;
@@ -197,7 +197,7 @@ async fn in_a_registry_that_learned_to_list_them() {
     assert_eq!(names(&*store, &subject, PLAN).await, ["first"]);
 }
 
-/// Only what is an artifact of the same kind and subject is ever removed, whatever a list says.
+/// Only an artifact of the same kind and subject is ever removed, whatever a list says.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_else_is_removed() {
     let registry = MemoryRegistry::start(Manners { removes: true, ..Manners::default() }).await;
@@ -249,7 +249,7 @@ async fn nonsense_from_a_registry_is_an_error() {
         assert_eq!(error.kind(), kind, "{status} {}: {error}", &text[..text.len().min(20)]);
         assert!(error.to_string().contains("team/disk"), "{error}");
     }
-    // What a registry says that does not know the question.
+    // The answers of a registry that does not know the question.
     for status in [400, 404, 405, 501] {
         registry.set(Manners { nonsense: Some((status, "what?")), ..Manners::default() });
         assert_eq!(names(&*store, &subject, PLAN).await, [""; 0]);

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What takes this long hangs, on the busiest machine.
+/// The time after which an operation hangs, even on the busiest machine.
 const HANGS: Duration = Duration::from_secs(120);
 
 /// A blob that is different everywhere.
@@ -70,7 +70,7 @@ async fn read(store: &dyn Store, digest: &Digest, offset: u64, len: u64) -> Resu
     tokio::time::timeout(HANGS, read).await.expect("a read that ends")
 }
 
-/// Pushes an image of one layer, and gives the digest of the layer.
+/// Pushes an image of one layer, and returns the digest of the layer.
 async fn push(store: &dyn Store, layer: &[u8], tag: &str) -> Digest {
     let (config, digest) = (b"{}".to_vec(), Digest::of(layer));
     let manifest = json!({
@@ -248,7 +248,7 @@ async fn a_token_server_that_refuses_is_an_error_at_once() {
 async fn a_registry_that_hides_from_strangers_is_told_who_asks() {
     let Some(house) = House::new(Behaviour { hide: true, ..Behaviour::default() }).await else { return };
     let store = house.store();
-    // Many at once: all of them hear what one of them learns, also where that one is given up.
+    // Many at once: all of them get the result of one of them, even if that one is given up.
     for pause in 1..8 {
         let given_up =
             tokio::time::timeout(Duration::from_micros(pause * 300), store.blob_len(&house.digest));
@@ -275,7 +275,7 @@ async fn an_upload_goes_on_where_it_was_broken() {
     let count = |bytes| {
         let before = copied.fetch_add(bytes, Ordering::Relaxed);
         if before < piece && before + bytes >= piece {
-            // The first piece is on its way: what comes next fails.
+            // The first piece is on its way: the next request fails.
             front.set_broken(503);
         }
         Ok(())
@@ -297,7 +297,7 @@ async fn an_upload_goes_on_where_it_was_broken() {
     assert_eq!(store.blob_len(&digest).await.unwrap(), Some(layer.len()));
     let bytes = read(&*store, &digest, piece - 100, 200).await.unwrap();
     assert!(bytes[..] == layer[(64 << 20) - 100..][..200]);
-    // Is it there, begin, three pieces, one or two refused and how far they got, end, length, read.
+    // A check, begin, three pieces, one or two refused and their progress, end, length, read.
     assert!(front.seen().requests <= 14, "{:?}", front.seen());
 }
 
@@ -386,7 +386,7 @@ async fn reads_that_are_given_up_do_not_give_up_the_token() {
     assert_eq!(house.tokens.requests() - before, 1);
 }
 
-/// What reading for a while took.
+/// The cost of reading for a while.
 struct Taken {
     tokens: u64,
     /// Answers of 403.
@@ -433,7 +433,7 @@ async fn a_token_in_use_is_renewed_before_it_runs_out_and_nobody_waits() {
     }
 }
 
-/// What was used is kept good though nobody asks just then; what nobody uses is not.
+/// A used token and address are kept valid even without reads; unused ones are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
     let token = async {
@@ -446,7 +446,7 @@ async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
             let (forbidden, granted) = (house.front.seen().forbidden, || house.tokens.granted() - before);
             house.read_well(&*store, 0, 10).await;
             let first = granted();
-            // Past the end of the first token, within the life of the second: renewed, for it was used.
+            // Past the end of the first token, within the life of the second: renewed, because it was used.
             sleep(Duration::from_millis(4500)).await;
             let second = granted();
             house.read_well(&*store, 0, 10).await;
@@ -474,7 +474,7 @@ async fn a_read_after_a_long_pause_finds_token_and_address_renewed() {
             let second = house.front.seen();
             house.read_well(&*store, 0, 10).await;
             let read = house.front.seen();
-            // Asked for the next one, for the first was used; so that the read did not wait for the registry.
+            // Asked for the next one, because the first was used; so that the read did not wait for the registry.
             let asked = (second.asked - first.asked, read.asked - second.asked);
             let seen = (asked, read.expired - first.expired);
             let is_right = seen == ((1, 0), 0);
@@ -529,7 +529,7 @@ async fn a_refusal_that_stays_is_an_error() {
     house.read_well(&*store, 0, 10).await;
 }
 
-/// Reads every 20 ms for `time`, and gives what the front has seen meanwhile: questions, refusals.
+/// Reads every 20 ms for `time`, and returns the counts of the front meanwhile: questions, refusals.
 async fn read_away(house: &House, time: Duration) -> (u64, u64) {
     let store = house.store();
     house.read_well(&*store, 0, 10).await;
@@ -607,8 +607,8 @@ async fn mirrors_are_asked_first_and_left_alone_when_they_fail() {
         mirrors: vec![Mirror { registry: house.front.host(), mirror: hosts[0].to_owned() }],
         ..settings(&hosts, house.config.path())
     };
-    // It has another image, not this one: what it lacks comes from the registry, and it is not asked again at
-    // once.
+    // The mirror has another image, not this one: this one comes from the registry, and the mirror is not asked
+    // again at once.
     let other = push(&*store(hosts[0], &settings), b"on the mirror", "other").await;
     let store = store(hosts[1], &settings);
     store.check().await.unwrap();
@@ -643,8 +643,8 @@ async fn credential_helpers_are_asked() {
         let [made, helper] = ["script", "docker-credential-test"].map(|name| directory.path().join(name));
         fs::write(&made, script).unwrap();
         fs::set_permissions(&made, fs::Permissions::from_mode(0o755)).unwrap();
-        // By another process: a program that another test starts meanwhile holds what is written here, and what is
-        // held for writing is not run.
+        // By another process: a program that another test starts meanwhile holds files that are written here, and a
+        // file that is held for writing cannot be run.
         assert!(Command::new("cp").arg(&made).arg(&helper).status().unwrap().success());
         let config = json!({"credHelpers": { &host: "test" }}).to_string();
         fs::write(directory.path().join("config.json"), config).unwrap();

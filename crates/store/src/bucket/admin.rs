@@ -1,4 +1,4 @@
-//! [`Bucket`]: an object store for those who look after it.
+//! [`Bucket`]: an object store for its operators.
 
 use super::prune::unless_stopped;
 use super::{BucketPruneOptions, BucketPruneReport, BucketRemoval, BucketStore, Look};
@@ -10,14 +10,14 @@ use crate::store::Store;
 use headstart_block::{Digest, ErrorKind, Result};
 use std::time::SystemTime;
 
-/// An object store as those see it who look after it: leases, names that go, blobs that nobody needs. What fails is not
+/// An object store as its operators see it: leases, removed names, unneeded blobs. Calls that fail are not
 /// tried again.
 pub struct Bucket {
     pub(super) store: BucketStore,
 }
 
 impl Bucket {
-    /// Opens the store at `location`; none where that is no object store.
+    /// Opens the store at `location`; `None` if that is no object store.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where the settings make no sense.
@@ -40,21 +40,21 @@ impl Bucket {
         say_if_silent(&self.store, self.store.silence_limit, call).await
     }
 
-    /// All leases, judged by the time of the store, and by what `look` finds. Where the store may only be read, `here`
-    /// counts, the present by the clock of this host.
+    /// All leases, judged by the time of the store, and by the facts that `look` finds. If the store may only be
+    /// read, `here` counts, the present by the clock of this host.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub async fn leases(&self, here: SystemTime, look: Look<'_>) -> Result<Vec<JudgedLease>> {
         self.check().await?;
         let now = self.store.store_time_or(here).await?;
         self.store.judged_leases(now, look, None).await
     }
 
-    /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
+    /// Takes a lease out. An image without a name is kept as if it had lost its last one now.
     ///
     /// # Errors
-    /// What the store reports.
+    /// Errors of the store.
     pub async fn release(&self, lease: &JudgedLease) -> Result<()> {
         self.store.end_lease(lease).await
     }
@@ -89,12 +89,12 @@ impl Bucket {
         self.store.remove_image(selector, force, dry_run, now, look).await
     }
 
-    /// Deletes blobs that no image with a name and no lease needs, as far as they are old enough; also where the first
-    /// copy into the store broke off, so that there is nothing else. Once it is asked to `stop`, it takes its mark
-    /// away, which keeps others out, and ends.
+    /// Deletes blobs that no named image and no lease needs, as far as they are old enough. This includes a store
+    /// in which the first copy broke off, so that there is nothing else. Once it is asked to `stop`, it removes its
+    /// mark, which keeps others out, and ends.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or somebody else
+    /// [`headstart_block::ErrorKind::Conflict`] where an image is being copied into the store, or another process
     /// prunes it; [`headstart_block::ErrorKind::Cancelled`] where it was asked to stop.
     pub async fn prune(
         &self,

@@ -1,4 +1,4 @@
-//! Leases, copies and prunes of an object store in memory, where nothing is ever old: prunes look at it from later.
+//! Leases, copies and prunes of an object store in memory, where nothing is ever old: prunes run at a later time.
 
 use super::leases::{LEASES, PRUNING, PUSHES};
 use super::prune::BucketPruneOptions;
@@ -65,7 +65,7 @@ async fn image(store: &BucketStore, number: u64) -> TestImage {
     TestImage { digest: Digest::of(&manifest), manifest, blobs }
 }
 
-/// The same, with a name.
+/// The same image, with a name.
 async fn tagged(store: &BucketStore, number: u64, tag: &str) -> TestImage {
     let image = image(store, number).await;
     let tag: Tag = tag.parse().unwrap();
@@ -74,7 +74,7 @@ async fn tagged(store: &BucketStore, number: u64, tag: &str) -> TestImage {
     image
 }
 
-/// Images of all kinds are tagged, held and pruned: those with a name or a holder are whole, and nothing else is there.
+/// Images of all kinds are tagged, held and pruned: those with a name or a holder are whole, and no others are there.
 #[tokio::test]
 async fn exactly_what_is_named_or_held_stays() {
     let (mut random, objects) = (Random::new(19), Arc::new(InMemory::new()));
@@ -89,7 +89,7 @@ async fn exactly_what_is_named_or_held_stays() {
                 named[place] = Some(number);
             }
             2 => {
-                // Who holds an image attaches it by a name.
+                // A holder attaches an image by a name.
                 let Some(number) = named[place] else { continue };
                 let image = image(&store, number).await;
                 if held.insert(number) {
@@ -223,7 +223,7 @@ async fn a_prune_neither_renews_nor_ends_what_another_says() {
     assert_eq!(store.written(PRUNING).await.unwrap(), None);
 }
 
-/// Of two that find a prune dead, one takes its place.
+/// If two prunes find another one dead, one of them takes its place.
 #[tokio::test]
 async fn one_of_two_takes_the_place_of_a_prune_that_died() {
     let objects = Arc::new(InMemory::new());
@@ -236,7 +236,7 @@ async fn one_of_two_takes_the_place_of_a_prune_that_died() {
     assert_eq!(usize::from(a.is_ok()) + usize::from(b.is_ok()), 1);
 }
 
-/// The same store, whose answers take their time.
+/// The same store with slow answers.
 fn throttled(objects: &Arc<InMemory>, takes: Duration) -> BucketStore {
     let config = object_store::throttle::ThrottleConfig {
         wait_get_per_call: takes,
@@ -265,7 +265,7 @@ async fn a_prune_is_renewed_while_it_searches() {
     assert_eq!(store.blob_len(&unneeded).await.unwrap(), None);
 }
 
-/// A name that comes back ends the time without one: a later loss begins anew.
+/// A name that comes back ends the time without one: a later loss begins again.
 #[tokio::test]
 async fn an_image_that_is_named_again_is_unmarked() {
     let objects = Arc::new(InMemory::new());
@@ -288,7 +288,7 @@ async fn a_prune_that_is_stopped_leaves_no_mark() {
         tagged(&store, number, &format!("t{number}")).await;
     }
     store.mark_as_layout().await.unwrap();
-    // Before it begins, while it begins, and while it searches, also where the mark is just renewed.
+    // Before it begins, while it begins, and while it searches, also while the mark is just being renewed.
     for after in [0, 10, 20, 30, 100, 137, 138, 139, 140, 141, 142, 143, 144, 145, 146] {
         let slow = throttled(&objects, Duration::from_secs(4));
         let (sender, stop) = crate::Stop::new();
@@ -309,7 +309,7 @@ async fn a_prune_that_is_stopped_leaves_no_mark() {
     }
 }
 
-/// A thousand disks are attached, and the store takes its time.
+/// A thousand disks are attached, and the store is slow.
 #[tokio::test(start_paused = true)]
 async fn many_leases_and_marks_keep_no_prune_from_its_end() {
     let objects = Arc::new(InMemory::new());

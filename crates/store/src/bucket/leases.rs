@@ -1,25 +1,25 @@
 //! Leases in object stores, and the copies and prunes that must not meet.
 //!
 //! ```text
-//! .headstart/leases/<id>        who needs which image: as in a directory, renewed while it is attached
+//! .headstart/leases/<id>        a disk that needs an image: as in a directory, renewed while it is attached
 //! .headstart/pushes/<id>        a copy into the store that is going on, renewed while it writes
 //! .headstart/pruning            a prune that is going on, renewed while it deletes
-//! .headstart/untagged/<hex>     an image that lost its last name, and when
+//! .headstart/untagged/<hex>     an image that lost its last name, and the time
 //! .headstart/clock              asks the store for its time
 //! ```
 //!
-//! There are no locks in an object store, but its writes are seen by all reads that begin later. So whoever attaches or
-//! copies writes its object *before* it looks for a prune, and a prune writes its own *before* it looks for those: at
-//! least one of the two sees the other. A prune that sees a copy gives way; a copy that sees a prune gives way; an
-//! attach that sees a prune writes all its leases, waits for its end, then finds its image there or gone. All times are
-//! those of the store: of each object, when it was written last.
+//! There are no locks in an object store, but its writes are seen by all reads that begin later. So a process that
+//! attaches or copies writes its object *before* it looks for a prune, and a prune writes its own *before* it looks
+//! for those: at least one of the two sees the other. A prune that sees a copy gives way; a copy that sees a prune
+//! gives way; an attach that sees a prune writes all its leases, waits for its end, then finds its image there or
+//! gone. All times are those of the store: the time at which each object was written last.
 //!
 //! # How long they count
 //!
 //! A lease of an attach counts for [`LEASE_LASTS`] after it was written or renewed: its process renews it every few
-//! hours. On the host that wrote it, it is over as soon as that process is gone and nobody is to start the disk again.
-//! One of a writable directory counts until its own host sees that the directory is gone, or an operator releases it.
-//! Copies and prunes count for minutes.
+//! hours. On the host that wrote it, it is over as soon as that process is gone and the disk is not to be started
+//! again. One of a writable directory counts until its own host sees that the directory is gone, or an operator
+//! releases it. Copies and prunes count for minutes.
 //!
 //! Version 0.1.0 leaves none of these objects. Against its copies, nothing younger than [`LEAST_AGE`] is deleted.
 
@@ -60,14 +60,14 @@ const CLOCK: &str = ".headstart/clock";
 /// Leases and marks that are read at once.
 const READS_IN_FLIGHT: usize = 16;
 
-/// A copy into the store that is going on.
+/// The state of a copy into the store that is going on.
 #[derive(Debug)]
 pub(super) struct Push {
     name: String,
     renewed: Instant,
 }
 
-/// The force of a lease in an object store at `now`, which the host `here` sees so.
+/// The force of a lease in an object store at `now`, by the facts that the host `here` sees.
 fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, seen: &Seen) -> Standing {
     match &lease.holder {
         Holder::Attach { record } => match now.duration_since(written) {
@@ -75,21 +75,21 @@ fn standing(lease: &Lease, written: SystemTime, now: SystemTime, here: &HostId, 
             _ if has_ended(lease, record.is_some(), here, seen) => Standing::Over,
             _ => Standing::Held,
         },
-        // All hosts have the same bucket, also those that were made as copies of each other.
+        // All hosts have the same bucket, even hosts that were made as copies of each other.
         Holder::Writable { .. } => {
             lease.standing(here, &Seen { is_locked: false, is_on_local_filesystem: false, ..*seen })
         }
     }
 }
 
-/// `true` if the process of an attach of this host ended, and nobody is to start its disk again.
+/// `true` if the process of an attach of this host ended, and its disk is not to be started again.
 fn has_ended(lease: &Lease, has_record: bool, here: &HostId, seen: &Seen) -> bool {
     let is_recorded =
         has_record && (seen.record != RecordSeen::IsGone || !here.sees_what_is_seen_by(&lease.host));
     seen.process_is_gone && !is_recorded
 }
 
-/// The time of an object, as the store has it.
+/// The time of an object by the store's clock.
 fn time_of(meta: &ObjectMeta) -> SystemTime {
     SystemTime::from(meta.last_modified)
 }
@@ -108,7 +108,7 @@ impl BucketStore {
         Ok(objects.into_iter().map(|meta| (rest(&meta.location), meta)).collect())
     }
 
-    /// The time at which an object was written last; none where it is not there.
+    /// The time at which an object was written last; `None` if it is not there.
     pub(super) async fn written(&self, name: &str) -> Result<Option<SystemTime>> {
         let path = self.path(name);
         match self.call(name, self.first_byte, self.objects.head(&path)).await {
@@ -138,7 +138,7 @@ impl BucketStore {
         })
     }
 
-    /// The present, by the clock of the store; `here`, the present by the clock of this host, where nothing may be
+    /// The present by the clock of the store. It is `here`, the present by the clock of this host, if nothing may be
     /// written there or others keep asking at the same moments.
     pub(super) async fn store_time_or(&self, here: SystemTime) -> Result<SystemTime> {
         for _ in 0..super::MOST_RACES {
@@ -151,18 +151,18 @@ impl BucketStore {
         Ok(here)
     }
 
-    /// Writes or renews a lease; `true` if a prune is going on that may not have seen it. Whoever waits for that one
-    /// to end writes again: the time goes on only with what is written.
+    /// Writes or renews a lease; `true` if a prune is going on that may not have seen it. A caller that waits for
+    /// that prune to end writes again, because the time goes on only with writes.
     pub(super) async fn write_lease(&self, id: &str, lease: &Lease) -> Result<bool> {
         let name = format!("{LEASES}/{id}");
         self.put(&name, lease.to_bytes()?.into(), PutMode::Overwrite).await?;
-        // Where nobody prunes, one look is enough.
+        // Without a prune, one look is enough.
         if self.written(PRUNING).await?.is_none() {
             return Ok(false);
         }
         match self.written(&name).await? {
             Some(now) => self.is_being_pruned(now).await,
-            // Somebody released it at once, or a prune found it over.
+            // It was released at once, or a prune found it over.
             None => Ok(true),
         }
     }
@@ -173,7 +173,7 @@ impl BucketStore {
         Ok(now.duration_since(begun).is_ok_and(|age| age < PRUNING_LASTS) || begun >= now)
     }
 
-    /// Says that a copy is going on, so that no prune begins.
+    /// Announces a copy, so that no prune begins.
     pub(super) async fn begin_push(&self) -> Result<()> {
         let mut push = self.push.lock().await;
         if push.is_some() {
@@ -181,7 +181,7 @@ impl BucketStore {
         }
         let here = HostId::here().map(|host| host.name).unwrap_or_default();
         let bytes = json!({"host": here, "pid": std::process::id()}).to_string();
-        // Two on one host at the same moment do not matter: the later writes what the earlier did.
+        // Two on one host at the same moment do not matter: the later writes the same as the earlier.
         let id =
             headstart_block::Digest::of(format!("{bytes} {:?}", std::ptr::from_ref(self)).as_bytes()).hex();
         let name = format!("{PUSHES}/{}", &id[..32]);
@@ -199,7 +199,7 @@ impl BucketStore {
         Ok(())
     }
 
-    /// Says that the copy is still going on.
+    /// Announces that the copy is still going on.
     pub(super) async fn renew_push(&self) {
         let mut push = self.push.lock().await;
         let Some(push) = push.as_mut().filter(|push| push.renewed.elapsed() > PUSH_RENEWED) else { return };
@@ -209,7 +209,7 @@ impl BucketStore {
         }
     }
 
-    /// Says that the copy has ended.
+    /// Announces that the copy has ended.
     pub(super) async fn end_push(&self) {
         if let Some(push) = self.push.lock().await.take()
             && let Err(error) = self.delete(&push.name).await
@@ -253,7 +253,7 @@ impl BucketStore {
             let lease = match read {
                 // Its disk was detached meanwhile.
                 Err(e) if e.kind() == ErrorKind::NotFound => continue,
-                // It counts all the same.
+                // It counts anyway.
                 Err(e) if e.kind() == ErrorKind::Denied => Err(e),
                 // It became larger meanwhile.
                 Err(e) if matches!(e.kind(), ErrorKind::Invalid | ErrorKind::Unsupported) => Err(too_long()),

@@ -1,9 +1,9 @@
 //! Taking names and blobs out of an object store.
 //!
 //! The rules are those of directories ([`PrunePlan`] decides for both), with two differences. Nothing younger than
-//! [`LEAST_AGE`] is deleted, whoever wrote it and whatever leads to it: a copy writes blobs before their image, and
-//! one of version 0.1.0 says so to nobody. And what else goes on is told by objects and their times instead of locks,
-//! as `leases` describes it: a prune gives way to copies, and attaches wait for it.
+//! [`LEAST_AGE`] is deleted, whichever writer wrote it and whatever leads to it: a copy writes blobs before their
+//! image, and one of version 0.1.0 does not announce that. And objects and their times announce other work instead
+//! of locks, as `leases` describes it: a prune gives way to copies, and attaches wait for it.
 //!
 //! A prune that dies leaves a store in which some blobs that nothing needs are gone.
 
@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// The time after which a prune says again that it goes on.
+/// The time after which a prune announces again that it goes on.
 const RENEWED: Duration = Duration::from_secs(120);
 
 const UNTAGGED: &str = ".headstart/untagged";
@@ -37,7 +37,7 @@ const UNTAGGED: &str = ".headstart/untagged";
 pub struct BucketPruneOptions {
     /// The time for which images without a name are kept; [`LEAST_AGE`] at least.
     pub older_than: Duration,
-    /// `true` if leases are not heeded.
+    /// `true` if leases are ignored.
     pub force: bool,
     /// `true` if nothing is changed; the time is then `now`.
     pub dry_run: bool,
@@ -77,15 +77,15 @@ pub struct BucketRemoval {
 #[derive(Default)]
 struct CountingLeases {
     counting: Vec<Lease>,
-    /// Those that do not.
+    /// The leases that do not count.
     over: Vec<JudgedLease>,
 }
 
-/// Looks at a lease from this host.
+/// A function that finds the facts that this host knows of a lease.
 pub type Look<'a> = &'a (dyn Fn(&Lease) -> Seen + Send + Sync);
 
 impl BucketStore {
-    /// Marks images that lose their last name, before the index that has it no more is written.
+    /// Marks images that lose their last name, before the index without it is written.
     pub(super) async fn mark_lost(&self, before: &Index, after: &Index) -> Result<()> {
         for (digest, tags) in lost_images(before, after) {
             self.mark(&digest, &tags).await?;
@@ -93,8 +93,8 @@ impl BucketStore {
         Ok(())
     }
 
-    /// Forgets that images once lost their last name which have one again. Best effort: not all who write may delete,
-    /// and the next prune does it otherwise.
+    /// Removes the marks of images that have a name again. Best effort: not all writers may delete, and the next
+    /// prune removes the marks otherwise.
     pub(super) async fn unmark_gained(&self, before: &Index, after: &Index) {
         for digest in gained_images(before, after) {
             if let Err(error) = self.delete(&format!("{UNTAGGED}/{}", digest.hex())).await {
@@ -115,7 +115,7 @@ impl BucketStore {
         let mut reading = self.read_all(UNTAGGED, objects, MAX_MANIFEST_SIZE);
         while let Some((hex, meta, text)) = reading.next().await {
             let Some(digest) = Digest::from_hex(&hex) else { continue };
-            // The tags are only said; the time counts.
+            // The tags are only reported; the time counts.
             let value = text.ok().and_then(|(text, _)| serde_json::from_slice::<Value>(&text).ok());
             let tags = value.as_ref().and_then(|value| value.get("tags")?.as_array());
             let tags = tags.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -146,13 +146,13 @@ impl BucketStore {
         Ok(leases)
     }
 
-    /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
+    /// Takes a lease out. An image without a name is kept as if it had lost its last one now.
     pub(super) async fn end_lease(&self, judged: &JudgedLease) -> Result<()> {
         let (index, marks) = (self.index().await?.index, self.marks().await?);
         self.end_lease_with(judged, &index, &marks).await.map(drop)
     }
 
-    /// Takes a lease out, given the index and the marks. Returns its image and the tags of that where it marked it.
+    /// Takes a lease out, given the index and the marks. Returns its image and the image's tags if it marked the image.
     async fn end_lease_with(
         &self,
         judged: &JudgedLease,
@@ -171,7 +171,7 @@ impl BucketStore {
         Ok(marked)
     }
 
-    /// The documents of images that an index leads to, as far as they can be read: what is damaged is to be removed,
+    /// The documents of images that an index leads to, as far as they can be read: damaged documents are to be removed,
     /// too.
     async fn manifests(&self, index: &Index) -> BTreeSet<Digest> {
         let mut walk = Walk::default();
@@ -255,7 +255,7 @@ impl BucketStore {
             self.store_time().await
         };
         let now = unless_stopped(stop, preparing).await?;
-        // Never cut off: afterwards it would be unknown whether the mark is there.
+        // Never cut off: otherwise it would be unknown if the mark is there.
         let mark = self.begin_prune(now).await?;
         let pruning = async {
             self.refuse_copies(now).await?;
@@ -267,7 +267,7 @@ impl BucketStore {
         pruned.and_then(|report| ended.map(|()| report))
     }
 
-    /// Says that a prune is going on.
+    /// Announces a prune.
     pub(super) async fn begin_prune(&self, now: SystemTime) -> Result<PruneMark> {
         let died = match self.object(PRUNING, MAX_MANIFEST_SIZE).await {
             Err(e) if e.kind() == ErrorKind::NotFound => None,
@@ -279,9 +279,9 @@ impl BucketStore {
             return Err(self.other_prunes());
         }
         let mode = match died {
-            // It may have been renewed since, or be another's by now: only this version is replaced.
+            // The mark may have been renewed since, or be another prune's by now: only this version is replaced.
             Some(version) if version.e_tag.is_some() => PutMode::Update(version),
-            // One without a version was written by no prune.
+            // A mark without a version was written by no prune.
             Some(_) => {
                 self.delete(PRUNING).await?;
                 PutMode::Create
@@ -318,7 +318,7 @@ impl BucketStore {
         Ok(())
     }
 
-    /// `true` if blobs are there that a copy brought which broke off before it said that this is a layout.
+    /// `true` if there are blobs of a copy that broke off before it marked the store as a layout.
     pub(super) async fn has_beginnings(&self) -> Result<bool> {
         Ok(self.index().await?.version.is_none() && !self.objects_below("blobs/sha256").await?.is_empty())
     }
@@ -332,7 +332,7 @@ impl BucketStore {
     ) -> Result<BucketPruneReport> {
         let Versioned { index, version } = self.index().await?;
         let leases = self.counting_leases(now, look, mark).await?;
-        // After the leases: whoever takes one out has marked its image before.
+        // After the leases: a process that takes a lease out has marked its image before.
         let mut marks = self.marks().await?;
         if let Some(mark) = mark {
             for judged in &leases.over {
@@ -377,7 +377,8 @@ impl BucketStore {
         Ok(report)
     }
 
-    /// Reads what the plan wants; says meanwhile that the prune goes on, where something is to be deleted.
+    /// Reads the documents that the plan wants. Announces meanwhile that the prune goes on, if something is to be
+    /// deleted.
     async fn decide(&self, mut plan: PrunePlan, mark: Option<&PruneMark>) -> Result<PruneDecision> {
         const REMEDY: &str = "nothing was deleted: repair or remove that image first";
         while let Some(wanted) = plan.wanted() {
@@ -397,7 +398,7 @@ impl BucketStore {
         Ok(plan.decide())
     }
 
-    /// Takes the lists of artifacts whose subjects are gone out of the index; fails where the index was changed since
+    /// Takes the lists of artifacts whose subjects are gone out of the index; fails if the index was changed since
     /// it was read.
     async fn remove_lists(
         &self,
@@ -422,7 +423,7 @@ impl BucketStore {
         if self.replace_index(Versioned { index, version }).await? { Ok(()) } else { Err(changed()) }
     }
 
-    /// Marks what was seen to be without a name, and forgets marks that mean nothing any more.
+    /// Marks images that were seen to be without a name, and removes marks that mean nothing any more.
     async fn update_marks(
         &self,
         report: &BucketPruneReport,
@@ -442,7 +443,7 @@ impl BucketStore {
     }
 }
 
-/// The object that says that a prune goes on.
+/// The object that announces a prune.
 pub(super) struct PruneMark {
     begun: SystemTime,
     state: Mutex<MarkState>,
@@ -456,8 +457,8 @@ struct MarkState {
     renewed: Instant,
 }
 
-/// The content of a mark of a prune that began at `begun`: other bytes each time, since the versions of many stores are
-/// hashes of the content.
+/// The content of a mark of a prune that began at `begun`: other bytes each time, because the versions of many
+/// stores are hashes of the content.
 fn mark_bytes(begun: SystemTime, renewals: u64) -> Bytes {
     let host = HostId::here().map(|host| host.name).unwrap_or_default();
     let begun = begun.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis().to_string();
@@ -466,8 +467,8 @@ fn mark_bytes(begun: SystemTime, renewals: u64) -> Bytes {
 }
 
 impl PruneMark {
-    /// Says so again in time; fails where it was said too late, so that others may believe the prune dead, and where
-    /// another prune took its place.
+    /// Announces the prune again in time. Fails if that comes too late, so that others may believe the prune dead,
+    /// and if another prune took its place.
     pub(super) async fn renew(&self, store: &BucketStore) -> Result<()> {
         let mut state = self.state.lock().await;
         let took = state.renewed.elapsed();
@@ -490,7 +491,7 @@ impl PruneMark {
             .remedy("run it again: what was deleted was needed by nobody"))
     }
 
-    /// Says that it has ended, unless another prune took its place.
+    /// Removes the mark, unless another prune took its place.
     pub(super) async fn end(&self, store: &BucketStore) -> Result<()> {
         let state = self.state.lock().await;
         match store.object(PRUNING, MAX_MANIFEST_SIZE).await {
@@ -504,7 +505,7 @@ impl PruneMark {
     }
 }
 
-/// The result of `work`; [`ErrorKind::Cancelled`] where it is asked to stop before that is there.
+/// The result of `work`; [`ErrorKind::Cancelled`] if it is asked to stop before the result is there.
 pub(super) async fn unless_stopped<T>(
     stop: Option<&Stop>,
     work: impl Future<Output = Result<T>>,

@@ -79,13 +79,13 @@ async fn a_wrong_blob_leaves_nothing() {
     assert_eq!((error.kind(), store.blob_len(&digest).await.unwrap()), (ErrorKind::Cancelled, None));
 }
 
-/// An object store in which somebody else changes the index between our reading it and our writing it.
+/// An object store in which another writer changes the index between our reading it and our writing it.
 #[derive(Debug)]
 struct Meddler {
     objects: Arc<InMemory>,
     tag: Tag,
     times: std::sync::atomic::AtomicU32,
-    /// Whether it takes no notice of conditions.
+    /// `true` if it ignores conditions.
     careless: bool,
 }
 
@@ -310,7 +310,7 @@ fn messages_have_no_signatures() {
     assert!(without_secrets(&"x".repeat(100_000)).len() <= 400);
 }
 
-/// The location of a bucket of this name at an endpoint, as those who keep what came from there see it.
+/// The location of a bucket of this name at an endpoint, as callers that keep data from there see it.
 fn located(endpoint: Option<&str>) -> String {
     let builder = AmazonS3Builder::new().with_bucket_name("b").with_region("r").with_skip_signature(true);
     let builder = endpoint.into_iter().fold(builder, AmazonS3Builder::with_endpoint);
@@ -364,7 +364,7 @@ fn a_file_of_certificates_has_some() {
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("ca.pem"), "{error}");
 }
 
-/// A bucket whose host nobody knows is reached by way of the proxy, which is told who asks.
+/// A bucket whose host cannot be resolved is reached by way of the proxy, which gets its credentials.
 #[tokio::test]
 async fn requests_go_through_the_proxy() {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,8 +1,8 @@
 //! [`LayoutDir`]: the files of an OCI layout directory, and the lock under which they change.
 //!
 //! The invariants that all writers keep (a blob in `blobs/` is complete and durable; the index is replaced by
-//! rename, after the blobs' directory is synced) are written down where images are published: in the image store of
-//! `headstart-image`, and in this crate's `directory` for single blobs.
+//! rename, after the blobs' directory is synced) are documented at the code that publishes images: in the image
+//! store of `headstart-image`, and in this crate's `directory` for single blobs.
 
 use super::lease::LEASES;
 use super::untagged::UNTAGGED;
@@ -20,10 +20,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-/// What is ours alone in the directory; it means nothing to other tools.
+/// The part of the directory that only headstart uses; it means nothing to other tools.
 const PRIVATE_DIR: &str = ".headstart";
 
-/// The directory in it of what writers have not published yet.
+/// The directory in it for files that writers have not published yet.
 pub(super) const STAGING: &str = "staging";
 
 /// The directory in it of beginnings of blobs.
@@ -35,10 +35,10 @@ const LOCK: &str = "lock";
 /// The beginning of the names of files that get their own name, or are removed, before the lock is given back.
 const NEW: &str = ".new-";
 
-/// The time after which it is said that the lock is waited for.
+/// The time after which a message says that the lock is waited for.
 const LOCK_TOLD: Duration = Duration::from_secs(2);
 
-/// The longest time that who attaches a disk waits for the lock, in seconds: a guest waits with it.
+/// The longest time that an attach of a disk waits for the lock, in seconds: a guest waits with it.
 pub const ATTACH_LOCK_LIMIT: Duration = Duration::from_secs(30);
 
 /// The longest time that all others wait for the lock, in seconds: a prune of a large store takes minutes.
@@ -55,16 +55,16 @@ pub struct LayoutLock {
     _file: File,
 }
 
-/// The permissions of what a layout has, which are those of its top directory: who may write there may lock it, and who
-/// may not read there reads nothing.
+/// The permissions of the parts of a layout, which are those of its top directory: a user that may write there may
+/// lock it, and a user that may not read there reads nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Modes {
     /// Directories of ours.
     pub(super) dir: Like,
-    /// The lock, leases and marks: for those who may write to the store, because a lock that everybody can open is one
-    /// that everybody can hold.
+    /// The lock, leases and marks: for users that may write to the store, because a lock that all users can open is one
+    /// that all users can hold.
     pub(super) file: Like,
-    /// The most that files may allow which are as open as the umask lets them be.
+    /// The most permissions of files that are as open as the umask lets them be.
     pub(super) most: u32,
 }
 
@@ -72,7 +72,7 @@ impl Modes {
     fn of(top: &fs::Metadata) -> Self {
         let mode = top.permissions().mode();
         let owner = Some((top.uid(), top.gid()));
-        // In a sticky directory each owns what it made.
+        // In a sticky directory each user owns the files that it made.
         let others = if mode & 0o1002 == 0o002 { 0o006 } else { 0 };
         let group = if mode & 0o020 == 0 { 0 } else { 0o060 };
         let dir = Like { mode: 0o700 | mode & 0o3077, owner };
@@ -89,10 +89,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Puts it in its place, as the file `name`.
+    /// Puts the content in its place, as the file `name`.
     ///
     /// # Errors
-    /// What renaming reports.
+    /// Errors of renaming.
     pub fn settle(mut self, name: &str) -> Result<()> {
         self.from
             .rename(&self.name, &self.top, name)
@@ -105,14 +105,14 @@ impl Prepared {
 impl Drop for Prepared {
     fn drop(&mut self) {
         if !self.is_settled {
-            // A full disk must not be made fuller by what is of no use to anybody.
+            // A full disk must not be made fuller by an unused file.
             let _ = self.from.remove_file(&self.name);
         }
     }
 }
 
 impl LayoutDir {
-    /// The layout at `root`, whether it is there or not.
+    /// The layout at `root`, which need not be there.
     #[must_use]
     pub fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
@@ -148,7 +148,7 @@ impl LayoutDir {
         fs::create_dir_all(&layout.root).map_err(made)?;
         for entry in fs::read_dir(&layout.root).map_err(made)? {
             let name = entry.map_err(made)?.file_name();
-            // All but the last may be there from a crash in the code below, or from a neighbour who is in it.
+            // All but the last may be there from a crash in the code below, or from another process that is in it.
             if ![LAYOUT_FILE, PRIVATE_DIR, "blobs", INDEX_FILE, "lost+found"]
                 .iter()
                 .any(|known| name == *known)
@@ -163,9 +163,9 @@ impl LayoutDir {
         }
         let _lock = layout.lock()?;
         layout.make_blobs_dir().map_err(made)?;
-        // What is published later is only as durable as the directories above it.
+        // A file that is published later is only as durable as the directories above it.
         sync_dir(&layout.root.join("blobs")).and_then(|()| sync_dir(&layout.root)).map_err(made)?;
-        // This one may be somebody else's, and not to be opened.
+        // This one may belong to another user, and not be open to us.
         let _ = layout.root.parent().map(sync_dir);
         if !layout.index_path().exists() {
             layout.replace(INDEX_FILE, &Index::empty().to_bytes()?)?;
@@ -183,7 +183,7 @@ impl LayoutDir {
     /// Reads the index.
     ///
     /// # Errors
-    /// About its path: where it cannot be read or is none.
+    /// An error about its path if it cannot be read or is no index.
     pub fn index(&self) -> Result<Index> {
         let path = self.index_path();
         let mut bytes = Vec::new();
@@ -219,7 +219,7 @@ impl LayoutDir {
     /// The bytes of a manifest, an index or a config, checked against their digest.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] where it is not what its name says,
+    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] if it does not match its name,
     /// [`ErrorKind::Unsupported`] where it is larger than such documents are.
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         let source = self.open_blob(digest)?;
@@ -234,31 +234,31 @@ impl LayoutDir {
         Ok(bytes)
     }
 
-    /// Says which store an error is about.
+    /// Names the store that an error is about.
     #[must_use]
     pub fn about(&self, error: Error) -> Error {
         error.about(format!("image store {}", self.root.display()))
     }
 
-    /// Says which blob an error is about.
+    /// Names the blob that an error is about.
     #[must_use]
     pub fn about_blob(&self, error: Error, digest: &Digest) -> Error {
         error.about(format!("blob {digest} of {}", self.root.display()))
     }
 
-    /// Where blobs lie.
+    /// The directory of blobs.
     #[must_use]
     pub fn blobs_dir(&self) -> PathBuf {
         self.root.join("blobs").join(SHA256)
     }
 
-    /// Where a blob lies.
+    /// The path of a blob.
     #[must_use]
     pub fn blob_path(&self, digest: &Digest) -> PathBuf {
         self.root.join(blob_name(digest))
     }
 
-    /// Where the index lies.
+    /// The path of the index.
     #[must_use]
     pub fn index_path(&self) -> PathBuf {
         self.root.join(INDEX_FILE)
@@ -276,14 +276,14 @@ impl LayoutDir {
     /// The options by which files are made that are as open as the umask and the layout's top let them be.
     ///
     /// # Errors
-    /// What looking at the layout's top reports.
+    /// Errors of looking at the layout's top.
     pub fn new_file_options(&self) -> io::Result<OpenOptions> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(self.modes()?.most);
         Ok(options)
     }
 
-    /// The directory `name` of those that mean nothing to other tools; none where it is not there.
+    /// The directory `name` of those that mean nothing to other tools; `None` if it is not there.
     pub(super) fn private_part(&self, name: &str) -> io::Result<Option<GuardedDir>> {
         let opened = GuardedDir::open(&self.root)
             .and_then(|top| open_named(&top, PRIVATE_DIR))
@@ -294,7 +294,7 @@ impl LayoutDir {
         }
     }
 
-    /// The directory of files that mean nothing to other tools, which is made where it is not there.
+    /// The directory of files that mean nothing to other tools, which is made if it is not there.
     pub(super) fn make_private(&self) -> io::Result<GuardedDir> {
         let top = GuardedDir::open(&self.root)?;
         let like = Modes::of(&top.handle().metadata()?).dir;
@@ -303,7 +303,7 @@ impl LayoutDir {
         Ok(made)
     }
 
-    /// The same for the directory `name` of these.
+    /// The directory `name` of these, which is made if it is not there.
     pub(super) fn make_private_part(&self, name: &str) -> io::Result<GuardedDir> {
         let like = self.modes()?.dir;
         let made = self.make_private()?.make_dir(name, like).map_err(|e| named(name, e))?;
@@ -311,16 +311,16 @@ impl LayoutDir {
         Ok(made)
     }
 
-    /// Makes the directory of blobs where it is not there.
+    /// Makes the directory of blobs if it is not there.
     ///
     /// # Errors
-    /// What making a directory reports.
+    /// Errors of making a directory.
     pub fn make_blobs_dir(&self) -> io::Result<()> {
         let mode = 0o700 | self.modes()?.dir.mode & 0o077;
         fs::DirBuilder::new().recursive(true).mode(mode).create(self.blobs_dir())
     }
 
-    /// Where writers keep what is not published yet.
+    /// The directory in which writers keep files that are not published yet.
     #[must_use]
     pub fn staging_dir(&self) -> PathBuf {
         self.private_dir().join(STAGING)
@@ -335,7 +335,7 @@ impl LayoutDir {
     /// Gives a staged and synced file its name as a blob, durably.
     ///
     /// # Errors
-    /// What renaming or syncing reports; the staged file is then gone.
+    /// Errors of renaming or syncing; the staged file is then gone.
     pub fn put_in_place(&self, staged: &Path, digest: &Digest) -> Result<()> {
         let dir = self.blobs_dir();
         self.make_blobs_dir()
@@ -359,7 +359,7 @@ impl LayoutDir {
     /// Waits for the lock, but not for longer than `limit`.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process holds it for longer, and what making or locking a file reports.
+    /// [`ErrorKind::Conflict`] where another process holds it for longer, and errors of making or locking a file.
     pub fn lock_within(&self, limit: Duration) -> Result<LayoutLock> {
         let failed = |e: io::Error| {
             let is_barred = is_barred(&e);
@@ -369,12 +369,12 @@ impl LayoutDir {
         let like = self.modes().map_err(failed)?.file;
         let dir = self.make_private().map_err(failed)?;
         let file = dir.open_or_create(LOCK, like).map_err(|e| failed(named(LOCK, e)))?;
-        // No more than that: what another user put there may be a file of ours from elsewhere.
+        // No more than that: another user may have put a file of ours from elsewhere there.
         tighten(&file, like.mode);
         Ok(LayoutLock { _file: lock_file(file, &dir.path().join(LOCK), limit)? })
     }
 
-    /// The lock, as [`Self::lock`] waits for it, for somebody who only looks; none where this user may not write there.
+    /// The lock, as [`Self::lock`] waits for it, for a caller that only reads; `None` if this user may not write there.
     ///
     /// # Errors
     /// As [`Self::lock`].
@@ -387,7 +387,7 @@ impl LayoutDir {
     /// Prepares new content of a file in the layout's top, durable beside it; under the lock.
     ///
     /// # Errors
-    /// What writing a file reports; nothing is then left.
+    /// Errors of writing a file; nothing is then left.
     pub fn prepare(&self, bytes: &[u8]) -> Result<Prepared> {
         let failed = |e| self.about(Error::io("cannot write", e));
         let top = GuardedDir::open(&self.root).map_err(failed)?;
@@ -403,13 +403,13 @@ impl LayoutDir {
     /// Replaces a file in the layout's top by new content, under the lock: a crash leaves the old or the new.
     ///
     /// # Errors
-    /// What writing, renaming or syncing reports.
+    /// Errors of writing, renaming or syncing.
     pub fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.prepare(bytes)?.settle(name)?;
         self.sync_root()
     }
 
-    /// Removes what a crash left of files that had no name of their own yet. Under the lock. Best effort: they take
+    /// Removes files that a crash left before they had a name of their own. Under the lock. Best effort: they take
     /// space, and mean nothing.
     pub fn remove_unnamed(&self, _lock: &LayoutLock) {
         let parts = [LEASES, UNTAGGED].map(|name| self.private_part(name).ok().flatten());
@@ -425,7 +425,7 @@ impl LayoutDir {
     /// Makes the names in the layout's top durable.
     ///
     /// # Errors
-    /// What syncing reports.
+    /// Errors of syncing.
     pub fn sync_root(&self) -> Result<()> {
         sync_dir(&self.root).map_err(|e| self.about(Error::io("cannot make its index durable", e)))
     }
@@ -434,13 +434,13 @@ impl LayoutDir {
 /// The mode of a new file.
 #[derive(Clone, Copy)]
 pub(super) enum Creation {
-    /// This one and this owner.
+    /// This mode and this owner.
     Like(Like),
-    /// This one, less what the umask takes.
+    /// This mode, less the bits that the umask takes.
     AtMost(u32),
 }
 
-/// Makes a file of a name that nobody guesses.
+/// Makes a file with a name that cannot be guessed.
 pub(super) fn temporary(dir: &GuardedDir, creation: Creation) -> io::Result<(String, File)> {
     let mut name = String::new();
     let make = |path: &Path| {
@@ -469,13 +469,13 @@ fn is_barred(error: &io::Error) -> bool {
 /// An error about one of the files that mean nothing to other tools.
 fn named(name: &str, error: io::Error) -> io::Error {
     match error.kind() {
-        // Only what a user put there has to be named.
+        // Only entries that a user put there have to be named.
         io::ErrorKind::InvalidInput => io::Error::new(error.kind(), format!("`{name}` in it {error}")),
         _ => error,
     }
 }
 
-/// Takes from a file of this user's what `allowed` has not. Best effort: another user's stays as it is.
+/// Removes the permissions that `allowed` lacks from a file of this user's. Best effort: another user's stays as it is.
 pub(super) fn tighten(file: &File, allowed: u32) {
     let Ok(found) = file.metadata() else { return };
     let mode = found.permissions().mode() & 0o7777;
@@ -484,7 +484,7 @@ pub(super) fn tighten(file: &File, allowed: u32) {
     }
 }
 
-/// Locks a file that another process may hold for `limit` at most; says so where that takes long.
+/// Locks a file that another process may hold for `limit` at most; reports it if that takes long.
 fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
     let failed = |e| Error::io("cannot lock it", e).about(path.display());
     match file.try_lock() {
@@ -492,8 +492,8 @@ fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
         Err(TryLockError::WouldBlock) => {}
         Err(TryLockError::Error(e)) => return Err(failed(e)),
     }
-    // The kernel serves those that wait in turn, and has no time limit for it: so a thread waits. Where that is given
-    // up, the thread gets the lock some day and gives it back at once, with the file.
+    // The kernel serves those that wait in turn, and has no time limit for it: so a thread waits. If that is given
+    // up, the thread gets the lock at some time and gives it back at once, with the file.
     let (sender, locked) = mpsc::channel();
     let wait = move || {
         let waited = file.lock().map(|()| file);
@@ -524,7 +524,7 @@ fn lock_file(file: File, path: &Path, limit: Duration) -> Result<File> {
 /// Makes the names in a directory durable.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn sync_dir(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

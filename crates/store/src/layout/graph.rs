@@ -34,7 +34,7 @@ pub fn collect_digests(value: &Value, found: &mut BTreeSet<Digest>, leading: &mu
     }
 }
 
-/// A document, where it is an image's manifest or an index of such, and no artifact that belongs to an image.
+/// A document, if it is an image's manifest or an index of such, and no artifact that belongs to an image.
 #[must_use]
 pub fn image_document(bytes: &[u8]) -> Option<Value> {
     let document: Value = serde_json::from_slice(bytes).ok()?;

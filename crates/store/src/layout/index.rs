@@ -1,4 +1,4 @@
-//! A store's `index.json`: the images and their tags, among whatever other tools keep there.
+//! A store's `index.json`: the images and their tags, among other entries that other tools keep there.
 //!
 //! It is kept as the JSON value that it is, not as a structure of known fields: entries and fields that we do
 //! not know must survive our changes. The same type reads the indexes of several platforms' images that are
@@ -16,11 +16,11 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 /// An entry, as far as we know it.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
-    /// What it points at; none for digests other than sha256, which are not ours to touch.
+    /// The target of the entry; `None` for digests other than sha256, which are not ours to touch.
     pub digest: Option<Digest>,
-    /// What it says that this is.
+    /// The media type that the entry claims for the target.
     pub media_type: Option<&'a str>,
-    /// Its tag, where it has one.
+    /// Its tag, if it has one.
     pub tag: Option<&'a str>,
     value: &'a Value,
 }
@@ -49,7 +49,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// An index, with all that it holds.
+/// An index, with all its content.
 #[derive(Clone, Debug)]
 pub struct Index {
     /// All fields but the entries.
@@ -67,7 +67,7 @@ impl Index {
         Self { fields, manifests: Some(Vec::new()) }
     }
 
-    /// Any JSON object passes, so that a document can be asked whether it [is an index](Self::is_index).
+    /// Parses a document. Any JSON object passes, so that [`is_index`](Self::is_index) can tell if it is an index.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Corrupt`] where it is no object or its `manifests` are not a list.
@@ -84,7 +84,7 @@ impl Index {
         }
     }
 
-    /// Whether a document is an index at all, and not a manifest.
+    /// `true` if a document is an index at all, and not a manifest.
     #[must_use]
     pub fn is_index(&self) -> bool {
         match self.media_type() {
@@ -93,7 +93,7 @@ impl Index {
         }
     }
 
-    /// What a document says that it is.
+    /// The media type that a document claims.
     #[must_use]
     pub fn media_type(&self) -> Option<&str> {
         self.fields.get("mediaType").and_then(Value::as_str)
@@ -102,7 +102,7 @@ impl Index {
     /// The document.
     ///
     /// # Errors
-    /// None that is known.
+    /// No known ones.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut fields = self.fields.clone();
         fields.insert("manifests".to_owned(), json!(self.manifests.as_deref().unwrap_or_default()));
@@ -114,7 +114,7 @@ impl Index {
         self.manifests.iter().flatten().map(Entry::new)
     }
 
-    /// The entry of a tag; of several, the one for our platform, otherwise the first.
+    /// The entry of a tag; among several, the one for our platform, otherwise the first.
     #[must_use]
     pub fn find(&self, tag: &Tag) -> Option<Entry<'_>> {
         let mut tagged = self.entries().filter(|entry| entry.tag == Some(tag.as_str())).peekable();
@@ -132,7 +132,7 @@ impl Index {
         self.entries().find(Entry::is_for_this_platform).or(only)
     }
 
-    /// Points `tag` at a manifest, in the place of what it pointed at before.
+    /// Points `tag` at a manifest, in the place of its earlier target.
     pub fn set(&mut self, tag: &Tag, media_type: &str, digest: &Digest, size: u64) {
         let entry = json!({
             "mediaType": media_type, "digest": digest.to_string(), "size": size,
@@ -146,7 +146,7 @@ impl Index {
         manifests.insert(place.unwrap_or(manifests.len()), entry);
     }
 
-    /// Lists a manifest without a tag, unless it is listed already: whatever the index leads to is kept.
+    /// Lists a manifest without a tag, unless it is listed already: everything that the index leads to is kept.
     pub fn keep(&mut self, media_type: &str, digest: &Digest, size: u64) {
         if self.entries().all(|entry| entry.digest != Some(*digest)) {
             let entry = json!({"mediaType": media_type, "digest": digest.to_string(), "size": size});
@@ -165,7 +165,7 @@ impl Index {
         tags
     }
 
-    /// Takes entries out; whether there were any.
+    /// Takes entries out; returns `true` if there were any.
     pub fn remove(&mut self, selector: &Selector) -> bool {
         let manifests = self.manifests.get_or_insert_default();
         let before = manifests.len();

@@ -1,7 +1,8 @@
-//! Leases: which images of a store disks need, although no tag may name them any more.
+//! Leases: the images of a store that disks need, although no tag may name them any more.
 //!
-//! A disk reads its image as long as it is attached, and a writable directory needs the image that it lies on as long
-//! as it exists. Each of them leaves a lease in the store, and whoever deletes blobs keeps what a lease names:
+//! A disk reads its image as long as it is attached, and a writable directory needs its base image as long
+//! as it exists. Each of them leaves a lease in the store, and a process that deletes blobs keeps those that a
+//! lease names:
 //!
 //! ```text
 //! <store>/.headstart/leases/<id>     a lease: JSON, as [`Lease`] describes it
@@ -10,25 +11,25 @@
 //! A lease lists all blobs of its image, so that they are kept even where the manifest is gone. Leases are written and
 //! judged under the layout's lock: a prune sees the lease of an attach, or the attach finds the image gone.
 //!
-//! # Which leases count
+//! # Leases that count
 //!
 //! | lease of | counts as long as | is known to be over |
 //! |---|---|---|
 //! | an attach | its process holds a lock on the file, or the record of its disk names the image | on its own host |
-//! | a writable directory | the directory is there and lies on that image | on its own host |
+//! | a writable directory | the directory is there and has that image as its base | on its own host |
 //!
 //! "Its own host" is the running kernel whose boot id the lease has; where the store is on a file system that only one
-//! host can have mounted, also an earlier boot of the machine with the same id and name. Of every other lease nobody
-//! here can tell, and it counts until an operator releases it ([`Standing::Foreign`]). So does the lease of a directory
-//! that is not to be seen because its file system is not mounted, or because it is in a container: where another
-//! directory is `/`, nobody can tell from here that a directory, or the record of a disk, is gone.
+//! host can have mounted, also an earlier boot of the machine with the same id and name. Every other lease
+//! cannot be judged here, and counts until an operator releases it ([`Standing::Foreign`]). So does the lease of a
+//! directory that is not to be seen because its file system is not mounted, or because it is in a container: where
+//! another directory is `/`, this process cannot tell that a directory, or the record of a disk, is gone.
 //!
-//! What stands among the leases and is none that can be read (a directory, a symbolic link, a pipe, too long a file)
-//! is a *damaged* lease: nobody knows what it holds, so it counts as one of everything until an operator releases it.
-//! A lease also counts where it names a record or a directory that cannot be what it is said to be: whoever may write
+//! An entry among the leases that cannot be read as one (a directory, a symbolic link, a pipe, too long a file)
+//! is a *damaged* lease: its content is unknown, so it counts as a lease of every image until an operator releases it.
+//! A lease also counts if it names a record or a directory that cannot be right: a user that may write
 //! a lease may write any path into it.
 //!
-//! Version 0.1.0 neither writes leases nor heeds them.
+//! Version 0.1.0 neither writes nor reads leases.
 
 use super::directory::{Creation, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
@@ -50,7 +51,7 @@ const VERSION: u32 = 1;
 /// Most bytes that a lease has: an image of 256 layers takes 45 kB.
 pub const LEASE_MAX: u64 = 1 << 20;
 
-/// The beginning of the names of leases of processes that are not to be started again.
+/// The beginning of the names of leases of processes that are not to be restarted.
 pub const ATTACH: &str = "attach-";
 
 /// The directory of leases.
@@ -80,13 +81,13 @@ pub struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Holder {
-    /// A process that serves a disk of it.
+    /// A process that serves a disk of the image.
     Attach {
-        /// A file that exists as long as the disk is to be started again after its process died.
+        /// A file that exists as long as the disk is to be restarted after its process died.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         record: Option<PathBuf>,
     },
-    /// A writable directory that lies on it.
+    /// A writable directory whose base is the image.
     Writable {
         /// Its path, absolute and without symbolic links.
         dir: PathBuf,
@@ -102,7 +103,7 @@ pub enum Holder {
 pub struct HostId {
     /// Its name.
     pub name: String,
-    /// A hash of its machine id; none where it has none.
+    /// A hash of its machine id; `None` if the host has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
     /// The boot id of its kernel.
@@ -110,7 +111,7 @@ pub struct HostId {
     /// The directory that its processes see as `/`; none in a lease of a version that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub root: Option<Root>,
-    /// The number of the namespace of its processes' numbers, which mean something else in another one; none in a lease
+    /// The number of its process id namespace: process ids mean something else in another one; `None` in a lease
     /// of a version that did not note it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pids: Option<u64>,
@@ -138,7 +139,7 @@ impl HostId {
     /// This host.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read.
+    /// An error if `/proc` cannot be read.
     pub fn here() -> Result<Self> {
         let proc = |path: &str| {
             let failed = |e| Error::io("cannot read", e).about(path).remedy("mount /proc");
@@ -157,7 +158,7 @@ impl HostId {
         })
     }
 
-    /// `true` if the number of a process means the same to `other`, which is the same run of the same kernel.
+    /// `true` if a process id means the same to `other`, which is the same run of the same kernel.
     pub(crate) fn numbers_processes_as(&self, other: &Self) -> bool {
         self.boot == other.boot && self.pids.is_some() && self.pids == other.pids
     }
@@ -198,9 +199,9 @@ pub struct Seen {
 pub enum RecordSeen {
     /// The record of a disk that has the image.
     Holds,
-    /// Nothing.
+    /// No record.
     IsGone,
-    /// Something else, which says nothing about the disk.
+    /// Another file, which says nothing about the disk.
     Unknown,
 }
 
@@ -209,9 +210,9 @@ pub enum RecordSeen {
 pub enum DirectorySeen {
     /// The disk that the lease names, on the image that it names.
     Holds,
-    /// Nothing, or another disk, or the same on another image.
+    /// No disk, or another one, or the same on another image.
     IsGone,
-    /// It cannot be told: its file system is not mounted, or it cannot be read.
+    /// Unknown: its file system is not mounted, or it cannot be read.
     Unknown,
 }
 
@@ -222,7 +223,7 @@ pub enum Standing {
     Held,
     /// Its holder is gone: the lease is over.
     Over,
-    /// It cannot be told from this host. It counts.
+    /// Unknown on this host; the lease counts.
     Foreign,
 }
 
@@ -233,7 +234,7 @@ impl Lease {
         Self { version: VERSION, holder, image, blobs, reference, host, pid: std::process::id() }
     }
 
-    /// The force of the lease, by what is `seen` on the host `here`.
+    /// The force of the lease, by the facts `seen` on the host `here`.
     #[must_use]
     pub fn standing(&self, here: &HostId, seen: &Seen) -> Standing {
         if seen.is_locked {
@@ -242,7 +243,7 @@ impl Lease {
         if !self.host.is_same(here, seen.is_on_local_filesystem) {
             return Standing::Foreign;
         }
-        // What is not there may be there in the container that wrote this.
+        // A path that is missing here may exist in the container that wrote this.
         let sees_all = here.sees_what_is_seen_by(&self.host);
         match &self.holder {
             Holder::Attach { record: None } => Standing::Over,
@@ -265,7 +266,7 @@ impl Lease {
     pub fn process_is_gone(&self) -> bool {
         let is_here = HostId::here().is_ok_and(|here| here.numbers_processes_as(&self.host));
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| is_here);
-        // Unlike /proc, this knows processes of other users also where these are hidden.
+        // Unlike /proc, this knows processes of other users even if these are hidden.
         pid.is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH))
     }
 
@@ -297,7 +298,7 @@ impl Lease {
     }
 }
 
-/// The holder, for people.
+/// The holder, as a text for people.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Other hosts write leases, and this goes to terminals.
@@ -349,7 +350,7 @@ pub struct JudgedLease {
     pub standing: Standing,
 }
 
-/// The remedy where the lease `id` of `store` cannot be read or understood: it counts, so nothing is deleted.
+/// The remedy if the lease `id` of `store` cannot be read or understood: it counts, so nothing is deleted.
 #[must_use]
 pub fn undecided(error: &Error, store: &str, id: &str) -> String {
     if error.kind() == ErrorKind::Denied {
@@ -374,7 +375,7 @@ pub struct HeldLease {
 }
 
 impl HeldLease {
-    /// Ends the lease, also where the disk's record is still there: the disk is not started again.
+    /// Ends the lease, even if the disk's record is still there: the disk is not restarted.
     pub fn release(mut self) {
         self.record = None;
     }
@@ -396,11 +397,11 @@ impl LayoutDir {
         self.private_dir().join(LEASES)
     }
 
-    /// Writes the lease of an attach, which holds as long as what is returned. It need not survive a power cut, as no
-    /// process does, unless the disk is to be started again: [`FoundLease::is_torn`].
+    /// Writes the lease of an attach, which holds as long as the returned value. It need not survive a power cut, as no
+    /// process does, unless the disk is to be restarted: [`FoundLease::is_torn`].
     ///
     /// # Errors
-    /// What writing or locking a file reports.
+    /// Errors of writing or locking a file.
     pub fn hold(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<HeldLease> {
         let record = match &lease.holder {
             Holder::Attach { record } => record.clone(),
@@ -413,11 +414,11 @@ impl LayoutDir {
     /// Writes the lease of a writable directory, durably, unless it is there already.
     ///
     /// # Errors
-    /// What writing a file reports.
+    /// Errors of writing a file.
     pub fn keep_lease(&self, _lock: &LayoutLock, id: &str, lease: &Lease) -> Result<()> {
         let dir = self.private_part(LEASES).ok().flatten();
         let there = dir.and_then(|dir| read_lease(&dir.open_file(id, Access::Read).ok()?).ok()?.ok());
-        // Which process wrote it does not matter.
+        // The process that wrote it does not matter.
         if there.is_some_and(|there| Lease { pid: lease.pid, ..there } == *lease) {
             return Ok(());
         }
@@ -427,12 +428,12 @@ impl LayoutDir {
     /// Takes a lease out. It may be gone already.
     ///
     /// # Errors
-    /// What deleting a file reports.
+    /// Errors of deleting a file.
     pub fn remove_lease(&self, id: &str) -> Result<()> {
         let failed = |e| Error::io("cannot remove a lease", e).about(self.leases_dir().join(id).display());
         let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(()) };
         match dir.remove_file(id) {
-            // No lease, but in the way of one.
+            // Not a lease, but in the way of one.
             Err(e) if e.kind() == io::ErrorKind::IsADirectory => dir.remove_dir(id).map_err(|e| {
                 failed(e).remedy(
                     "look at what is in it, and delete it: no release of headstart makes directories there",
@@ -446,7 +447,7 @@ impl LayoutDir {
     /// All leases, by their ids.
     ///
     /// # Errors
-    /// What reading the directory or a lease reports.
+    /// Errors of reading the directory or a lease.
     pub fn leases(&self) -> Result<Vec<FoundLease>> {
         let failed = |e| Error::io("cannot read the leases", e).about(self.leases_dir().display());
         let Some(dir) = self.private_part(LEASES).map_err(failed)? else { return Ok(Vec::new()) };
@@ -483,8 +484,8 @@ impl LayoutDir {
     }
 }
 
-/// Reads a lease, or finds out why it cannot be read; none where it has just gone. What can be read is closed to those
-/// who are not `allowed`.
+/// Reads a lease, or finds out why it cannot be read; `None` if it has just gone. A readable lease is closed to users
+/// beyond `allowed`.
 fn found_lease(dir: &GuardedDir, id: String, allowed: u32) -> Option<FoundLease> {
     let about = |e: Error| e.about(format!("lease {}", id.escape_debug()));
     let look = || -> io::Result<_> {
@@ -519,7 +520,7 @@ fn unreadable(error: io::Error) -> Error {
     }
 }
 
-/// Reads the lease in a file; the inner error is that of what is no lease.
+/// Reads the lease in a file; the inner error is that of a file that is no lease.
 fn read_lease(file: &File) -> io::Result<Result<Lease>> {
     let mut bytes = Vec::new();
     file.take(LEASE_MAX + 1).read_to_end(&mut bytes)?;
@@ -665,14 +666,14 @@ mod tests {
         assert_eq!(keep(&Lease { pid: 1, ..of.clone() }).written, first.written);
         let other = Lease { image: Digest::of(b"other"), ..of };
         assert_eq!(keep(&other).lease.unwrap().image, Digest::of(b"other"));
-        // What nobody understands is found, and said.
+        // Leases that cannot be understood are found, and reported.
         fs::write(layout.leases_dir().join("w"), "{\"version\": 2}").unwrap();
         fs::write(layout.leases_dir().join("z"), "{").unwrap();
         let found = layout.leases().unwrap();
         let kinds: Vec<_> = found.iter().map(|found| found.lease.as_ref().unwrap_err().kind()).collect();
         assert_eq!(kinds, [ErrorKind::Unsupported, ErrorKind::Corrupt]);
         assert!(found.iter().all(|found| !found.is_torn()));
-        // But one of a process that a power cut ended.
+        // Except for one of a process that a power cut ended.
         fs::write(layout.leases_dir().join("attach-1"), "").unwrap();
         assert!(layout.leases().unwrap()[0].is_torn());
         layout.remove_lease("attach-1").unwrap();
@@ -685,7 +686,7 @@ mod tests {
     fn only_a_process_that_the_kernel_does_not_know_is_gone() {
         let gone = |pid, host: HostId| Lease { pid, ..lease(writable(), host) }.process_is_gone();
         let here = || HostId::here().unwrap();
-        // The first one belongs to root, whoever runs this.
+        // The first process belongs to root, whatever user runs this.
         assert!(!gone(std::process::id(), here()) && !gone(1, here()));
         // No kernel gives out a number as large as this.
         assert!(gone(1 << 30, here()));

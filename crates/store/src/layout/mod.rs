@@ -1,7 +1,7 @@
-//! The OCI image layout: what a directory, a web server and an object store hold alike.
+//! The OCI image layout, which directories, web servers and object stores share.
 //!
 //! ```text
-//! oci-layout               says that this is an OCI image layout
+//! oci-layout               marks an OCI image layout
 //! index.json               the images: manifests with their tags
 //! blobs/sha256/<hex>       blobs by digest: manifests, configs, layers, hash trees
 //! ```
@@ -40,7 +40,7 @@ use std::future::Future;
 
 use crate::reference::{Selector, Tag};
 
-/// The file that says that a directory is a layout.
+/// The file that marks a directory as a layout.
 pub const LAYOUT_FILE: &str = "oci-layout";
 /// Its content.
 pub const LAYOUT: &str = r#"{"imageLayoutVersion":"1.0.0"}"#;
@@ -49,10 +49,10 @@ pub const INDEX_FILE: &str = "index.json";
 /// Largest index that is read: some hundred thousand entries.
 pub const MAX_INDEX_SIZE: u64 = 64 << 20;
 
-/// Indexes within indexes that are followed before we believe in a loop.
+/// Indexes within indexes that are followed before a loop is assumed.
 pub const MAX_DEPTH: usize = 4;
 
-/// Where a blob lies, below the layout's top.
+/// The path of a blob, below the layout's top.
 #[must_use]
 pub fn blob_name(digest: &Digest) -> String {
     format!("blobs/sha256/{}", digest.hex())
@@ -74,30 +74,30 @@ pub fn check_layout(text: &[u8]) -> Result<()> {
     }
 }
 
-/// The tag under which the artifacts of a manifest are listed where a store knows no referrers.
+/// The tag under which the artifacts of a manifest are listed in a store that knows no referrers.
 #[must_use]
 pub fn referrers_tag(subject: &Digest) -> String {
     format!("sha256-{}", subject.hex())
 }
 
-/// Whether a tag is one of [`referrers_tag`] and names no image.
+/// `true` if a tag is one of [`referrers_tag`] and names no image.
 #[must_use]
 pub fn is_referrers_tag(tag: &str) -> bool {
     referrers_subject(tag).is_some()
 }
 
-/// The same as a tag.
+/// The same tag, parsed.
 pub(crate) fn referrers_of(subject: &Digest) -> Result<Tag> {
     referrers_tag(subject).parse()
 }
 
-/// The manifest whose artifacts are listed under a tag, where it is one of [`referrers_tag`].
+/// The manifest whose artifacts are listed under a tag, if it is one of [`referrers_tag`].
 #[must_use]
 pub fn referrers_subject(tag: &str) -> Option<Digest> {
     tag.strip_prefix("sha256-").and_then(Digest::from_hex)
 }
 
-/// The digest of the list of a manifest's artifacts, where the index has one.
+/// The digest of the list of a manifest's artifacts, if the index has one.
 pub(crate) fn referrers_list(index: &Index, subject: &Digest) -> Result<Option<Digest>> {
     let entry = index.find(&referrers_of(subject)?);
     entry
@@ -128,11 +128,11 @@ pub(crate) fn check_document(digest: &Digest, bytes: &[u8]) -> Result<()> {
     Err(Error::corrupt("does not match its digest").remedy("copy or import it again"))
 }
 
-/// The manifest of the image that a document is or leads to: of an index of several platforms, the one for Linux on
+/// The manifest of the image that a document is or leads to: for an index of several platforms, the one for Linux on
 /// amd64. `fetch` gets a document by its digest, checked.
 ///
 /// # Errors
-/// What `fetch` reports; [`ErrorKind::Unsupported`] where there is no image for this platform.
+/// Errors of `fetch`; [`ErrorKind::Unsupported`] where there is no image for this platform.
 pub(crate) async fn follow<F, Fut>(mut digest: Digest, mut bytes: Bytes, fetch: F) -> Result<(Digest, Bytes)>
 where
     F: Fn(Digest) -> Fut,
@@ -164,7 +164,7 @@ pub(crate) fn named_blobs(manifest: &[u8]) -> Result<Vec<Digest>> {
     value.get("config").into_iter().chain(layers).map(digest).collect()
 }
 
-/// A selector as it stands in messages about a layout.
+/// A selector as messages about a layout show it.
 pub(crate) fn name(location: &str, selector: &Selector) -> String {
     format!("image {location}{selector}")
 }

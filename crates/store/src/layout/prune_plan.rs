@@ -1,20 +1,22 @@
-//! [`PrunePlan`]: the decision of a prune, for directories and object stores alike: which blobs stay, and why.
+//! [`PrunePlan`]: the decision of a prune, for directories and object stores alike: the blobs that stay, with the
+//! reasons.
 //!
 //! The plan reads nothing itself. It asks for documents ([`PrunePlan::wanted`]), gets them ([`PrunePlan::give`]), and
 //! asks on until it can decide:
 //!
 //! ```text
-//! 1. named       what the index leads to; lists of artifacts only where their subjects were met
+//! 1. named       all that the index leads to; lists of artifacts only if their subjects were met
 //! 2. candidates  small blobs that nothing named leads to: images without a name, or no images
-//! 3. kept        what leases name, and images that lost their last name not long ago
+//! 3. kept        images that leases name, and images that lost their last name not long ago
 //! ```
 //!
-//! To be on the safe side with documents of later versions and other tools, *every* digest that stands anywhere in a
+//! To be on the safe side with documents of later versions and other tools, *every* digest anywhere in a
 //! document that is kept counts ([`collect_digests`]). A document that the index names has to be there, because it
-//! might lead to anything; one that another document names may be missing, since other tools copy a single platform's.
+//! might lead to anything; one that another document names may be missing, because other tools copy a single
+//! platform's.
 //!
 //! An image that another one was optimized from is named by that one's manifest. As an image without a name it is kept
-//! for a while like any other; later only its manifest stays, because that is what was named.
+//! for a while like any other; later only its manifest stays, because only that was named.
 
 use super::{
     Index, Lease, MAX_DEPTH, Mark, collect_digests, image_document, leads_further, referrers_subject,
@@ -27,7 +29,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-/// The annotation of a manifest with the digest of the manifest of the image that this one is, laid out anew.
+/// The annotation of a manifest with the digest of the manifest of the image of which this one is a new layout.
 const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
 
 /// The bounds of a prune.
@@ -39,7 +41,7 @@ pub struct PruneRules {
     pub older_than: Duration,
     /// The age that a blob has to have to be deleted.
     pub least_age: Duration,
-    /// `true` if nothing is deleted, because blobs are being written whose image is to come.
+    /// `true` if nothing is deleted, because blobs are being written before their image.
     pub keeps_all: bool,
     /// `true` if leases keep nothing.
     pub ignores_leases: bool,
@@ -81,7 +83,7 @@ pub struct UntaggedImage {
     /// The moment from which on it is known to have none.
     #[serde(skip)]
     pub since: SystemTime,
-    /// The moment from which on a prune deletes it, unless it is held; none where that is too far away to be told.
+    /// The moment from which on a prune deletes it, unless it is held; `None` if that is too far away to be expressed.
     #[serde(skip)]
     pub until: Option<SystemTime>,
     /// The names of its holders.
@@ -103,7 +105,7 @@ pub struct PruneDecision {
     pub images: Vec<UntaggedImage>,
     /// The images without a name that are kept.
     pub untagged: Vec<UntaggedImage>,
-    /// The lists of artifacts whose subjects are gone, which are to be taken out of the index.
+    /// The lists of artifacts whose subjects are gone, and which are to be taken out of the index.
     pub orphans: Vec<Tag>,
 }
 
@@ -112,18 +114,18 @@ pub struct PruneDecision {
 pub struct Wanted {
     /// Its digest.
     pub digest: Digest,
-    /// The importance of its being there.
+    /// The requirement on its presence.
     pub need: Need,
 }
 
-/// The importance of a document's being there and readable.
+/// The requirement on a document's presence and readability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// It has to be there.
+    /// The document has to be there.
     Required,
-    /// It may be missing, but not be damaged.
+    /// The document may be missing, but not damaged.
     MayBeMissing,
-    /// It may be anything: what cannot be read is no image.
+    /// The document may be anything: one that cannot be read is no image.
     MayBeAnything,
 }
 
@@ -172,7 +174,7 @@ impl Walk {
     /// Follows the document that was asked for.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is no JSON, or one more index of indexes.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is no JSON, or an index that is nested too deeply.
     pub fn give(&mut self, digest: Digest, bytes: &[u8]) -> Result<()> {
         let document: Value =
             serde_json::from_slice(bytes).map_err(|e| Error::corrupt("is not JSON").caused_by(e))?;
@@ -245,7 +247,7 @@ impl PrunePlan {
         Self { rules, blobs, leases, ended, marks, walk, lists, candidates, images, phase: Phase::Named }
     }
 
-    /// The next document to be read, which [`PrunePlan::give`] takes; none where everything is decided.
+    /// The next document to be read, which [`PrunePlan::give`] takes; `None` once everything is decided.
     pub fn wanted(&mut self) -> Option<Wanted> {
         loop {
             if let Some(wanted) = self.walk.wanted() {
@@ -271,7 +273,7 @@ impl PrunePlan {
         }
     }
 
-    /// Takes the document that was asked for; nothing where it is missing, or damaged and may be.
+    /// Takes the document that was asked for; `bytes` is `None` if it is missing, or damaged where it may be.
     ///
     /// # Errors
     /// As [`Walk::give`].
@@ -280,14 +282,14 @@ impl PrunePlan {
         if wanted.need != Need::MayBeAnything {
             return self.walk.give(wanted.digest, bytes);
         }
-        // What is no such document is no image.
+        // Any other document is no image.
         if let Some(document) = image_document(bytes) {
             self.note_image(wanted.digest, &document);
         }
         Ok(())
     }
 
-    /// Begins at the lists whose subjects were met; `false` where there is none. Artifacts may have artifacts.
+    /// Begins at the lists whose subjects were met; `false` if there is none. Artifacts may have artifacts.
     fn follow_lists(&mut self) -> bool {
         let lists = std::mem::take(&mut self.lists);
         let (alive, waiting): (Vec<_>, Vec<_>) =
@@ -301,8 +303,8 @@ impl PrunePlan {
         !alive.is_empty()
     }
 
-    /// The blobs that may be images without a name: those that nothing leads to, and those that are only named as what
-    /// another was optimized from.
+    /// The blobs that may be images without a name: those that nothing leads to, and those that are only named as
+    /// the image that another one was optimized from.
     fn find_candidates(&self) -> Vec<Digest> {
         let Walk { found, read, optimized, .. } = &self.walk;
         let may_be = |digest: &Digest| {
@@ -317,7 +319,7 @@ impl PrunePlan {
 
     fn note_image(&mut self, digest: Digest, document: &Value) {
         let PruneRules { now, older_than, .. } = self.rules;
-        // Other tools took its name away, or a writer died before it gave it one: it is noticed now.
+        // Other tools took its name away, or a writer died before naming it: it is noticed now.
         let Mark { tags, since } =
             self.marks.remove(&digest).unwrap_or(Mark { tags: Vec::new(), since: now });
         let since = if self.ended.contains(&digest) { since.max(now) } else { since };
@@ -328,7 +330,7 @@ impl PrunePlan {
         self.images.push(UntaggedImage { digest, tags, since, until, holders, optimized: Vec::new() });
     }
 
-    /// Begins at what leases name, and at images whose time has not come.
+    /// Begins at images that leases name, and at images whose time has not come.
     fn keep_held(&mut self) {
         let PruneRules { now, older_than, ignores_leases, .. } = self.rules;
         for lease in self.leases.iter().filter(|_| !ignores_leases) {
@@ -354,7 +356,7 @@ impl PrunePlan {
         let (young, mut deleted): (Vec<_>, Vec<_>) =
             unneeded.into_iter().partition(|blob| !rules.least_age.is_zero() && is_young(blob));
         let goes: BTreeSet<_> = deleted.iter().map(|blob| blob.digest).collect();
-        // Only now all that is kept is known.
+        // Only now is the whole set of kept blobs known.
         let optimized = |digest: &Digest| -> Vec<Digest> {
             walk.optimized.get(digest).into_iter().flatten().copied().collect()
         };
@@ -390,7 +392,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + 1000 * DAY
     }
 
-    /// A document of a store, as it is made up.
+    /// A generated document of a store.
     #[derive(Clone, Debug)]
     struct Made {
         /// 0: an image; 1: one that was optimized; 2: an index of platforms; 3: an artifact, with its subject's list.
@@ -399,13 +401,13 @@ mod tests {
         other: usize,
         /// Its layer, which others may have, too.
         layer: u8,
-        /// Days since it was written, and since it lost its name, where that is known.
+        /// Days since it was written, and since it lost its name, if that is known.
         age: u64,
         mark: Option<u64>,
         is_tagged: bool,
         is_leased: bool,
         has_ended: bool,
-        /// Nothing may lead to it and be whole.
+        /// `true` if it is missing: no whole image may lead to it.
         is_gone: bool,
     }
 
@@ -419,7 +421,7 @@ mod tests {
             })
     }
 
-    /// A document as the model has it.
+    /// A document in the model.
     struct Document {
         digest: Digest,
         bytes: Vec<u8>,
@@ -543,7 +545,7 @@ mod tests {
             Document { digest: config, bytes, mentioned, leading, is_image, optimized_from }
         }
 
-        /// Everything that can be reached from `roots`, added to what was.
+        /// Everything that can be reached from `roots`, added to the earlier results.
         fn close(&self, roots: &[Digest], found: &mut BTreeSet<Digest>, read: &mut BTreeSet<Digest>) {
             found.extend(roots);
             for root in roots {
@@ -597,7 +599,7 @@ mod tests {
             (nameless, old.map(|blob| blob.digest).filter(|digest| !found.contains(digest)).collect())
         }
 
-        /// None where documents lead too far.
+        /// The decision of the plan; `None` if documents lead too far.
         fn plan(&self, rules: PruneRules) -> Option<PruneDecision> {
             let (index, blobs) = (self.index.as_ref().unwrap(), self.blobs.values().copied().collect());
             let (leases, ended, marks) = (self.leases.clone(), self.ended.clone(), self.marks.clone());
@@ -646,7 +648,7 @@ mod tests {
             // Manifests go first.
             let first = decision.deleted.iter().take(decision.images.len()).map(|blob| blob.digest);
             prop_assert_eq!(first.collect::<BTreeSet<_>>(), images(&decision.images));
-            // Also of an image that is deleted all the same, its holders are told.
+            // The holders are reported even for an image that is deleted anyway.
             for image in decision.untagged.iter().chain(&decision.images) {
                 let is_held = world.leases.iter().any(|lease| lease.image == image.digest);
                 prop_assert!(!is_held || !image.holders.is_empty());

@@ -1,10 +1,10 @@
-//! Staging directories: what one writer of a layout directory has not published yet.
+//! Staging directories: the unpublished files of one writer of a layout directory.
 //!
 //! Each holds a `lease`, a file that its writer holds a lock on while it lives. The kernel drops the lock when the
-//! writer dies: then the directory is stale, and whoever comes next removes it.
+//! writer dies: then the directory is stale, and the next writer removes it.
 //!
 //! Most writers publish all of an image at once. One that copies from another store publishes blob by blob, so that a
-//! copy that breaks off can be taken up again; it says so by a file named `early` beside its lease. While one
+//! copy that breaks off can be taken up again; it announces that by a file named `early` beside its lease. While one
 //! such writer lives, blobs that no image refers to may be of an image that is about to come.
 
 use super::LayoutDir;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 /// The file that a directory's owner holds a lock on.
 const LEASE: &str = "lease";
 
-/// The file that says that its owner publishes blobs before their image.
+/// The file by which its owner announces that it publishes blobs before their image.
 const EARLY: &str = "early";
 
 /// A staging directory of a living writer: gone when dropped.
@@ -30,7 +30,7 @@ pub struct StagingDir {
     _lease: File,
 }
 
-/// What is done with the directories of dead writers.
+/// The treatment of dead writers' directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StalePolicy {
     /// Deleted.
@@ -39,30 +39,30 @@ pub enum StalePolicy {
     Count,
 }
 
-/// What [`remove_stale`] found.
+/// The findings of [`remove_stale`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Living {
     /// Directories of dead writers.
     pub stale: u64,
     /// Their bytes.
     pub stale_bytes: u64,
-    /// Whether a living writer publishes blobs before their image.
+    /// `true` if a living writer publishes blobs before their image.
     pub publishes_early: bool,
 }
 
 impl StagingDir {
-    /// Makes one. `early` says that its owner publishes blobs before their image.
+    /// Makes a staging directory. `early` is `true` if its owner publishes blobs before their image.
     ///
     /// # Errors
-    /// What making a directory in the layout reports.
+    /// Errors of making a directory in the layout.
     pub fn new(layout: &LayoutDir, early: bool) -> Result<Self> {
         // The lock keeps others from seeing the directory before its lease is held.
         let _lock = layout.lock()?;
         let parent = layout.staging_dir();
         let failed = |e| Error::io("cannot write", e).about(parent.display());
         layout.make_private_part(STAGING).map_err(failed)?;
-        // What the dead left takes the space that is about to be needed. Where it cannot be removed (another
-        // user's, say) that is for prune to tell.
+        // Files of dead writers take space that is about to be needed. If they cannot be removed (another user's,
+        // say), prune reports that.
         let _ = remove_stale(layout, StalePolicy::Delete);
         let temp = TempDir::with_prefix_in("", &parent).map_err(failed)?;
         // For its owner alone, as the directory.
@@ -75,24 +75,25 @@ impl StagingDir {
         Ok(Self { temp, _lease: lease })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.temp.path()
     }
 }
 
-/// Deletes, or counts, what dead writers left. Under the layout's lock, under which living ones take their leases.
+/// Deletes, or counts, the files that dead writers left. Under the layout's lock, under which living ones take
+/// their leases.
 ///
 /// # Errors
-/// What reading or deleting reports.
+/// Errors of reading or deleting.
 pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
     let about = || layout.staging_dir();
     let failed = |e| Error::io("cannot remove what a dead writer left", e).about(about().display());
     let mut living = Living::default();
     let Some(staging) = layout.private_part(STAGING).map_err(failed)? else { return Ok(living) };
     for name in staging.names().map_err(failed)? {
-        // What is no directory is no writer's.
+        // An entry that is no directory belongs to no writer.
         let opened = match staging.open_dir(&name) {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => continue,
             opened => opened.map_err(failed)?,
@@ -111,7 +112,7 @@ pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
             Some(Err(TryLockError::Error(e))) => return Err(failed(e)),
             Some(Ok(())) | None => {}
         }
-        // In the directory that was looked at, whatever has its name by now.
+        // In the directory that was examined, whatever has its name by now.
         let path = staging.anchored(&name).map_err(failed)?;
         living.stale += 1;
         living.stale_bytes += size_of_files(&path);
@@ -125,7 +126,7 @@ pub fn remove_stale(layout: &LayoutDir, policy: StalePolicy) -> Result<Living> {
     Ok(living)
 }
 
-/// For reports only: what cannot be read counts as nothing.
+/// The bytes of the files in a directory, for reports only: unreadable files count as nothing.
 fn size_of_files(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Deleting a large file takes a file system long, and attaches wait for the lock. So a prune moves blobs out of the
-//! layout while it has the lock: from then on they are gone for everybody. What a crash leaves in the trash the next
-//! prune deletes.
+//! layout while it has the lock: from then on they are gone for all processes. If a crash leaves files in the
+//! trash, the next prune deletes them.
 
 use super::{LayoutDir, LayoutLock};
 use headstart_block::guarded::GuardedDir;
@@ -20,7 +20,7 @@ impl LayoutDir {
     /// Takes blobs out of the layout, in this order, under its lock. [`LayoutDir::empty_trash`] gives their space back.
     ///
     /// # Errors
-    /// What renaming or deleting a file reports; those before are gone.
+    /// Errors of renaming or deleting a file; those before are gone.
     pub fn discard_blobs<'a>(
         &self,
         _lock: &LayoutLock,
@@ -46,17 +46,17 @@ impl LayoutDir {
         Ok(())
     }
 
-    /// Deletes what was taken out of the layout, by this prune or one before.
+    /// Deletes the blobs that were taken out of the layout, by this prune or an earlier one.
     ///
     /// # Errors
-    /// What deleting a file reports.
+    /// Errors of deleting a file.
     pub fn empty_trash(&self) -> Result<()> {
         let about = self.private_dir().join(TRASH);
         let failed = |e| Error::io("cannot delete", e).about(about.display());
         let Some(trash) = self.private_part(TRASH).map_err(failed)? else { return Ok(()) };
         for name in trash.names().map_err(failed)? {
             match trash.remove_file(&name) {
-                // Another prune was quicker, or it is nothing that a prune put there.
+                // Another prune was quicker, or no prune put this entry there.
                 Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => {}
                 removed => removed.map_err(failed)?,
             }

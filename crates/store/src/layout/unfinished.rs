@@ -1,15 +1,15 @@
 //! Unfinished blobs of a layout directory: written out of sight, then given their name.
 //!
-//! A copy of a large blob that breaks off, by a failure, Ctrl-C or a crash, leaves what came of it, and the next copy
-//! goes on there:
+//! A copy of a large blob that breaks off, by a failure, Ctrl-C or a crash, leaves the part that was copied, and
+//! the next copy goes on there:
 //!
 //! ```text
 //! <store>/.headstart/partial/<hex>     the beginning of the blob; its writer holds a lock on it
 //! ```
 //!
-//! Nothing of it is believed: after a power cut it may hold anything. The digest of the whole is found from what is
-//! there and what comes, and where it is wrong everything is copied again. [`remove_partial`] deletes what nobody is
-//! writing to.
+//! Nothing of it is believed: after a power cut it may hold anything. The digest of the whole is computed from the
+//! bytes that are there and those that come, and if it is wrong everything is copied again. [`remove_partial`]
+//! deletes files that no writer is writing to.
 
 use super::directory::PARTIAL;
 use super::{LayoutDir, StagingDir, StalePolicy};
@@ -31,7 +31,7 @@ pub struct Unfinished {
     path: PathBuf,
     /// Bytes that were there already.
     there: u64,
-    /// Deletes a file that nobody goes on with.
+    /// Deletes a file that no later copy continues.
     _temp: Option<TempPath>,
 }
 
@@ -39,7 +39,7 @@ impl Unfinished {
     /// A new file, named `name` in `staging`.
     ///
     /// # Errors
-    /// What making a file reports.
+    /// Errors of making a file.
     pub fn staged(layout: &LayoutDir, staging: &StagingDir, name: &str) -> Result<Self> {
         let path = staging.path().join(name);
         let made = layout.new_file_options().and_then(|options| options.open(&path));
@@ -48,11 +48,11 @@ impl Unfinished {
         Ok(Self { file, path, there: 0, _temp: Some(temp) })
     }
 
-    /// The beginning of `blob`, which has `len` bytes; empty where no earlier copy left one. None where it is not worth
+    /// The beginning of `blob`, which has `len` bytes; empty if no earlier copy left one. `None` if it is not worth
     /// keeping, or another writer has it.
     ///
     /// # Errors
-    /// What making, opening or locking a file reports.
+    /// Errors of making, opening or locking a file.
     pub fn kept(layout: &LayoutDir, blob: &Digest, len: u64) -> Result<Option<Self>> {
         if len < WORTH_KEEPING {
             return Ok(None);
@@ -78,7 +78,7 @@ impl Unfinished {
             Ok(()) => {}
         }
         let meta = file.metadata().map_err(failed)?;
-        // Its writer may have finished it, or prune deleted it, before the lock was had.
+        // Its writer may have finished it, or prune deleted it, before the lock was taken.
         if fs::metadata(&path).map(|named| named.ino()).ok() != Some(meta.ino()) {
             return Ok(None);
         }
@@ -98,39 +98,39 @@ impl Unfinished {
     /// The bytes that were there, to be read.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn beginning(&self) -> Result<FileSource> {
         let file = self.file.try_clone().map_err(|e| cannot_write(e, &self.path))?;
         FileSource::from_file(file, &self.path)
     }
 
-    /// Begins anew.
+    /// Begins again.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn clear(&mut self) -> Result<()> {
         self.there = 0;
         self.file.set_len(0).map_err(|e| cannot_write(e, &self.path))
     }
 
-    /// Writes a part.
+    /// Writes a part of the blob.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NoSpace`] where the disk is full, what else writing reports.
+    /// [`headstart_block::ErrorKind::NoSpace`] where the disk is full, errors of else writing.
     pub fn write_at(&self, part: &[u8], offset: u64) -> Result<()> {
         self.file.write_all_at(part, offset).map_err(|e| cannot_write(e, &self.path))
     }
 
-    /// Makes it the blob, durably.
+    /// Publishes the file as the blob, durably.
     ///
     /// # Errors
-    /// What syncing or renaming reports.
+    /// Errors of syncing or renaming.
     pub fn publish(self, layout: &LayoutDir, blob: &Digest) -> Result<()> {
         self.file.sync_data().map_err(|e| cannot_write(e, &self.path))?;
         layout.put_in_place(&self.path, blob)
     }
 
-    /// Deletes it.
+    /// Deletes the file.
     pub fn discard(self) {
         // Best effort: prune tries again.
         let _ = fs::remove_file(&self.path);
@@ -140,7 +140,7 @@ impl Unfinished {
 /// Deletes, or counts, beginnings of blobs that no writer has; returns their number and bytes.
 ///
 /// # Errors
-/// What reading or deleting reports.
+/// Errors of reading or deleting.
 pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u64)> {
     let about = || layout.partial_dir();
     let failed = |e| Error::io("cannot remove what a broken copy left", e).about(about().display());
@@ -158,8 +158,8 @@ pub fn remove_partial(layout: &LayoutDir, policy: StalePolicy) -> Result<(u64, u
             Ok(()) => {}
         }
         let meta = file.metadata().map_err(failed)?;
-        // Its writer may have finished it before the lock was had, and another one have begun the same blob: that has
-        // a lock of its own, on another file.
+        // Its writer may have finished it before the lock was taken, and another one may have begun the same blob:
+        // that one has a lock of its own, on another file.
         let named = fs::metadata(about().join(&name));
         if named.map(|named| named.ino()).ok() != Some(meta.ino()) {
             continue;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    /// Ends the prunes, also where the test fails.
+    /// Ends the prunes, even if the test fails.
     struct Done<'a>(&'a AtomicBool);
 
     impl Drop for Done<'_> {
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// A writer that ends and another one that begins the same blob, while prunes look for what nobody has.
+    /// A writer that ends and another one that begins the same blob, while prunes look for unused files.
     #[test]
     fn a_prune_deletes_nothing_of_a_writer_that_has_just_begun() {
         let dir = tempfile::tempdir().unwrap();

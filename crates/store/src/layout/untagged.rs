@@ -5,10 +5,10 @@
 //! ```
 //!
 //! The time of the file is the moment at which the image lost its last name. A mark is written before the index that
-//! has the name no more, under the layout's lock: after a crash between the two there is a mark of an image that has a
-//! name, which means nothing; the next prune forgets it, and so does who gives the image a name again, so that a later
-//! loss begins anew. Where other tools took the name away there is no mark, and the first prune makes one. So
-//! it is where the disk is full: names can be taken away then, too, to make room.
+//! no longer has the name, under the layout's lock: after a crash between the two there is a mark of an image that
+//! has a name, which means nothing; the next prune removes it, and so does a writer that gives the image a name
+//! again, so that a later loss begins again. If other tools took the name away there is no mark, and the first
+//! prune makes one. The same holds if the disk is full: names can be taken away then, too, to make room.
 
 use super::directory::{Creation, temporary};
 use super::{INDEX_FILE, Index, LayoutDir, is_referrers_tag};
@@ -67,9 +67,9 @@ impl LayoutDir {
     /// lock. A crash leaves the old index or the new.
     ///
     /// # Errors
-    /// What writing, renaming or syncing reports.
+    /// Errors of writing, renaming or syncing.
     pub fn replace_index(&self, before: &Index, after: &Index) -> Result<()> {
-        // First what cannot do without space.
+        // First the step that needs space.
         let prepared = self.prepare(&after.to_bytes()?)?;
         self.mark_lost(before, after)?;
         prepared.settle(INDEX_FILE)?;
@@ -77,7 +77,7 @@ impl LayoutDir {
         self.sync_root()
     }
 
-    /// Forgets that images once lost their last name which `after` names again. Under the lock, once that is written.
+    /// Removes the marks of images that `after` names again. Under the lock, once `after` is written.
     pub fn unmark_gained(&self, before: &Index, after: &Index) {
         gained_images(before, after).iter().for_each(|digest| self.unmark(digest));
     }
@@ -85,7 +85,7 @@ impl LayoutDir {
     /// Marks the images that `before` names and `after` does not, durably. Under the lock, before `after` is written.
     ///
     /// # Errors
-    /// What writing files reports.
+    /// Errors of writing files.
     pub fn mark_lost(&self, before: &Index, after: &Index) -> Result<()> {
         let mut lost = lost_images(before, after).into_iter();
         lost.try_for_each(|(digest, tags)| self.mark(&digest, tags))
@@ -94,7 +94,7 @@ impl LayoutDir {
     /// Marks an image as nameless from now on, durably. Under the lock.
     ///
     /// # Errors
-    /// What writing files reports.
+    /// Errors of writing files.
     pub fn mark(&self, image: &Digest, tags: Vec<String>) -> Result<()> {
         let failed =
             |e| Error::io("cannot mark an image that loses its name", e).about(self.untagged_dir().display());
@@ -121,7 +121,7 @@ impl LayoutDir {
     /// All marks.
     ///
     /// # Errors
-    /// What reading the directory reports.
+    /// Errors of reading the directory.
     pub fn marks(&self) -> Result<BTreeMap<Digest, Mark>> {
         let failed = |e| {
             Error::io("cannot read which images lost their names", e).about(self.untagged_dir().display())
@@ -137,13 +137,13 @@ impl LayoutDir {
                 Ok(since)
             });
             let since = match read {
-                // What is no file is no mark, and the image is marked again.
+                // An entry that is no file is no mark, and the image is marked again.
                 Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput) => {
                     continue;
                 }
                 since => since.map_err(failed)?,
             };
-            // The tags are only said; the time counts.
+            // The tags are only reported; the time counts.
             let Content { tags } = serde_json::from_slice(&text).unwrap_or_default();
             marks.insert(digest, Mark { tags, since });
         }

@@ -1,17 +1,17 @@
-//! A bucket that several processes share: a small file, which lies in the page cache.
+//! A bucket that several processes share: a small file, which stays in the page cache.
 //!
 //! ```text
 //!  0   8  the letters HSRATE01
 //!  8   8  the rate in bytes a second, a double; 0: none
-//! 16   8  the bytes in the bucket, a double, negative where it is overdrawn
-//! 24   8  when it was that full: nanoseconds since 1970
+//! 16   8  the bytes in the bucket, a double, negative if it is overdrawn
+//! 24   8  the moment at which it was that full: nanoseconds since 1970
 //! ```
 //!
-//! Numbers are little-endian. Who takes from it holds the file's lock for as long as that takes, which ends with its
-//! process; a process that is stopped just then is waited for a second, then there is no limit until it goes on, and
-//! whoever sets the rate writes the rate alone. A
-//! wall clock that is set back adds nothing, one that is set forward fills the bucket once. Nothing in it needs to
-//! outlive the host: it is never synced.
+//! Numbers are little-endian. A process that takes from the bucket holds the file's lock meanwhile; the lock ends
+//! with its process. Others wait a second for a process that is stopped just then; after that there is no limit
+//! until it goes on, and a process that sets the rate writes only the rate. A wall clock that is set back adds
+//! nothing, one that is set forward fills the bucket once. Nothing in the file needs to outlive the host: it is
+//! never synced.
 
 use super::{Floor, TokenFlow, most};
 use headstart_block::guarded::{Access, GuardedDir, Like};
@@ -27,7 +27,7 @@ use tokio::time::Instant;
 const MAGIC: &[u8; 8] = b"HSRATE01";
 const LEN: usize = 32;
 
-/// The place of what changes with each read: all behind the rate.
+/// The offset of the fields that change with each read: all behind the rate.
 const FLOW: usize = 16;
 
 /// The longest that the file's lock is waited for.
@@ -86,12 +86,12 @@ fn now_nanos() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Sets the rate of a shared bucket in bytes a second, also for those that have it open: `None` for no limit. Makes the
-/// file where it is not there. A process that was stopped while it had the file's lock is waited for a second; then the
-/// rate changes all the same.
+/// Sets the rate of a shared bucket in bytes a second, also for processes that have it open: `None` for no limit.
+/// Makes the file if it is not there. A process that was stopped while it had the file's lock is waited for a
+/// second; then the rate changes anyway.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let about = |e| Error::io("cannot keep the rate there", e).about(path.display());
     let open = || {
@@ -106,7 +106,7 @@ pub fn set_shared_rate(path: &Path, rate: Option<u64>) -> Result<()> {
     let (bytes, at_nanos) = before
         .map_or((most(rate), now_nanos()), |content| (content.flow.bytes.min(most(rate)), content.at_nanos));
     let content = Content { flow: TokenFlow { rate, bytes }, at_nanos }.encode();
-    // What follows the rate is written by whoever has the lock.
+    // The holder of the lock writes the fields that follow the rate.
     let changed = if is_locked || before.is_none() { &content[..] } else { &content[..FLOW] };
     let written = file.write_all_at(changed, 0).map_err(about);
     // The lock ends with the file, too.
@@ -123,7 +123,7 @@ pub(super) struct SharedBucket {
 #[derive(Debug)]
 struct LockedFile {
     file: File,
-    /// Since when another process has the lock. Not the wall clock's time, which may be set back meanwhile.
+    /// The moment since which another process has the lock. Not the wall clock's time, which may be set back meanwhile.
     held_since: Option<Instant>,
 }
 
@@ -152,10 +152,10 @@ impl SharedBucket {
         self.try_take_at((now_nanos(), Instant::now()), bytes, floor)
     }
 
-    /// The same at a time of the wall clock, which all processes share, and of this process's own, which never goes
-    /// back.
+    /// As [`Self::try_take`], at a time of the wall clock, which all processes share, and of this process's own,
+    /// which never goes back.
     fn try_take_at(&self, (now, own): (u64, Instant), bytes: f64, floor: Floor) -> Option<Duration> {
-        // Without a limit nobody holds anybody up.
+        // Without a limit no process holds up another.
         self.rate()?;
         let mut opened = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         if !try_lock(&opened.file).ok()? {
@@ -178,7 +178,7 @@ impl LockedFile {
         let passed = Duration::from_nanos(now.saturating_sub(content.at_nanos));
         let pause = content.flow.take(passed, bytes, floor);
         content.at_nanos = now;
-        // The rate may be set meanwhile, where this process was stopped for long.
+        // The rate may be set meanwhile, if this process was stopped for long.
         let _ = self.file.write_all_at(&content.encode()[FLOW..], FLOW as u64);
         pause
     }
@@ -223,10 +223,10 @@ mod tests {
             }
         });
         futures::future::join_all(taking).await;
-        // 1.5 MB, less the quarter that lay in the bucket, and as much that demand may overdraw.
+        // 1.5 MB, less the quarter that was in the bucket, and the same amount that demand may overdraw.
         let took = start.elapsed().as_secs_f64();
         assert!((0.95..60.0).contains(&took), "{took}");
-        // The rate changes for those that have it open: without one, nobody waits.
+        // The rate changes for processes that have the file open: without one, no read waits.
         set_shared_rate(&path, None).unwrap();
         assert!(limits[0].take(100_000_000, Urgency::Background).now_or_never().is_some());
         assert!(limits[1].take(100_000_000, Urgency::Demand).now_or_never().is_some());

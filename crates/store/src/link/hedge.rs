@@ -1,6 +1,6 @@
-//! When a slow demand read is worth a second request.
+//! The decision to send a second request for a slow demand read.
 //!
-//! Slow is what has not begun after a multiple of the median time to the first byte of the last reads. Second
+//! A read is slow if it has not begun after a multiple of the median time to the first byte of the last reads. Second
 //! requests are paid from a budget that grows by a small share of each demand read and holds only a few: when the
 //! whole store is slow, doubling the load would make it worse.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Reads whose times are kept: enough for a steady median, few enough to follow a change within seconds.
 const WINDOW: usize = 64;
 
-/// Below this many there is no median worth the name.
+/// The number of samples below which there is no useful median.
 const LEAST_SAMPLES: usize = 8;
 
 /// Most second requests that can be saved up.
@@ -38,11 +38,11 @@ impl Hedge {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Only statistics: whatever a panic left is good enough.
+        // Only statistics: any state that a panic left is good enough.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long a demand read that is sent now is waited for; none where too little is known.
+    /// The time for which a demand read that is sent now is waited for; `None` if too little is known.
     pub(super) fn patience(&self) -> Option<Duration> {
         let mut state = self.state();
         state.budget = (state.budget + self.settings.share.clamp(0.0, 1.0)).min(MOST_SAVED);
@@ -61,12 +61,12 @@ impl Hedge {
         affordable
     }
 
-    /// Gives back what was taken for a second request that was not sent.
+    /// Gives back the budget of a second request that was not sent.
     pub(super) fn refund(&self) {
         self.state().budget += 1.0;
     }
 
-    /// A read began to be answered this long after it was sent.
+    /// Notes that a read began to be answered `time` after it was sent.
     pub(super) fn observe(&self, time: Duration) {
         let mut state = self.state();
         if state.times.len() == WINDOW {

@@ -1,4 +1,4 @@
-//! How slowly a body may come.
+//! The least pace at which a body may come.
 //!
 //! A time-out between its parts alone would let a server that sends a byte now and then hold a read, or the one
 //! renewal of a token that all reads wait for, for days.
@@ -13,23 +13,23 @@ use tokio::time::{Instant, timeout};
 /// shared by all requests that are under way at once.
 const LEAST: f64 = 1024.0;
 
-/// The time that one body has. Only that counts in which somebody waits for it: who takes nothing for a while must not
-/// blame the server.
+/// The time that one body has. Only time in which the reader waits for it counts: a reader that takes nothing for a
+/// while must not blame the server.
 pub(crate) struct Pace {
     spent: Duration,
     stall: Duration,
 }
 
 impl Pace {
-    /// A body begins now, and may pause for `stall`.
+    /// The pace of a body that begins now and may pause for `stall`.
     pub(crate) fn begin(stall: Duration) -> Self {
         Self { spent: Duration::ZERO, stall }
     }
 
-    /// The next part of a body of which `have` bytes have come; none at its end.
+    /// The next part of a body of which `have` bytes have come; `None` at its end.
     ///
     /// # Errors
-    /// What the body reports; [`ErrorKind::Unavailable`] where it pauses for too long, or is too slow as a whole.
+    /// Errors of the body; [`ErrorKind::Unavailable`] if it pauses for too long, or is too slow as a whole.
     pub(crate) async fn next<S>(&mut self, body: &mut S, have: u64) -> Result<Option<Bytes>>
     where
         S: Stream<Item = Result<Bytes>> + Unpin,

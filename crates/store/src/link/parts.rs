@@ -1,4 +1,4 @@
-//! The body of an answer, part by part: exactly the range that was asked for, or an error where it breaks.
+//! The body of an answer, part by part: exactly the range that was asked for, or an error if it breaks.
 
 use super::pace::Pace;
 use super::{Answer, Link};
@@ -9,7 +9,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use tokio::sync::SemaphorePermit;
 
-/// So much of a stream is taken from the rate at a time, ahead of what it pays for.
+/// The bytes of a stream that are taken from the rate at a time, before they are read.
 const PAID_AT_ONCE: u64 = 128 << 10;
 
 /// A body that is being read.
@@ -17,7 +17,7 @@ pub(super) struct Parts {
     thing: String,
     body: BoxStream<'static, Result<Bytes>>,
     pace: Pace,
-    /// How many bytes have come, of how many.
+    /// The number of bytes that have come, of `wanted`.
     pub(super) have: u64,
     pub(super) wanted: u64,
 }
@@ -28,10 +28,10 @@ impl Parts {
         Self { thing, body, pace: Pace::begin(link.stall), have: 0, wanted: range.len() }
     }
 
-    /// The next part; none behind the last.
+    /// The next part; `None` behind the last.
     ///
     /// # Errors
-    /// What the body reports; [`ErrorKind::Unavailable`] where it ends too early or not in time.
+    /// Errors of the body; [`ErrorKind::Unavailable`] where it ends too early or not in time.
     pub(super) async fn next(&mut self, link: &Link) -> Result<Option<Bytes>> {
         let Self { thing, body, pace, have, wanted } = self;
         let broken = |cause: String| Error::new(ErrorKind::Unavailable, cause).about(&*thing);
@@ -65,12 +65,12 @@ pub(super) struct Streamed<'l> {
 }
 
 impl<'l> Streamed<'l> {
-    /// How much of a stream is paid for before it is asked for.
+    /// The bytes of a stream that are paid for before it is asked for.
     pub(super) fn first_payment(range: ByteRange) -> u64 {
         range.len().min(PAID_AT_ONCE)
     }
 
-    /// All parts, and an error behind the last where it breaks.
+    /// All parts, and an error behind the last if it breaks.
     pub(super) fn run(self) -> BoxStream<'l, Result<Bytes>> {
         let step = |state: Option<Self>| async move {
             let mut state = state?;
@@ -87,7 +87,7 @@ impl<'l> Streamed<'l> {
 
     async fn next(&mut self) -> Result<Option<Bytes>> {
         let Self { link, parts, urgency, paid, .. } = self;
-        // What comes is held back by not being taken.
+        // Not taking the bytes holds them back.
         while let Some(limit) = link.limit.as_ref().filter(|_| *paid < parts.wanted && *paid <= parts.have) {
             let more = (parts.wanted - *paid).min(PAID_AT_ONCE);
             limit.take(more, *urgency).await;

@@ -1,8 +1,8 @@
 //! Leaving a store alone for as long as it asks to be left (`Retry-After`).
 //!
-//! A store that answers 429 or 503 so means all who ask, not the one read that it answered. Reads that begin
+//! A store that answers 429 or 503 in this way means all reads, not only the one that it answered. Reads that begin
 //! meanwhile wait here, and go on spread over a part of the pause, so that they do not all come back at once. Each
-//! waits once: what it then gets is its answer, and whoever made it decides about another try.
+//! waits once: the answer that it then gets is final, and its caller decides about another try.
 
 use crate::retry::jitter;
 use headstart_block::Error;
@@ -10,11 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// Reads come back over this part of the pause, behind it.
+/// The part of the pause over which reads come back behind it.
 const SPREAD: f64 = 0.25;
 
 pub(super) struct Rest {
-    /// The longest pause that is kept to: what reads are worth waiting for.
+    /// The longest pause that is kept to: longer waits are not worthwhile for reads.
     most: Duration,
     state: Mutex<Option<Pause>>,
 }
@@ -35,7 +35,7 @@ impl Rest {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read failed: where the store said for how long it wants to be left alone, that begins now.
+    /// Notes a failed read: if the store asked for a pause, that begins now.
     pub(super) fn note(&self, error: &Error) {
         let Some(len) = error.asked_pause().map(|pause| pause.min(self.most)) else { return };
         let Some(end) = Instant::now().checked_add(len) else { return };

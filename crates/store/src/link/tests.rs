@@ -57,7 +57,7 @@ async fn every_wait_ends() {
     };
     let error = link.read(range(), Urgency::Demand, stalls).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, ms(500)));
-    // As long as something comes, it is waited for.
+    // As long as bytes come, they are waited for.
     let trickles = || async {
         let parts = futures::stream::unfold(0, |n| async move {
             sleep(ms(150)).await;
@@ -221,7 +221,7 @@ async fn second_requests_that_are_not_sent_take_nothing_of_the_rate() {
     let limit = RateLimit::new(10_000);
     let settings = Settings { hedge: Some(hedge), limit_rate: Some(limit.clone()), ..Settings::default() };
     let link = warm(&settings).await;
-    // The first spends all that there is.
+    // The first one spends the whole budget.
     for _ in 0..2 {
         sleep(ms(60_000)).await;
         link.read(range(), Urgency::Demand, || after(ms(300), &[4096])).await.unwrap();
@@ -250,7 +250,7 @@ async fn a_store_that_asks_to_be_left_alone_is() {
     let (first, last) = (back.iter().min().unwrap(), back.iter().max().unwrap());
     assert!(*last - *first > ms(300), "all come back at once: {back:?}");
 
-    // Not for ever, whatever it says.
+    // Not for ever, whatever the server says.
     let start = Instant::now();
     link.read(range(), Urgency::Demand, || busy(1_000_000_000)).await.unwrap_err();
     link.read(range(), Urgency::Demand, || after(ms(1), &[4096])).await.unwrap();
@@ -295,7 +295,7 @@ async fn a_stream_gives_what_comes_as_it_comes() {
     assert_eq!((error.kind(), link.counters().errors), (ErrorKind::NotFound, 4));
 }
 
-/// It has its place until it is dropped; demand reads have places of their own.
+/// A stream has its place until it is dropped; demand reads have places of their own.
 #[tokio::test(start_paused = true)]
 async fn a_stream_keeps_its_place_and_no_other() {
     let settings = Settings { background_in_flight: 1, ..Settings::default() };
@@ -339,7 +339,7 @@ async fn a_stream_keeps_to_the_rate_as_it_goes_on() {
     assert!(start.elapsed() < ms(10), "only its beginning is paid for in advance");
     let (sizes, error) = drain(&mut stream).await;
     assert_eq!((sizes.len(), error), (80, None));
-    // 4 MB at 1 MB/s, less the quarter of a second that lay in the bucket.
+    // 4 MB at 1 MB/s, less the quarter of a second that was in the bucket.
     let took = start.elapsed().as_secs_f64();
     assert!((3.6..3.9).contains(&took), "{took}");
 }

@@ -1,12 +1,12 @@
-//! Being let in: what a request to a registry shows, and what is done when it is refused.
+//! Authentication: the proof that a request to a registry shows, and the reaction to a refusal.
 //!
 //! The first request to a registry shows nothing. Its refusal carries a challenge, which is remembered: from
 //! then on requests show a password (`Basic`) or a token of the server that the challenge names (`Bearer`).
-//! Tokens are kept per access; [`super::token`] decides when they are renewed, [`super::flight`] that one
-//! request renews them for all.
+//! Tokens are kept per access; [`super::token`] decides when they are renewed, [`super::flight`] makes one
+//! request renew them for all.
 //!
 //! A refusal is 401 or 403: there are registries that answer a token that has run out with either. A request
-//! that is refused is tried once more with what it did not show before: a token after none, a new token after
+//! that is refused is tried once more with a proof that it did not show before: a token after none, a new token after
 //! an old one, a password that was changed meanwhile. If that is refused as well, it is
 //! [`ErrorKind::Denied`].
 
@@ -32,20 +32,20 @@ use url::{Url, form_urlencoded};
 /// Longest answer of a token server, in bytes: tokens of some clouds have several KB.
 const TOKEN_ANSWER_MAX: u64 = 1 << 20;
 
-/// How long a renewal may take, with all credentials that are tried: everybody waits for the one who renews.
+/// The time that a renewal may take, with all credentials that are tried: all requests wait for it.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Who we are to token servers.
+/// The name of this client for token servers.
 const CLIENT_ID: &str = "headstart";
 
-/// What a request wants to do.
+/// The access that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Pull,
     Push,
 }
 
-/// What a request shows.
+/// The proof that a request shows.
 #[derive(Clone, Debug)]
 pub(super) struct Proof {
     shown: Shown,
@@ -60,12 +60,12 @@ enum Shown {
 }
 
 impl Proof {
-    /// Whether it is the proof of somebody who knows nothing of the registry yet.
+    /// `true` if it is the empty proof of a client that knows nothing of the registry yet.
     pub(super) fn shows_nothing(&self) -> bool {
         matches!(self.shown, Shown::Nothing)
     }
 
-    /// Adds it to a request to the registry itself.
+    /// Adds the proof to a request to the registry itself.
     pub(super) fn show(&self, request: RequestBuilder) -> RequestBuilder {
         match &self.header {
             Some(header) => request.header(AUTHORIZATION, header.clone()),
@@ -74,7 +74,7 @@ impl Proof {
     }
 }
 
-/// How the registry wants to be asked, as far as it said.
+/// The authentication scheme of the registry, as far as it is known.
 #[derive(Clone, Debug)]
 enum Scheme {
     Unknown,
@@ -92,7 +92,7 @@ struct Slot {
 pub(super) struct Auth {
     host: String,
     repository: String,
-    /// Whether the registry itself is spoken to without TLS.
+    /// `true` if requests to the registry itself go without TLS.
     plain: bool,
     client: Client,
     guard: Arc<Guard>,
@@ -135,7 +135,7 @@ impl Auth {
         }
     }
 
-    /// What a request shows now.
+    /// The proof that a request shows now.
     pub(super) async fn proof(self: &Arc<Self>, access: Access) -> Result<Proof> {
         let scheme = locked(&self.scheme).clone();
         match scheme {
@@ -143,7 +143,7 @@ impl Auth {
             Scheme::Basic => {
                 let mut credential = self.credentials.get().await?;
                 if !matches!(credential, Credential::Password(..)) {
-                    // Somebody may have logged in meanwhile.
+                    // A user may have logged in meanwhile.
                     credential = self.credentials.others_than(&credential).await?.unwrap_or(credential);
                 }
                 let Credential::Password(user, password) = &credential else {
@@ -160,7 +160,7 @@ impl Auth {
         }
     }
 
-    /// The registry answered 401 or 403 to a request that showed `proof`: whether another proof may help.
+    /// Handles an answer of 401 or 403 to a request that showed `proof`. `Ok` if another proof may help.
     /// `again` tells that this request was refused with a token or a password before.
     ///
     /// # Errors
@@ -199,7 +199,7 @@ impl Auth {
         }
     }
 
-    /// Takes a challenge from the answer to a request that showed nothing. Whether there was one.
+    /// Takes a challenge from the answer to a request that showed nothing. Returns `true` if there was one.
     pub(super) fn learn(&self, headers: &HeaderMap) -> bool {
         match challenge(headers) {
             Some(Challenge::Basic) => self.take_up(Scheme::Basic),
@@ -215,7 +215,7 @@ impl Auth {
         asks && !locked(&self.pull.tokens).has_had_any()
     }
 
-    /// Sets the scheme, and gives the one before.
+    /// Sets the scheme, and returns the one before.
     fn take_up(&self, scheme: Scheme) -> Scheme {
         std::mem::replace(&mut *locked(&self.scheme), scheme)
     }
@@ -236,10 +236,10 @@ impl Auth {
                 Decision::Renew => match slot.flight.join().await {
                     Turn::Followed(Ok(())) => {}
                     Turn::Followed(Err(failure)) => return Err(failure.error()),
-                    // Somebody may have been done just before.
+                    // Another request may have finished just before.
                     Turn::Lead(lead) if decide() == Decision::Renew => {
                         let renewal = self.begin_renewal(bearer, access, lead).await;
-                        // It counts as used from now on.
+                        // The token counts as used from now on.
                         let _ = decide();
                         return renewal
                             .map_err(|e| Error::new(ErrorKind::Cancelled, "stopped").caused_by(e))?;
@@ -252,8 +252,8 @@ impl Auth {
         Err(Error::new(ErrorKind::Unavailable, cause).answered().about(&self.host))
     }
 
-    /// Renews in a task of its own: the read that needs the token first may be given up before it comes, and so may
-    /// the one that would take over from it.
+    /// Renews in a task of its own: the first read that needs the token may be given up before it comes, and so may
+    /// the one that would take over.
     fn begin_renewal(
         self: &Arc<Self>,
         bearer: &Bearer,
@@ -264,7 +264,7 @@ impl Auth {
         tokio::spawn(async move { auth.renew(&bearer, access, lead).await })
     }
 
-    /// Renews beside what is going on, unless somebody does already.
+    /// Renews in the background, unless another request does so already.
     fn renew_ahead(self: &Arc<Self>, bearer: &Bearer, access: Access) {
         let Some(lead) = self.slot(access).flight.try_lead() else { return };
         let renewal = self.begin_renewal(bearer, access, lead);
@@ -275,7 +275,8 @@ impl Auth {
         });
     }
 
-    /// Has a token that just came renewed when it nears its end, if it was used by then. Keeps nothing alive.
+    /// Schedules the renewal of a new token for the time at which it nears its end, if it was used by then. Keeps
+    /// nothing alive.
     fn look_after(self: &Arc<Self>, bearer: &Bearer, access: Access, generation: u64) {
         let Some(due_at) = locked(&self.slot(access).tokens).due_at() else { return };
         let (auth, bearer) = (Arc::downgrade(self), bearer.clone());
@@ -370,7 +371,8 @@ impl Auth {
         Ok(self.client.get(url))
     }
 
-    /// What the token shall cover: what we need, and what the registry said if that is something else.
+    /// The scopes that the token has to cover: the one that we need, and that of the registry's challenge if it
+    /// differs.
     fn scopes(&self, bearer: &Bearer, access: Access) -> Vec<String> {
         let actions = match access {
             Access::Pull => "pull",
@@ -382,12 +384,12 @@ impl Auth {
         [ours].into_iter().chain(theirs).collect()
     }
 
-    /// Credentials go over TLS, or to where plain HTTP was allowed; and to the registry's own domain, or to a server
-    /// that the user named.
+    /// Checks that credentials may go to a token server: over TLS, or where plain HTTP was allowed; and in the
+    /// registry's own domain, or to a server that the user named.
     ///
-    /// A registry could ask for a password in each request instead, so it gains none by naming a token server. But who
-    /// runs that other server would get it, and a registry could have this host send requests with a password to any
-    /// address.
+    /// A registry could ask for a password in each request instead, so it gains none by naming a token server. But
+    /// the owner of that other server would get it, and a registry could have this host send requests with a
+    /// password to any address.
     pub(super) async fn trust(&self, realm: &Url) -> Result<()> {
         let (host, shown) = (authority(realm), http::redact(realm));
         let denied = |cause: String, remedy: String| {
@@ -406,7 +408,7 @@ impl Auth {
         if self.is_own_host(realm) || is_same_domain(host_of(&self.host), name) || is_named {
             return Ok(());
         }
-        // Who has credentials for the token server itself knows it.
+        // A user that has credentials for the token server itself knows it.
         let of_it = Credentials::new(&host, self.settings.docker_config.as_deref()).get().await?;
         if !matches!(of_it, Credential::Nothing(_)) {
             return Ok(());
@@ -419,7 +421,7 @@ impl Auth {
         )
     }
 
-    /// `true` if a token server is at the registry's own host, at whatever port.
+    /// `true` if a token server is at the registry's own host, at any port.
     fn is_own_host(&self, realm: &Url) -> bool {
         realm.host_str().is_some_and(|name| name.eq_ignore_ascii_case(host_of(&self.host)))
     }
@@ -444,7 +446,7 @@ impl Auth {
         Ok((Secret::new(&token), life))
     }
 
-    /// The error of who is not let in: what the registry did, who asked, and what to do.
+    /// The error of refused access: the registry's answer, the user, and the remedy.
     fn denied(&self, credential: &Credential, what: &str) -> Error {
         let (host, place) = (&self.host, self.credentials.place());
         let who = match credential {
@@ -463,7 +465,7 @@ fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     Challenge::parse(headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok()))
 }
 
-/// The error of a registry that is there, and of whose token server nothing came: it has not let anybody in.
+/// The error of a registry that is there, but whose token server did not answer: it has granted no access.
 fn ungranted(error: Error) -> Error {
     if error.kind() == ErrorKind::Unavailable { error.answered() } else { error }
 }

@@ -1,11 +1,11 @@
-//! Reading a blob: from the registry, or from where it sends us.
+//! Reading a blob: from the registry, or from the storage that it redirects to.
 //!
-//! [`super::redirect`] decides where a read goes; this is the I/O around it. The question where a blob lies
+//! [`super::redirect`] decides on the target of a read; this is the I/O around it. The question for a blob's place
 //! is itself a read of the range, so that a registry that has the bytes answers at once and is never asked
 //! twice.
 //!
-//! What the storage behind a registry refuses (the address has run out, most often) goes back to the
-//! registry, at most [`MOST_REFUSALS`] times a read; an address that cannot be reached is forgotten, for the
+//! A read that the storage behind a registry refuses (most often because the address has run out) goes back to the
+//! registry, at most [`MOST_REFUSALS`] times a read; an address that cannot be reached is forgotten, because the
 //! next one may lead elsewhere.
 
 use super::auth::Access;
@@ -28,13 +28,13 @@ use url::Url;
 /// Addresses that a read tries: one that was kept, one fetched ahead, one fresh.
 const MOST_REFUSALS: usize = 2;
 
-/// How long fetching the next address may take: who needs it later waits for this.
+/// The time that fetching the next address may take: a read that needs it later waits for this.
 const AHEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a mirror is not asked for a blob that it does not have.
+/// The time for which a mirror is not asked for a blob that it does not have.
 const LACKS: Duration = Duration::from_secs(60);
 
-/// What is known of the blobs of one endpoint.
+/// The state of the blobs of one endpoint.
 #[derive(Default)]
 pub(super) struct Blobs {
     known: Mutex<HashMap<Digest, Arc<Blob>>>,
@@ -49,11 +49,11 @@ struct Blob {
     lacks_until: Mutex<Duration>,
 }
 
-/// What the registry said to a read.
+/// The registry's answer to a read.
 enum Asked {
-    /// Here it is.
+    /// The bytes, from the registry itself.
     Here(Response),
-    /// Somewhere else; noted in the route.
+    /// A redirect to another place, noted in the route.
     Elsewhere,
 }
 
@@ -73,12 +73,12 @@ impl Blobs {
 }
 
 impl Endpoint {
-    /// Whether it said lately that it does not have the blob.
+    /// `true` if the endpoint said lately that it does not have the blob.
     pub(super) fn lacks(&self, digest: &Digest) -> bool {
         self.clock.now() < *locked(&self.blobs.get(digest).lacks_until)
     }
 
-    /// Notes that it does not have the blob.
+    /// Notes that the endpoint does not have the blob.
     pub(super) fn note_lack(&self, digest: &Digest) {
         *locked(&self.blobs.get(digest).lacks_until) = self.clock.now().saturating_add(LACKS);
     }
@@ -106,7 +106,7 @@ impl Endpoint {
                             return http::ranged_answer(response, range);
                         }
                     }
-                    // Somebody was told just before.
+                    // Another read was answered just before.
                     Turn::Lead(_) => {}
                 },
                 Decision::Use { address, prefetch } => {
@@ -141,7 +141,7 @@ impl Endpoint {
             return Ok(Asked::Elsewhere);
         }
         match response.status() {
-            // Wrong ranges are the business of the one who asked for this range.
+            // Wrong ranges are for the caller that asked for this range.
             StatusCode::OK | StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
                 locked(&blob.route).learn_direct();
                 Ok(Asked::Here(response))
@@ -150,13 +150,13 @@ impl Endpoint {
         }
     }
 
-    /// Has the next address of a blob fetched when the one of `generation`, which just came, nears its end at `at`, if
+    /// Schedules the fetch of the next address of a blob for `at`, when the new one of `generation` nears its end, if
     /// it was used by then. Keeps nothing alive.
     fn look_after(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest, generation: u64, at: Duration) {
         let (endpoint, blob, digest) = (Arc::downgrade(self), Arc::downgrade(blob), *digest);
         let pause = at.saturating_sub(self.clock.now());
         tokio::spawn(async move {
-            // An image's blobs were all asked for at once: not so the next time.
+            // An image's blobs were all asked for at once; the next time is spread out.
             sleep(pause.mul_f64(1.0 + jitter() / 16.0)).await;
             let (Some(endpoint), Some(blob)) = (endpoint.upgrade(), blob.upgrade()) else { return };
             let (now, seen) = (endpoint.clock.now(), endpoint.blobs.shortest());
@@ -167,7 +167,7 @@ impl Endpoint {
         });
     }
 
-    /// Has the next address of a blob fetched while this one still serves, unless somebody does already.
+    /// Fetches the next address of a blob while this one still serves, unless another read does so already.
     fn fetch_ahead(self: &Arc<Self>, blob: &Arc<Blob>, digest: &Digest) {
         let Some(lead) = blob.flight.try_lead() else { return };
         let (endpoint, blob, digest) = (Arc::clone(self), Arc::clone(blob), *digest);
@@ -210,7 +210,7 @@ impl Endpoint {
                 let error = if said.is_empty() { error } else { error.caused_by(said) };
                 Ok(Err(error.remedy("it is the storage that the registry redirects to: ask who runs it")))
             }
-            // As with one that cannot be reached. It is not for this read to find out: a storage that is down as a
+            // As with one that cannot be reached. This read need not find out: a storage that is down as a
             // whole is asked no more often for it.
             500.. => {
                 locked(&blob.route).reject(address.generation, self.clock.now());
@@ -220,8 +220,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a read to an address, and on to where that redirects. Only the registry itself is shown who
-    /// asks.
+    /// Sends a read to an address, and on to the targets of its redirects. Only the registry itself gets
+    /// credentials.
     async fn get_away(&self, url: &Url, range: ByteRange) -> Result<Response> {
         // Less than the whole is granted: an address that hangs must fail here, to be forgotten.
         let patience = self.patience() / 4 * 3;

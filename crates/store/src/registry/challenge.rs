@@ -1,9 +1,9 @@
-//! What a registry asks for when it refuses: the `WWW-Authenticate` header, parsed.
+//! The challenge of a registry's refusal: the `WWW-Authenticate` header, parsed.
 
 use http_auth::{ChallengeParser, ChallengeRef};
 use url::Url;
 
-/// How a registry wants to be told who asks.
+/// The way in which a registry wants clients to authenticate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
     /// User and password in every request.
@@ -12,20 +12,20 @@ pub(super) enum Challenge {
     Bearer(Bearer),
 }
 
-/// Where the tokens of a registry come from.
+/// The source of a registry's tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bearer {
     /// The token server's address.
     pub(super) realm: Url,
     /// The registry's name at the token server.
     pub(super) service: Option<String>,
-    /// What the refused request needs, in the registry's own words.
+    /// The scope that the refused request needs, in the registry's own words.
     pub(super) scope: Option<String>,
 }
 
 impl Challenge {
     /// The best of the challenges in the values of a `WWW-Authenticate` header: a token is preferred to a
-    /// password in every request. `None` where there is nothing that is understood here.
+    /// password in every request. `None` if no challenge is understood here.
     pub(super) fn parse<'a>(values: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let mut best = None;
         for value in values {

@@ -1,8 +1,8 @@
-//! Who asks: credentials from Docker's configuration, and from the helper programs that it names.
+//! Credentials from Docker's configuration, and from the helper programs that it names.
 //!
 //! They are looked up when a registry first asks for them, and again when it refuses them: helpers of clouds
-//! give passwords that last for hours, and people log in anew. A helper that fails is no error by itself, for
-//! the registry may let anybody in; where it does not, the refusal says what was wrong with the helper.
+//! give passwords that last for hours, and people log in again. A helper that fails is no error by itself, because
+//! the registry may be open to all; if it is not, the refusal says what was wrong with the helper.
 
 use super::token::Secret;
 use docker_credential::{CredentialRetrievalError, DockerCredential, get_credential_from_reader};
@@ -16,17 +16,17 @@ use std::time::Duration;
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::timeout;
 
-/// How long a helper may take: some ask a cloud. Less than a read waits for its first byte, so that the read's error
-/// says what was wrong.
+/// The time that a helper may take: some ask a cloud. Less than a read waits for its first byte, so that the read's
+/// error says what was wrong.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What Docker calls its own registry in its configuration.
+/// The name of Docker's own registry in its configuration.
 const DOCKER_HUB_KEY: &str = "https://index.docker.io/v1/";
 
-/// What there is to show a registry.
+/// The credential that can be shown to a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Credential {
-    /// Nothing, and why, where something was expected.
+    /// None, with the reason if one was expected.
     Nothing(Option<String>),
     /// A user and a password.
     Password(String, Secret),
@@ -44,13 +44,13 @@ pub(super) struct Credentials {
 #[derive(Default)]
 struct State {
     found: Option<Credential>,
-    /// The look-up that is under way. One that nobody waits for any more goes on, and so does a helper that hangs:
+    /// The look-up that is under way. A look-up without waiters goes on, and so does a helper that hangs:
     /// the next one waits for that, and runs no other.
     under_way: Option<oneshot::Receiver<Result<Credential>>>,
 }
 
 impl Credentials {
-    /// Those for `host`, from `directory` or from where Docker has them.
+    /// The credentials for `host`, from `directory` or from Docker's own place.
     pub(super) fn new(host: &str, directory: Option<&Path>) -> Self {
         let key = if host == super::DOCKER_HUB_API { DOCKER_HUB_KEY } else { host };
         let from_home = || env::home_dir().map(|home| home.join(".docker"));
@@ -61,7 +61,7 @@ impl Credentials {
         Self { key: key.to_owned(), file, state: Mutex::default() }
     }
 
-    /// Where they are looked for, for messages.
+    /// The place of the look-up, for messages.
     pub(super) fn place(&self) -> String {
         self.file.as_ref().map_or_else(|| "no file".to_owned(), |file| file.display().to_string())
     }
@@ -77,7 +77,7 @@ impl Credentials {
         Ok(credential)
     }
 
-    /// Others than the `refused` ones, where there are any by now.
+    /// Credentials other than the `refused` ones, if there are any by now.
     pub(super) async fn others_than(&self, refused: &Credential) -> Result<Option<Credential>> {
         let mut state = self.state.lock().await;
         if state.found.as_ref() == Some(refused) {
@@ -126,7 +126,7 @@ fn read(file: &Path, key: &str) -> Result<Credential> {
         Err(CredentialRetrievalError::ConfigReadError) => {
             return Err(Error::invalid("is not a Docker configuration").about(file.display()));
         }
-        // What all helpers say of a registry that they know nothing of.
+        // The answer of all helpers for an unknown registry.
         Err(CredentialRetrievalError::HelperFailure { stdout, stderr, .. })
             if stdout.contains("credentials not found") || stderr.contains("credentials not found") =>
         {
@@ -202,7 +202,7 @@ mod tests {
         );
     }
 
-    /// A file that nobody writes to stands for a helper that hangs.
+    /// A pipe without a writer stands for a helper that hangs.
     #[tokio::test]
     async fn a_helper_that_hangs_is_run_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ mod tests {
         for _ in 0..5 {
             assert!(timeout(short, credentials.get()).await.is_err());
         }
-        // Only one can read this: were there others, they would take it away from one another.
+        // Only one look-up can read this: several would take it away from one another.
         let write =
             tokio::task::spawn_blocking(move || fs::write(file, r#"{"auths": {"x": {"auth": "dTpw"}}}"#));
         assert_eq!(timeout(short * 2000, credentials.get()).await.unwrap().unwrap(), password("u", "p"));

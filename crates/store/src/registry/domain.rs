@@ -8,7 +8,7 @@ pub(super) fn host_of(host: &str) -> &str {
     }
 }
 
-/// Second labels below which countries give names to everybody, such as `co.uk`.
+/// Second labels below which countries give names to all applicants, such as `co.uk`.
 const GIVEN_BELOW: [&str; 10] = ["ac", "co", "com", "edu", "go", "gov", "ne", "net", "or", "org"];
 
 /// Domains below which a provider gives names to its customers.

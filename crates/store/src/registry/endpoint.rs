@@ -1,6 +1,6 @@
-//! One registry as a place to send requests to: the one that references name, or a mirror of it.
+//! One registry as a target of requests: the one that references name, or a mirror of it.
 //!
-//! A mirror that fails rests for a while, during which others are asked; that it lacks something is no
+//! A mirror that fails rests for a while, during which others are asked; a missing blob or manifest is no
 //! failure.
 
 use super::auth::{Access, Auth};
@@ -19,27 +19,27 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use url::Url;
 
-/// How long a mirror that failed is not asked.
+/// The time for which a mirror that failed is not asked.
 const REST: Duration = Duration::from_secs(30);
 
-/// Most of the time that a mirror gets to begin its answer: behind it, others wait to be asked.
+/// The longest time that a mirror gets to begin its answer: behind it, others wait to be asked.
 const MIRROR_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Most addresses that a request is sent on to.
+/// Most redirects that a request follows.
 pub(super) const MOST_HOPS: usize = 4;
 
 /// A repository at one registry.
 pub(super) struct Endpoint {
-    /// For messages.
+    /// The name, for messages.
     pub(super) name: String,
     /// The registry's top.
     base: Url,
     /// The path below `v2/`.
     repository: String,
-    /// Of a mirror: the registry that it stands for, which it is told.
+    /// The registry that a mirror stands for, which its requests name.
     stands_for: Option<String>,
     pub(super) client: Client,
-    /// Where its redirects and its token server may be.
+    /// The guard of the addresses of its redirects and its token server.
     guard: Arc<Guard>,
     pub(super) settings: Arc<Settings>,
     pub(super) clock: Clock,
@@ -47,11 +47,11 @@ pub(super) struct Endpoint {
     pub(super) blobs: Blobs,
     pub(super) meter: Arc<Meter>,
     rests_until: Mutex<Duration>,
-    /// Whether its top, once asked, said how it wants to be asked.
+    /// The result of asking its top for a challenge: `true` if it sent one.
     knocked: OnceCell<bool>,
 }
 
-/// What all endpoints of one store share.
+/// The state that all endpoints of one store share.
 #[derive(Clone)]
 pub(super) struct Shared {
     pub(super) settings: Arc<Settings>,
@@ -79,7 +79,7 @@ impl Endpoint {
             return Err(invalid().remedy("write it as HOST or HOST:PORT; `docker login` keeps credentials"));
         }
         let Shared { settings, clock, meter } = shared.clone();
-        // What a registry on the internet and its mirror here may be sent on to is not the same.
+        // A registry on the internet and its mirror here may redirect to different addresses.
         let guard = Guard::new(&base, &Settings { one_origin: false, ..Settings::clone(&settings) });
         let client = http::client(&settings, Redirects::Report, Some(&guard))?;
         let auth =
@@ -101,7 +101,8 @@ impl Endpoint {
         })
     }
 
-    /// A URL as messages name it: what is asked about in a check is not what anybody wants, so that is the repository.
+    /// A URL as messages name it: a check asks for a manifest that the user does not want, so messages name the
+    /// repository.
     pub(super) fn shown(&self, url: &Url) -> Url {
         let top = url.path().ends_with(CHECKED).then(|| self.base.join(&self.repository).ok()).flatten();
         top.unwrap_or_else(|| url.clone())
@@ -115,13 +116,13 @@ impl Endpoint {
         self.clock.now() < *locked(&self.rests_until)
     }
 
-    /// How long it has to begin an answer, all that it takes included.
+    /// The time in which it has to begin an answer, everything included.
     pub(super) fn patience(&self) -> Duration {
         let first_byte = self.settings.first_byte_timeout;
         if self.is_mirror() { MIRROR_PATIENCE.min(first_byte / 3) } else { first_byte }
     }
 
-    /// It failed: others are asked for a while.
+    /// Notes that it failed: others are asked for a while.
     pub(super) fn rest(&self) {
         *locked(&self.rests_until) = self.clock.now().saturating_add(REST);
     }
@@ -132,19 +133,19 @@ impl Endpoint {
         let mut url =
             self.base.join(&path).map_err(|e| Error::invalid("makes no URL").about(&path).caused_by(e))?;
         if let Some(registry) = &self.stands_for {
-            // What mirrors that stand for several registries go by.
+            // Mirrors that stand for several registries use this.
             url.query_pairs_mut().append_pair("ns", registry);
         }
         Ok(url)
     }
 
-    /// Whether a URL is the registry's own: only there are its credentials shown.
+    /// `true` if a URL is the registry's own: its credentials are shown only there.
     pub(super) fn owns(&self, url: &Url) -> bool {
         self.base.origin() == url.origin()
     }
 
-    /// Sends a request to the registry, shows it what it takes, and begins anew where that was refused. Any
-    /// other status is an answer. `fill` adds headers and body, anew for each time; the head must come within
+    /// Sends a request to the registry with the proof that it takes, and begins again if that was refused. Any
+    /// other status is an answer. `fill` adds headers and body, again for each try; the head must come within
     /// `patience`.
     ///
     /// # Errors
@@ -177,9 +178,9 @@ impl Endpoint {
         }
     }
 
-    /// Asks the registry's top for a challenge, once: some registries hide from strangers what they would show to
-    /// those that they know, without asking who it is. Whether there is one. Where the one who asks is not answered
-    /// or is given up, the next one asks.
+    /// Asks the registry's top for a challenge, once: some registries hide from unknown clients what they would
+    /// show to known ones, without a challenge. Returns `true` if there is one. If the request that asks is not
+    /// answered or is given up, the next one asks.
     async fn knock(&self) -> Result<bool> {
         self.knocked.get_or_try_init(|| self.ask_at_the_top()).await.copied()
     }
@@ -219,10 +220,10 @@ impl Endpoint {
         Err(error.about(http::redact(&url)))
     }
 
-    /// Where a response sends the request on to, if it is a redirect.
+    /// The target of a response, if it is a redirect.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where it leads from TLS to a host without, or to an address that it may not lead to.
+    /// [`ErrorKind::Denied`] if it leads from TLS to a host without, or to an address that is not allowed.
     pub(super) fn target(&self, response: &Response) -> Result<Option<Url>> {
         if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -262,10 +263,10 @@ impl Endpoint {
         Ok((headers, body))
     }
 
-    /// Says what to do where the cause is known.
+    /// Adds the remedy if the cause is known.
     fn explain(&self, error: Error, url: &Url) -> Error {
         let text = error.to_string();
-        // What the TLS library says when the server's first words are not TLS.
+        // The TLS library says this when the server's first bytes are not TLS.
         if url.scheme() == "https" && text.contains("InvalidContentType") {
             let host = authority(&self.base);
             return error.remedy(format!("if it speaks plain HTTP, allow that by `--plain-http {host}`"));
@@ -274,7 +275,7 @@ impl Endpoint {
     }
 }
 
-/// The response, if it is a success; otherwise the error that it is, with what the server said.
+/// The response, if it is a success; otherwise its error, with the server's message.
 pub(super) async fn accepted(response: Response) -> Result<Response> {
     if response.status().is_success() {
         return Ok(response);

@@ -1,11 +1,11 @@
 //! Single flight: many requests that need the same thing cause one request for it.
 //!
-//! The first to come leads: it fetches, and publishes what it got. Those who come meanwhile wait for that,
+//! The first request leads: it fetches, and publishes the result. Requests that come meanwhile wait for that,
 //! and share a failure too, so that a dead server costs a hundred waiters one time-out, not a hundred in a
 //! row. A leader that is dropped before it published (its read was cancelled) leaves the lead to one of the
 //! waiters.
 //!
-//! What was fetched is kept by the caller, not here.
+//! The caller keeps the result, not this module.
 
 use headstart_block::{Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct Failure {
 }
 
 impl Failure {
-    /// The failure as an error, for one of those who wait.
+    /// The failure as an error, for one of the waiters.
     pub(super) fn error(&self) -> Error {
         let error = Error::new(self.kind, self.text.to_string());
         let error = if self.has_answered { error.answered() } else { error };
@@ -46,16 +46,16 @@ impl From<&Error> for Failure {
 
 type Outcome = Option<Result<(), Failure>>;
 
-/// One thing that is fetched by one at a time.
+/// One thing that one request at a time fetches.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flight(Arc<Mutex<Option<watch::Receiver<Outcome>>>>);
 
-/// Whose turn it is.
+/// The role of a request.
 #[derive(Debug)]
 pub(super) enum Turn {
-    /// The caller's: it fetches, keeps what it got, then publishes.
+    /// The lead: the caller fetches, keeps the result, then publishes.
     Lead(Lead),
-    /// Somebody else fetched it, or failed to.
+    /// Another request fetched it, or failed to.
     Followed(Result<(), Failure>),
 }
 
@@ -71,7 +71,7 @@ impl Flight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lead, or what the one who had it achieved.
+    /// The lead, or the outcome of the request that had it.
     pub(super) async fn join(&self) -> Turn {
         loop {
             let mut receiver = match self.enter() {
@@ -86,7 +86,7 @@ impl Flight {
         }
     }
 
-    /// The lead, unless somebody has it.
+    /// The lead, unless another request has it.
     pub(super) fn try_lead(&self) -> Option<Lead> {
         self.enter().ok()
     }
@@ -103,7 +103,7 @@ impl Flight {
 }
 
 impl Lead {
-    /// Tells the others. What was fetched is in its place before.
+    /// Publishes the outcome to the others. The caller puts the result in its place before.
     pub(super) fn publish(self, outcome: Result<(), &Error>) {
         self.outcome.send_replace(Some(outcome.map_err(Failure::from)));
     }
@@ -111,7 +111,7 @@ impl Lead {
 
 impl Drop for Lead {
     fn drop(&mut self) {
-        // Before the sender goes: who then finds it closed enters anew.
+        // Before the sender is dropped: a waiter that then finds it closed enters again.
         *self.flight.lock() = None;
     }
 }

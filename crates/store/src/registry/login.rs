@@ -1,8 +1,8 @@
 //! The password that a plain web server asks for.
 //!
 //! No registry is behind it, so there is no token server, no repository and nothing to renew: one header, from the
-//! same place as registries' passwords, shown once the server asked for it. Like those it is shown to that server
-//! alone (the HTTP library drops it where a redirect leads to another host), and without TLS only where the settings
+//! same place as registries' passwords, shown once the server asked for it. Like those, it is shown to that server
+//! only (the HTTP library drops it if a redirect leads to another host), and without TLS only where the settings
 //! allow that.
 
 use super::auth::basic;
@@ -24,13 +24,13 @@ const TRIES_MAX: usize = 3;
 pub(crate) struct Login {
     /// `host` or `host:port`.
     host: String,
-    /// Whether a password may be sent.
+    /// `true` if a password may be sent.
     trusted: bool,
     credentials: Credentials,
     shown: Mutex<Option<Shown>>,
 }
 
-/// What requests show, once the server has asked.
+/// The proof that requests show, once the server has asked.
 #[derive(Clone)]
 struct Shown {
     credential: Credential,
@@ -48,10 +48,10 @@ impl Login {
         }
     }
 
-    /// Sends what `request` makes for `url`; any status but a refusal is an answer.
+    /// Sends the request that `request` makes for `url`; any status but a refusal is an answer.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] with what to do; otherwise as [`http::send`].
+    /// [`ErrorKind::Denied`] with a remedy; otherwise as [`http::send`].
     pub(crate) async fn send(
         &self,
         request: impl Fn() -> RequestBuilder + Send + Sync,
@@ -80,7 +80,7 @@ impl Login {
         Err(Error::new(ErrorKind::Denied, "the server refuses all passwords").about(http::redact(url)))
     }
 
-    /// What to show instead of what was refused, if there is anything.
+    /// The proof to show instead of the refused one, if there is any.
     async fn others(&self, refused: Option<Shown>, response: &Response) -> Result<Shown> {
         let ours = authority(response.url()) == self.host;
         let asks = response.headers().get_all(WWW_AUTHENTICATE).iter();
@@ -93,7 +93,7 @@ impl Login {
             None => Some(self.credentials.get().await?),
             Some(shown) => self.credentials.others_than(&shown.credential).await?,
         };
-        // Somebody may have written them down meanwhile.
+        // A user may have entered them meanwhile.
         let credential = match credential {
             Some(nothing @ Credential::Nothing(_)) => {
                 Some(self.credentials.others_than(&nothing).await?.unwrap_or(nothing))
@@ -117,7 +117,7 @@ impl Login {
         Ok(Shown { credential: Credential::Password(user.clone(), password.clone()), header })
     }
 
-    /// The error of who is not let in: who asked, and what to do.
+    /// The error of refused access: the user, and the remedy.
     fn refused(&self, shown: Option<&Shown>, response: &Response) -> Error {
         let (host, place, status) = (&self.host, self.credentials.place(), response.status());
         let user = match shown.map(|shown| &shown.credential) {

@@ -1,7 +1,7 @@
 //! OCI registries.
 //!
-//! A registry serves manifests and blobs of repositories over HTTP. What is hard about reading a disk from
-//! one is what stands before the bytes: a challenge, a token server, and a redirect to a signed address of a
+//! A registry serves manifests and blobs of repositories over HTTP. The hard part of reading a disk from
+//! one comes before the bytes: a challenge, a token server, and a redirect to a signed address of a
 //! storage. Docker goes this way once a blob; a disk reads thousands of small ranges, and cannot. So the
 //! token and the address are kept, and looked after:
 //!
@@ -15,11 +15,11 @@
 //!           storage, or the registry itself: the bytes
 //! ```
 //!
-//! | module | what it does |
+//! | module | function |
 //! |---|---|
 //! | [`token`], [`redirect`] | decide about tokens and addresses from the time alone; no I/O |
-//! | [`flight`] | one asks, the others wait for what it gets |
-//! | [`challenge`], [`credentials`], [`auth`] | what the registry wants to be shown, who we are, and showing it |
+//! | [`flight`] | one request asks, the others wait for its result |
+//! | [`challenge`], [`credentials`], [`auth`] | the challenge, our credentials, and the proof that requests show |
 //! | [`endpoint`] | one registry or mirror: URLs, requests, redirects followed by hand |
 //! | [`blob`] | reading ranges |
 //! | [`login`] | the same credentials for plain web servers |
@@ -75,11 +75,11 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use url::Url;
 
-/// Docker's own registry: how people call it, and where it is.
+/// Docker's own registry: the names that people use, and its host.
 const DOCKER_HUB: [&str; 2] = ["docker.io", "index.docker.io"];
 const DOCKER_HUB_API: &str = "registry-1.docker.io";
 
-/// What a manifest may be.
+/// The media types that a manifest may have.
 const MANIFEST_TYPES: [&str; 4] = [MANIFEST_OCI, MANIFEST_DOCKER, INDEX_OCI, INDEX_DOCKER];
 
 /// Most pages of tags: a registry that gives one a page is not worth more.
@@ -88,10 +88,10 @@ const MOST_PAGES: usize = 1000;
 /// Most tags that are listed: there are registries that never end a list.
 const MOST_TAGS: usize = 500_000;
 
-/// Largest page of tags: there are registries that give all in one.
+/// Largest page of tags: some registries give all in one.
 const MAX_PAGE_SIZE: u64 = 32 << 20;
 
-/// What is asked about to find out whether a registry lets us in.
+/// The path that is asked for to find out if a registry grants access.
 const CHECKED: &str = "manifests/latest";
 
 /// Longest text that is taken over from a server's message.
@@ -111,7 +111,7 @@ pub(crate) fn open(host: &str, repository: &str, settings: &Settings) -> Result<
     }
     let is_docker_hub = DOCKER_HUB.contains(&host);
     let api = if is_docker_hub { DOCKER_HUB_API } else { host };
-    // Its official images live where nobody writes them.
+    // Its official images have a prefix that users do not write.
     let path = if is_docker_hub && !repository.contains('/') {
         format!("library/{repository}")
     } else {
@@ -146,12 +146,12 @@ impl Clock {
     }
 }
 
-/// The lock; what a panicking holder left is whole, since all changes are single assignments.
+/// Takes the lock. The state that a panicking holder left is whole, because all changes are single assignments.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the body of a refusal says, in parentheses, as far as it says something.
+/// The message in the body of a refusal, in parentheses; empty without one.
 async fn said(response: Response) -> String {
     let Ok(body) = http::small_body(response, 64 << 10, Duration::from_secs(5)).await else {
         return String::new();
@@ -172,8 +172,8 @@ async fn said(response: Response) -> String {
 }
 
 impl Registry {
-    /// Asks the endpoints in turn until one succeeds. `skip` tells which not to ask for this, `lacks` hears
-    /// of one that does not have it.
+    /// Asks the endpoints in turn until one succeeds. `skip` is `true` for those not to be asked, `lacks` is called
+    /// with one that does not have the thing.
     async fn on_any<T, Fut>(
         &self,
         skip: impl Fn(&Endpoint) -> bool,
@@ -206,7 +206,7 @@ impl Registry {
         call(Arc::clone(&self.origin)).await
     }
 
-    /// A manifest as some endpoint has it.
+    /// A manifest from the first endpoint that has it.
     async fn manifest_bytes(&self, selector: &Selector) -> Result<(Digest, Bytes)> {
         let name = name_of(selector);
         let fetch = |endpoint: Arc<Endpoint>| {
@@ -222,17 +222,17 @@ impl Registry {
     }
 }
 
-/// Says what a manifest may be.
+/// Adds the media types that a manifest may have.
 fn accept_manifests(request: RequestBuilder) -> RequestBuilder {
     request.header(ACCEPT, MANIFEST_TYPES.join(", "))
 }
 
-/// The digest of a manifest as the registry says it.
+/// The digest of a manifest by the registry's header.
 fn told_digest(headers: &HeaderMap) -> Option<Digest> {
     headers.get("docker-content-digest").and_then(|value| value.to_str().ok()?.parse().ok())
 }
 
-/// A manifest that is what it was asked for as. `Unavailable` where it is not, with an answer: it may be another
+/// A manifest that matches its selector. If it does not, `Unavailable` with an answer: it may be another
 /// mirror's turn.
 fn checked_manifest(selector: &Selector, headers: &HeaderMap, bytes: Bytes) -> Result<(Digest, Bytes)> {
     let digest = Digest::of(&bytes);
@@ -260,15 +260,15 @@ impl Store for Registry {
         self.location.clone()
     }
 
-    /// Asks about a manifest, which need not be there: that takes the very right that reading takes, and no other.
+    /// Asks about a manifest, which need not be there: that needs exactly the right that reading needs.
     /// (Listing tags is a right of its own in some registries, and their top says nothing of the repository.) Only
-    /// about it, not for it: that counts against no quota of pulls.
+    /// about it, not for it: this counts against no quota of pulls.
     async fn check(&self) -> Result<()> {
         let check = |endpoint: Arc<Endpoint>| async move {
             let url = endpoint.url(CHECKED)?;
             let response = endpoint.follow(Access::Pull, &Method::HEAD, url, accept_manifests).await?;
             match response.status() {
-                // No such tag, none in a form that is known here, or no such question: but we were let in.
+                // No such tag, none in a form that is known here, or no such question: but access was granted.
                 StatusCode::NOT_FOUND
                 | StatusCode::NOT_ACCEPTABLE
                 | StatusCode::METHOD_NOT_ALLOWED
@@ -299,12 +299,12 @@ impl Store for Registry {
     }
 
     fn has_let_nobody_in(&self) -> bool {
-        // A mirror that asks for a token says nothing of who may read here.
+        // A mirror that asks for a token says nothing about access to the registry.
         self.origin.auth.lacks_token()
     }
 
-    /// Asks only about it, as a check does: the registry says of which digest it is. One that does not, or says
-    /// something else, is asked for it.
+    /// Asks only about the manifest, as a check does: the registry sends its digest. A registry that does not, or sends
+    /// another one, is asked for the manifest.
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
         let wanted = match selector {
             Selector::Digest(digest) => *digest,
@@ -396,7 +396,7 @@ impl Store for Registry {
         let mut tags = Vec::new();
         let mut url = self.origin.url("tags/list?n=1000")?;
         for _ in 0..MOST_PAGES {
-            // Each page is tried again by itself: a long list must not begin anew because its last page failed.
+            // Each page is tried again by itself: a long list must not begin again because its last page failed.
             let page = || self.origin.document(url.clone(), MAX_PAGE_SIZE, |request| request);
             let failed = |_| Meter::add(&self.link.meter().retries, 1);
             let (headers, body) = self.origin.settings.retry.run(page, failed).await?;
@@ -404,7 +404,7 @@ impl Store for Registry {
                 Error::new(ErrorKind::Unavailable, "the list of tags is not one").about(http::redact(&url))
             };
             let page: Value = serde_json::from_slice(&body).map_err(|_| wrong())?;
-            // Null where the last image was deleted.
+            // Null if the last image was deleted.
             let names = page["tags"].as_array().into_iter().flatten().filter_map(Value::as_str);
             tags.extend(
                 names.filter(|name| !is_referrers_tag(name)).filter_map(|name| name.parse::<Tag>().ok()),
@@ -446,7 +446,7 @@ impl Store for Registry {
     }
 }
 
-/// The answer, whose failure lets a mirror rest.
+/// The answer; its failure lets a mirror rest.
 fn watched(answer: Answer, endpoint: Arc<Endpoint>) -> Answer {
     if !endpoint.is_mirror() {
         return answer;
@@ -463,7 +463,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &reqwest::header::HeaderName) -> Opt
     headers.get(name)?.to_str().ok()
 }
 
-/// The length of the whole, from the answer to a request for its first byte, which an empty blob has not.
+/// The length of the whole, from the answer to a request for its first byte, which an empty blob lacks.
 async fn total_len(response: Response) -> Result<u64> {
     let total = match response.status() {
         StatusCode::PARTIAL_CONTENT | StatusCode::RANGE_NOT_SATISFIABLE => {
@@ -480,7 +480,7 @@ async fn total_len(response: Response) -> Result<u64> {
         .about(http::redact(response.url())))
 }
 
-/// Where a list goes on: `Link: </v2/...>; rel="next"`.
+/// The next page of a list: `Link: </v2/...>; rel="next"`.
 fn next_page(headers: &HeaderMap, url: &Url) -> Option<Url> {
     let link = header(headers, &LINK)?;
     let (target, rest) = link.trim().strip_prefix('<')?.split_once('>')?;

@@ -1,4 +1,4 @@
-//! Where a blob of a registry really lies, and for how long: decided from the time alone, without I/O.
+//! The real place of a blob of a registry, and its lifetime: decided from the time alone, without I/O.
 //!
 //! A registry answers a request for a blob either with the bytes or with the address of a storage that has
 //! them, signed, and good for a while. Asking the registry for it before every read would double the round
@@ -6,7 +6,7 @@
 //!
 //! | state | a read does |
 //! |---|---|
-//! | unknown | asks the registry; one read asks, the others wait for what it learns |
+//! | unknown | asks the registry; one read asks, the others wait for its result |
 //! | direct | reads from the registry |
 //! | away, in its life | reads from the address |
 //! | away, near the end of its life | the same, and has the next address fetched meanwhile |
@@ -14,11 +14,11 @@
 //!
 //! An address that tells no life is taken to live as long as the shortest life seen at this registry. That is
 //! a guess, so the next address is fetched near its end, but taken only when the storage really refuses the
-//! current one: only so is the real life ever seen. A storage that refuses an address that should live
+//! current one: only in this way is the real life ever seen. A storage that refuses an address that should live
 //! (signed with credentials that end sooner, for instance) teaches a shorter life in the same way.
 //!
-//! An address that was used has the next one fetched also without a read, when it nears the end of its life
-//! ([`Route::is_due`]): the next read may come after that, and shall not wait. One that nobody used runs out quietly.
+//! If an address was used, the next one is fetched even without a read, when the address nears the end of its life
+//! ([`Route::is_due`]): the next read may come after that, and must not wait. An unused address runs out quietly.
 //!
 //! Every address has a generation, as tokens have: a hundred reads refused with one address replace it once.
 //! Times are durations since the client started.
@@ -29,17 +29,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use url::Url;
 
-/// A life that ends sooner than this after the address came is no life, but another reason to refuse.
+/// The shortest life of an address: a refusal that comes sooner has another reason.
 const LIFE_MIN: Duration = Duration::from_millis(200);
 
 /// An address that a registry sent a read to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) url: Arc<Url>,
-    /// Counts the addresses of one blob.
+    /// The number of the address among those of one blob.
     pub(super) generation: u64,
     obtained: Duration,
-    /// What the address itself tells.
+    /// The life that the address itself tells.
     life: Option<Duration>,
 }
 
@@ -48,17 +48,17 @@ impl Address {
         now.saturating_sub(self.obtained)
     }
 
-    /// Whether it has run out by its own word.
+    /// `true` if the life that it tells is over.
     fn is_over(&self, now: Duration) -> bool {
         self.life.is_some_and(|life| self.age(now) >= life)
     }
 
-    /// How long it may be expected to live: what it tells, or less if less was seen.
+    /// The life that may be expected: the one that it tells, or a shorter one that was seen.
     fn expected(&self, seen: Option<Duration>) -> Option<Duration> {
         self.life.into_iter().chain(seen).min()
     }
 
-    /// How old it is when the next one is to be fetched: four fifths of its life. What is left is time enough to ask,
+    /// The age at which the next one is to be fetched: four fifths of its life. The rest is time enough to ask,
     /// and most of the life is used.
     fn end_nears(&self, seen: Option<Duration>) -> Option<Duration> {
         self.expected(seen).map(|life| life / 5 * 4)
@@ -66,24 +66,24 @@ impl Address {
 
     fn nears_its_end(&self, now: Duration, seen: Option<Duration>) -> bool {
         let age = self.age(now);
-        // Who has outlived a guess by far shows that it is a wrong one: asking on and on would be of no use.
+        // An address that has outlived a guess by far proves it wrong: asking again and again would be of no use.
         let outlived = |begin: Duration| self.life.is_none() && age >= begin.saturating_mul(5);
         self.end_nears(seen).is_some_and(|begin| age >= begin && !outlived(begin))
     }
 }
 
-/// What a read does.
+/// The action of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// Ask the registry.
     Ask,
     /// Read from the registry.
     Direct,
-    /// Read from this address; where `prefetch` says so, have the next one fetched beside.
+    /// Read from this address; with `prefetch`, fetch the next one in the background.
     Use {
-        /// Where the bytes are.
+        /// The address of the bytes.
         address: Address,
-        /// Whether it nears its end and no next address is there.
+        /// `true` if it nears its end and there is no next address.
         prefetch: bool,
     },
 }
@@ -96,29 +96,29 @@ enum State {
     Away {
         current: Address,
         next: Option<Address>,
-        /// Whether a read used the current one.
+        /// `true` if a read used the current one.
         used: bool,
     },
 }
 
-/// What is known of one blob.
+/// The route to one blob.
 #[derive(Debug, Default)]
 pub(super) struct Route {
     state: State,
     generation: u64,
-    /// When the next address may be fetched ahead.
+    /// The time from which on the next address may be fetched ahead.
     pause_until: Duration,
 }
 
 impl Route {
-    /// What a read does at `now`; `seen` is the shortest life seen at this registry.
+    /// The action of a read at `now`; `seen` is the shortest life seen at this registry.
     pub(super) fn decide(&mut self, now: Duration, seen: Option<Duration>) -> Decision {
         let (current, next, used) = match &mut self.state {
             State::Unknown => return Decision::Ask,
             State::Direct => return Decision::Direct,
             State::Away { current, next, used } => (current, next, used),
         };
-        // A next address that has grown old itself is of no use.
+        // A next address that is itself too old is of no use.
         next.take_if(|next| next.expected(seen).is_some_and(|life| next.age(now) >= life));
         if current.is_over(now) {
             match next.take() {
@@ -136,21 +136,21 @@ impl Route {
         }
     }
 
-    /// Whether the next address is to be fetched at `now`, though no read asks for it: the address of `generation` is
-    /// the current one, was used, and nears the end of its life.
+    /// `true` if the next address is to be fetched at `now`, although no read asks for it: the address of
+    /// `generation` is the current one, was used, and nears the end of its life.
     pub(super) fn is_due(&self, generation: u64, now: Duration, seen: Option<Duration>) -> bool {
         let State::Away { current, next: None, used: true } = &self.state else { return false };
         current.generation == generation && current.nears_its_end(now, seen) && now >= self.pause_until
     }
 
-    /// The registry gave the bytes itself.
+    /// Notes that the registry gave the bytes itself.
     pub(super) fn learn_direct(&mut self) {
         self.state = State::Direct;
     }
 
-    /// The registry, asked at `asked`, sent the read to `url`, which tells its `life`. It becomes the next
-    /// address where there is a current one, for that has not failed yet. Gives its generation, and when it nears its
-    /// end, if that is known.
+    /// Notes that the registry, asked at `asked`, sent the read to `url`, which tells its `life`. It becomes the
+    /// next address if there is a current one, because that has not failed yet. Returns its generation, and the
+    /// time at which it nears its end, if that is known.
     pub(super) fn learn_address(
         &mut self,
         url: Url,
@@ -170,13 +170,13 @@ impl Route {
         due
     }
 
-    /// Fetching the next address failed: not again at once.
+    /// Notes that fetching the next address failed: it is not tried again at once.
     pub(super) fn fail(&mut self, now: Duration) {
         self.pause_until = now.saturating_add(PAUSE);
     }
 
-    /// The storage refused the address of `generation`: it is used no more. Gives the life that it had, where
-    /// that is news.
+    /// Notes that the storage refused the address of `generation`: it is no longer used. Returns the life that it
+    /// had, if that is news.
     pub(super) fn reject(&mut self, generation: u64, now: Duration) -> Option<Duration> {
         let State::Away { current, next, used } = &mut self.state else { return None };
         if current.generation != generation {
@@ -193,10 +193,10 @@ impl Route {
 }
 
 /// The life that a signed address tells, from the moment that the registry gave it, which was at `date`
-/// (seconds since 1970) by the registry's own clock: this host's may be wrong.
+/// (seconds since 1970) by the registry's own clock: this host's clock may be wrong.
 ///
-/// It knows the parameters of S3 and its kin (`X-Amz-`, `X-Goog-`, `x-oss-` `Date` and `Expires`), `Expires`
-/// of CloudFront and older schemes, and `se` of Azure. `None` where there is none, or the life is over
+/// Knows the parameters of S3 and its kin (`X-Amz-`, `X-Goog-`, `x-oss-` `Date` and `Expires`), `Expires`
+/// of CloudFront and older schemes, and `se` of Azure. `None` if there is none, or the life is over
 /// already: then the clocks disagree, and nothing is known.
 pub(super) fn life_in_url(url: &Url, date: Option<i64>) -> Option<Duration> {
     let (mut end, mut signed, mut span) = (None, None, None);

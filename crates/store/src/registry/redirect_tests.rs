@@ -137,7 +137,7 @@ enum Step {
     Wait(u64),
     Learn(Option<u64>),
     Direct,
-    /// Refuse what a read would use now.
+    /// Refuse the address that a read would use now.
     Refuse,
     /// Refuse an address from before.
     RefuseOld(u64),

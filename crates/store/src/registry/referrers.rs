@@ -1,10 +1,10 @@
 //! Artifacts of a manifest in a registry.
 //!
-//! A registry that knows referrers lists them itself, in pages. One that does not says so by 404 (some by other
-//! words); the list is then an index under a tag of the subject's digest. When an artifact is written, its answer says
-//! whether the registry saw the subject (`OCI-Subject`); where not, the tag is changed. Registries have no conditional
-//! writes: whoever changed the tag reads it again, and if his artifact is not in there, since somebody else wrote at
-//! the same moment, he adds it again.
+//! A registry that knows referrers lists them itself, in pages. One that does not answers 404 (some give other
+//! answers); the list is then an index under a tag of the subject's digest. When an artifact is written, its answer
+//! says if the registry saw the subject (`OCI-Subject`); if not, the tag is changed. Registries have no conditional
+//! writes. A writer that changed the tag therefore reads it again. If its artifact is not in there, because another
+//! writer wrote at the same moment, it adds it again.
 //!
 //! The registry itself is asked, never a mirror: few of those know artifacts, and an old list would be believed.
 
@@ -30,10 +30,10 @@ use url::Url;
 /// Most pages of a list: a registry that gives one artifact a page is not worth more.
 const MOST_PAGES: usize = 100;
 
-/// How often a list under a tag is changed again because somebody else's change undid ours.
+/// The number of times that a list under a tag is changed again because another writer's change undid ours.
 const MOST_RACES: u32 = 5;
 
-/// Pause before that, times the number of the try, give or take.
+/// The pause before that, times the number of the try, with jitter.
 const PAUSE: Duration = Duration::from_millis(50);
 
 fn accept_index(request: RequestBuilder) -> RequestBuilder {
@@ -44,7 +44,7 @@ impl Registry {
     /// The artifacts of one kind: as the registry lists them, or as the tag does.
     pub(super) async fn list_referrers(&self, subject: &Digest, kind: &str) -> Result<Vec<Referrer>> {
         let own = self.own_list(subject, kind).await?.unwrap_or_default();
-        // Where it came to know referrers late, or a proxy before it hid that it does, they are under the tag.
+        // If it learned about referrers late, or a proxy before it hid that it knows them, they are under the tag.
         if !own.is_empty() {
             return Ok(own);
         }
@@ -54,7 +54,7 @@ impl Registry {
         }
     }
 
-    /// As the registry lists them; `None` where it does not.
+    /// The registry's own list; `None` if it has none.
     async fn own_list(&self, subject: &Digest, kind: &str) -> Result<Option<Vec<Referrer>>> {
         let mut url = self.origin.url(&format!("referrers/{subject}"))?;
         url.query_pairs_mut().append_pair("artifactType", kind);
@@ -76,10 +76,10 @@ impl Registry {
         Ok(Some(found))
     }
 
-    /// A page of the registry's own list; `None` where it has no such thing.
+    /// A page of the registry's own list; `None` if it has no such list.
     async fn page(&self, url: Url) -> Result<Option<(HeaderMap, Bytes)>> {
         let response = self.origin.follow(Access::Pull, &Method::GET, url, accept_index).await?;
-        // What registries say to a question that they do not know.
+        // The answers of registries to a question that they do not know.
         if matches!(response.status().as_u16(), 400 | 404 | 405 | 406 | 501) {
             return Ok(None);
         }
@@ -89,7 +89,7 @@ impl Registry {
         Ok(Some((headers, http::small_body(response, MAX_MANIFEST_SIZE, stall).await?)))
     }
 
-    /// The list under the tag, where there is one.
+    /// The list under the tag, if there is one.
     async fn tagged_list(&self, subject: &Digest) -> Result<Option<(Url, Bytes)>> {
         let url = self.origin.url(&format!("manifests/{}", referrers_tag(subject)))?;
         match self.origin.document(url.clone(), MAX_MANIFEST_SIZE, accept_index).await {
@@ -99,7 +99,7 @@ impl Registry {
         }
     }
 
-    /// Writes an artifact's manifest and has it listed.
+    /// Writes an artifact's manifest and gets it listed.
     pub(super) async fn add_referrer(&self, subject: &Digest, change: &Change<'_>) -> Result<()> {
         let bytes = Bytes::copy_from_slice(change.artifact);
         let name = change.digest.to_string();
@@ -108,7 +108,7 @@ impl Registry {
             self.change_tagged_list(subject, change).await?;
         }
         for old in change.replaced.iter().filter(|old| **old != change.digest) {
-            // That an old one stays costs a line of a list.
+            // An old artifact that stays costs a line of a list.
             if let Err(error) = self.remove_artifact(old, subject, change.artifact).await {
                 tracing::debug!(%error, artifact = %old, "an artifact that was replaced stays in the registry");
             }
@@ -138,7 +138,7 @@ impl Registry {
         }
     }
 
-    /// Removes an artifact, if it is what it is taken for.
+    /// Removes an artifact, if it really is one of the same kind.
     async fn remove_artifact(&self, old: &Digest, subject: &Digest, artifact: &[u8]) -> Result<()> {
         let url = self.origin.url(&format!("manifests/{old}"))?;
         let accept = |request: RequestBuilder| request.header(ACCEPT, MANIFEST_OCI);

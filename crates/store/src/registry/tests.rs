@@ -1,4 +1,4 @@
-//! Tests of what needs no registry.
+//! Tests that need no registry.
 
 use super::*;
 use crate::http::Redirects;
@@ -84,7 +84,7 @@ fn credentials_go_to_no_token_server_of_another_domain() {
     trust(settings.clone(), "https://reg.example.org:8443/token").unwrap();
     let named = Settings { allow_token_server: vec!["evil.example.com".to_owned()], ..settings.clone() };
     trust(named, "https://evil.example.com/token").unwrap();
-    // Who has credentials for it has named it.
+    // A user that has credentials for it has named it.
     let config = r#"{"auths": {"evil.example.com": {"auth": "dTpw"}}}"#;
     std::fs::write(dir.path().join("config.json"), config).unwrap();
     trust(settings, "https://evil.example.com/token").unwrap();

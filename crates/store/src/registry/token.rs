@@ -1,15 +1,15 @@
-//! When to use a token, when to renew it: decided from the time alone, without I/O.
+//! The decision to use or to renew a token: made from the time alone, without I/O.
 //!
 //! | age of the token | decision |
 //! |---|---|
 //! | none yet, or the registry refused it | `Renew`: wait for another |
 //! | below its life less a margin | `Use` |
-//! | in the margin | `RenewSoon`: use it, and have another fetched meanwhile |
+//! | in the margin | `RenewSoon`: use it, and fetch another one meanwhile |
 //! | past its life | `Renew` |
 //!
 //! A token that was used is also renewed without a request, when its margin begins ([`TokenSlot::is_due`]): the next
-//! request may come after its end, and shall not wait. One that nobody used in its life runs out quietly.
-//! Every token has a generation. Who is refused says with which generation, so that a hundred requests
+//! request may come after its end, and must not wait. A token that was not used in its life runs out quietly.
+//! Every token has a generation. A refused request names its generation, so that a hundred requests
 //! refused with the same token cause one renewal: the other ninety-nine find a newer one already.
 //!
 //! A renewal that fails is not tried again at once while the token still lives ([`PAUSE`]).
@@ -20,13 +20,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The life of a token whose server does not tell one: what the token specification says.
+/// The life of a token whose server does not tell one: the default of the token specification.
 pub(super) const LIFE_UNTOLD: Duration = Duration::from_secs(60);
 
-/// The margin is a quarter of the life, but no more than this: a token server answers within it.
+/// The longest margin, which otherwise is a quarter of the life: a token server answers within it.
 const MARGIN_MAX: Duration = Duration::from_secs(30);
 
-/// After a renewal failed, the token is used for this long before another is tried.
+/// The time for which the token is used after a failed renewal before another one is tried.
 pub(super) const PAUSE: Duration = Duration::from_secs(2);
 
 /// A secret that no log shows.
@@ -38,7 +38,7 @@ impl Secret {
         Self(text.into())
     }
 
-    /// The secret itself: for the one header or form that it belongs in.
+    /// The secret itself, for the one header or form that it belongs in.
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
@@ -54,16 +54,16 @@ impl fmt::Debug for Secret {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) secret: Secret,
-    /// Counts the tokens of one slot.
+    /// The number of the token among those of one slot.
     pub(super) generation: u64,
 }
 
-/// What to do for a request that needs a token now.
+/// The action for a request that needs a token now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// Use this one.
     Use(Token),
-    /// Use this one, and have the next fetched beside.
+    /// Use this one, and fetch the next one in the background.
     RenewSoon(Token),
     /// Fetch one first.
     Renew,
@@ -74,12 +74,12 @@ struct Current {
     token: Token,
     obtained: Duration,
     life: Duration,
-    /// Whether a request used it.
+    /// `true` if a request used it.
     used: bool,
 }
 
 impl Current {
-    /// How old it is when it is to be renewed.
+    /// The age at which it is to be renewed.
     fn margin_begins(&self) -> Duration {
         self.life - (self.life / 4).min(MARGIN_MAX)
     }
@@ -90,12 +90,12 @@ impl Current {
 pub(super) struct TokenSlot {
     current: Option<Current>,
     generation: u64,
-    /// When the next renewal may be tried.
+    /// The time from which on the next renewal may be tried.
     pause_until: Duration,
 }
 
 impl TokenSlot {
-    /// What a request does at `now`.
+    /// The action of a request at `now`.
     pub(super) fn decide(&mut self, now: Duration) -> Decision {
         let Some(current) = &mut self.current else { return Decision::Renew };
         let age = now.saturating_sub(current.obtained);
@@ -110,7 +110,7 @@ impl TokenSlot {
         }
     }
 
-    /// A token came: asked for at `asked`, good for `life` from then on.
+    /// Takes a token that was asked for at `asked` and is good for `life` from then on.
     pub(super) fn accept(&mut self, secret: Secret, asked: Duration, life: Duration) -> Token {
         self.generation += 1;
         let token = Token { secret, generation: self.generation };
@@ -123,25 +123,25 @@ impl TokenSlot {
         self.generation > 0
     }
 
-    /// When the margin of the token begins.
+    /// The time at which the margin of the token begins.
     pub(super) fn due_at(&self) -> Option<Duration> {
         self.current.as_ref().map(|current| current.obtained.saturating_add(current.margin_begins()))
     }
 
-    /// Whether the token of `generation` is to be renewed at `now`, though no request asks for it: it is the current
-    /// one, was used, and nears its end.
+    /// `true` if the token of `generation` is to be renewed at `now`, although no request asks for it: it is the
+    /// current one, was used, and nears its end.
     pub(super) fn is_due(&self, generation: u64, now: Duration) -> bool {
         let current = self.current.as_ref().filter(|current| current.token.generation == generation);
         let nears = |current: &Current| now.saturating_sub(current.obtained) >= current.margin_begins();
         current.is_some_and(|current| current.used && nears(current)) && now >= self.pause_until
     }
 
-    /// A renewal failed.
+    /// Notes that a renewal failed.
     pub(super) fn fail(&mut self, now: Duration) {
         self.pause_until = now.saturating_add(PAUSE);
     }
 
-    /// The registry refused the token of `generation`: it is used no more. A newer one stays.
+    /// Notes that the registry refused the token of `generation`: it is no longer used. A newer one stays.
     pub(super) fn reject(&mut self, generation: u64) {
         if self.current.as_ref().is_some_and(|current| current.token.generation == generation) {
             self.current = None;
@@ -228,7 +228,7 @@ mod tests {
     enum Step {
         Wait(u64),
         Accept(u64),
-        /// Refuse the token that was given this many tokens ago.
+        /// Refuse the token that was given this number of tokens ago.
         Reject(u64),
         Fail,
     }

@@ -1,9 +1,9 @@
-//! Writing to a registry: blobs, manifests, and what refers to a manifest.
+//! Writing to a registry: blobs, manifests, and artifacts that refer to a manifest.
 //!
 //! A small blob goes up in one request. A large one goes in pieces ([`PIECE`]), so that a broken connection
-//! costs one piece: the registry is asked how far it got, and the rest is sent. A registry that knows no
-//! pieces gets the blob in one request. The registry checks the digest at the end and keeps nothing that does
-//! not match.
+//! costs one piece: the registry is asked for the number of bytes that it has, and the rest is sent. A registry
+//! that knows no pieces gets the blob in one request. The registry checks the digest at the end and keeps nothing
+//! that does not match.
 
 use super::auth::Access;
 use super::endpoint::{Endpoint, accepted};
@@ -27,15 +27,15 @@ const PIECE: u64 = 64 << 20;
 /// Bytes that are read from the source and handed to the connection at once.
 const PART: u64 = 1 << 20;
 
-/// How long a registry may take over a blob or a piece that it has all of: it hashes, and may copy it to a
+/// The time that a registry may take over a complete blob or piece: it hashes it, and may copy it to a
 /// storage.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How often in a row a piece is sent again, and the pause before.
+/// The number of times in a row that a piece is sent again, and the pause before.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// An upload under way: where the rest goes.
+/// The state of an upload.
 struct Upload<'a> {
     endpoint: &'a Endpoint,
     source: Arc<dyn ReadAt>,
@@ -43,9 +43,9 @@ struct Upload<'a> {
     /// Bytes that the registry has.
     done: u64,
     copied: Copied<'a>,
-    /// Bytes that `copied` has heard of: pieces that are sent again are not counted again.
+    /// Bytes that were reported to `copied`: pieces that are sent again are not counted again.
     told: u64,
-    /// Whether it is not the registry that failed, but the source or the one who asked.
+    /// `true` if the source or the caller failed, not the registry.
     ended_here: bool,
 }
 
@@ -68,7 +68,7 @@ impl Endpoint {
             if upload.send_pieces().await? {
                 return upload.close(digest).await;
             }
-            // It knows no pieces. Whether an upload survives one is not said anywhere: from the start.
+            // The registry knows no pieces. No specification says that an upload survives one: begin again.
             upload.location = self.begin_upload().await?;
         }
         let mut url = upload.location.clone();
@@ -99,7 +99,7 @@ impl Endpoint {
         self.upload_location(&response)
     }
 
-    /// Where an upload goes on, which must be at the registry itself: it is shown credentials.
+    /// The URL at which an upload goes on, which must be at the registry itself, because it is shown credentials.
     fn upload_location(&self, response: &Response) -> Result<Url> {
         let about = http::redact(response.url());
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
@@ -117,7 +117,7 @@ impl Endpoint {
         Ok(location)
     }
 
-    /// Writes a manifest under `name`, a tag or a digest. Gives the response's headers.
+    /// Writes a manifest under `name`, a tag or a digest. Returns the response's headers.
     pub(super) async fn put_manifest(
         &self,
         name: &str,
@@ -142,9 +142,9 @@ impl Endpoint {
 }
 
 impl Upload<'_> {
-    /// Sends the whole blob in pieces. `false` where the registry does not take pieces.
+    /// Sends the whole blob in pieces. `false` if the registry does not take pieces.
     async fn send_pieces(&mut self) -> Result<bool> {
-        // A registry that gets no further fails, however well it takes what it loses afterwards.
+        // A registry that gets no further fails, even if it accepts pieces that it loses afterwards.
         let (mut failures, mut furthest) = (0, 0);
         while self.done < self.source.len() {
             let piece = ByteRange::between(self.done, self.source.len().min(self.done.saturating_add(PIECE)));
@@ -169,8 +169,8 @@ impl Upload<'_> {
                     failures += 1;
                     sleep(PAUSE.saturating_mul(failures)).await;
                     tracing::warn!(%error, "sending a piece of a blob again");
-                    // How far it got is worth asking, but not worth failing for: the piece is then sent as it
-                    // was.
+                    // The number of bytes that it has is worth a request, but not a failure: the piece is then sent
+                    // as it was.
                     if let Err(error) = self.find_place().await {
                         tracing::debug!(%error, "cannot find out how far an upload got");
                     }
@@ -181,13 +181,13 @@ impl Upload<'_> {
         Ok(true)
     }
 
-    /// Whether the upload may be taken up where it was left: 416 (`Corrupt`) is a piece that does not fit
+    /// `true` if the upload may be resumed: 416 (`Corrupt`) is a piece that does not fit
     /// there.
     fn may_go_on(&self, error: &Error) -> bool {
         !self.ended_here && matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Corrupt)
     }
 
-    /// Asks how much the registry has of it.
+    /// Asks for the number of bytes that the registry has.
     async fn find_place(&mut self) -> Result<()> {
         let patience = self.endpoint.settings.first_byte_timeout;
         let url = self.location.clone();
@@ -198,8 +198,8 @@ impl Upload<'_> {
         let last = range
             .and_then(|range| range.trim_start_matches("bytes=").strip_prefix("0-")?.parse::<u64>().ok());
         self.location = self.endpoint.upload_location(&response)?;
-        // `0-0` is what registries say of nothing as well as of one byte: nothing is the safe reading, for a
-        // piece is refused where it does not fit.
+        // Registries say `0-0` for nothing as well as for one byte: nothing is the safe reading, because a
+        // piece that does not fit is refused.
         self.done = match last {
             Some(last @ 1..) => last.saturating_add(1).min(self.source.len()),
             _ => 0,
@@ -215,7 +215,7 @@ impl Upload<'_> {
         finished(response, digest).await
     }
 
-    /// Sends bytes of the source as a request's body, and tells of them as they go.
+    /// Sends bytes of the source as a request's body, and reports them as they go.
     async fn send(
         &mut self,
         method: &Method,
@@ -236,7 +236,7 @@ impl Upload<'_> {
                 None => request,
             }
         };
-        // The time-out is for the pauses below, not for the whole, which may be long.
+        // The time-out is for the pauses below, not for the whole request, which may be long.
         let request = self.endpoint.send(Access::Push, method, url, Duration::MAX, fill);
         let mut request = std::pin::pin!(request);
         let stall = self.endpoint.settings.stall_timeout;
@@ -244,7 +244,7 @@ impl Upload<'_> {
         loop {
             let event = async {
                 tokio::select! {
-                    // First what the source says: it is the reason why the request fails.
+                    // The source's error first: it is the reason why the request fails.
                     biased;
                     Some(part) = sent.recv() => Ok(part),
                     response = &mut request => Err(response),
@@ -270,8 +270,8 @@ impl Upload<'_> {
     }
 }
 
-/// A body that reads the source as the connection takes it. `progress` hears where each part ends, or why it
-/// fails.
+/// A body that reads the source as the connection takes it. `progress` gets the end of each part, or the reason for
+/// which it fails.
 fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSender<Result<u64>>) -> Body {
     let read = move |part: ByteRange| {
         let (source, progress) = (Arc::clone(&source), progress.clone());
@@ -282,7 +282,7 @@ fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSend
             });
             let bytes =
                 bytes.await.unwrap_or_else(|e| Err(Error::new(ErrorKind::Io, "reading failed").caused_by(e)));
-            // Nobody listens any more when the request is given up.
+            // There is no receiver any more when the request is given up.
             match bytes {
                 Ok(bytes) => {
                     let _ = progress.send(Ok(part.end()));
@@ -290,7 +290,7 @@ fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSend
                 }
                 Err(error) => {
                     let _ = progress.send(Err(error));
-                    // Ends the request; what is wrong has been said.
+                    // Ends the request; the error has been reported.
                     Err(io::Error::other("the source cannot be read"))
                 }
             }
@@ -299,7 +299,7 @@ fn body(source: Arc<dyn ReadAt>, bytes: ByteRange, progress: mpsc::UnboundedSend
     Body::wrap_stream(futures::StreamExt::then(futures::stream::iter(bytes.parts(PART)), read))
 }
 
-/// The response to something written, if it is a success.
+/// The response to a write, if it is a success.
 async fn writable(response: Response) -> Result<Response> {
     let url = http::redact(response.url());
     match response.status() {

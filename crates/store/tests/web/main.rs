@@ -70,7 +70,7 @@ fn range() -> ByteRange {
     ByteRange::between(1000, 101_000)
 }
 
-/// The error, without printing 100 kB where there is none.
+/// The error, without printing 100 kB if there is none.
 fn failed(result: Result<bytes::Bytes>) -> Error {
     result.map(|bytes| bytes.len()).unwrap_err()
 }
@@ -121,7 +121,7 @@ async fn each_fault_is_an_error_that_names_the_blob() {
         (Fault::Stall, ErrorKind::Unavailable),
         (Fault::Compressed, ErrorKind::Unavailable),
     ] {
-        // The HTTP library itself tries again once where a connection that it kept turns out to be closed.
+        // The HTTP library itself tries again once if a connection that it kept turns out to be closed.
         // And a blob that is not there is asked for twice more.
         let times = match fault {
             Fault::Reset => 5,
@@ -132,7 +132,7 @@ async fn each_fault_is_an_error_that_names_the_blob() {
         let error = failed(store.read(&digest, range(), Urgency::Demand).await);
         assert_eq!(error.kind(), kind, "{fault:?}: {error}");
         assert!(error.to_string().contains(&digest.hex()), "{fault:?}: {error}");
-        // The next read knows nothing of it.
+        // The fault does not affect the next read.
         server.fail([]);
         let bytes = store.read(&digest, range(), Urgency::Demand).await.unwrap();
         assert!(bytes == blob()[1000..101_000], "{fault:?}");
@@ -142,7 +142,7 @@ async fn each_fault_is_an_error_that_names_the_blob() {
     assert_eq!(store.counters().errors, 20);
 }
 
-/// What a stream gives, and what it ends with.
+/// The bytes of a stream, and the error that it ends with.
 async fn stream_of(store: &dyn Store, digest: &Digest) -> Result<(Vec<u8>, Option<Error>)> {
     let mut parts = store.read_stream(digest, range(), Urgency::Background).await?;
     let mut bytes = Vec::new();
@@ -158,7 +158,7 @@ async fn stream_of(store: &dyn Store, digest: &Digest) -> Result<(Vec<u8>, Optio
     Ok((bytes, None))
 }
 
-/// What came before it breaks is given, and then the error, once.
+/// The bytes before the break are delivered, and then the error, once.
 #[tokio::test]
 async fn a_stream_gives_what_comes_and_then_what_broke_it() {
     let (server, store, digest, _) = start().await;
@@ -191,7 +191,7 @@ async fn a_stream_gives_what_comes_and_then_what_broke_it() {
 async fn a_slow_answer_is_overtaken() {
     let (server, _, digest, _) = start().await;
     let location = format!("http://{}/images", server.address).parse().unwrap();
-    // Some reads before may be slow by themselves: they must not spend what the second requests have.
+    // Some reads before may be slow by themselves: they must not spend the budget of the second requests.
     let hedge = HedgeSettings { least: Duration::from_millis(100), share: 1.0, ..HedgeSettings::default() };
     let first_byte_timeout = Duration::from_secs(30);
     let store = open(&location, &Settings { hedge: Some(hedge), first_byte_timeout, ..settings() }).unwrap();
@@ -274,7 +274,7 @@ async fn redirects_are_followed_but_not_for_ever() {
     assert!(server.requests().len() < 10);
 }
 
-/// Whoever chooses an image chooses where its server redirects to, and its guest reads what comes.
+/// The user that chooses an image chooses the redirects of its server, and its guest reads the result.
 #[tokio::test]
 async fn redirects_into_the_networks_of_this_host_are_not_followed() {
     let (server, store, digest, _) = start().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What goes wrong with one answer.
+/// A fault of one answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
     Status(u16),
@@ -21,7 +21,7 @@ pub(crate) enum Fault {
     Whole,
     /// The head promises an endless body.
     Huge,
-    /// Chunks without end, whatever was asked for.
+    /// Chunks without end, for any request.
     Endless,
     /// The connection ends before the head.
     Reset,
@@ -31,7 +31,7 @@ pub(crate) enum Fault {
     Stall,
     /// Says that the body is compressed.
     Compressed,
-    /// To another path.
+    /// A redirect to another path.
     Redirect(String),
 }
 
@@ -40,7 +40,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     faults: VecDeque<Fault>,
     requests: Vec<String>,
-    /// What it wants to be shown, where it does.
+    /// The authorization that it requires, if any.
     authorization: Option<String>,
 }
 
@@ -68,12 +68,12 @@ impl Server {
         self.state.lock().unwrap().files.insert(path.to_owned(), bytes.to_vec());
     }
 
-    /// Lets in only who shows this header.
+    /// Serves only requests that show this header.
     pub(crate) fn require(&self, authorization: &str) {
         self.state.lock().unwrap().authorization = Some(authorization.to_owned());
     }
 
-    /// The next answers go wrong so.
+    /// Makes the next answers fail in these ways.
     pub(crate) fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
         self.state.lock().unwrap().faults = faults.into_iter().collect();
     }
