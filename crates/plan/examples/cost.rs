@@ -1,8 +1,8 @@
-//! What training costs on a data set, and choosing a plan of what it made.
+//! The cost of training on a data set, and of choosing a plan from the result.
 //!
 //! `cargo run --release -p headstart-plan --example cost -- DIR [POLICY,... [hits]]`
 //!
-//! Learns the data set, all but its last day and then that day; writes what it knows and reads it back; makes the
+//! Learns the data set, all but its last day and then that day; writes its knowledge and reads it back; makes the
 //! plans of each policy for all bandwidths; then chooses plans of the file that holds those of the last policy.
 
 #![allow(
@@ -83,7 +83,7 @@ fn main() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// Opens the file and chooses, once for each image, and for a stranger of its family.
+/// Opens the file and chooses, once for each image, and once for an unknown image of its family.
 fn choose(path: &Path, knowledge: &Knowledge) {
     let mut times = [Vec::new(), Vec::new()];
     for (key, image) in knowledge.images() {

@@ -1,11 +1,11 @@
-//! What plans from images like it are worth to an image that has no traces, beside those from its own.
+//! The value of plans from similar images for an image without traces, beside that of plans from its own.
 //!
 //! `cargo run --release -p headstart-plan --example zero_shot -- DIR [POLICY [FASTER [OWN]]]`
 //!
-//! Each image in turn is left out, and planned for from the others by what its creations say (or not but for OWN of
-//! its boots, and planned for from these); and it is trained on its boots but for two, rotating. Both are tested on
-//! those two. By the reason of the choice: open-loop hit rates (plans for hits), and closed-loop delays in seconds
-//! of hot ranges (plans for boots).
+//! Each image in turn is left out, and planned for from the others by the metadata of its creations (or left out
+//! except for OWN of its boots, and planned for from these); and it is trained on its boots but for two, rotating.
+//! Both are tested on those two. By the reason of the choice: open-loop hit rates (plans for hits), and closed-loop
+//! delays in seconds of hot ranges (plans for boots).
 
 #![allow(
     clippy::print_stdout,
@@ -30,7 +30,7 @@ const BOOT: Objective = Objective::Boot { round_trip: 20_000_000, misses: Misses
 
 /// The worth of plans on a boot at each rate.
 fn worth(plans: &ImagePlans, boot: &Condensed, vocabulary: &Vocabulary, objective: Objective) -> Vec<f64> {
-    // The evaluators know the blocks of the boot: what else is pulled must be known, too.
+    // The evaluators know the blocks of the boot: other pulled blocks must be known, too.
     let mut vocabulary = vocabulary.clone();
     let at = |rate: u64| {
         let items = plans.groups.first().and_then(|group| group.at(rate)).map(|plan| plan.items.to_vec());

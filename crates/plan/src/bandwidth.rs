@@ -10,19 +10,19 @@ pub type Nanos = u64;
 pub struct Bandwidth(u64);
 
 impl Bandwidth {
-    /// So many bytes a second; 0 is taken as 1.
+    /// A bandwidth of `bytes` bytes a second; 0 is taken as 1.
     #[must_use]
     pub const fn new(bytes: u64) -> Self {
         Self(if bytes == 0 { 1 } else { bytes })
     }
 
-    /// MB/s: 10^6 bytes, as links and our real model count.
+    /// A bandwidth of `rate` MB/s: 10^6 bytes, as links and our real model count.
     #[must_use]
     pub const fn mb(rate: u64) -> Self {
         Self::new(rate.saturating_mul(1_000_000))
     }
 
-    /// MiB/s: 2^20 bytes, as the paper's simulator counts what it calls MB/s.
+    /// A bandwidth of `rate` MiB/s: 2^20 bytes, which the paper's simulator calls MB/s.
     #[must_use]
     pub const fn mib(rate: u64) -> Self {
         Self::new(rate.saturating_mul(1 << 20))
@@ -34,7 +34,7 @@ impl Bandwidth {
         self.0
     }
 
-    /// How long `len` bytes take, rounded up.
+    /// The time that `len` bytes take, rounded up.
     #[must_use]
     pub fn time_of(self, len: u64) -> Nanos {
         let nanos = (u128::from(len) * 1_000_000_000).div_ceil(u128::from(self.0));
@@ -66,7 +66,7 @@ pub enum Bin {
 }
 
 impl Bin {
-    /// All, from the slowest.
+    /// All bins, the slowest first.
     pub const ALL: [Self; 6] = [Self::To10, Self::To30, Self::To50, Self::To70, Self::To90, Self::Above];
 
     /// The bin of a bandwidth.
@@ -76,7 +76,7 @@ impl Bin {
         Self::ALL.iter().rev().find(starts).copied().unwrap_or(Self::To10)
     }
 
-    /// Its lower bound in MB/s; what is below the first bin's counts as its.
+    /// The lower bound in MB/s; bandwidths below the first bin's count as the first bin's.
     #[must_use]
     pub const fn start(self) -> u64 {
         match self {
@@ -92,8 +92,8 @@ impl Bin {
     /// The bandwidths in MB/s that plans of this bin are made and scored for; attaching takes the nearest below its
     /// estimate.
     ///
-    /// The slowest has several, for there a little more makes a great difference: a plan for 2 MB/s gives up what
-    /// one for 8 MB/s brings.
+    /// The slowest has several, because a little more makes a great difference there: a plan for 2 MB/s gives up
+    /// blocks that one for 8 MB/s brings.
     #[must_use]
     pub const fn representatives(self) -> &'static [u64] {
         match self {
@@ -106,7 +106,7 @@ impl Bin {
         }
     }
 
-    /// Its name: `2-10`, `90-inf`.
+    /// The name of the bin: `2-10`, `90-inf`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

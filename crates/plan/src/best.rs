@@ -1,6 +1,6 @@
-//! The best of some, and the first of equals: so that a result depends on nothing but what is compared.
+//! The best of several values, and the first of equals, so that a result depends only on the compared values.
 
-/// The one that is worth most, and what it is worth; the first of equals.
+/// The value with the highest worth, and that worth; the first of equals.
 pub(crate) fn first_best<T>(
     some: impl IntoIterator<Item = T>,
     mut worth: impl FnMut(&T) -> f64,

@@ -1,14 +1,14 @@
-//! A trace boiled down to what learning needs.
+//! A trace reduced to the data that learning needs.
 //!
-//! Offsets become blocks of a [`Vocabulary`] and masks of their slices; writes go, for they are served locally
-//! (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so that an
-//! evaluation need not walk the reads:
+//! Offsets become blocks of a [`Vocabulary`] and masks of their slices; writes are dropped, because they are served
+//! locally (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so
+//! that an evaluation need not walk the reads:
 //!
 //! * *blocks*, in the order of their first access among the first [`READS_MAX`] reads: only a first access can miss
 //!   a block that nothing has asked for, so only these move the model's clock; with each, the times of the reads that
-//!   lie in this block alone, and the running sums of them: how many of them come before the block, and how long
-//!   they wait, is a binary search;
-//! * *wide* reads, which lie in several blocks: few, looked at one by one;
+//!   are in this block alone, and the running sums of them: the number that comes before the block, and the time that
+//!   they wait, are a binary search;
+//! * *wide* reads, which are in several blocks: few, examined one by one;
 //! * *fresh* reads, the first to touch some slice: a guest that waits for its reads can only ever wait for these.
 
 use crate::vocabulary::{BlockId, Vocabulary};
@@ -16,25 +16,25 @@ use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
 use std::ops::Range;
 
-/// How many reads of a trace count for hit rates (the paper's artifact).
+/// The number of reads of a trace that count for hit rates (the paper's artifact).
 pub const READS_MAX: usize = 3000;
 
-/// The largest read that is believed; real ones are a few MiB at most.
+/// The largest read that is accepted; real ones are a few MiB at most.
 const READ_BYTES_MAX: u64 = 1 << 30;
 
-/// The most touches of blocks that a trace may have; what is more is left out.
+/// The most touches of blocks that a trace may have; further ones are left out.
 const TOUCHES_MAX: usize = 1 << 24;
 
 /// One read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CondensedRead {
-    /// When it arrived, in microseconds since the creation.
+    /// The time of its arrival, in microseconds since the creation.
     pub t_us: u32,
-    /// When it completed, as far as the trace tells; else when it arrived.
+    /// The time of its completion, if the trace tells it; otherwise that of its arrival.
     pub done_us: u32,
-    /// Its first in the table of touches.
+    /// The index of its first entry in the table of touches.
     start: u32,
-    /// The first that is not its own.
+    /// The index after its last entry.
     end: u32,
 }
 
@@ -44,7 +44,7 @@ impl CondensedRead {
     }
 }
 
-/// A block that a read lies in, and which of its slices.
+/// A block that a read is in, and the slices of it that it touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
     /// The block.
@@ -57,12 +57,12 @@ pub struct Touch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockReads {
     pub(crate) block: BlockId,
-    /// Times of its first and last access by any counted read.
+    /// The times of its first and last access by any counted read.
     pub(crate) first_us: u32,
     pub(crate) last_us: u32,
     /// Counted reads in it, wide ones included.
     pub(crate) count: u32,
-    /// Its part of `times`.
+    /// The range of `times` that belongs to it.
     start: u32,
     end: u32,
 }
@@ -72,7 +72,7 @@ pub(crate) struct BlockReads {
 pub(crate) struct Fresh {
     /// The read's number.
     pub(crate) read: u32,
-    /// Whether it is of the same burst as the last fresh read: the guest did not wait for that one before it asked
+    /// `true` if it is of the same burst as the last fresh read: the guest did not wait for that one before it asked
     /// for this one.
     pub(crate) joins: bool,
 }
@@ -96,23 +96,23 @@ pub struct Condensed {
 }
 
 impl Condensed {
-    /// Of a trace; its blocks become known to `vocabulary`.
+    /// Condenses a trace; its blocks are added to `vocabulary`.
     ///
-    /// Linear in the trace, but for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than
+    /// Linear in the trace, except for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than
     /// 71 minutes after the creation are left out and counted, and empty ones have no meaning.
     #[must_use]
     pub fn of(trace: &Trace, vocabulary: &mut Vocabulary) -> Self {
         Self::of_records(&trace.records, vocabulary)
     }
 
-    /// Of a trace's records.
+    /// Condenses a trace's records.
     #[must_use]
     pub fn of_records(records: &[Record], vocabulary: &mut Vocabulary) -> Self {
         let reads = || records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());
         let mut blocks = Vec::with_capacity(records.len());
         for record in reads().filter(|record| is_believed(record, vocabulary.disk_size())) {
             let range = blocks_of(record.range);
-            // Neighbouring reads mostly lie in the same block.
+            // Neighbouring reads are mostly in the same block.
             if blocks.last() != Some(&range.start) || range.end - range.start > 1 {
                 blocks.extend(range);
             }
@@ -247,13 +247,13 @@ impl Condensed {
         &self.reads[..self.reads.len().min(READS_MAX)]
     }
 
-    /// Which blocks a read lies in, ascending on the disk.
+    /// The blocks that a read is in, ascending on the disk.
     #[must_use]
     pub fn touches(&self, read: &CondensedRead) -> &[Touch] {
         self.touches.get(read.touches()).unwrap_or_default()
     }
 
-    /// Times of the counted reads in this block alone, and where its sums are.
+    /// Times of the counted reads in this block alone, and their sums.
     pub(crate) fn times(&self, block: &BlockReads) -> (&[u32], &[u64]) {
         let range = block.start as usize..block.end as usize;
         (&self.times[range.clone()], &self.sums[range.start..=range.end])
@@ -265,19 +265,19 @@ impl Condensed {
         &self.order
     }
 
-    /// From the creation to the first read, in microseconds; 0 where nothing is read.
+    /// The time from the creation to the first read, in microseconds; 0 without reads.
     #[must_use]
     pub fn grace_us(&self) -> u32 {
         self.reads.first().map_or(0, |read| read.t_us)
     }
 
-    /// From the first read to the last, in microseconds.
+    /// The time from the first read to the last, in microseconds.
     #[must_use]
     pub fn duration_us(&self) -> u32 {
         self.reads.last().map_or(0, |read| read.t_us) - self.grace_us()
     }
 
-    /// Reads that were not believed.
+    /// The number of reads that were not accepted.
     #[must_use]
     pub fn left_out(&self) -> u64 {
         self.left_out
@@ -290,14 +290,14 @@ impl Condensed {
         self.paced(self.grace_us(), |since| since / factor, vocabulary)
     }
 
-    /// The same boot after another grace period, on a guest whose times are `permille` of these: another host, that
-    /// is.
+    /// The same boot after another grace period, on a guest whose times are `permille` of these, as on another
+    /// host.
     #[must_use]
     pub fn elsewhere(&self, grace_us: u32, permille: u32, vocabulary: &Vocabulary) -> Self {
         self.paced(grace_us, |since| since * u64::from(permille) / 1000, vocabulary)
     }
 
-    /// The same boot in the words of another image, whose blocks lie at the same places of its disk.
+    /// The same boot in the vocabulary of another image, whose blocks are at the same places of its disk.
     #[must_use]
     pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
         let blocks = |id: &BlockId| from.blocks().get(*id as usize).copied();
@@ -321,7 +321,7 @@ impl Condensed {
         let scaled = |read: &CondensedRead| {
             let since = u32::try_from(scale(u64::from(read.t_us - grace))).unwrap_or(u32::MAX);
             let t_us = grace_us.saturating_add(since);
-            // How long the store took does not depend on the guest.
+            // The time that the store took does not depend on the guest.
             CondensedRead { t_us, done_us: t_us.saturating_add(read.done_us - read.t_us), ..*read }
         };
         let (reads, touches) = (self.reads.iter().map(scaled).collect(), self.touches.clone());
@@ -333,12 +333,12 @@ fn is_believed(record: &Record, disk_size: u64) -> bool {
     record.range.end() <= disk_size && record.range.len() <= READ_BYTES_MAX
 }
 
-/// The blocks that a range, which is not empty, lies in.
+/// The blocks that a range, which is not empty, is in.
 fn blocks_of(range: ByteRange) -> Range<u64> {
     range.offset() / BLOCK_SIZE..range.end().div_ceil(BLOCK_SIZE)
 }
 
-/// The slices of `block` that the range, which lies in it at least in part, lies in.
+/// The slices of `block` that the range, which overlaps it, is in.
 fn mask_of(range: ByteRange, block: u64) -> u32 {
     let start = block * BLOCK_SIZE;
     let first = range.offset().saturating_sub(start) / SLICE_SIZE;

@@ -1,14 +1,14 @@
-//! A file of sections, each with a checksum, and a head that says where they are.
+//! A file of sections, each with a checksum, and a head with their places.
 //!
 //! ```text
-//! magic        8 bytes: what the file is
+//! magic        8 bytes: the kind of the file
 //! sections     one after another
 //! head         its length and checksum are in the trailer; begins with the length and checksum of each section
 //! trailer      32 bytes: length of the head, checksum of the head, length of the sections (each 8 bytes), version
 //!              (4 bytes), checksum of the trailer's other bytes (4 bytes); all little endian
 //! ```
 //!
-//! The head comes last, so that a file is written from front to back without knowing beforehand what is in it; one
+//! The head comes last, so that a file is written from front to back without knowing its content beforehand; one
 //! read of its end mostly brings trailer and head. Nothing overlaps and nothing is left over: any other length is a
 //! damaged file. Checksums are CRC-64/NVME and CRC-32C: they find accidents, not forgers.
 
@@ -20,13 +20,13 @@ use std::io::Write;
 const MAGIC_LEN: usize = 8;
 const TRAILER_LEN: usize = 32;
 
-/// What the first read of a file's end brings.
+/// Bytes that the first read of a file's end brings.
 const TAIL: u64 = 64 << 10;
 
 /// Longest head.
 const HEAD_MAX: u64 = 256 << 20;
 
-/// What a file is: its first bytes, the version that is written, and the oldest that is still read.
+/// The kind of a file: its first bytes, the version that is written, and the oldest that is still read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) magic: [u8; MAGIC_LEN],
@@ -34,7 +34,7 @@ pub(crate) struct Kind {
     pub(crate) oldest: u32,
 }
 
-/// Where a section is.
+/// The place of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     offset: u64,
@@ -51,7 +51,7 @@ fn sum32(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Writes a file.
+/// The writer of a file.
 pub(crate) struct Sections<'a> {
     out: &'a mut dyn Write,
     kind: Kind,
@@ -77,7 +77,7 @@ impl<'a> Sections<'a> {
         Ok(())
     }
 
-    /// Writes what the head says beside.
+    /// Writes the head and the trailer.
     pub(crate) fn finish(self, head: &Writer) -> Result<()> {
         let mut whole = Writer::default();
         whole.len(self.places.len());
@@ -106,7 +106,7 @@ pub(crate) struct Container<S> {
 }
 
 impl<S: ReadAt> Container<S> {
-    /// Reads the head, and what it says beside the sections.
+    /// Reads the head; returns its content beside the sections, too.
     pub(crate) fn open(source: S, kind: Kind) -> Result<(Self, Vec<u8>)> {
         let all = source.len();
         let least = (MAGIC_LEN + TRAILER_LEN) as u64;
@@ -155,7 +155,7 @@ impl<S: ReadAt> Container<S> {
         self.version
     }
 
-    /// How many sections there are.
+    /// The number of sections.
     pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
@@ -171,7 +171,7 @@ impl<S: ReadAt> Container<S> {
     }
 }
 
-/// Reads bytes that are known to lie within the source, which bounds what is allocated.
+/// Reads bytes that are known to be within the source, which bounds the allocation.
 fn read(source: &impl ReadAt, start: u64, end: u64) -> Result<Vec<u8>> {
     let len = usize::try_from(end - start).map_err(|_| Error::corrupt("is too large for this machine"))?;
     let mut bytes = vec![0; len];

@@ -1,15 +1,15 @@
-//! Numbers and texts as bytes: what the files of plans and of knowledge are made of.
+//! Numbers and texts as bytes: the encoding of the files of plans and of knowledge.
 //!
-//! Numbers are of seven bits a byte, the lowest first, the highest bit for "more follows"; those that may be negative
-//! are zigzag. Reading trusts nothing: each number of things is checked against the bytes that are left, so that what
-//! is allocated for them stays in proportion to the file.
+//! Numbers have seven bits a byte, the lowest first, the highest bit for "more follows"; those that may be negative
+//! are zigzag. Reading trusts nothing: each number of things is checked against the remaining bytes, so that the
+//! memory that is allocated for them stays in proportion to the file.
 
 use headstart_block::{Error, Result};
 
 /// Longest text that is read.
 pub(crate) const TEXT_MAX: usize = 64 << 10;
 
-/// Makes bytes.
+/// The writer of the encoding.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Writer {
     pub(crate) bytes: Vec<u8>,
@@ -30,7 +30,7 @@ impl Writer {
         self.number(len as u64);
     }
 
-    /// A difference.
+    /// Writes a number that may be negative.
     pub(crate) fn signed(&mut self, number: i64) {
         self.number((number << 1 ^ number >> 63).cast_unsigned());
     }
@@ -44,7 +44,7 @@ impl Writer {
         self.bytes.extend(bytes);
     }
 
-    /// A text; a longer one than can be read is cut.
+    /// Writes a text; one that is too long to be read is cut.
     pub(crate) fn text(&mut self, text: &str) {
         let mut end = text.len().min(TEXT_MAX);
         while !text.is_char_boundary(end) {
@@ -53,7 +53,7 @@ impl Writer {
         self.bytes(&text.as_bytes()[..end]);
     }
 
-    /// Numbers, each as its difference to the last.
+    /// Writes numbers, each as its difference to the last.
     pub(crate) fn numbers(&mut self, numbers: impl ExactSizeIterator<Item = u64>) {
         self.len(numbers.len());
         let mut last = 0_u64;
@@ -64,7 +64,7 @@ impl Writer {
     }
 }
 
-/// Takes bytes apart.
+/// The reader of the encoding.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
@@ -118,7 +118,7 @@ impl<'a> Reader<'a> {
         Err(Error::corrupt("has a number of more than 64 bits"))
     }
 
-    /// A number that fits.
+    /// Reads a number that fits the type.
     pub(crate) fn number<T: TryFrom<u64>>(&mut self) -> Result<T> {
         T::try_from(self.u64()?).map_err(|_| Error::corrupt("has a number that is too large"))
     }
@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok((bits >> 1).cast_signed() ^ -(bits & 1).cast_signed())
     }
 
-    /// How many things follow, each of `least` bytes at least.
+    /// Reads the number of things that follow, each of at least `least` bytes.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize> {
         let count: usize = self.number()?;
         if count > self.bytes.len() / least.max(1) {
@@ -163,12 +163,12 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| next()).collect()
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(crate) fn rest(self) -> &'a [u8] {
         self.bytes
     }
 
-    /// How many bytes are left.
+    /// The number of remaining bytes.
     pub(crate) fn left(&self) -> usize {
         self.bytes.len()
     }
@@ -177,7 +177,7 @@ impl<'a> Reader<'a> {
         self.bytes.is_empty()
     }
 
-    /// That all was read.
+    /// Checks that all bytes were read.
     pub(crate) fn end(&self) -> Result<()> {
         if self.is_empty() { Ok(()) } else { Err(Error::corrupt("has more than belongs there")) }
     }

@@ -1,15 +1,15 @@
-//! What is known of layers: an image that shares layers with a known one starts with what is known of those (DESIGN,
+//! The knowledge of layers: an image that shares layers with a known one starts with the knowledge of those (DESIGN,
 //! section 6).
 //!
-//! A layer lies in the disk's own address space: what an image shows at a place is what the topmost layer that has
-//! something there says. So a part of a disk that two images take from the same layer has the same bytes at the same
+//! A layer is in the disk's own address space: the content of an image at a place is that of the topmost layer that has
+//! something there. So a part of a disk that two images take from the same layer has the same bytes at the same
 //! place in both, and what boots of one read of it is evidence for the other, better than equal metadata are, which
 //! are only a guess that two images are alike.
 //!
-//! [`LayerMap`] says which layer each slice of a disk comes from. The plans of an image with a map fall apart into
+//! [`LayerMap`] has the layer that each slice of a disk comes from. The plans of an image with a map fall apart into
 //! those of its layers ([`LayerPlans`]): each item with its *position*, the number of slices that its plan pulls before
 //! it, which at a bandwidth is a time. The plan of a new image is the union over its known layers of the slices
-//! that it, too, takes from them, by position: where all come from one image, in that image's order.
+//! that it, too, takes from them, by position: if all come from one image, in that image's order.
 
 use crate::encoding::{Reader, Writer};
 use crate::plans::{Centroid, FirstRead, GroupPlans, RatedPlan, named};
@@ -28,26 +28,26 @@ struct Run {
     layer: u32,
 }
 
-/// A slice, and how many bytes of it each layer has.
+/// A slice, and the number of its bytes in each layer.
 type Shared = (u64, BTreeMap<u32, u64>);
 
-/// Which layer each part of a disk comes from; see the module's head.
+/// The layer that each part of a disk comes from; see the module's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerMap {
     layers: Vec<Digest>,
-    /// Ascending, apart from each other.
+    /// The runs, ascending and apart from each other.
     runs: Vec<Run>,
 }
 
 impl LayerMap {
-    /// From the parts of a disk and the index of the layer that each comes from: ascending, apart from each other; what
-    /// lies between them comes from none. A slice belongs to the layer that has most of it.
+    /// Makes a map from the parts of a disk, each with the index of its layer. Parts are ascending and apart from
+    /// each other; a range between them comes from no layer. A slice belongs to the layer that has most of it.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) where parts are not in order or name no layer.
     pub fn new(layers: Vec<Digest>, parts: impl IntoIterator<Item = (ByteRange, usize)>) -> Result<Self> {
         let mut map = Self { layers, runs: Vec::new() };
-        // The slice where the last part ended, and how much of it who has.
+        // The slice in which the last part ended, and the bytes of it in each layer.
         let (mut end, mut shared): (u64, Option<Shared>) = (0, None);
         for (part, layer) in parts {
             let index = u32::try_from(layer).ok().filter(|_| layer < map.layers.len());
@@ -78,7 +78,7 @@ impl LayerMap {
         Ok(map)
     }
 
-    /// Gives a slice to who has most of it.
+    /// Gives a slice to the layer that has most of it.
     fn settle(&mut self, shared: Option<Shared>) {
         let Some((slice, owners)) = shared else { return };
         if let Some((layer, _)) = owners.into_iter().max_by_key(|(layer, bytes)| (*bytes, *layer)) {
@@ -93,13 +93,13 @@ impl LayerMap {
         }
     }
 
-    /// The layers.
+    /// The digests of the layers.
     #[must_use]
     pub fn layers(&self) -> &[Digest] {
         &self.layers
     }
 
-    /// The layers that slices of a block come from, and which.
+    /// The layers that slices of a block come from, each with its slices.
     pub fn owners(&self, block: u64) -> impl Iterator<Item = (usize, u32)> {
         let start = block.saturating_mul(SLICES);
         let end = start.saturating_add(SLICES);
@@ -112,7 +112,7 @@ impl LayerMap {
         })
     }
 
-    /// Which share of what comes from a layer comes from such a one, from 0 to 1; 0 where nothing comes from any.
+    /// The share, from 0 to 1, that such a layer has of all parts that come from layers; 0 if no part does.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn share(&self, mut is_known: impl FnMut(&Digest) -> bool) -> f64 {
@@ -163,7 +163,7 @@ pub(crate) fn read_digest(reader: &mut Reader<'_>) -> Result<Digest> {
     Ok(Digest::from_bytes(bytes))
 }
 
-/// What one layer has of a plan: by block, where it comes in the plan and which slices.
+/// The part of a plan in one layer: by block, its position in the plan and its slices.
 pub(crate) type Part = BTreeMap<u64, (u32, u32)>;
 
 /// The parts of a layer of the plans for some bandwidths; see the module's head.
@@ -175,22 +175,22 @@ pub struct LayerPlans {
     pub(crate) policy: String,
     /// By bandwidth in bytes a second.
     pub(crate) parts: BTreeMap<u64, Part>,
-    /// When blocks of these parts are read first, in milliseconds, as [`GroupPlans::first_reads`] has it.
+    /// The times at which blocks of these parts are read first, in milliseconds, as in [`GroupPlans::first_reads`].
     pub(crate) first_reads: BTreeMap<u64, u32>,
 }
 
-/// Adds a slice or more of a block; what comes sooner counts.
+/// Adds one or more slices of a block; the earlier position counts.
 fn merge(part: &mut Part, block: u64, position: u32, mask: u32) {
     let entry = part.entry(block).or_insert((position, 0));
     *entry = (entry.0.min(position), entry.1 | mask);
 }
 
-/// As a block is read in one more image.
+/// Notes the first read of a block in one more image; the earlier one counts.
 fn sooner(first_reads: &mut BTreeMap<u64, u32>, block: u64, ms: u32) {
     first_reads.entry(block).and_modify(|known| *known = ms.min(*known)).or_insert(ms);
 }
 
-/// Adds to what is known of each layer of `map` what the plans of an image with it say.
+/// Adds the plans of an image with `map` to the knowledge of each of its layers.
 pub(crate) fn split(group: &GroupPlans, map: &LayerMap, known: &mut BTreeMap<Digest, LayerPlans>) {
     let mut told = BTreeSet::new();
     for plan in &group.plans {
@@ -219,7 +219,7 @@ pub(crate) fn split(group: &GroupPlans, map: &LayerMap, known: &mut BTreeMap<Dig
     }
 }
 
-/// The plans of an image with this map from what is known of its layers.
+/// The plans of an image with this map from the knowledge of its layers.
 pub(crate) fn join<'a>(
     map: &LayerMap,
     known: impl Iterator<Item = (Digest, &'a LayerPlans)>,
@@ -327,7 +327,7 @@ mod tests {
             vec![digest(1), digest(3)],
             [(slices(0, 64), 0), (slices(64, 66), 1), (slices(66, 96), 0)],
         );
-        // What the service's layer had, the known image's boots did not read of the base.
+        // The known image's boots did not read from the base the slices that the service's layer had.
         assert_eq!(joined(&map.unwrap(), &known), [(1, 0xff00), (0, 0b1)]);
         let stranger = LayerMap::new(vec![digest(4)], [(slices(0, 96), 0)]).unwrap();
         assert_eq!(joined(&stranger, &known), []);

@@ -1,24 +1,24 @@
-//! What is learned from traces: which ranges to preload, in which order.
+//! Learning from traces: the ranges to preload, and their order.
 //!
-//! Pure: no clock, no I/O but through what is handed in, and no randomness but from a seed. Sources: "the paper" is
-//! ThinkAhead (FAST'26), whose section a module names.
+//! The crate is pure: no clock, no I/O except through its arguments, and no randomness but from a seed. Sources:
+//! "the paper" is ThinkAhead (FAST'26), whose section a module names.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`vocabulary`] | the blocks of an image, numbered densely |
-//! | [`condensed`] | a trace boiled down to what learning needs |
-//! | [`statistics`] | what many traces say of each block: sums, so that training is incremental |
-//! | [`evaluate`] | what an order of preloading is worth on recorded boots |
-//! | [`similarity`] | how alike two boots are |
+//! | [`condensed`] | a trace reduced to the data that learning needs |
+//! | [`statistics`] | sums over many traces for each block, so that training is incremental |
+//! | [`evaluate`] | the value of an order of preloading on recorded boots |
+//! | [`similarity`] | the similarity of two boots |
 //! | [`preprocess`] | outliers, categories, groups, centroids |
 //! | [`policy`] | ways to make an order of preloading |
-//! | [`knowledge`] | what is learned of a data set, image by image |
-//! | [`train`] | from what is known to plans |
+//! | [`knowledge`] | the knowledge of a data set, image by image |
+//! | [`train`] | from knowledge to plans |
 //! | [`artifact`] | plans as one file |
-//! | [`plans`] | what training makes: plans by group and bandwidth |
-//! | [`layers`] | what is known of layers, for images that share some with a known one |
+//! | [`plans`] | the results of training: plans by group and bandwidth |
+//! | [`layers`] | the knowledge of layers, for images that share some with a known one |
 //! | [`overlaybd_trace`] | the trace files of another prefetcher: read as plans, written from plans |
-//! | [`zero_shot`] | whose traces to learn from for an image that has none |
+//! | [`zero_shot`] | the choice of traces to learn from for an image that has none |
 //! | [`bandwidth`] | bandwidths, and the bins that plans are made for |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! `OverlayBD`'s trace files: what its prefetcher replays, as plans, and plans as such files.
+//! `OverlayBD`'s trace files, which its prefetcher replays: read as plans, and written from plans.
 //!
 //! ```text
 //! 0    4   magic, 0xC2EF1820
@@ -12,17 +12,18 @@
 //!
 //! All little endian; the bytes between are padding, which recorders leave as they found it and we write as zeros. A
 //! file has nothing behind its records. The prefetcher reads each record into a buffer of [`RECORD_MAX`] bytes without
-//! looking at its length, so longer ones are never written here; they are read.
+//! checking its length, so longer ones are never written here, though they are read.
 //!
-//! Such a trace speaks of layers' files, a plan of the disk. Between the two stand the image's [`Extent`]s: its merged
-//! index. Data that an upper layer hides is on no disk, nor are the layers' own headers and tables, which a recorded
-//! trace begins with: they fall away. In the other direction a slice becomes all parts of layers that it is made of.
+//! Such a trace names places in layers' files, a plan places on the disk. The image's [`Extent`]s translate between
+//! the two: its merged index. Data that an upper layer hides is on no disk, nor are the layers' own headers and
+//! tables, which a recorded trace begins with: they are left out. In the other direction a slice becomes all the
+//! parts of layers that it consists of.
 
 use crc_fast::{CrcAlgorithm, Digest};
 use headstart_block::{BLOCK_SIZE, ByteRange, Error, PlanItem, Result, SLICE_SIZE};
 use std::collections::HashMap;
 
-/// Longest record that is written, in bytes: what the reference's buffer holds.
+/// Longest record that is written, in bytes: the size of the reference's buffer.
 pub const RECORD_MAX: u64 = 1 << 20;
 
 /// Longest file that is read, in bytes: some millions of records.
@@ -35,11 +36,11 @@ const RECORD_LEN: usize = 24;
 /// A read of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Which layer, 0 for the lowest. Layers that are no part of the disk do not count.
+    /// The number of the layer, 0 for the lowest. Layers that are no part of the disk do not count.
     pub layer: u32,
-    /// Where in the layer's file as it is decompressed, in bytes.
+    /// The offset in the layer's file as it is decompressed, in bytes.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub len: u64,
 }
 
@@ -50,14 +51,14 @@ impl Record {
     }
 }
 
-/// Where a run of the disk's bytes lies.
+/// The place of a run of the disk's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Its first byte on the disk.
     pub disk: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// Which layer has it, 0 for the lowest.
+    /// The number of the layer that has it, 0 for the lowest.
     pub layer: u32,
     /// Its first byte in the layer's file as it is decompressed.
     pub offset: u64,
@@ -78,7 +79,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
 }
 
-/// Reads a trace file: its records in their order, but for empty ones.
+/// Reads a trace file: its records in their order, without empty ones.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] where it is none or damaged, `Unsupported` where it is longer than
@@ -163,8 +164,8 @@ pub fn map(extents: &[Extent], range: ByteRange, each: &mut dyn FnMut(Record)) {
     }
 }
 
-/// What a prefetcher of layers is to read for a plan of a disk of `disk_size` bytes, in the plan's order. Parts that
-/// follow each other in a layer are one record.
+/// The records that a prefetcher of layers has to read for a plan of a disk of `disk_size` bytes, in the plan's
+/// order. Parts that follow each other in a layer are one record.
 #[must_use]
 pub fn of_plan(items: &[PlanItem], extents: &[Extent], disk_size: u64) -> Vec<Record> {
     let mut records: Vec<Record> = Vec::new();
@@ -184,7 +185,7 @@ pub fn plan(records: &[Record], extents: &[Extent], disk_size: u64) -> Vec<PlanI
     let mut by_layer: Vec<Extent> = extents.iter().copied().filter(|extent| extent.len > 0).collect();
     by_layer.sort_by_key(|extent| (extent.layer, extent.offset));
     let mut order = Order { items: Vec::new(), places: HashMap::new(), disk_size };
-    // Extents that are done with are passed over, however often a trace names them: of each, the next that is not.
+    // Finished extents are skipped, however often a trace names them: each entry is the next unfinished extent.
     let mut next: Vec<usize> = (0..=by_layer.len()).collect();
     for record in records {
         let start = (record.layer, record.offset);
@@ -205,7 +206,7 @@ pub fn plan(records: &[Record], extents: &[Extent], disk_size: u64) -> Vec<PlanI
     order.items
 }
 
-/// The first extent from `at` on that is not done with; shortens the way to it for those who come later.
+/// The first unfinished extent from `at` on; shortens the way to it for later calls.
 fn pending(next: &mut [usize], at: usize) -> usize {
     let mut end = at;
     while next[end] != end {
@@ -221,7 +222,7 @@ fn pending(next: &mut [usize], at: usize) -> usize {
 /// A plan in the making.
 struct Order {
     items: Vec<PlanItem>,
-    /// Of a block, its place among the items.
+    /// The place of each block among the items.
     places: HashMap<u64, usize>,
     disk_size: u64,
 }

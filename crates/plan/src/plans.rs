@@ -1,4 +1,4 @@
-//! What training makes: for an image the groups of its boots, each with plans for some bandwidths.
+//! The results of training: for an image the groups of its boots, each with plans for some bandwidths.
 //!
 //! These are plain values. `artifact` writes and reads them, `train` makes them,
 //! the plan switcher of the pull engine goes from one to another while a disk boots.
@@ -8,12 +8,12 @@ use crate::zero_shot::Reason;
 use headstart_block::{PlanItem, SLICE_SIZE};
 use std::sync::Arc;
 
-/// The plans of one image, and why they were chosen.
+/// The plans of one image, and the reason for their choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImagePlans {
-    /// Whose traces they were made from.
+    /// The source of the traces that they were made from.
     pub reason: Reason,
-    /// The groups, the largest first: what is planned with while nothing is known of a boot. None for a reason of
+    /// The groups, the largest first: the first is used while nothing is known of a boot. Empty for a reason of
     /// [`Reason::None`].
     pub groups: Vec<GroupPlans>,
 }
@@ -21,20 +21,20 @@ pub struct ImagePlans {
 /// The plans of one group of an image's boots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupPlans {
-    /// Which category it is of, counted from the one that reads the least.
+    /// The number of its category, counted from the one that reads the least.
     pub category: u32,
-    /// How many traces it was made from.
+    /// The number of traces that it was made from.
     pub traces: u64,
-    /// The most central boot: what a running boot is compared with.
+    /// The most central boot: a running boot is compared with it.
     pub centroid: Centroid,
     /// The plans, by bandwidth, ascending; at least one.
     pub plans: Vec<RatedPlan>,
-    /// When the blocks that the plans name are read first: by block, ascending, each once. Blocks of which nobody
-    /// knows are left out.
+    /// The times at which the blocks of the plans are read first: by block, ascending, each once. Blocks with unknown
+    /// times are left out.
     pub first_reads: Arc<[FirstRead]>,
 }
 
-/// When boots read a block for the first time.
+/// The time at which boots read a block for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstRead {
     /// The number of the block.
@@ -44,13 +44,13 @@ pub struct FirstRead {
 }
 
 impl ImagePlans {
-    /// Those of an image that nothing is known of.
+    /// The plans of an unknown image.
     #[must_use]
     pub fn none() -> Self {
         Self { reason: Reason::None, groups: Vec::new() }
     }
 
-    /// Those of an image's own groups; without one, none.
+    /// The plans of an image's own groups; without groups, none.
     #[must_use]
     pub fn of_own(groups: Vec<GroupPlans>) -> Self {
         let reason = if groups.is_empty() { Reason::None } else { Reason::Trained };
@@ -65,15 +65,15 @@ impl GroupPlans {
         self.plans.get(self.index_at(bandwidth))
     }
 
-    /// When a block that its plans name is read first, in milliseconds after the boot's first read, on the average;
-    /// `None` where nobody knows.
+    /// The time at which a block of its plans is read first, in milliseconds after the boot's first read, on the
+    /// average; `None` if it is unknown.
     #[must_use]
     pub fn first_read_ms(&self, block: u64) -> Option<u32> {
         let at = self.first_reads.binary_search_by_key(&block, |read| read.block).ok()?;
         self.first_reads.get(at).map(|read| read.ms)
     }
 
-    /// Which of `plans` that is.
+    /// The index of that plan in `plans`.
     #[must_use]
     pub fn index_at(&self, bandwidth: u64) -> usize {
         self.plans.partition_point(|plan| plan.rate <= bandwidth).saturating_sub(1)
@@ -96,12 +96,12 @@ pub struct RatedPlan {
     pub rate: u64,
     /// The policy that made it.
     pub policy: String,
-    /// Of a policy that scores blocks: the weights that it found, to be reused for similar images.
+    /// The weights that a policy that scores blocks found, to be reused for similar images.
     pub weights: Option<Weights>,
-    /// What the policy expects on its own training traces: the hit rate, or the delay of a boot in seconds,
+    /// The result that the policy expects on its own training traces: the hit rate, or the delay of a boot in seconds,
     /// negative, as its objective says.
     pub worth: f64,
-    /// What to pull, in order.
+    /// The items to pull, in order.
     pub items: Arc<[PlanItem]>,
 }
 

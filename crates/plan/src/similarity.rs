@@ -1,19 +1,19 @@
-//! How alike two boots are: the Pearson correlation of vectors over the blocks (paper, section 5.2).
+//! The similarity of two boots: the Pearson correlation of vectors over the blocks (paper, section 5.2).
 //!
-//! A vector says something of each block. With *counts*, boots that read the same blocks equally often are equal,
-//! whatever the order; with *order*, a block's entry is how early it was first read: 1 for the first down to nearly 0
-//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells apart what counts
+//! A vector has a number for each block. With *counts*, boots that read the same blocks equally often are equal,
+//! in any order; with *order*, a block's entry is the earliness of its first read: 1 for the first down to nearly 0
+//! for the last, and 0 if it was not read at all. Reordering moves these, so that order tells boots apart that counts
 //! cannot.
 
 use crate::best::first_best;
 use crate::condensed::Condensed;
 
-/// What a vector says of a block.
+/// The number that a vector has for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// How early it was first read, by rank.
+    /// The earliness of its first read, by rank.
     Order,
-    /// How often it was read.
+    /// The number of its reads.
     Counts,
 }
 
@@ -26,7 +26,7 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// Of a trace.
+    /// The vector of a trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ranks and counts of at most 3,000 reads")]
     pub fn of(trace: &Condensed, feature: Feature) -> Self {
@@ -69,7 +69,7 @@ impl Vector {
     }
 }
 
-/// A symmetric table of how alike some traces are.
+/// A symmetric table of the similarities of some traces.
 #[derive(Clone, Debug)]
 pub struct Similarities {
     size: usize,
@@ -77,7 +77,7 @@ pub struct Similarities {
 }
 
 impl Similarities {
-    /// Of all pairs.
+    /// The similarities of all pairs.
     #[must_use]
     pub fn of(vectors: &[Vector]) -> Self {
         let size = vectors.len();
@@ -91,19 +91,19 @@ impl Similarities {
         Self { size, values }
     }
 
-    /// How many traces.
+    /// The number of traces.
     #[must_use]
     pub fn len(&self) -> usize {
         self.size
     }
 
-    /// Whether there is none.
+    /// `true` if there are no traces.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.size == 0
     }
 
-    /// Of two of them.
+    /// The similarity of two of them.
     #[must_use]
     pub fn get(&self, a: usize, b: usize) -> f64 {
         self.values[a * self.size + b]

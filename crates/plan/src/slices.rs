@@ -12,7 +12,7 @@ pub(crate) fn of(mask: u32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// How many slices of the mask are whole in a block of `len` bytes, and how many bytes of them lie in one that is
+/// The number of slices of the mask that are whole in a block of `len` bytes, and the bytes of one that is
 /// not: the last of a disk.
 pub(crate) fn measure(mask: u32, len: u64) -> (u32, u64) {
     let (full, part) = (len / SLICE_SIZE, len % SLICE_SIZE);

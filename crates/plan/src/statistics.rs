@@ -1,31 +1,31 @@
-//! What many traces say of each block: sums and extremes, so that traces can be added one by one, and those of two
-//! parts of a data set be merged (sufficient statistics of the paper's score, section 5.3).
+//! Statistics of each block over many traces: sums and extremes, so that traces can be added one by one, and those
+//! of two parts of a data set be merged (sufficient statistics of the paper's score, section 5.3).
 //!
-//! Times count from the trace's first read, in microseconds. What is said of the reads that hit rates are of, the
-//! first 3,000, and of all, is kept apart: an order for hits gains nothing from later ones, but a guest waits for
+//! Times count from the trace's first read, in microseconds. The numbers for the reads that hit rates count, the
+//! first 3,000, and for all, are kept apart: an order for hits gains nothing from later ones, but a guest waits for
 //! these too.
 
 use crate::condensed::{Condensed, READS_MAX};
 use crate::slices;
 use crate::vocabulary::{BlockId, Vocabulary};
 
-/// Which reads count.
+/// The reads that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// All: a guest waits for late ones too.
+    /// All reads: a guest waits for late ones too.
     All,
-    /// The first [`READS_MAX`], which hit rates are of.
+    /// The first [`READS_MAX`] reads, which hit rates count.
     Counted,
 }
 
-/// When a block was read, and how often.
+/// The times and the number of a block's reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// Reads in it.
     pub count: u64,
     /// Traces that read it.
     pub traces: u32,
-    /// The earliest read.
+    /// The time of the earliest read.
     pub min_us: u32,
     /// The sum of the times of all reads.
     pub sum_us: u64,
@@ -46,7 +46,7 @@ impl Accesses {
         ratio(self.first_sum_us, u64::from(self.traces))
     }
 
-    /// The same in whole milliseconds; `None` where no trace reads it.
+    /// The same in whole milliseconds; `None` if no trace reads it.
     #[must_use]
     pub fn first_average_ms(&self) -> Option<u32> {
         let average = self.first_sum_us.checked_div(u64::from(self.traces))? / 1000;
@@ -74,19 +74,19 @@ impl Accesses {
     }
 }
 
-/// Of one block.
+/// The statistics of one block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockStats {
-    /// By all reads.
+    /// The accesses of all reads.
     pub all: Accesses,
-    /// By those that hit rates are of.
+    /// The accesses of the reads that hit rates count.
     pub counted: Accesses,
     /// Traces that read each slice.
     pub slices: [u32; 32],
 }
 
 impl BlockStats {
-    /// By these reads.
+    /// The accesses of these reads.
     #[must_use]
     pub fn by(&self, window: Window) -> &Accesses {
         match window {
@@ -104,25 +104,25 @@ impl BlockStats {
     }
 }
 
-/// Of all blocks of some traces.
+/// The statistics of all blocks of some traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Traces.
+    /// The number of traces.
     pub traces: u32,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
-    /// The latest read.
+    /// The time of the latest read.
     pub max_us: u32,
-    /// The latest of those that hit rates are of.
+    /// The time of the latest read that hit rates count.
     pub counted_max_us: u32,
     /// The sum of the grace periods.
     pub grace_sum_us: u64,
-    /// By id; shorter than the vocabulary where nothing is known of its end.
+    /// The blocks by id; shorter than the vocabulary if nothing is known of its end.
     pub blocks: Vec<BlockStats>,
 }
 
 impl Statistics {
-    /// Of these traces.
+    /// The statistics of these traces.
     #[must_use]
     pub fn of<'a>(traces: impl IntoIterator<Item = &'a Condensed>) -> Self {
         let mut statistics = Self::default();
@@ -177,7 +177,7 @@ impl Statistics {
         self.blocks.iter_mut().zip(&other.blocks).for_each(|(block, other)| block.merge(other));
     }
 
-    /// As if it were of so many traces, at least its own number: all counts in proportion.
+    /// The statistics scaled to `traces` traces, at least its own number: all counts in proportion.
     #[must_use]
     pub fn weighted(&self, traces: u32) -> Self {
         let (times, of) = (u128::from(traces.max(self.traces)), u128::from(self.traces.max(1)));
@@ -205,8 +205,8 @@ impl Statistics {
         }
     }
 
-    /// Without the slices that a smaller share (0 to 1) of all traces read; a block without a slice is as if nothing
-    /// had read it.
+    /// The statistics without the slices that a smaller share (0 to 1) of all traces read; a block without a slice
+    /// is as if nothing had read it.
     #[must_use]
     pub fn likely(&self, share: f64) -> Self {
         let needed = share * f64::from(self.traces);
@@ -218,7 +218,7 @@ impl Statistics {
         Self { blocks: self.blocks.iter().map(block).collect(), ..self.clone() }
     }
 
-    /// The same in the words of another image, whose blocks lie at the same places of its disk.
+    /// The same statistics in the vocabulary of another image, whose blocks are at the same places of its disk.
     #[must_use]
     pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
         let known = || from.blocks().iter().zip(&self.blocks).filter(|(_, stats)| stats.all.count > 0);
@@ -234,13 +234,13 @@ impl Statistics {
         Self { blocks, ..self.clone() }
     }
 
-    /// The blocks that these reads read, with their ids.
+    /// The blocks that these reads touch, with their ids.
     pub fn read_blocks(&self, window: Window) -> impl Iterator<Item = (BlockId, &Accesses)> {
         let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
         blocks.filter(|(_, block)| block.count > 0)
     }
 
-    /// The latest of these reads.
+    /// The time of the latest of these reads.
     #[must_use]
     pub fn latest_us(&self, window: Window) -> u32 {
         match window {

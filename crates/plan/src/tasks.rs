@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 
-/// So many threads; 0 stands for as many as there are processors.
+/// The number of threads; 0 stands for the number of processors.
 pub(crate) fn threads(wanted: usize) -> usize {
     if wanted > 0 { wanted } else { thread::available_parallelism().map_or(1, usize::from) }
 }
@@ -16,8 +16,8 @@ enum Message<T> {
     Done(usize, Result<T>),
 }
 
-/// Does `count` pieces of work on threads, the next one always by who has time; results come in the order of their
-/// numbers. Each piece says by `tick` when a part of it is done, which is what progress counts from `before` on; an
+/// Does `count` pieces of work on threads, each taken by the next free thread; results come in the order of their
+/// numbers. Each piece calls `tick` when a part of it is done, which progress counts from `before` on; an
 /// error that it gets is to be passed on.
 pub(crate) fn run<T: Send>(
     count: usize,
@@ -36,7 +36,7 @@ pub(crate) fn run<T: Send>(
             let tick = {
                 let send = send.clone();
                 move || {
-                    // Who listens hangs up only when all is over.
+                    // The receiver is dropped only when all is over.
                     let _ = send.send(Message::Tick);
                     if stop.load(Ordering::Relaxed) { Err(stopped()) } else { Ok(()) }
                 }
@@ -66,7 +66,7 @@ pub(crate) fn run<T: Send>(
             };
             if let Err(error) = heard {
                 stop.store(true, Ordering::Relaxed);
-                // The first is the cause of the others.
+                // The first error is the cause of the others.
                 failed.get_or_insert(error);
             }
         }

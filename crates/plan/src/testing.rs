@@ -7,7 +7,7 @@ use headstart_trace::data_set::Limits;
 use headstart_trace::{Creation, DataSet, DirectoryLimits, Op, Record, Trace, TraceDirectory};
 use std::path::Path;
 
-/// Time, block, first slice, number of slices (which may run into the next block).
+/// A read: time, block, first slice, number of slices (which may run into the next block).
 pub(crate) type Read = (u32, u64, u64, u64);
 
 pub(crate) fn records(reads: &[Read]) -> Vec<Record> {

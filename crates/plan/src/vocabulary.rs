@@ -1,7 +1,7 @@
 //! The blocks that an image's traces name, numbered densely.
 //!
-//! A disk may have a million blocks, of which its boots read a few hundred. Everything that learns speaks of those by
-//! small numbers, so that what is known of a block lies in an array. Numbers are given in the order of arrival and
+//! A disk may have a million blocks, of which its boots read a few hundred. All learning code names those by
+//! small numbers, so that the data of a block is in an array. Numbers are given in the order of arrival and
 //! never change: adding a trace touches nothing that was learned before.
 
 use headstart_block::{BLOCK_SIZE, Error, Result};
@@ -13,20 +13,20 @@ pub type BlockId = u32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vocabulary {
     disk_size: u64,
-    /// By id.
+    /// The blocks by id.
     blocks: Vec<u64>,
-    /// Sorted by block.
+    /// The blocks with their ids, sorted by block.
     ids: Vec<(u64, BlockId)>,
 }
 
 impl Vocabulary {
-    /// Of a disk of so many bytes, with no block known yet.
+    /// The empty vocabulary of a disk of `disk_size` bytes.
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         Self { disk_size, blocks: Vec::new(), ids: Vec::new() }
     }
 
-    /// Of these blocks by id.
+    /// The vocabulary of these blocks by id.
     pub(crate) fn of(disk_size: u64, blocks: Vec<u64>) -> Result<Self> {
         if blocks.len() >= BlockId::MAX as usize {
             return Err(Error::corrupt("has more blocks than can be counted"));
@@ -45,13 +45,13 @@ impl Vocabulary {
         self.disk_size
     }
 
-    /// How many blocks are known: ids are below this.
+    /// The number of known blocks: ids are below this.
     #[must_use]
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether none is known.
+    /// `true` if no block is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
@@ -63,7 +63,7 @@ impl Vocabulary {
         &self.blocks
     }
 
-    /// Forgets all ids from `len` on: what was added last.
+    /// Forgets all ids from `len` on, which were added last.
     pub(crate) fn truncate(&mut self, len: usize) {
         if len < self.blocks.len() {
             self.blocks.truncate(len);
@@ -78,7 +78,7 @@ impl Vocabulary {
         self.ids.get(at).map(|(_, id)| *id)
     }
 
-    /// Bytes of a block; the last of a disk may be short, and what lies past its end has none.
+    /// Bytes of a block; the last of a disk may be short, and blocks past its end have none.
     #[must_use]
     pub fn len_of(&self, id: BlockId) -> u64 {
         let block = self.blocks.get(id as usize).copied().unwrap_or(u64::MAX);
@@ -89,7 +89,7 @@ impl Vocabulary {
     /// Makes sure that all of `sorted`, distinct blocks in ascending order, are known; the new ones get ids in this
     /// order.
     ///
-    /// One pass over both, so that it costs next to nothing where nothing is new.
+    /// One pass over both, so that it costs next to nothing if nothing is new.
     pub fn add(&mut self, sorted: &[u64]) {
         let mut known = self.ids.iter().map(|(block, _)| *block).peekable();
         let mut new = Vec::new();

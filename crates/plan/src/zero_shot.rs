@@ -1,19 +1,19 @@
-//! Whose traces to learn from for an image that has none of its own (paper, section 5.4).
+//! The choice of traces to learn from for an image that has none of its own (paper, section 5.4).
 //!
 //! Images of the same family, then of the same user, then of the same metadata: the narrowest choice that has five
 //! traces. The paper's three tiers leave two cases open, which are tiers of their own here: the same image on a disk of
-//! another size, where the same blocks lie at the same places, comes before all others; and images of the same
-//! family and equal metadata, which the paper's figure 23 finds alike (its Meta3), whoever made them, come before those
+//! another size, where the same blocks are at the same places, comes before all others; and images of the same
+//! family and equal metadata, which the paper's figure 23 finds alike (its Meta3), by any maker, come before those
 //! of the family alone (Meta1), which hardly are.
 //!
-//! Traces of the image itself, however few, are not made five with those of others: from one or two of its own a boot
-//! waits a third less at 2 MB/s than from five of its family (46 s and 69 s on the average of 60 real boots), and
-//! pulls little more than half.
+//! Even a few traces of the image itself are not filled up to five with those of others: from one or two of its own
+//! a boot waits a third less at 2 MB/s than from five of its family (46 s and 69 s on the average of 60 real
+//! boots), and pulls little more than half.
 //!
-//! Whose an image is: that of the users who created disks of it. One that very many did is a public one, and says
+//! An image belongs to the users that created disks of it. One with very many users is a public one, and says
 //! nothing of any of them.
 //!
-//! All that can be chosen is known when training ends: a tier is found by its key, which is made of the metadata
+//! All choices are known when training ends: a tier is found by its key, which is made of the metadata
 //! that it demands.
 
 use crate::knowledge::ImageKey;
@@ -21,26 +21,26 @@ use headstart_trace::Creation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-/// Fewer traces are not enough to learn from.
+/// The least number of traces to learn from.
 pub const TRACES_MIN: u64 = 5;
 
-/// An image with more users is a public one.
+/// The most users of an image that is not public.
 pub const USERS_MAX: usize = 16;
 
-/// What is known of a disk that is created.
+/// The metadata of a disk that is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// The operating system's release.
     pub family: String,
-    /// Whose it is.
+    /// The user of the disk.
     pub user: String,
     /// Its configuration.
     pub meta: String,
 }
 
 impl Metadata {
-    /// Of a creation: its family, user and the label `meta_info`. Its options are left out: in data sets they tell of
-    /// the guest's memory and of the host.
+    /// The metadata of a creation: its family, user and the label `meta_info`. Its options are left out: in data
+    /// sets they describe the guest's memory and the host.
     #[must_use]
     pub fn of(creation: &Creation) -> Self {
         let meta = creation.labels.get("meta_info").cloned().unwrap_or_default();
@@ -48,7 +48,7 @@ impl Metadata {
     }
 }
 
-/// What is known of an image from the disks that were created of it.
+/// The profile of an image, from the disks that were created of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Profile {
     /// The first family that was named.
@@ -60,7 +60,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Adds what one creation tells.
+    /// Adds the metadata of one creation.
     pub fn add(&mut self, metadata: &Metadata) {
         let fill = |known: &mut String, said: &String| {
             if known.is_empty() {
@@ -74,7 +74,7 @@ impl Profile {
         }
     }
 
-    /// As a disk of it that is created by its only user, if it has but one.
+    /// The metadata of a disk of it that its only user creates, if it has only one.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         let only = self.users.first().filter(|_| self.users.len() == 1);
@@ -83,16 +83,16 @@ impl Profile {
     }
 }
 
-/// Why a plan was chosen.
+/// The reason for the choice of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// It was made from the image's own traces.
+    /// The plan was made from the image's own traces.
     Trained,
-    /// From what is known of so many of its layers.
+    /// From the knowledge of some of its layers.
     Layers {
-        /// Of these something is known.
+        /// The number of known layers.
         known: u32,
-        /// It has so many.
+        /// The number of all its layers.
         all: u32,
     },
     /// From the same image on disks of other sizes.
@@ -105,7 +105,7 @@ pub enum Reason {
     FamilyMeta,
     /// From images of the same family.
     Family,
-    /// There is none.
+    /// There is no plan.
     None,
 }
 
@@ -114,7 +114,7 @@ impl Reason {
     pub const TIERS: [Self; 5] =
         [Self::Image, Self::FamilyUserMeta, Self::FamilyUser, Self::FamilyMeta, Self::Family];
 
-    /// The key of the tier for such a disk; `None` where what it demands is not known.
+    /// The key of the tier for such a disk; `None` if the metadata that it demands are not known.
     pub(crate) fn key(self, image: &str, metadata: &Metadata) -> Option<String> {
         let Metadata { family, user, meta } = metadata;
         let parts: &[&str] = match self {
@@ -125,7 +125,7 @@ impl Reason {
             Self::Family => &["f", family],
             Self::Trained | Self::Layers { .. } | Self::None => return None,
         };
-        // What is not known is not equal. A unit separator is in no name; if it were, two keys were one.
+        // Unknown values are not equal. A unit separator is in no name; if it were, two keys were one.
         parts.iter().all(|part| !part.is_empty()).then(|| parts.join("\u{1f}"))
     }
 }
@@ -145,7 +145,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Images that have something in common.
+/// A tier: images that have something in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tier {
     /// The images.
@@ -154,14 +154,14 @@ pub struct Tier {
     pub traces: u64,
 }
 
-/// All that can be chosen.
+/// All choices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tiers {
     by_key: BTreeMap<String, Tier>,
 }
 
 impl Tiers {
-    /// Adds an image with so many traces to the tiers that it is of.
+    /// Adds an image with `traces` traces to its tiers.
     pub fn add(&mut self, image: &ImageKey, profile: &Profile, traces: u64) {
         if traces == 0 {
             return;
@@ -184,15 +184,15 @@ impl Tiers {
         }
     }
 
-    /// All, by key.
+    /// All tiers, by key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&String, &Tier)> {
         self.by_key.iter()
     }
 }
 
-/// The choice to learn from for a disk of `image`: the image itself at other sizes, else the narrowest choice that has
-/// five traces. Where not even the widest has, what it has is taken. `find` gives the choice of a tier's key, with its
-/// number of traces.
+/// The choice to learn from for a disk of `image`: the image itself at other sizes, otherwise the narrowest choice
+/// that has five traces. If even the widest has fewer, it is taken. `find` returns the choice of a tier's key, with
+/// its number of traces.
 pub(crate) fn select<T>(
     image: &str,
     metadata: &Metadata,

@@ -1,8 +1,9 @@
 //! From files of real boots to a file of plans and to the plan of a disk, as training and attaching do it.
 //!
-//! Goal: what was learned day by day and went through files plans boots that it has not seen; images that were left out
-//! get the plans of their like, with the reason, and these are nearly as good. Method: the small data set of the
-//! repository, and the shared one where it lies beside the repository; open-loop hit rates of the paper's model.
+//! Goal: knowledge that was learned day by day and went through files plans boots that it has not seen; images that
+//! were left out get the plans of their like, with the reason, and these are nearly as good. Method: the small data
+//! set of the repository, and the shared one if it is stored beside the repository; open-loop hit rates of the
+//! paper's model.
 
 #![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "tests")]
 
@@ -93,7 +94,7 @@ fn from_traces_to_the_plan_of_a_disk() {
     for test in tests {
         let creation = &data.creations()[test];
         let chosen = file.choose(&ImageKey::of(creation), &Metadata::of(creation)).unwrap();
-        // Of one image there are two sizes, with few boots of either.
+        // One image has two sizes, with few boots of either.
         assert_eq!(chosen.reason, Reason::Trained, "{}", creation.image);
         let items = chosen.groups.iter().flat_map(|group| &group.plans).flat_map(|plan| plan.items.iter());
         assert!(items.into_iter().all(|item| item.mask != 0 && item.block < creation.size >> 21));

@@ -1,14 +1,14 @@
-//! Plans as one file, from which attaching a disk reads only what it needs.
+//! Plans as one file, from which attaching a disk reads only the parts that it needs.
 //!
 //! A section for each image, for each choice of several images that zero-shot planning can come to, and for each
-//! layer (`container.rs` says how they lie in the file). The head has where the plans come from, and an index: the
+//! layer (`container.rs` gives their places in the file). The head has the origin of the plans, and an index: the
 //! images, the tiers by their keys, the layers, each sorted. [`PlanFile::open`] reads the head alone, in one piece
 //! with the trailer unless it is very large, and copies no name of it; [`PlanFile::choose`] searches the index and
 //! reads and checks one section.
 //!
-//! In a section, the blocks that the plans of a group name come once, with their masks, sorted; a plan is the
-//! places of its items among them, and one that is equal to an earlier one only says so. Beside each block it says
-//! when it is read first; files of version 1 do not, and are read all the same.
+//! In a section, the blocks of a group's plans come once, with their masks, sorted; a plan is the
+//! places of its items among them, and one that is equal to an earlier one only says so. Beside each block there is
+//! the time of its first read; files of version 1 lack it, and are read anyway.
 
 mod section;
 #[cfg(test)]
@@ -38,7 +38,7 @@ const KIND: Kind = Kind { magic: *b"HSPLAN\r\n", version: 2, oldest: 1 };
 pub struct PlanFile<S> {
     file: Container<S>,
     provenance: Provenance,
-    /// What the names of the index are parts of.
+    /// The bytes that the names of the index are parts of.
     head: Vec<u8>,
     /// Sorted by name and size; the sections in this order.
     images: Vec<(Range<usize>, u64)>,
@@ -59,7 +59,7 @@ impl<S: ReadAt> PlanFile<S> {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported`
-    /// where it is of another version, and what the source reports.
+    /// where it is of another version, and errors of the source.
     pub fn open(source: S) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);
@@ -89,7 +89,7 @@ impl<S: ReadAt> PlanFile<S> {
         Ok(Self { file, provenance, head, images, merged, layers, tiers })
     }
 
-    /// Where the plans come from.
+    /// The origin of the plans.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
@@ -116,7 +116,7 @@ impl<S: ReadAt> PlanFile<S> {
         choose(self, key, metadata, map).map(Arc::unwrap_or_clone)
     }
 
-    /// Reads all.
+    /// Reads all plans.
     ///
     /// # Errors
     /// As [`PlanFile::open`].
@@ -165,10 +165,10 @@ impl<S: ReadAt> PlanFile<S> {
     }
 }
 
-/// Where in `head` a text is that comes next.
+/// The place in `head` of the text that comes next.
 fn text_range(reader: &mut Reader<'_>, head: &[u8]) -> Result<Range<usize>> {
     let text = reader.bytes()?;
-    // The reader has what follows it.
+    // The reader has the bytes behind it.
     let end = head.len().checked_sub(reader.left()).ok_or_else(wrong)?;
     Ok(end - text.len()..end)
 }
@@ -202,10 +202,10 @@ impl<S: ReadAt> Shelf for PlanFile<S> {
 }
 
 impl Plans {
-    /// Writes them as a file; equal plans are equal files.
+    /// Writes the plans as a file; equal plans give equal files.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut sections = Sections::new(out, KIND)?;
         let (mut head, mut section) = (Writer::default(), Writer::default());

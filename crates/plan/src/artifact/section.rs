@@ -9,7 +9,7 @@ use crate::zero_shot::Reason;
 use headstart_block::{PlanItem, Result};
 use std::sync::Arc;
 
-/// Since this version it is told when blocks are read first.
+/// The version from which on files have the times of first reads.
 const FIRST_READS: u32 = 2;
 
 impl Reason {
@@ -97,13 +97,13 @@ impl GroupPlans {
                 writer.float(alpha);
                 writer.float(beta);
             }
-            // 0, or how far back the equal one is.
+            // 0, or the distance to the equal earlier plan.
             let equal = self.plans[..at].iter().rev().position(|earlier| earlier.items == plan.items);
             writer.len(equal.map_or(0, |back| back + 1));
             if equal.is_none() {
                 writer.len(plan.items.len());
                 for item in &*plan.items {
-                    // All are there.
+                    // All items are there.
                     let place = items.binary_search_by_key(&key(item), key);
                     writer.len(place.unwrap_or_default());
                 }
@@ -133,7 +133,7 @@ impl GroupPlans {
     }
 }
 
-/// Reads when the blocks of items, which come sorted, are read first.
+/// Reads the times at which the blocks of items, which come sorted, are read first.
 fn read_first_reads(reader: &mut Reader<'_>, items: &[PlanItem]) -> Result<Arc<[FirstRead]>> {
     let mut reads = Vec::new();
     for same in items.chunk_by(|a, b| a.block == b.block) {
@@ -142,7 +142,7 @@ fn read_first_reads(reader: &mut Reader<'_>, items: &[PlanItem]) -> Result<Arc<[
             reads.push(FirstRead { block: item.block, ms: known.map_err(|_| wrong())? });
         }
     }
-    // They are searched.
+    // They are searched by bisection.
     if !reads.is_sorted_by(|a, b| a.block < b.block) {
         return Err(wrong());
     }

@@ -1,4 +1,4 @@
-//! A file says what the plans in memory say, and a damaged one says that it is damaged.
+//! A file has the content of the plans in memory, and a damaged one is refused as damaged.
 
 use super::*;
 use crate::bandwidth::Bandwidth;
@@ -73,7 +73,7 @@ fn a_file_says_what_memory_says() {
     }
 }
 
-/// Of the same traces as [`trained`], by the program that wrote version 1.
+/// A file of the same traces as [`trained`], by the program that wrote version 1.
 #[test]
 fn a_file_of_version_1_still_opens() {
     let old = PlanFile::open(include_bytes!("version-1.plans").as_slice()).unwrap().read_all().unwrap();
@@ -91,7 +91,7 @@ fn a_file_of_version_1_still_opens() {
             || plans.layers.values().any(|layer| !layer.first_reads.is_empty())
     });
     assert!(know_times(&new) && !know_times(&old));
-    // But for the times it is what is learned now.
+    // Except for the times it equals the present result.
     let forget = |group: &mut GroupPlans| group.first_reads = Arc::default();
     for plans in new.images.values_mut() {
         Arc::make_mut(plans).groups.iter_mut().for_each(forget);
@@ -102,7 +102,7 @@ fn a_file_of_version_1_still_opens() {
     }
     new.layers.values_mut().for_each(|layer| layer.first_reads.clear());
     assert!(new == old);
-    // Written again it is of this version.
+    // Written again, it has the present version.
     assert!(PlanFile::open(bytes(&old)).unwrap().read_all().unwrap() == old);
 }
 
@@ -125,7 +125,7 @@ fn damage_is_found_by_who_reads_it() {
 }
 
 proptest! {
-    /// Sections and heads whose checksums are right and that make no sense: somebody made them.
+    /// Forged sections and heads, whose checksums are right and that make no sense.
     #[test]
     fn made_up_sections_are_refused_or_make_sense(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

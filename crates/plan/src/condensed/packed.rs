@@ -1,7 +1,7 @@
-//! A condensed trace as few bytes: what is kept of traces, in memory and in files.
+//! A condensed trace as few bytes: the form in which traces are kept, in memory and in files.
 //!
-//! Read by read: the time since the last, whether it is known how long it took, whether it lies in several blocks; then
-//! of each touch the block's number as its difference to the last, and the run of slices. The tables are made anew
+//! Read by read: the time since the last, a flag for a known service time, a flag for several blocks; then
+//! for each touch the block's number as its difference to the last, and the run of slices. The tables are made again
 //! when it is unpacked.
 
 use super::{Condensed, Touch};
@@ -16,7 +16,7 @@ pub struct Packed(Box<[u8]>);
 const HAS_DONE: u64 = 1;
 const IS_WIDE: u64 = 2;
 
-/// A run of slices is `1 + first + 32 * (len - 1)`; this is any other mask, which follows.
+/// A run of slices is `1 + first + 32 * (len - 1)`; this number stands for any other mask, which follows.
 const ANY_MASK: u64 = 0;
 
 impl Packed {
@@ -55,13 +55,13 @@ impl Packed {
         Self(writer.bytes.into())
     }
 
-    /// How many bytes it takes.
+    /// The number of bytes that it takes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it takes none, which no packed trace does.
+    /// `true` if it takes no bytes, which no packed trace does.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -71,13 +71,13 @@ impl Packed {
     #[must_use]
     pub fn unpack(&self, vocabulary: &Vocabulary) -> Condensed {
         let mut condensed = Condensed::default();
-        // What comes from a file was checked when it was read.
+        // Traces from a file were checked when they were read.
         let whole = parse(&self.0, vocabulary.len(), &mut condensed);
         debug_assert!(whole.is_ok());
         condensed.finish(vocabulary)
     }
 
-    /// How many different blocks it reads, of `blocks` that there are.
+    /// The number of different blocks that it reads, of the `blocks` that there are.
     pub(crate) fn distinct(&self, blocks: usize) -> usize {
         let mut seen = Distinct { seen: vec![false; blocks], count: 0 };
         let whole = parse(&self.0, blocks, &mut seen);
@@ -89,7 +89,7 @@ impl Packed {
         writer.bytes(&self.0);
     }
 
-    /// A trace whose blocks are below `blocks`.
+    /// Reads a trace whose blocks are below `blocks`.
     pub(crate) fn read(reader: &mut Reader<'_>, blocks: usize) -> Result<Self> {
         let bytes = reader.bytes()?;
         parse(bytes, blocks, &mut Nothing)?;
@@ -97,7 +97,7 @@ impl Packed {
     }
 }
 
-/// Where parsed reads go.
+/// The receiver of parsed reads.
 trait Sink {
     fn reserve(&mut self, _left_out: u64, _reads: usize) {}
     fn touch(&mut self, _touch: Touch) {}
@@ -142,7 +142,7 @@ impl Sink for Condensed {
 fn parse(bytes: &[u8], blocks: usize, sink: &mut impl Sink) -> Result<()> {
     let mut reader = Reader::new(bytes);
     let left_out = reader.u64()?;
-    // A time at least; reads that touch nothing are not there, but who knows.
+    // At least a time each; reads that touch nothing should not be there, but may be.
     let reads = reader.count(1)?;
     sink.reserve(left_out, reads);
     let (mut t_us, mut block) = (0_u32, 0_i64);

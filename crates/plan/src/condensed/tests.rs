@@ -1,4 +1,4 @@
-//! Condensing keeps what the reads say.
+//! Condensing keeps the content of the reads.
 
 use super::*;
 use proptest::prelude::*;

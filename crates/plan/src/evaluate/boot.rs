@@ -1,15 +1,15 @@
-//! How much longer a boot takes: a closed loop, in which a guest that waits asks later (DESIGN, section 7).
+//! The delay of a boot: a closed loop, in which a guest that waits asks later (DESIGN, section 7).
 //!
 //! # The model
 //!
 //! * *The guest.* A read arrives its recorded think time after the reads that it followed completed. Boots mostly
 //!   follow one thread, so all earlier waits delay a read; but reads that were under way together in the recording
-//!   form a *burst*, that waits for its longest. Where a trace does not tell when reads completed, only reads at
+//!   form a *burst*, which waits for its longest. If a trace does not tell the times of completion, only reads at
 //!   the same instant are a burst. A slice that was waited for is there: only the first read of some slice can
 //!   wait.
 //! * *The link.* One wire of constant bandwidth, and a round trip. Background requests are sent ahead, so that the
-//!   wire never rests while there is work; a miss is sent at once, its first byte comes a round trip later, and what
-//!   was asked for before that moment is on the wire before it.
+//!   wire never rests while there is work; a miss is sent at once, its first byte comes a round trip later, and blocks
+//!   that were asked for before that moment are on the wire before it.
 //! * *What is pulled.* Items of a plan, a block and a mask of slices each, as one transfer; then what misses left
 //!   of their blocks ([`Misses::RangeThenRest`]). A miss brings the whole block, or the slices of the read alone.
 //!
@@ -26,7 +26,7 @@ use std::collections::VecDeque;
 /// A block and the mask of its slices to preload.
 pub type Item = (BlockId, u32);
 
-/// What a miss brings.
+/// The bytes that a miss brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
     /// The whole block, before the read goes on (the published behaviour).
@@ -37,25 +37,25 @@ pub enum Misses {
     Range,
 }
 
-/// The link and how it is used.
+/// The link and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Of the wire.
+    /// The bandwidth of the wire.
     pub bandwidth: Bandwidth,
-    /// From asking to the first byte.
+    /// The time from asking to the first byte.
     pub round_trip: Nanos,
-    /// What a miss brings.
+    /// The bytes that a miss brings.
     pub misses: Misses,
 }
 
-/// What a plan is worth on one trace, or on several together.
+/// The value of a plan on one trace, or on several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BootScore {
-    /// Traces.
+    /// The number of traces.
     pub boots: u64,
-    /// How much longer the boot takes, in nanoseconds: the total wait of a guest that does one thing at a time.
+    /// The delay of the boot in nanoseconds: the total wait of a guest that does one thing at a time.
     pub delay_ns: u128,
-    /// Reads.
+    /// The number of reads.
     pub reads: u64,
     /// Reads that waited.
     pub waits: u64,
@@ -64,7 +64,7 @@ pub struct BootScore {
 }
 
 impl BootScore {
-    /// Adds another trace's.
+    /// Adds the score of another trace.
     pub fn add(&mut self, other: &Self) {
         self.boots += other.boots;
         self.delay_ns += other.delay_ns;
@@ -81,12 +81,12 @@ impl BootScore {
     }
 }
 
-/// What is on its way, or local, of a block.
+/// The parts of a block that are on their way, or local.
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     preload: u32,
     rest: u32,
-    /// Slices whose own times of arrival count, since a read missed them.
+    /// Slices whose own times of arrival count, because a read missed them.
     missed: u32,
     preload_ready: Nanos,
     rest_ready: Nanos,
@@ -98,15 +98,15 @@ impl State {
     }
 }
 
-/// Evaluates plans of one vocabulary over one link; allocates when it is made, and little after.
+/// The evaluator of plans of one vocabulary over one link; it allocates when it is made, and little after.
 #[derive(Clone, Debug)]
 pub struct BootEvaluator {
     link: Link,
-    /// How long so many slices take.
+    /// The time that a number of slices takes, by that number.
     costs: [Nanos; 33],
     lens: Vec<u64>,
     states: Vec<State>,
-    /// When slices that were missed arrive; of the others it says nothing.
+    /// The times at which missed slices arrive; the other entries mean nothing.
     ready: Vec<[Nanos; 32]>,
     rests: VecDeque<BlockId>,
 }
@@ -119,7 +119,7 @@ struct Wire<'a> {
 }
 
 impl BootEvaluator {
-    /// For traces and plans of `vocabulary` as it is now.
+    /// Makes an evaluator for traces and plans of `vocabulary` as it is now.
     #[must_use]
     pub fn new(vocabulary: &Vocabulary, link: Link) -> Self {
         let lens: Vec<_> = (0..).take(vocabulary.len()).map(|id| vocabulary.len_of(id)).collect();
@@ -138,7 +138,7 @@ impl BootEvaluator {
         }
     }
 
-    /// What `items`, in this order, are worth on `trace`.
+    /// The value of `items`, in this order, on `trace`.
     #[must_use]
     pub fn evaluate(&mut self, items: &[Item], trace: &Condensed) -> BootScore {
         self.states.fill(State::default());
@@ -165,7 +165,7 @@ impl BootEvaluator {
         score
     }
 
-    /// The same for several traces together.
+    /// The value of `items` on several traces together.
     #[must_use]
     pub fn evaluate_all<'a>(
         &mut self,
@@ -177,7 +177,7 @@ impl BootEvaluator {
         sum
     }
 
-    /// A read comes; how long it waits.
+    /// Handles a read; returns the time that it waits.
     fn read(&mut self, wire: &mut Wire<'_>, touches: &[Touch], now: Nanos) -> Nanos {
         let reaches = now.saturating_add(self.link.round_trip);
         let mut last = now;
@@ -185,7 +185,7 @@ impl BootEvaluator {
             let at = touch.block as usize;
             let Some(state) = self.states.get(at) else { continue };
             if touch.mask & !state.asked() != 0 {
-                // Whether it is asked for by then is known only now.
+                // Only now is it known if it is asked for by then.
                 self.advance(wire, now);
                 self.miss(wire, *touch, reaches);
             }
@@ -194,7 +194,7 @@ impl BootEvaluator {
         last - now
     }
 
-    /// Asks for what of these slices nobody asked for.
+    /// Asks for those of these slices that were not asked for.
     fn miss(&mut self, wire: &mut Wire<'_>, touch: Touch, reaches: Nanos) {
         let at = touch.block as usize;
         let (asked, is_first) = (self.states[at].asked(), self.states[at].missed == 0);
@@ -215,7 +215,7 @@ impl BootEvaluator {
         }
     }
 
-    /// When the last of these slices is local.
+    /// The time at which the last of these slices is local.
     fn ready_at(&self, touch: Touch) -> Nanos {
         let state = &self.states[touch.block as usize];
         let mut last = 0;
@@ -256,7 +256,7 @@ impl BootEvaluator {
         }
     }
 
-    /// How long these slices of a block take; counts their bytes.
+    /// The time that these slices of a block take; counts their bytes.
     fn send(&self, bytes: &mut u64, at: usize, mask: u32) -> Nanos {
         let (whole, part) = slices::measure(mask, self.lens[at]);
         let len = u64::from(whole) * SLICE_SIZE + part;

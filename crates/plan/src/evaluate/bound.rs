@@ -1,26 +1,26 @@
-//! What no order can beat: bounds by relaxation, beside which the best order that was found stands.
+//! Bounds by relaxation that no order can beat, to compare the best found order with.
 //!
 //! # Hits
 //!
-//! In the paper's model ([`hits`](super::hits)) let a block take `c`, and let transfers be numbered from 1, whatever
-//! they are for. The `k`-th does not start before `(k - 1)·c`. (The disk's last block may be shorter; all starts are
-//! then taken as earlier by what it saves.)
+//! In the paper's model ([`hits`](super::hits)) let a block take `c`, and let transfers be numbered from 1, for any
+//! purpose. The `k`-th does not start before `(k - 1)·c`. (The disk's last block may be shorter; all starts are
+//! then taken as earlier by the saved time.)
 //!
 //! * *A preload needs an empty queue of misses.* When one starts as the `k`-th transfer, every block that was read
 //!   before has been asked for. So if `k` blocks or more are read before `(k - 1)·c`, the `k`-th transfer is a miss.
 //! * *Misses are served in the order of first access.* When the block that is read as the `i`-th starts as a miss, all
 //!   that are read before it have started: it is the `i`-th transfer at the earliest. And it starts after it is read.
 //!
-//! What a block's reads hit at most follows from its place among the transfers, then. Which block has which place is
+//! The most hits of a block's reads then follow from its place among the transfers. The choice of places is
 //! an assignment, whose optimum ([`assignment`]) bounds the hits of every order. There are as many places as blocks;
-//! what comes later starts later than all of them. A read of several blocks counts for one of them, as if the others
+//! a later transfer starts later than all of them. A read of several blocks counts for one of them, as if the others
 //! were there.
 //!
 //! # Delay
 //!
 //! In the closed loop ([`boot`](super::boot)) a read is complete when every slice that it or an earlier read touches
-//! has come over the wire, whatever the plan: not before a round trip and the time of so many bytes. How much later
-//! that is than when the trace has the read is delay.
+//! has come over the wire, with any plan: not before a round trip and the time of that number of bytes. The time by
+//! which that is later than the read in the trace is delay.
 
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::Condensed;
@@ -30,7 +30,7 @@ use crate::vocabulary::Vocabulary;
 
 /// A block that is read.
 struct Block {
-    /// Its first read.
+    /// The time of its first read.
     first: Nanos,
     /// The times of its reads, ascending.
     times: Vec<Nanos>,
@@ -38,7 +38,7 @@ struct Block {
 }
 
 impl Block {
-    /// How many of its reads find it, if its transfer starts then.
+    /// The number of its reads that find it, if its transfer starts at `start`.
     fn hits(&self, start: Nanos) -> i64 {
         let done = start.saturating_add(self.cost);
         let late = self.times.partition_point(|time| *time < done);
@@ -46,7 +46,7 @@ impl Block {
     }
 }
 
-/// No order has more hits than this on `trace`; see the module's head.
+/// The bound on the hits of any order on `trace`; see the module's head.
 #[must_use]
 pub fn hits_at_most(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> u64 {
     let blocks = blocks(trace, vocabulary, bandwidth);
@@ -91,7 +91,7 @@ fn blocks(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> V
         let read = trace.reads()[*read as usize];
         let place = |block: u32| places.get(block as usize).copied().filter(|place| *place < blocks.len());
         let among = trace.touches(&read).iter().filter_map(|touch| place(touch.block));
-        // For the one with the fewest reads: it is the least likely to be there.
+        // For the block with the fewest reads: it is the least likely to be there.
         if let Some(at) = among.min_by_key(|at| blocks[*at].times.len()) {
             blocks[at].times.push(nanos(read.t_us));
         }
@@ -114,7 +114,7 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
         slack.fill(i64::MAX);
         came_from.fill(NONE);
         is_done.fill(false);
-        // The column whose row is looked at; none for the new row.
+        // The column whose row is examined; none for the new row.
         let mut at = NONE;
         loop {
             let current = if at == NONE { row } else { taken[at] };
@@ -151,7 +151,7 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
     taken.iter().enumerate().filter(|(_, row)| **row != NONE).map(|(column, row)| gains[*row][column]).sum()
 }
 
-/// No plan delays a boot by less than this; see the module's head.
+/// The bound on the delay of any plan on `trace`; see the module's head.
 #[must_use]
 pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -> Nanos {
     let (mut touched, mut bytes, mut delay) = (vec![0_u32; vocabulary.len()], 0_u64, 0);
@@ -162,7 +162,7 @@ pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -
             bytes += slices::bytes(touch.mask & !*known, vocabulary.len_of(touch.block));
             *known |= touch.mask;
         }
-        // Rounded down, for transfers are rounded up one by one.
+        // Rounded down, because transfers are rounded up one by one.
         let brought = u128::from(bytes) * 1_000_000_000 / u128::from(link.bandwidth.bytes());
         let done = u64::try_from(brought).unwrap_or(Nanos::MAX).saturating_add(link.round_trip);
         if bytes > 0 {

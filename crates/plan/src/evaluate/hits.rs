@@ -4,32 +4,33 @@
 //!
 //! 1. One wire of constant bandwidth carries one block at a time, whole; the last block of a disk may be short, and a
 //!    block past its end is skipped. Nothing is given up once it is on the wire.
-//! 2. It starts at the creation, `t = 0`, with the plan's first block, and follows the plan. What has been asked
-//!    for is skipped. At the plan's end it rests (the left queue is off).
-//! 3. Reads arrive as recorded, whatever they wait for. Only the first 3,000 count and are seen at all.
+//! 2. The wire starts at the creation, `t = 0`, with the plan's first block, and follows the plan. Blocks that were
+//!    asked for are skipped. At the plan's end it rests (the left queue is off).
+//! 3. Reads arrive as recorded, regardless of waits. Only the first 3,000 count and are seen at all.
 //! 4. A read is a hit if all its blocks are local when it arrives. For each other block that was not asked for, it
 //!    queues a miss; misses go first come, first served (blocks of one read in ascending order), before any preload,
 //!    after the block on the wire.
-//! 5. At one instant, transfers end first; what the wire does next begins; then reads arrive. So a block that ends at
+//! 5. At one instant, transfers end first; the wire's next transfer begins; then reads arrive. So a block that ends at
 //!    the instant of a read is local, and the next preload is already on the wire when that read misses.
 //! 6. The evaluation ends when the last counted read arrives.
 //!
-//! # Why it is fast
+//! # Speed
 //!
-//! A block that was asked for arrives at a time that nothing can change any more: from then on all is arithmetic on
-//! the wire's next free moment. Only first accesses of blocks can ask, so the walk is over distinct blocks, not over
-//! reads; the rest is one binary search per block in the times of its reads, and only where some came before it.
+//! A block that was asked for arrives at a time that nothing can change any more: from then on everything is
+//! arithmetic on the wire's next free moment. Only first accesses of blocks can ask, so the walk is over distinct
+//! blocks, not over reads; the rest is one binary search per block in the times of its reads, and only where some
+//! came before it.
 
 use crate::bandwidth::{Bandwidth, Nanos};
 use crate::condensed::{BlockReads, Condensed};
 use crate::vocabulary::{BlockId, Vocabulary};
 
-/// What an order was worth on one trace, or on several together.
+/// The value of an order on one trace, or on several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Score {
     /// Counted reads.
     pub reads: u64,
-    /// Of these, those whose blocks were all local.
+    /// Counted reads whose blocks were all local.
     pub hits: u64,
     /// The sum of all waits, in nanoseconds.
     pub wait_ns: u128,
@@ -37,16 +38,16 @@ pub struct Score {
     pub wait_max_ns: Nanos,
     /// Blocks that were preloaded when the last counted read came.
     pub preloaded: u64,
-    /// Of these, those that a counted read read.
+    /// Preloaded blocks that a counted read read.
     pub preloaded_read: u64,
-    /// Blocks that were pulled for whatever reason when the last counted read came.
+    /// Blocks that were pulled for any reason when the last counted read came.
     pub pulled: u64,
     /// Distinct blocks that some counted read found local.
     pub found_local: u64,
 }
 
 impl Score {
-    /// Hits over reads; of no reads, 1: nothing waited.
+    /// Hits over reads; 1 without reads, because nothing waited.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         share(self.hits, self.reads).unwrap_or(1.0)
@@ -58,13 +59,13 @@ impl Score {
         share(self.preloaded_read, self.preloaded)
     }
 
-    /// The artifact's: distinct blocks that were found local over all pulled; `None` if nothing was pulled.
+    /// The artifact's accuracy: distinct blocks that were found local over all pulled; `None` if nothing was pulled.
     #[must_use]
     pub fn artifact_accuracy(&self) -> Option<f64> {
         share(self.found_local, self.pulled)
     }
 
-    /// Adds another trace's.
+    /// Adds the score of another trace.
     pub fn add(&mut self, other: &Self) {
         self.reads += other.reads;
         self.hits += other.hits;
@@ -82,12 +83,12 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Evaluates orders of one vocabulary at one bandwidth; allocates when it is made and never after.
+/// The evaluator of orders of one vocabulary at one bandwidth; it allocates when it is made and never after.
 #[derive(Clone, Debug)]
 pub struct Evaluator {
-    /// How long each block takes; 0 past the end of the disk.
+    /// The time that each block takes; 0 past the end of the disk.
     costs: Vec<Nanos>,
-    /// When each block is local; [`NEVER`] while nobody asked for it.
+    /// The time at which each block is local; [`NEVER`] while it was not asked for.
     ready: Vec<Nanos>,
 }
 
@@ -98,7 +99,7 @@ fn nanos(t_us: u32) -> Nanos {
     Nanos::from(t_us) * 1000
 }
 
-/// The wire, and where the plan is.
+/// The wire, and the position in the plan.
 struct Wire<'a> {
     order: std::slice::Iter<'a, BlockId>,
     free: Nanos,
@@ -107,7 +108,8 @@ struct Wire<'a> {
 }
 
 impl Evaluator {
-    /// For traces and orders of `vocabulary` as it is now: blocks that become known later are never pulled.
+    /// Makes an evaluator for traces and orders of `vocabulary` as it is now: blocks that become known later are
+    /// never pulled.
     #[must_use]
     pub fn new(vocabulary: &Vocabulary, bandwidth: Bandwidth) -> Self {
         let ids = (0..).take(vocabulary.len());
@@ -115,7 +117,7 @@ impl Evaluator {
         Self { ready: vec![NEVER; costs.len()], costs }
     }
 
-    /// What `order` is worth on `trace`; of a block that it names twice, the first counts.
+    /// The value of `order` on `trace`; if it names a block twice, the first place counts.
     #[must_use]
     pub fn evaluate(&mut self, order: &[BlockId], trace: &Condensed) -> Score {
         self.ready.fill(NEVER);
@@ -137,7 +139,7 @@ impl Evaluator {
         }
         self.advance(&mut wire, end);
         score.preloaded = wire.preloaded;
-        // Of the preloads only the last can be still on the wire.
+        // Only the last preload can still be on the wire.
         if let Some(last) = wire.last_preload.filter(|last| self.ready[*last as usize] > end) {
             score.preloaded -= 1;
             score.preloaded_read -= u64::from(trace.blocks.iter().any(|block| block.block == last));
@@ -175,7 +177,7 @@ impl Evaluator {
         }
     }
 
-    /// Counts the reads in this block alone, and whether any read found it.
+    /// Counts the reads in this block alone, and the block if any read found it.
     fn count_reads(&self, block: &BlockReads, trace: &Condensed, score: &mut Score) {
         let ready = self.ready.get(block.block as usize).copied().unwrap_or(NEVER);
         let (times, sums) = trace.times(block);

@@ -1,11 +1,11 @@
-//! What an order of preloading is worth on recorded boots, at one bandwidth.
+//! The value of an order of preloading on recorded boots, at one bandwidth.
 //!
-//! | module | clock | says |
+//! | module | clock | result |
 //! |---|---|---|
 //! | [`hits`] | open loop: reads arrive as recorded (the paper's model) | hit rate, accuracy, waits |
 //! | [`online`] | the same, read by read, for policies that decide as they go | the same |
-//! | [`boot`] | closed loop: a guest that waits reads later | how much longer the boot takes |
-//! | [`bound`] | both | what no order can beat |
+//! | [`boot`] | closed loop: a guest that waits reads later | the delay of the boot |
+//! | [`bound`] | both | bounds that no order can beat |
 //!
 //! All count in whole nanoseconds, so that simulators that follow the same rules agree to the last digit.
 

@@ -8,19 +8,19 @@ use crate::vocabulary::Vocabulary;
 use headstart_block::BLOCK_SIZE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// A policy that decides what to preload as reads come.
+/// A policy that chooses the blocks to preload as reads come.
 pub trait Online {
-    /// What to preload at the creation.
+    /// The blocks to preload at the creation.
     fn at_creation(&mut self) -> Vec<u64> {
         Vec::new()
     }
 
-    /// A read of these blocks has come, and its misses are queued: what to preload from now on, instead of what was
-    /// to be preloaded before; `None` to go on with that.
+    /// Handles a read of these blocks, whose misses are queued. Returns the blocks to preload from now on, instead
+    /// of those that were to be preloaded before; `None` to go on with that.
     fn on_read(&mut self, blocks: &[u64]) -> Option<Vec<u64>>;
 }
 
-/// An order that is known beforehand.
+/// A policy with an order that is known beforehand.
 impl Online for &[u64] {
     fn at_creation(&mut self) -> Vec<u64> {
         self.to_vec()
@@ -31,7 +31,7 @@ impl Online for &[u64] {
     }
 }
 
-/// What the model knows of a block that was asked for.
+/// The state of a block that was asked for.
 #[derive(Clone, Copy)]
 enum State {
     Queued,
@@ -44,12 +44,12 @@ struct Replay {
     asked: BTreeMap<u64, State>,
     misses: VecDeque<u64>,
     preloads: VecDeque<u64>,
-    /// When the wire's transfer ends, or ended.
+    /// The time at which the wire's transfer ends, or ended.
     free: Nanos,
 }
 
 impl Replay {
-    /// Lets the wire work until `now`, and begin what begins then.
+    /// Lets the wire work until `now`, and begin the transfers that begin then.
     fn advance(&mut self, now: Nanos) {
         while self.free <= now {
             let (block, preloaded) = match (self.misses.pop_front(), &mut self.preloads) {
@@ -57,7 +57,7 @@ impl Replay {
                 (None, preloads) => match preloads.pop_front() {
                     Some(block) => (block, true),
                     None => {
-                        // Whatever comes next does not begin in the past.
+                        // The next transfer does not begin in the past.
                         self.free = now;
                         return;
                     }
@@ -73,7 +73,7 @@ impl Replay {
         }
     }
 
-    /// How long a read of these blocks, which comes now, waits, if nothing else comes: misses go first.
+    /// The time that a read of these blocks, which comes now, waits if nothing else comes: misses go first.
     fn wait(&mut self, blocks: &[u64], now: Nanos) -> Nanos {
         for block in blocks {
             if !self.asked.contains_key(block) {
@@ -81,7 +81,7 @@ impl Replay {
                 self.misses.push_back(*block);
             }
         }
-        // An idle wire takes a miss at once; one that is busy, when it is free: no later miss comes before.
+        // An idle wire takes a miss at once; a busy one, once it is free: no later miss comes before.
         let mut free = self.free.max(now);
         let mut queued = BTreeMap::new();
         for block in &self.misses {
@@ -97,7 +97,7 @@ impl Replay {
     }
 }
 
-/// What `policy` is worth on `trace`, and the wait of each counted read.
+/// The value of `policy` on `trace`, and the wait of each counted read.
 pub fn replay(
     policy: &mut dyn Online,
     trace: &Condensed,
@@ -127,7 +127,7 @@ pub fn replay(
         if let Some(preloads) = policy.on_read(&blocks) {
             replay.preloads = preloads.into();
         }
-        // What was asked for at this instant goes on an idle wire at this instant.
+        // A block that was asked for at this instant goes on an idle wire at this instant.
         replay.advance(end);
     }
     score.reads = waits.len() as u64;

@@ -24,7 +24,7 @@ impl Settings {
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
         let model = preprocess::Settings::read(reader)?;
         let settings = Self { model, founding: reader.number()?, faster: reader.number()? };
-        // What is done with the traces that a file holds is bounded by these.
+        // These bound the work on the traces that a file holds.
         if settings.founding > FOUNDING_MAX || model.compared_max > COMPARED_MAX {
             return Err(Error::corrupt("has settings that make no sense"));
         }
@@ -116,10 +116,10 @@ impl ImageKnowledge {
 }
 
 impl Knowledge {
-    /// Writes it as a file, from which [`Knowledge::read`] makes an equal one.
+    /// Writes the knowledge as a file, from which [`Knowledge::read`] makes an equal one.
     ///
     /// # Errors
-    /// What `out` reports.
+    /// Errors of `out`.
     pub fn write(&self, out: &mut dyn Write) -> Result<()> {
         let mut sections = Sections::new(out, KIND)?;
         let (mut head, mut section) = (Writer::default(), Writer::default());
@@ -134,11 +134,11 @@ impl Knowledge {
         sections.finish(&head)
     }
 
-    /// Reads what [`Knowledge::write`] wrote. What it allocates is in proportion to the file.
+    /// Reads a file of [`Knowledge::write`]. It allocates in proportion to the file.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`](headstart_block::ErrorKind) where it is damaged or something else, `Unsupported` where
-    /// it is of another version, and what the source reports.
+    /// it is of another version, and errors of the source.
     pub fn read(source: &dyn ReadAt) -> Result<Self> {
         let (file, head) = Container::open(source, KIND)?;
         let mut reader = Reader::new(&head);

@@ -1,4 +1,4 @@
-//! What is learned of one image.
+//! The knowledge of one image.
 
 use super::{ImageKey, Settings};
 use crate::condensed::{Condensed, Packed};
@@ -12,19 +12,19 @@ use std::collections::BTreeSet;
 /// The largest disk, and the size of one whose size is not known.
 const DISK_MAX: u64 = 1 << 50;
 
-/// What is learned of one image; see the module's head.
+/// The knowledge of one image; see the module's head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageKnowledge {
     pub(super) settings: Settings,
     pub(super) profile: Profile,
     pub(super) vocabulary: Vocabulary,
-    /// What tells the traces that were read from others.
+    /// The fingerprints of the traces that were read.
     pub(super) seen: BTreeSet<u64>,
     /// Traces with hardly a read, until there is a model.
     pub(super) few_reads: u64,
     /// All other traces, until they are enough to make groups of.
     pub(super) founding: Vec<Packed>,
-    /// From then on.
+    /// The model, from then on.
     pub(super) model: Option<ImageModel<Packed>>,
     pub(super) layers: Option<LayerMap>,
 }
@@ -44,26 +44,26 @@ impl ImageKnowledge {
         }
     }
 
-    /// What is known of it from its creations.
+    /// The profile of the image from its creations.
     #[must_use]
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Its blocks.
+    /// The blocks of the image.
     #[must_use]
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
     }
 
-    /// How many traces there are to learn from. Of an image whose groups are not final yet, those at the ends of the
+    /// The number of traces to learn from. For an image whose groups are not final yet, those at the ends of the
     /// numbers of blocks, which a model drops, count too.
     #[must_use]
     pub fn traces(&self) -> u64 {
         self.model.as_ref().map_or(self.founding.len() as u64, ImageModel::traces)
     }
 
-    /// What a disk of it tells of itself that is created by its only user, if it has but one.
+    /// The metadata of a disk of the image that its only user creates, if it has only one.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         self.profile.metadata()
@@ -86,13 +86,13 @@ impl ImageKnowledge {
         self.model.as_ref().map_or_else(founding, ImageModel::dropped)
     }
 
-    /// Which layer each part of the disk comes from, where that is known.
+    /// The layer that each part of the disk comes from, if that is known.
     #[must_use]
     pub fn layers(&self) -> Option<&LayerMap> {
         self.layers.as_ref()
     }
 
-    /// Its groups, with the traces that are kept of them. Made anew at each call.
+    /// The groups of the image, with their kept traces. Made again at each call.
     #[must_use]
     pub fn model(&self) -> ImageModel {
         if let Some(model) = &self.model {
@@ -126,7 +126,7 @@ impl ImageKnowledge {
         }
         if let Some(model) = &mut self.model {
             if model.add(&condensed).is_none() {
-                // A scan of the disk is no reason to remember all its blocks.
+                // A scan of the disk is no reason to keep all its blocks.
                 self.vocabulary.truncate(known);
             }
         } else if condensed.reads().len() < self.settings.model.reads_min {
@@ -140,7 +140,7 @@ impl ImageKnowledge {
         }
     }
 
-    /// Makes groups of the traces so far, and forgets blocks that outliers alone read.
+    /// Makes groups of the traces so far, and forgets blocks that only outliers read.
     fn found(&mut self) {
         let traces = self.unpacked();
         let distinct = |trace: &Condensed| trace.first_accesses().len();
@@ -162,7 +162,7 @@ impl ImageKnowledge {
     }
 }
 
-/// What tells the disk of a creation from others; `None` for one without a name.
+/// The fingerprint of a creation's disk; `None` for one without a name.
 fn fingerprint(creation: &Creation) -> Option<u64> {
     if creation.volume.is_empty() {
         return None;

@@ -1,17 +1,17 @@
-//! What is learned of a data set, image by image; it can be written to a file, and taught more later.
+//! The knowledge of a data set, image by image; it can be written to a file, and learn more later.
 //!
-//! # What is kept of an image
+//! # The data that is kept of an image
 //!
-//! Its blocks, what its creations say ([`Profile`](crate::zero_shot::Profile)), and what tells the traces that were
-//! read from others. The first traces of an image, 256 of them, *found* it: until then they are all kept, packed
-//! ([`Packed`](crate::condensed::Packed)), and its groups are made anew of all of them whenever they are wanted. Then
-//! the groups are final: each has its statistics and a few traces, and a further trace goes to the nearest group of its
-//! category. So:
+//! An image has its blocks, the metadata of its creations ([`Profile`](crate::zero_shot::Profile)), and
+//! fingerprints of the traces that were read. The first traces of an image, 256 of them, *found* it: until then
+//! they are all kept, packed ([`Packed`](crate::condensed::Packed)), and its groups are made again from all of them
+//! whenever they are wanted. Then the groups are final: each has its statistics and a few traces, and a further
+//! trace goes to the nearest group of its category. So:
 //!
-//! * What is known is a function of the traces in their order: it does not matter whether they come at once or day by
-//!   day, nor how many threads read them. What one day adds costs that day's traces: the others are not read again,
-//!   and need not even be there any more.
-//! * Memory does not grow with the traces of an image: what is held of one is bounded.
+//! * The knowledge is a function of the traces in their order: it does not matter if they come at once or day by
+//!   day, nor on how many threads they are read. A further day costs only that day's traces: the others are not
+//!   read again, and need not even be there any more.
+//! * Memory does not grow with the traces of an image: the data of one is bounded.
 //! * An image that had too few traces to make groups of, or none but outliers, makes them as soon as it has enough.
 //!
 //! # Threads
@@ -36,72 +36,72 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What plans are made for: an image at a size of disk.
+/// The subject of plans: an image at a size of disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageKey {
-    /// What tells the image from others ([`Creation::image_id`]).
+    /// The id of the image ([`Creation::image_id`]).
     pub image: String,
-    /// Bytes of the disk; 0 where that is not known.
+    /// Bytes of the disk; 0 if that is not known.
     pub size: u64,
 }
 
 impl ImageKey {
-    /// Of a creation.
+    /// The key of a creation.
     #[must_use]
     pub fn of(creation: &Creation) -> Self {
         Self { image: creation.image_id().to_owned(), size: creation.size }
     }
 }
 
-/// How to learn.
+/// The settings of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Outliers, categories, groups.
     pub model: preprocess::Settings,
-    /// So many traces of an image make its groups; further ones join the nearest.
+    /// The number of traces of an image that make its groups; further ones join the nearest.
     pub founding: usize,
-    /// Guests are taken to be so many times faster than recorded.
+    /// The factor by which guests are taken to be faster than recorded.
     pub faster: u32,
 }
 
 impl Default for Settings {
-    /// 256 founding traces, of which, and of later ones, 32 a group are kept.
+    /// Settings with 256 founding traces; of these and of later ones, 32 a group are kept.
     fn default() -> Self {
         let model = preprocess::Settings { kept_max: 32, ..preprocess::Settings::default() };
         Self { model, founding: 256, faster: 1 }
     }
 }
 
-/// The most traces that found an image: a file of knowledge may hold so many of one.
+/// The most traces that found an image: a file of knowledge may hold that number for one image.
 pub const FOUNDING_MAX: usize = 4096;
 
 /// The most traces that are compared with each other, pair by pair.
 pub const COMPARED_MAX: usize = 2048;
 
-/// How far it is.
+/// The progress of the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Pieces that are done: traces, or plans.
+    /// The number of finished pieces: traces, or plans.
     pub done: u64,
-    /// Of so many.
+    /// The number of all pieces.
     pub all: u64,
 }
 
-/// Hears of progress, and may end it by an error.
+/// A function that gets the progress, and may end the work by an error.
 pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> Result<()>;
 
-/// What became of the traces of a data set.
+/// The outcome of learning the traces of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Learned {
     /// Traces that were read.
     pub read: u64,
-    /// Traces that were known already, and not read again.
+    /// Traces that were learned before, and not read again.
     pub known: u64,
-    /// What could not be read, or had to be mended.
+    /// Traces that could not be read, or had to be mended.
     pub skipped: Skipped,
 }
 
-/// What is learned of a data set; see the module's head.
+/// The knowledge of a data set; see the module's head.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Knowledge {
     settings: Settings,
@@ -109,7 +109,7 @@ pub struct Knowledge {
 }
 
 impl Knowledge {
-    /// That knows nothing yet; of the settings, [`FOUNDING_MAX`] and [`COMPARED_MAX`] are the most.
+    /// Makes empty knowledge; the settings are limited to [`FOUNDING_MAX`] and [`COMPARED_MAX`].
     #[must_use]
     pub fn new(mut settings: Settings) -> Self {
         settings.founding = settings.founding.min(FOUNDING_MAX);
@@ -117,19 +117,19 @@ impl Knowledge {
         Self { settings, images: BTreeMap::new() }
     }
 
-    /// How it learns.
+    /// The settings of learning.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Learns from the traces of a data set that it does not know yet, on so many threads (0: as many as there are
+    /// Learns from the traces of a data set that it does not know yet, on `threads` threads (0: the number of
     /// processors). The result does not depend on their number.
     ///
     /// Traces that cannot be read are skipped and counted; they are tried again the next time.
     ///
     /// # Errors
-    /// What `progress` reports; then nothing was learned.
+    /// Errors of `progress`; then nothing was learned.
     pub fn learn(&mut self, data: &DataSet, threads: usize, progress: OnProgress<'_>) -> Result<Learned> {
         let knows = |creation: &Creation| {
             self.images.get(&ImageKey::of(creation)).is_some_and(|image| image.knows(creation))
@@ -160,7 +160,7 @@ impl Knowledge {
         Ok(learned)
     }
 
-    /// Learns from one more boot, unless it is known: whether it was not.
+    /// Learns from one more boot, unless it is known. Returns `true` if it was not.
     pub fn learn_one(&mut self, trace: &Trace) -> bool {
         let key = ImageKey::of(&trace.creation);
         let new = || ImageKnowledge::new(&key, self.settings);
@@ -170,7 +170,7 @@ impl Knowledge {
         is_new
     }
 
-    /// What is known of an image when it has learned these traces of it, what was skipped, and how many were not.
+    /// The knowledge of an image after learning these traces of it, the skipped traces, and the number of the others.
     fn learn_image(
         &self,
         data: &DataSet,
@@ -193,11 +193,11 @@ impl Knowledge {
         Ok((key, image, skipped, read))
     }
 
-    /// Says which layer each part of an image's disk comes from, so that images with the same layers can start with
-    /// what is known of those.
+    /// Sets the layer that each part of an image's disk comes from, so that images with the same layers can start with
+    /// the knowledge of those.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) for an image that nothing is known of.
+    /// [`ErrorKind::NotFound`](headstart_block::ErrorKind) for an unknown image.
     pub fn set_layers(&mut self, key: &ImageKey, layers: LayerMap) -> Result<()> {
         let image = self.images.get_mut(key);
         let image = image.ok_or_else(|| Error::new(headstart_block::ErrorKind::NotFound, "has no traces"))?;
@@ -210,7 +210,7 @@ impl Knowledge {
         self.images.iter()
     }
 
-    /// One of them.
+    /// The knowledge of one image.
     #[must_use]
     pub fn image(&self, key: &ImageKey) -> Option<&ImageKnowledge> {
         self.images.get(key)

@@ -1,4 +1,4 @@
-//! What is known does not depend on how it came to be: at once, day by day, through a file, on however many threads.
+//! The knowledge does not depend on the way of learning: at once, day by day, through a file, on any number of threads.
 
 use super::*;
 use crate::statistics::Statistics;
@@ -29,7 +29,7 @@ fn boots(image: &str, volumes: Range<u64>) -> Vec<Trace> {
 }
 
 fn settings(founding: usize) -> Settings {
-    // Of so few, a tenth at each end.
+    // With so few traces, a tenth at each end is trimmed.
     let model =
         preprocess::Settings { kept_max: 4, compared_max: 16, trim: 0.1, ..Settings::default().model };
     Settings { model, founding, faster: 1 }
@@ -255,7 +255,7 @@ fn damaged_files_are_refused() {
 }
 
 proptest! {
-    /// Sections whose checksums are right and that make no sense: somebody made them.
+    /// Forged sections, whose checksums are right and that make no sense.
     #[test]
     fn made_up_sections_are_refused_or_make_sense(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),

@@ -10,7 +10,7 @@ fn record(layer: u32, offset: u64, len: u64) -> Record {
     Record { layer, offset, len }
 }
 
-/// What the reference recorded, beside the repository; without it the test says so and passes.
+/// A trace that the reference recorded, stored beside the repository; without it the test says so and passes.
 fn golden(name: &str) -> Option<Vec<u8>> {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/formats/golden/trace");
     let file = std::fs::read(dir.join(name)).ok();
@@ -30,7 +30,7 @@ fn what_the_reference_recorded() {
         let records = parse(&file).unwrap();
         assert_eq!((records.len(), records.last()), (count, Some(&last)), "{name}");
         assert_eq!(records[0], record(0, 0, 4096));
-        // The same again, but for the padding, which is in the checksum.
+        // The same again, except for the padding, which is in the checksum.
         let again = encode(&records).unwrap();
         assert_eq!(again.len(), file.len());
         assert_eq!(parse(&again).unwrap(), records);
@@ -63,7 +63,7 @@ fn no_record_is_longer_than_the_buffer_of_a_reader() {
     assert_eq!(encode(&[record(0, 0, u64::MAX)]).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// With the right checksum, so that what is behind it is reached.
+/// A file with the right checksum, so that the checks behind it are reached.
 fn signed(body: &[u8]) -> Vec<u8> {
     let mut file = encode(&[]).unwrap();
     file[8..16].copy_from_slice(&(body.len() as u64).to_le_bytes());
@@ -120,7 +120,7 @@ fn plans_become_records_and_records_plans() {
     ];
     assert_eq!(records, expected);
     assert_eq!(plan(&records, &extents(), 4 * MIB), items);
-    // What is on no disk, past its end, or of no layer falls away.
+    // Records of data that is on no disk, past its end, or of no layer are left out.
     let odd = [record(2, 0, 4096), record(0, 0, 4096), record(9, 0, 1 << 40), record(2, 8192 + MIB, 4096)];
     assert_eq!(plan(&odd, &extents(), 4 * MIB), []);
     assert_eq!(plan(&expected, &extents(), 3 * MIB), items[1..]);
@@ -144,7 +144,7 @@ fn records_without_end() {
     assert_eq!(items.len(), 50_000 * 8192 / BLOCK_SIZE as usize + 1);
 }
 
-/// The slices of a plan in an order that says nothing of blocks.
+/// The slices of a plan, sorted, regardless of blocks.
 fn slices(items: &[PlanItem]) -> Vec<u64> {
     let mut all: Vec<u64> = items
         .iter()
@@ -154,7 +154,7 @@ fn slices(items: &[PlanItem]) -> Vec<u64> {
     all
 }
 
-/// A disk of up to 8 MiB out of three layers' files, in pieces of whole sectors.
+/// A disk of up to 8 MiB that consists of three layers' files, in pieces of whole sectors.
 fn some_extents() -> impl Strategy<Value = Vec<Extent>> {
     prop::collection::vec((1_u64..400, 0_u64..300, 0_u32..3), 1..40).prop_map(|pieces| {
         let (mut disk, mut ends) = (0, [4096_u64; 3]);
@@ -185,7 +185,7 @@ proptest! {
         let items: Vec<_> = items.into_iter().map(|(block, mask)| PlanItem { block, mask }).collect();
         let records = of_plan(&items, &extents, size);
         let back = plan(&parse(&encode(&records).unwrap()).unwrap(), &extents, size);
-        // But for slices that are holes.
+        // Except for slices that are holes.
         let has_data = |slice: &u64| {
             let (from, to) = (slice * SLICE_SIZE, (slice + 1) * SLICE_SIZE);
             extents.iter().any(|e| e.disk < to && e.disk + e.len > from)

@@ -5,7 +5,7 @@ use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Policy, Training};
 use crate::vocabulary::BlockId;
 
-/// See the module's head.
+/// The policies by counts; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub enum Counts {
     /// `iocnt`.

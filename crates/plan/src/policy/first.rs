@@ -1,19 +1,21 @@
-//! What most boots read, by first access: what [`search`](super::search) makes for the delay of a boot (ours).
+//! The blocks that most boots read, by first access: the result of [`search`](super::search) for the delay of a
+//! boot (ours).
 //!
 //! A guest that waits gets every block in the end, so that giving up late ones, as the score does for hits, gains
-//! nothing: order by first access wins (DESIGN, section 6). What is left to gain at low bandwidth is bytes. Some
-//! training boots did what others do not (a scan, an update, a backup); the slices that they alone read keep the link
-//! from those that are needed. So:
+//! nothing: order by first access wins (DESIGN, section 6). The remaining gain at low bandwidth is bytes. Some
+//! training boots did things that others do not (a scan, an update, a backup); the slices that only they read keep
+//! the link from those that are needed. So:
 //!
 //! 1. Slices that are likely to be read, by their blocks' average first access.
-//! 2. Then blocks with none of these, with the slices that at least half as many boots read. What is rarer still is
+//! 2. Then blocks with none of these, with the slices that at least half as many boots read. Rarer slices are
 //!    left to misses: at 5 MB/s that saves 3.4% of whole blocks' bytes, and the waits of normal boots do not get longer
 //!    (0.048 of whole blocks' instead of 0.053; of all boots, odd ones too, 0.577 instead of 0.573).
 //!
-//! *Likely* is what at least a quarter of the boots read even if this is one of the luckier samples: the share in the
-//! training traces less two standard errors. Of three boots that takes all three, of five four, of seven five, of 25
-//! twelve, of a hundred 35. (At 10 MB/s and 20 ms it costs a quarter of a miss to bring a slice in vain.) From 30 MB/s
-//! on, where a miss costs more than what many slices cost, it is one standard error: of three boots two, of five three.
+//! A slice is *likely* if at least a quarter of the boots read it even if this is one of the luckier samples: the
+//! share in the training traces less two standard errors. That takes three of three boots, four of five, five of
+//! seven, twelve of 25, 35 of a hundred. (At 10 MB/s and 20 ms it costs a quarter of a miss to bring a slice in
+//! vain.) From 30 MB/s on, where a miss costs more than many slices, it is one standard error: two of three boots,
+//! three of five.
 //!
 //! # Figures
 //!
@@ -23,19 +25,19 @@
 //! | | 2 MB/s | 4 | 6 | 8 | 10 | 30 | five times faster: 2 | 4 | 6 | 8 | 10 | 30 |
 //! |---|---|---|---|---|---|---|---|---|---|---|---|---|
 //! | all, by first access | 23.30 | 2.75 | 0.26 | 0.01 | 0.01 | 0.01 | 63.89 | 25.06 | 10.67 | 4.50 | 1.99 | 0.01 |
-//! | what half read | 19.36 | 1.74 | 0.25 | 0.01 | 0.01 | 0.01 | 58.86 | 22.06 | 8.76 | 3.38 | 1.40 | 0.01 |
+//! | slices that half read | 19.36 | 1.74 | 0.25 | 0.01 | 0.01 | 0.01 | 58.86 | 22.06 | 8.76 | 3.38 | 1.40 | 0.01 |
 //! | eight tenths | 16.95 | 1.82 | 0.33 | 0.08 | 0.07 | 0.04 | 56.97 | 20.91 | 7.94 | 2.82 | 1.11 | 0.05 |
-//! | what is likely | 16.76 | 1.70 | 0.25 | 0.01 | 0.01 | 0.01 | 56.91 | 20.90 | 7.88 | 2.76 | 1.05 | 0.01 |
+//! | likely slices | 16.76 | 1.70 | 0.25 | 0.01 | 0.01 | 0.01 | 56.91 | 20.90 | 7.88 | 2.76 | 1.05 | 0.01 |
 //! | the boot's own | 16.59 | 1.68 | 0.23 | 0.00 | 0.00 | 0.00 | 56.21 | 20.45 | 7.63 | 2.74 | 1.03 | 0.00 |
 //!
 //! On synthetic traces of 25 boots an image, which vary more: all 99.0, 42.2, 7.8, 3.6, 0.23 and 0.17 s at 2, 4, 8, 10,
-//! 30 and 90 MB/s; half 90.7, 37.7, 6.7, 3.1, 0.45 and 0.31 s; what is likely 90.6, 37.5, 6.4, 3.0, 0.22 and 0.17 s.
+//! 30 and 90 MB/s; half 90.7, 37.7, 6.7, 3.1, 0.45 and 0.31 s; likely slices 90.6, 37.5, 6.4, 3.0, 0.22 and 0.17 s.
 //!
 //! The order hardly matters: by the earliest time or by rank instead of the average time, or by the first access of
 //! the slices that are hot, each figure is within 2%. A plan that names a block several times, its early slices and
 //! later its late ones, waits 14.18, 1.15, 0.15 s at 2, 4, 6 MB/s, and with a faster guest 56.83, 20.65, 7.65, 2.47 and
-//! 0.90 s at 2 to 10 MB/s: 17% less at recorded speed, 2% less with the faster guest. Blocks are named once all the
-//! same, for who else reads plans.
+//! 0.90 s at 2 to 10 MB/s: 17% less at recorded speed, 2% less with the faster guest. Blocks are named once
+//! anyway, for other readers of plans.
 
 use crate::bandwidth::Bandwidth;
 use crate::evaluate::Item;
@@ -43,7 +45,7 @@ use crate::policy::{Aim, Training};
 use crate::statistics::Window;
 use crate::vocabulary::BlockId;
 
-/// The share of so many boots that is enough for a bandwidth.
+/// The share of `boots` boots that is enough for a bandwidth.
 fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
     let boots = f64::from(boots.max(1));
     let errors = if bandwidth < Bandwidth::mb(30) { 2.0 } else { 1.0 };
@@ -53,7 +55,7 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
     (half + (half * half - (1.0 + spread) * least * least).max(0.0).sqrt()) / (1.0 + spread)
 }
 
-/// See the module's head.
+/// The items of a plan; see the module's head.
 #[must_use]
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
     let (statistics, blocks) = (training.statistics, training.vocabulary.blocks());
@@ -112,7 +114,7 @@ mod tests {
                 .iter()
                 .map(|(id, mask)| (vocabulary.blocks()[*id as usize], *mask))
                 .collect();
-            // Where bytes are cheap one of four is enough to come last.
+            // With cheap bytes one of four is enough to come last.
             let wanted: &[(u64, u32)] = match rate {
                 2 => &[(9, 0b1), (5, 0b1), (3, 0b10)],
                 _ => &[(3, 0b10), (9, 0b1), (5, 0b1), (2, 0b1000)],

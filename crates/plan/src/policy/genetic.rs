@@ -1,10 +1,10 @@
 //! The genetic search for the score's weights (paper, section 5.3; the artifact's operators and numbers).
 //!
 //! An individual is a point of the triangle of non-negative weights with the sum 1. Selection by roulette over
-//! fitness, crossover by exchanging what comes after a cut, mutation by up to a fifth of the range, the best always
+//! fitness, crossover by exchanging the parts after a cut, mutation by up to a fifth of the range, the best always
 //! kept.
 //!
-//! Ours differs in three things. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler
+//! This one differs in three points. The artifact holds α between 0.1 and 0.2; here it is free, so that the simpler
 //! policies are points of the same triangle. Its first generation is drawn, here it begins with the triangle's
 //! corners and middle. And it draws new traces for each generation; here they stay the same, so that a gain is a
 //! gain.
@@ -13,14 +13,14 @@ use crate::best::first_best;
 use crate::policy::score::Weights;
 use headstart_block::random::Random;
 
-/// The knobs; the defaults are the artifact's.
+/// The settings; the defaults are the artifact's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Genetic {
     /// Individuals of a generation.
     pub population: usize,
-    /// How often a weight mutates, 0 to 1.
+    /// The probability that a weight mutates, 0 to 1.
     pub mutation: f64,
-    /// How often two parents mix, 0 to 1.
+    /// The probability that two parents mix, 0 to 1.
     pub crossover: f64,
     /// The most generations.
     pub generations: usize,
@@ -40,7 +40,7 @@ const THIRD: f64 = 1.0 / 3.0;
 const BEGINNING: [Individual; 4] = [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [THIRD; 3]];
 
 impl Genetic {
-    /// The best weights that it finds, and their fitness: the more the better, of whatever sign.
+    /// The best weights that the search finds, and their fitness: more is better, of any sign.
     pub fn search(&self, seed: u64, mut fitness: impl FnMut(Weights) -> f64) -> (Weights, f64) {
         let random = &mut Random::new(seed);
         let mut population: Vec<Individual> = BEGINNING.into();
@@ -71,7 +71,8 @@ impl Genetic {
         best: Option<Individual>,
         random: &mut Random,
     ) -> Vec<Individual> {
-        // Roulette needs shares: what the worst has, all have, but for a little, so that the worst may come too.
+        // Roulette needs shares: the part that the worst has is taken off from all, except for a little, so that
+        // the worst may come too.
         let worst = fitnesses.iter().copied().fold(f64::INFINITY, f64::min);
         let most = fitnesses.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let floor = if worst < 0.0 { worst - 0.1 * (most - worst) } else { 0.0 };

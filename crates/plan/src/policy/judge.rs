@@ -1,11 +1,11 @@
-//! How good an order is, by the training traces: what searching policies climb.
+//! The quality of an order by the training traces, which searching policies raise.
 //!
-//! The next boot has another grace period, on a host of another speed: what fits the times of a handful of traces to
-//! the millisecond is worse on the next than something plain. So for hits each trace is judged as several boots, with
-//! grace periods around those of its group and paces around its own: `BOOTS` in all, or as many as there are traces. A
-//! guest that waits moves the times itself, so that for the delay of a boot each trace counts once. (Grace periods as
-//! they were recorded are too few to learn from: three boots that began late make orders that come too late for one
-//! that begins early, hit rate 0.57 instead of 0.77.)
+//! The next boot has another grace period, on a host of another speed: an order that fits the times of a handful of
+//! traces to the millisecond is worse on the next than a plain one. So for hits each trace is judged as several
+//! boots, with grace periods around those of its group and paces around its own: `BOOTS` in all, or as many as
+//! there are traces. A guest that waits moves the times itself, so that for the delay of a boot each trace counts
+//! once. (Grace periods as they were recorded are too few to learn from: three boots that began late make orders
+//! that come too late for one that begins early, hit rate 0.57 instead of 0.77.)
 
 use crate::condensed::Condensed;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
@@ -15,22 +15,22 @@ use headstart_block::random::Random;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// What orders are judged on, if the traces are fewer.
+/// The number of boots that orders are judged on, if there are fewer traces.
 const BOOTS: usize = 60;
 
-/// As how many boots a trace is judged at most.
+/// The most boots that one trace is judged as.
 const VARIANTS_MAX: usize = 12;
 
-/// It is measured on a tenth of the traces, and on this many at least (the artifact).
+/// The least number of traces to measure on, which otherwise is a tenth of the traces (the artifact).
 const TRACES_MIN: usize = 10;
 
-/// What grace periods are multiplied with, in thousandths.
+/// The factors of grace periods, in thousandths.
 const GRACES: Range<u64> = 400..1800;
 
-/// The same for the times between reads.
+/// The factors of the times between reads, in thousandths.
 const PACES: Range<u64> = 700..1400;
 
-/// What the artifact's accuracy counts beside the hit rate: it decides between equals. (A tenth, as in the artifact,
+/// The weight of the artifact's accuracy beside the hit rate: it decides between equals. (A tenth, as in the artifact,
 /// costs a tenth of a point of hit rate.)
 const ACCURACY: f64 = 0.01;
 
@@ -40,7 +40,7 @@ fn within(range: &Range<u64>, random: &mut Random) -> u64 {
     range.start + random.below(span) as u64
 }
 
-/// Says how good orders are for an aim, on some boots.
+/// The judge of orders for an aim, on some boots.
 pub struct Judge<'a> {
     boots: Vec<Cow<'a, Condensed>>,
     evaluator: Either,
@@ -50,12 +50,12 @@ pub struct Judge<'a> {
 
 enum Either {
     Hits(Evaluator),
-    /// With the slices that are preloaded of each block.
+    /// The closed loop, with the slices that are preloaded of each block.
     Boot(Box<BootEvaluator>, Vec<u32>),
 }
 
 impl<'a> Judge<'a> {
-    /// By these traces as they are.
+    /// A judge by these traces as they are.
     #[must_use]
     pub fn new(training: &Training<'_>, aim: &Aim, traces: &[&'a Condensed]) -> Self {
         let evaluator = match aim.objective {
@@ -71,7 +71,7 @@ impl<'a> Judge<'a> {
         Self { boots, evaluator, items: Vec::new() }
     }
 
-    /// By a sample of the training's traces, elsewhere; see the module's head.
+    /// A judge by a sample of the training's traces, as on other hosts; see the module's head.
     #[must_use]
     pub fn elsewhere(training: &Training<'a>, aim: &Aim) -> Self {
         let random = &mut Random::new(aim.seed);
@@ -95,8 +95,8 @@ impl<'a> Judge<'a> {
         judge
     }
 
-    /// The more the better: the average over the boots of the hit rate (and next to nothing for accuracy), or of the
-    /// wait in seconds, negative.
+    /// The worth of an order, more is better: the average over the boots of the hit rate (and next to nothing for
+    /// accuracy), or of the wait in seconds, negative.
     #[expect(clippy::cast_precision_loss, reason = "an average over boots")]
     pub fn worth(&mut self, order: &[BlockId]) -> f64 {
         let count = self.boots.len().max(1) as f64;
@@ -117,8 +117,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// How many blocks the link brings, at most, before the last read that matters, if it does nothing else: what is
-    /// placed behind them is never brought. All, for a guest that waits as long as it takes.
+    /// The number of blocks that the link brings, at most, before the last read that matters, if it does nothing
+    /// else: blocks placed behind them are never brought. All blocks, for a guest that waits as long as it takes.
     #[must_use]
     pub fn horizon(&self, aim: &Aim) -> usize {
         let last = |boot: &Cow<'_, Condensed>| boot.counted().last().map(|read| read.t_us);

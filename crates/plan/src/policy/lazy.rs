@@ -1,9 +1,9 @@
-//! `lazy`: nothing is preloaded; what is read is pulled when it is read (paper, section 7, *Lazyload*).
+//! `lazy`: nothing is preloaded; blocks are pulled when they are read (paper, section 7, *Lazyload*).
 
 use crate::policy::{Aim, Policy, Training};
 use crate::vocabulary::BlockId;
 
-/// See the module's head.
+/// The policy `lazy`; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Lazy;
 

@@ -10,13 +10,13 @@ use crate::policy::{Aim, Policy, Training};
 use crate::vocabulary::BlockId;
 use std::collections::{BTreeSet, VecDeque};
 
-/// See the module's head.
+/// The policy `leap`; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Leap;
 
 /// Differences that are remembered.
 const HISTORY: usize = 32;
-/// Those that are looked at first.
+/// The number of differences that are examined first.
 const FIRST: usize = 4;
 /// The most blocks of a window.
 const WINDOW: usize = 8;
@@ -35,11 +35,11 @@ impl Policy for Leap {
     }
 }
 
-/// What Leap knows of one boot.
+/// The state of Leap in one boot.
 #[derive(Clone, Debug, Default)]
 pub struct Trend {
     last: Option<u64>,
-    /// The latest first.
+    /// The last differences, the latest first.
     differences: VecDeque<i64>,
     trend: Option<i64>,
     window: usize,
@@ -71,7 +71,7 @@ impl Trend {
         None
     }
 
-    /// An access of another block than the last; the window of blocks to preload.
+    /// Handles an access of another block than the last. Returns the window of blocks to preload.
     fn on_block(&mut self, block: u64) -> Option<Vec<u64>> {
         self.used += usize::from(self.preloaded.remove(&block));
         let last = self.last.replace(block)?;

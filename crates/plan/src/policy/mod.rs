@@ -1,6 +1,6 @@
-//! Policies: ways to say what to preload, in which order.
+//! Policies: ways to choose the blocks to preload, and their order.
 //!
-//! Each says where it comes from. All see the training traces only, but for [`History`] and [`Oracle`], which are
+//! Each names its source. All see only the training traces, except for [`History`] and [`Oracle`], which are
 //! given the test trace and are for evaluation.
 
 use crate::bandwidth::Bandwidth;
@@ -28,18 +28,18 @@ pub use oracle::Oracle;
 pub use recorded::History;
 pub use score::Weights;
 
-/// What a policy learns from: a group of traces of one image.
+/// The input of a policy's learning: a group of traces of one image.
 #[derive(Clone, Copy)]
 pub struct Training<'a> {
     /// The image's blocks.
     pub vocabulary: &'a Vocabulary,
-    /// Of all traces of the group.
+    /// The statistics of all traces of the group.
     pub statistics: &'a Statistics,
     /// Traces of the group that are at hand, all or a sample; the one that is most like the others first.
     pub traces: &'a [&'a Condensed],
 }
 
-/// What to plan for.
+/// The objective of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Objective {
     /// The open-loop hit rate, whole blocks (the paper's model and fitness).
@@ -48,15 +48,15 @@ pub enum Objective {
     Boot {
         /// In nanoseconds.
         round_trip: u64,
-        /// What a miss brings.
+        /// The bytes that a miss brings.
         misses: Misses,
-        /// Whether hot slices are preloaded, or whole blocks.
+        /// `true` if hot slices are preloaded, `false` for whole blocks.
         hot: bool,
     },
 }
 
 impl Objective {
-    /// The reads that matter to it.
+    /// The reads that matter to the objective.
     #[must_use]
     pub fn window(self) -> Window {
         match self {
@@ -75,28 +75,28 @@ impl Objective {
     }
 }
 
-/// What to plan for, and at which bandwidth.
+/// The objective of a plan, and its bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aim {
-    /// What is to be best.
+    /// The objective.
     pub objective: Objective,
     /// The bandwidth.
     pub bandwidth: Bandwidth,
-    /// For policies that draw: the same seed gives the same plan.
+    /// The seed of policies that draw: the same seed gives the same plan.
     pub seed: u64,
 }
 
-/// What a policy makes.
+/// The result of a policy.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Proposal {
-    /// What to preload, in order: each block at most once, with its hot slices, of which there is one at least.
+    /// The items to preload, in order: each block at most once, with its hot slices, of which there is at least one.
     pub items: Vec<Item>,
-    /// Of a policy that scores blocks: the weights that it found, to be reused for a similar image.
+    /// The weights that a policy that scores blocks found, to be reused for a similar image.
     pub weights: Option<Weights>,
 }
 
 impl Proposal {
-    /// These blocks in this order, each with all slices that any of the training traces read.
+    /// A proposal of these blocks in this order, each with all slices that any of the training traces read.
     #[must_use]
     pub fn of_order(order: &[BlockId], statistics: &Statistics) -> Self {
         let item = |id: &BlockId| (*id, statistics.mask(*id, 0.0));
@@ -104,7 +104,7 @@ impl Proposal {
         Self { items, weights: None }
     }
 
-    /// Its items as those of a plan: blocks by their numbers on the disk.
+    /// The items as those of a plan: blocks by their numbers on the disk.
     #[must_use]
     pub fn plan_items(&self, vocabulary: &Vocabulary) -> Vec<PlanItem> {
         let item = |(id, mask): &Item| {
@@ -115,20 +115,20 @@ impl Proposal {
     }
 }
 
-/// A way to say what to preload.
+/// A way to choose the blocks to preload.
 pub trait Policy: Send + Sync {
-    /// Its name on the command line.
+    /// The name on the command line.
     fn name(&self) -> &'static str;
 
     /// The blocks to preload, in order, each at most once.
     fn order(&self, training: &Training<'_>, aim: &Aim) -> Vec<BlockId>;
 
-    /// The same with slices; by default all that any training trace read.
+    /// The order with slices; by default all slices that any training trace read.
     fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
         Proposal::of_order(&self.order(training, aim), training.statistics)
     }
 
-    /// For a policy that decides as reads come: its state at a creation. Such a policy has no order.
+    /// The state at a creation of a policy that decides as reads come. Such a policy has no order.
     fn online(&self) -> Option<Box<dyn Online>> {
         None
     }
@@ -136,7 +136,7 @@ pub trait Policy: Send + Sync {
 
 /// The policy of the product, for its objective, the delay of a boot.
 ///
-/// For that objective `search` is [`first`], whose head says why and with which figures.
+/// For that objective `search` is [`first`], whose head gives the reasons and the figures.
 pub const DEFAULT: &str = "search";
 
 /// The names of all policies that learn from training traces alone, the simplest first.
@@ -157,7 +157,7 @@ pub const NAMES: [&str; 11] = [
 /// The policy of this name.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for a name that there is none of.
+/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for an unknown name.
 pub fn by_name(name: &str) -> Result<Box<dyn Policy>> {
     Ok(match name {
         "lazy" => Box::new(lazy::Lazy),

@@ -1,9 +1,9 @@
 //! `oracle`: the best order that a long search finds for the test trace itself (DESIGN, sections 2 and 6). For
-//! evaluation only: it says what is left to gain. What no order at all can beat says [`crate::evaluate::bound`].
+//! evaluation only: it shows the possible gain. [`crate::evaluate::bound`] has bounds that no order can beat.
 //!
 //! It begins with the best of the trace's own orders, by first access and by score, and moves blocks as
-//! [`search`](super::search) does. For hits what loses nothing is done as well, so that it wanders over plains; for
-//! the delay of a boot it stays near what is right for other models of the link, too.
+//! [`search`](super::search) does. For hits, moves that lose nothing are made as well, so that it wanders over
+//! plains; for the delay of a boot it stays near orders that are right for other models of the link, too.
 
 use crate::best::first_best;
 use crate::condensed::Condensed;
@@ -15,7 +15,7 @@ use crate::statistics::Statistics;
 use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::random::Random;
 
-/// See the module's head.
+/// The policy `oracle`; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle<'a> {
     /// The trace that it will be tested on.
@@ -24,23 +24,23 @@ pub struct Oracle<'a> {
     pub moves: usize,
 }
 
-/// What no order can beat, by objective.
+/// A bound that no order can beat, by objective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// The hit rate is at most this.
+    /// The highest possible hit rate.
     HitRate(f64),
-    /// The delay is at least this, in seconds.
+    /// The least possible delay, in seconds.
     Delay(f64),
 }
 
 impl<'a> Oracle<'a> {
-    /// For this trace, with as many moves as are worth waiting for.
+    /// An oracle for this trace, with a number of moves that is worth waiting for.
     #[must_use]
     pub fn new(test: &'a Condensed) -> Self {
         Self { test, moves: 10_000 }
     }
 
-    /// What no order can beat on the trace.
+    /// The bound that no order can beat on the trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate of at most 3,000 reads, and seconds")]
     pub fn bound(&self, vocabulary: &Vocabulary, aim: &Aim) -> Bound {
@@ -93,7 +93,7 @@ impl Policy for Oracle<'_> {
         best
     }
 
-    /// With the slices that the test trace reads.
+    /// Proposes blocks with the slices that the test trace reads.
     fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
         Proposal::of_order(&self.order(training, aim), &Statistics::of([self.test]))
     }

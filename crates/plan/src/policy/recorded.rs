@@ -31,7 +31,7 @@ impl Policy for RandomTrace {
 #[derive(Clone, Copy, Debug)]
 pub struct Dadi;
 
-/// Traces that are compared with each other; of more, the first.
+/// Traces that are compared with each other; if there are more, the first.
 const COMPARED_MAX: usize = 256;
 
 impl Policy for Dadi {
@@ -64,7 +64,7 @@ impl Policy for History<'_> {
         aim.objective.first_accesses(self.test)
     }
 
-    /// With the slices that the test trace reads.
+    /// Proposes blocks with the slices that the test trace reads.
     fn propose(&self, training: &Training<'_>, aim: &Aim) -> Proposal {
         Proposal::of_order(&self.order(training, aim), &Statistics::of([self.test]))
     }

@@ -9,25 +9,25 @@ use crate::policy::Training;
 use crate::statistics::{Accesses, Window};
 use crate::vocabulary::BlockId;
 
-/// The weights of count and average time; what they leave of 1 is the weight of the earliest time.
+/// The weights of count and average time; the rest to 1 is the weight of the earliest time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Weights {
-    /// Of the count.
+    /// The weight of the count.
     pub alpha: f64,
-    /// Of the average time.
+    /// The weight of the average time.
     pub beta: f64,
 }
 
-/// Orders blocks by score.
+/// The scorer, which orders blocks by score.
 #[derive(Clone, Debug)]
 pub struct Scorer {
-    /// Id, block, and the three terms.
+    /// The id, the block, and the three terms of each.
     blocks: Vec<(BlockId, u64, [f64; 3])>,
     scores: Vec<(f64, u64, BlockId)>,
 }
 
 impl Scorer {
-    /// For a group of traces, by these of their reads.
+    /// Makes a scorer for a group of traces, by these of their reads.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     pub fn new(training: &Training<'_>, window: Window) -> Self {
@@ -44,7 +44,7 @@ impl Scorer {
         Self { scores: Vec::with_capacity(blocks.len()), blocks }
     }
 
-    /// The order for these weights; blocks of equal score as they lie on the disk.
+    /// The order for these weights; blocks of equal score in the order of the disk.
     #[must_use]
     pub fn order(&mut self, weights: Weights) -> Vec<BlockId> {
         let Weights { alpha, beta } = weights;

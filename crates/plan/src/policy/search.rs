@@ -1,12 +1,13 @@
-//! `search`, our own: an order that is searched for, instead of one of a family (DESIGN, section 6).
+//! `search`, our own: an order found by search, instead of one of a family (DESIGN, section 6).
 //!
-//! For the delay of a boot that is [`first`]: nothing that was searched is better on boots that it has not seen.
+//! For the delay of a boot that is [`first`]: no found order is better on boots that the search has not seen.
 //!
-//! For hits it begins with what [`thinkahead`](super::thinkahead) finds. Then blocks are moved one by one, as long as
-//! the evaluator says that the training gains: it knows that a miss pulls blocks too, and that nobody waits for what
-//! was given up. What gains next to nothing is not done: on the next boot it is as likely a loss.
+//! For hits it begins with the order that [`thinkahead`](super::thinkahead) finds. Then blocks are moved one by
+//! one, as long as the evaluator says that the training gains: it knows that a miss pulls blocks too, and that no
+//! read waits for a block that was given up. A move that gains next to nothing is not made: on the next boot it is
+//! as likely a loss.
 //!
-//! Hit rates of 54 boots that no plan was trained on, at so many MiB/s; on the right with guests five times faster:
+//! Hit rates of 54 boots that no plan was trained on, by MiB/s; on the right with guests five times faster:
 //!
 //! | | 2 | 4 | 6 | 8 | 10 | 2 | 4 | 6 | 8 | 10 |
 //! |---|---|---|---|---|---|---|---|---|---|---|
@@ -23,14 +24,14 @@ use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
 use crate::vocabulary::BlockId;
 use headstart_block::random::Random;
 
-/// See the module's head.
+/// The policy `search`; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     /// Moves that are tried.
     pub moves: usize,
-    /// What a move must gain, in hit rate: less is chance.
+    /// The least gain of a move, in hit rate: less is chance.
     pub gain_min: f64,
-    /// Where it begins.
+    /// The policy that gives the first order.
     pub start: ThinkAhead,
 }
 
@@ -82,7 +83,7 @@ impl Search {
     }
 }
 
-/// Draws a move: from where, to where. One of the two lies before the horizon, which lies before the end.
+/// Draws a move: its source and its target. One of the two is before the horizon, which is before the end.
 pub(crate) fn a_move(random: &mut Random, horizon: usize, len: usize) -> (usize, usize) {
     let near = random.below(horizon);
     let other = match random.bits() & 1 {
@@ -93,7 +94,7 @@ pub(crate) fn a_move(random: &mut Random, horizon: usize, len: usize) -> (usize,
     if random.bits() & 1 == 0 { (other, near) } else { (near, other) }
 }
 
-/// Takes a block from one place to another; what lies between moves up by one.
+/// Takes a block from one place to another; the blocks between move up by one.
 pub(crate) fn move_within(order: &mut [BlockId], from: usize, to: usize) {
     if from < to {
         order[from..=to].rotate_left(1);

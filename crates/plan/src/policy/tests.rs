@@ -1,4 +1,4 @@
-//! What the policies make of a small group of boots.
+//! The results of the policies for a small group of boots.
 
 use super::*;
 use crate::evaluate::Evaluator;
@@ -70,8 +70,8 @@ fn a_slow_link_gives_up_late_blocks_for_the_busy_one() {
     assert!(worth("thinkahead") >= worth("iocnt"));
 }
 
-/// Boots of an image whose services start in one order or another, as do half of them each, but for some that scan the
-/// disk at once. Every block is read twice, every fifth ten times.
+/// Boots of an image whose services start in one order or another, as do half of them each, except for some that
+/// scan the disk at once. Every block is read twice, every fifth ten times.
 fn mixture(count: u64, vocabulary: &mut Vocabulary) -> Vec<Condensed> {
     let boot = |at: u64| -> Vec<Read> {
         let services: Vec<u64> =
@@ -89,7 +89,8 @@ fn mixture(count: u64, vocabulary: &mut Vocabulary) -> Vec<Condensed> {
     (0..count).map(|at| trace(&boot(at), vocabulary)).collect()
 }
 
-/// Figure 29, the preprocessing: what boots of the one kind hit by a plan from their group, and by one from all boots.
+/// Figure 29, the preprocessing: the hit rates of boots of one kind by a plan from their group, and by one from all
+/// boots.
 #[test]
 fn preprocessing_gains_where_boots_are_mixed() {
     let mut vocabulary = Vocabulary::new(4 << 30);

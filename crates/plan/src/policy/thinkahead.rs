@@ -1,17 +1,17 @@
 //! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth
-//! (paper, section 5.3). Their fitness is what [`Judge`] says.
+//! (paper, section 5.3). [`Judge`] gives their fitness.
 
 use crate::policy::genetic::Genetic;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Judge, Policy, Proposal, Training};
 use crate::vocabulary::BlockId;
 
-/// See the module's head.
+/// The policy `thinkahead`; see the module's head.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ThinkAhead {
     /// The search.
     pub genetic: Genetic,
-    /// Weights that are known already, of a similar image (section 5.4): nothing is searched.
+    /// Weights that are known already, of a similar image (section 5.4): there is no search then.
     pub weights: Option<Weights>,
 }
 

@@ -4,7 +4,7 @@
 use crate::policy::{Aim, Policy, Training};
 use crate::vocabulary::BlockId;
 
-/// See the module's head.
+/// The policies by time; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub enum Vmt {
     /// By the earliest access.

@@ -1,4 +1,4 @@
-//! The density of some numbers, its peaks, and where to cut between them (paper, section 5.2).
+//! The density of some numbers, its peaks, and the cuts between them (paper, section 5.2).
 //!
 //! The paper does not say how it estimates the density. Here each number is a hump of the shape `(1 - u²)²` (a
 //! polynomial, so that every machine finds the same), whose width follows Silverman's rule with the interquartile
@@ -21,7 +21,7 @@ pub fn cuts(numbers: &[usize]) -> Vec<usize> {
     let points: Vec<_> = (0..=POINTS).map(|point| start + f64::from(point) * step).collect();
     let densities: Vec<_> = points.iter().map(|point| density(numbers, *point, width)).collect();
     let mut cuts = Vec::new();
-    // The lowest point since the last peak, as a plateau's first and last; and whether it goes up or down.
+    // The lowest point since the last peak, as a plateau's first and last; and its direction, up or down.
     let (mut low, mut rising, mut has_peak) = ((0, 0), true, false);
     for at in 1..densities.len() {
         let (before, now) = (densities[at - 1], densities[at]);
@@ -40,7 +40,7 @@ pub fn cuts(numbers: &[usize]) -> Vec<usize> {
     cuts
 }
 
-/// How wide the humps are.
+/// The width of the humps.
 fn width(numbers: &[usize]) -> f64 {
     let at = |quarter: usize| as_f64(numbers[(numbers.len() - 1) * quarter / 4]);
     // Silverman: 0.9 min(σ, IQR / 1.34) n^(-1/5); this hump needs 2.78 of a Gaussian's width. The root by squares

@@ -3,12 +3,12 @@
 //! 1. Traces with hardly a read are *outliers*; so are those in the 2.5% that read the fewest blocks and the 2.5%
 //!    that read the most. They are counted by reason.
 //! 2. The density of the numbers of distinct blocks has peaks: *categories*, cut at the lowest point between
-//!    neighbouring peaks ([`density`]). They split boots by how much they read.
+//!    neighbouring peaks ([`density`]). They split boots by the amount that they read.
 //! 3. Within a category, traces that correlate are a *group*: communities ([`louvain`]) of at most 256 of them, the
-//!    rest by the nearest centroid. They split boots by when they read what, so the vectors know the order.
+//!    rest by the nearest centroid. They split boots by the order of their reads, so the vectors contain the order.
 //! 4. A group's *centroid* is the trace with the highest sum of similarities to the others.
 //!
-//! [`ImageModel`] keeps what came of it, and takes further traces without reading the others again.
+//! [`ImageModel`] keeps the result, and takes further traces without reading the others again.
 
 use crate::best::first_best;
 use crate::condensed::{Condensed, Packed};
@@ -23,23 +23,23 @@ pub mod density;
 pub mod louvain;
 mod stored;
 
-/// The knobs; the defaults are the paper's where it names them.
+/// The settings; the defaults are the paper's if it names them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Traces with fewer reads say nothing.
+    /// The least number of reads of a trace; shorter ones are outliers.
     pub reads_min: usize,
-    /// Which share is cut off at each end of the numbers of distinct blocks.
+    /// The share that is cut off at each end of the numbers of distinct blocks.
     pub trim: f64,
-    /// Traces of a category that are compared with each other; where none are, boots are not told apart at all, neither
-    /// by when they read nor by how much.
+    /// Traces of a category that are compared with each other; if it is 0, boots are not told apart at all, neither
+    /// by order nor by amount.
     pub compared_max: usize,
     /// Traces of a group that are kept whole, to evaluate orders on.
     pub kept_max: usize,
-    /// Traces that correlate by less are not alike at all (the paper switches groups above this).
+    /// The correlation below which traces are not alike at all (the paper switches groups above this).
     pub alike: f64,
-    /// What is compared.
+    /// The feature that is compared.
     pub feature: Feature,
-    /// Of the samples.
+    /// The seed of the samples.
     pub seed: u64,
 }
 
@@ -58,13 +58,14 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// No preprocessing: nothing is an outlier, all boots are one group (the ablation of the paper's section 7.2).
+    /// Settings without preprocessing: nothing is an outlier, all boots are one group (the ablation of the paper's
+    /// section 7.2).
     #[must_use]
     pub fn none() -> Self {
         Self { reads_min: 0, trim: 0.0, compared_max: 0, ..Self::default() }
     }
 
-    /// The cuts between categories of traces with so many distinct blocks, ascending.
+    /// The cuts between categories of traces with these numbers of distinct blocks, ascending.
     fn cuts(&self, counts: &[usize]) -> Vec<usize> {
         if self.compared_max == 0 { Vec::new() } else { density::cuts(inner(counts, self.trim)) }
     }
@@ -73,22 +74,22 @@ impl Settings {
 /// Outliers by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Fewer reads than the least.
+    /// Traces with fewer reads than the least.
     pub few_reads: u64,
-    /// Among those that read the fewest blocks.
+    /// Traces among those that read the fewest blocks.
     pub few_blocks: u64,
-    /// Among those that read the most.
+    /// Traces among those that read the most blocks.
     pub many_blocks: u64,
 }
 
 impl Dropped {
-    /// All.
+    /// The number of all outliers.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.few_reads.saturating_add(self.few_blocks).saturating_add(self.many_blocks)
     }
 
-    /// Adds those of others.
+    /// Adds the outliers of another part.
     pub fn add(&mut self, other: &Self) {
         self.few_reads = self.few_reads.saturating_add(other.few_reads);
         self.few_blocks = self.few_blocks.saturating_add(other.few_blocks);
@@ -96,7 +97,7 @@ impl Dropped {
     }
 }
 
-/// How traces are kept: as they are, or packed.
+/// The form in which traces are kept: as they are, or packed.
 pub trait Kept: Clone {
     /// Keeps a trace.
     fn keep(trace: &Condensed) -> Self;
@@ -117,23 +118,23 @@ impl Kept for Packed {
 /// Traces that are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group<K = Condensed> {
-    /// Which category it is of, counted from the one that reads the least.
+    /// The number of its category, counted from the one that reads the least.
     pub category: usize,
-    /// Of all its traces.
+    /// The statistics of all its traces.
     pub statistics: Statistics,
     /// The most central trace.
     pub centroid: Vector,
-    /// Some of its traces, the centroid's first: of those that came later, each with the same chance.
+    /// Some of its traces, the centroid's first: later ones are each kept with the same chance.
     pub kept: Vec<K>,
 }
 
-/// What is learned of the traces of one image.
+/// The model of the traces of one image.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageModel<K = Condensed> {
     settings: Settings,
     /// The first number of distinct blocks of each category but the first.
     cuts: Vec<usize>,
-    /// The fewest and the most distinct blocks of what is no outlier.
+    /// The fewest and the most distinct blocks of a trace that is no outlier.
     bounds: (usize, usize),
     groups: Vec<Group<K>>,
     dropped: Dropped,
@@ -163,12 +164,12 @@ impl<K: Kept> ImageModel<K> {
         for (category, traces) in categories.into_iter().enumerate() {
             model.group(category, traces);
         }
-        // The largest first: what is planned with when nothing is known of a boot.
+        // The largest first: it is used when nothing is known of a boot.
         model.groups.sort_by_key(|group| std::cmp::Reverse(group.statistics.traces));
         model
     }
 
-    /// Adds a trace: to the nearest group of its category, without a look at the other traces. Returns the group,
+    /// Adds a trace: to the nearest group of its category, without reading the other traces. Returns the group,
     /// or `None` if it is an outlier, or nothing was learned before.
     pub fn add(&mut self, trace: &Condensed) -> Option<usize> {
         if self.drops(trace) {
@@ -193,19 +194,20 @@ impl<K: Kept> ImageModel<K> {
         self.dropped
     }
 
-    /// How many categories there are.
+    /// The number of categories.
     #[must_use]
     pub fn categories(&self) -> usize {
         self.cuts.len() + 1
     }
 
-    /// How many traces the groups were made of.
+    /// The number of traces that the groups were made of.
     #[must_use]
     pub fn traces(&self) -> u64 {
         self.groups.iter().map(|group| u64::from(group.statistics.traces)).sum()
     }
 
-    /// Whether the trace is an outlier; it is counted then. Equal to the outermost that stays is not outside.
+    /// `true` if the trace is an outlier; it is counted then. A trace that equals the outermost kept one is not
+    /// outside.
     fn drops(&mut self, trace: &Condensed) -> bool {
         let reason = if trace.reads().len() < self.settings.reads_min {
             &mut self.dropped.few_reads
@@ -261,7 +263,7 @@ impl<K: Kept> ImageModel<K> {
 }
 
 impl<K: Kept> Group<K> {
-    /// Adds a trace. Of those that are kept each but the centroid's gives way to a later one with the chance that
+    /// Adds a trace. Each kept trace but the centroid's gives way to a later one with the chance that
     /// makes all equally likely to be kept.
     fn take(&mut self, trace: &Condensed, settings: &Settings) {
         self.statistics.add(trace);
@@ -279,7 +281,7 @@ impl<K: Kept> Group<K> {
 }
 
 impl Group {
-    /// What policies learn from; `kept` is room for references to the traces.
+    /// The input of policies; `kept` is room for references to the traces.
     #[must_use]
     pub fn training<'a>(
         &'a self,
@@ -304,19 +306,19 @@ fn inner(counts: &[usize], trim: f64) -> &[usize] {
     &counts[cut..counts.len() - cut]
 }
 
-/// The least and the largest of what stays.
+/// The least and the largest of the remaining numbers.
 fn bounds(inner: &[usize]) -> (usize, usize) {
     (inner.first().copied().unwrap_or(0), inner.last().copied().unwrap_or(usize::MAX))
 }
 
-/// The fewest and the most distinct blocks of what [`ImageModel::learn`] takes for no outlier, of traces with so many.
+/// The fewest and the most distinct blocks of traces that [`ImageModel::learn`] keeps, for traces with these numbers.
 pub(crate) fn bounds_of(mut counts: Vec<usize>, settings: &Settings) -> RangeInclusive<usize> {
     counts.sort_unstable();
     let (least, most) = bounds(inner(&counts, settings.trim));
     least..=most
 }
 
-/// How many categories [`ImageModel::learn`] finds in traces with so many distinct blocks.
+/// The number of categories that [`ImageModel::learn`] finds in traces with these numbers of distinct blocks.
 #[must_use]
 pub fn categories(mut counts: Vec<usize>, settings: &Settings) -> usize {
     counts.sort_unstable();

@@ -89,7 +89,7 @@ impl ImageModel<Packed> {
         Ok(Self { settings, cuts, bounds, groups, dropped })
     }
 
-    /// With the kept traces as they were.
+    /// The model with its kept traces unpacked.
     #[must_use]
     pub fn unpacked(&self, vocabulary: &Vocabulary) -> ImageModel<Condensed> {
         let group = |group: &Group<Packed>| Group {

@@ -4,7 +4,7 @@ use super::{Accesses, BlockStats, Statistics};
 use crate::encoding::{Reader, Writer};
 use headstart_block::{Error, Result};
 
-/// The counted reads are all reads.
+/// The mark of a block whose counted reads are all its reads.
 const SAME: u8 = 1;
 
 impl Accesses {
@@ -45,7 +45,7 @@ impl BlockStats {
         let mask =
             (0..).zip(&self.slices).filter(|(_, count)| read(count)).fold(0_u32, |m, (i, _)| m | 1 << i);
         writer.number(mask);
-        // Mostly all traces of the block.
+        // Mostly the number of all traces of the block.
         self.slices.iter().filter(|count| read(count)).for_each(|count| {
             writer.signed(i64::from(self.all.traces) - i64::from(*count));
         });
@@ -77,12 +77,12 @@ impl Statistics {
         self.blocks.iter().for_each(|block| block.write(writer));
     }
 
-    /// Of at most so many blocks.
+    /// Reads statistics of at most `blocks_max` blocks.
     pub(crate) fn read(reader: &mut Reader<'_>, blocks_max: usize) -> Result<Self> {
         let (traces, reads) = (reader.number()?, reader.u64()?);
         let (max_us, counted_max_us) = (reader.number()?, reader.number()?);
         let grace_sum_us = reader.u64()?;
-        // A number each of traces, sameness and slices.
+        // At least one number each for traces, sameness and slices.
         let count = reader.count(3)?;
         if count > blocks_max {
             return Err(Error::corrupt("has statistics of more blocks than there are"));

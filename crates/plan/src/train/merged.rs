@@ -1,12 +1,12 @@
 //! One group of the traces of several images, by the number of the block: for an image that has none of its own.
 //!
-//! Each image counts the same, however many traces it has: they stand for kinds of images, of which the new one is
-//! another.
+//! Each image counts the same, whatever the number of its traces: they stand for kinds of images, of which the new
+//! one is another.
 //!
 //! Below 30 MB/s only slices are planned that half of them read: on the boots of `data/traces` whose images were left
-//! out (the example `zero_shot`, by `iocnt-2t`), plans of whatever a family reads gave hit rates of 0.59, 0.73 and 0.83
-//! at 4, 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of what half of it reads 0.66, 0.85
-//! and 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
+//! out (the example `zero_shot`, by `iocnt-2t`), plans of everything that a family reads gave hit rates of 0.59,
+//! 0.73 and 0.83 at 4, 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of slices that
+//! half of it reads 0.66, 0.85 and 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
 
 use super::{Maker, Trained};
 use crate::bandwidth::Bandwidth;
@@ -22,16 +22,16 @@ use std::cmp::Reverse;
 /// Traces of a merged group that are at hand.
 const SAMPLE_MAX: usize = 32;
 
-/// The share of the images that read what is planned on a slow link.
+/// The share of the images that have to read a slice for it to be planned on a slow link.
 const LIKELY: f64 = 0.5;
 
-/// From here on everything is planned.
+/// The bandwidth from which on everything is planned.
 const ROOM_FOR_ALL: Bandwidth = Bandwidth::mb(30);
 
-/// What merging needs of an image.
+/// The data of an image that merging needs.
 pub(super) struct Summary {
     vocabulary: Vocabulary,
-    /// Of all its groups.
+    /// The statistics of all its groups.
     statistics: Statistics,
     /// Some traces, those of larger groups first.
     sample: Vec<Packed>,
@@ -53,7 +53,7 @@ impl Summary {
 }
 
 impl Maker<'_> {
-    /// The plans of the images as one group, with the weights of the image that is most like them all; `None` where
+    /// The plans of the images as one group, with the weights of the image that is most like them all; `None` if
     /// they read nothing.
     #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
@@ -77,7 +77,7 @@ impl Maker<'_> {
                 }
             }
         }
-        // Of what an image reads and what all read, the paper's Jaccard index is highest for the one that reads most.
+        // The paper's Jaccard index of the blocks of one image and of all is highest for the image that reads most.
         let reads = |image: &&&Trained| image.summary.statistics.read_blocks(Window::All).count() as f64;
         let like = first_best(images.iter().filter(|image| !image.groups.is_empty()), reads);
         let weights = |rate: Bandwidth| -> Option<Weights> {
@@ -93,7 +93,7 @@ impl Maker<'_> {
         };
         let mut group = self.group(0, &training, &weights);
         group.traces = images.iter().map(|image| image.traces).sum();
-        // Its first trace is of some image: no boot of another is told by it.
+        // Its first trace is of one image: a boot of another one cannot be recognized by it.
         group.centroid.order.clear();
         Some(group)
     }

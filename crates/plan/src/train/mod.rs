@@ -1,11 +1,11 @@
-//! From what is known of images to plans.
+//! Training: from the knowledge of images to plans.
 //!
 //! Each image has plans for its largest groups, and each group for all wanted bandwidths. An image without a
-//! trace to learn from is planned for from images like it ([`zero_shot`](crate::zero_shot)): what these read is merged
+//! trace to learn from is planned for from images like it ([`zero_shot`](crate::zero_shot)): their reads are merged
 //! by the number of the block (`merged.rs`), once for each choice of images that can come up, so that choosing is a
 //! lookup ([`Plans::choose`]).
 //!
-//! The same knowledge and recipe give the same plans, however many threads there are.
+//! The same knowledge and recipe give the same plans, with any number of threads.
 
 mod merged;
 mod plans;
@@ -38,29 +38,30 @@ use std::sync::Arc;
 /// Groups of an image that plans are made for, at most: the largest.
 pub const GROUPS_MAX: usize = 8;
 
-/// A group with a smaller share of the image's traces has no plans: one in so many.
+/// The least share of the image's traces of a group with plans: one in this number.
 const SHARE_MIN: u64 = 50;
 
-/// Traces on which it is measured what a plan is worth.
+/// The number of traces on which the worth of a plan is measured.
 const JUDGED_MAX: usize = 10;
 
-/// How plans are made.
+/// The settings of training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recipe {
     /// The policy's name ([`crate::policy::NAMES`]).
     pub policy: String,
-    /// What is to be best.
+    /// The objective.
     pub objective: Objective,
     /// Bandwidths to plan for.
     pub rates: Vec<Bandwidth>,
-    /// Of policies that draw.
+    /// The seed of policies that draw.
     pub seed: u64,
-    /// On so many threads; 0: as many as there are processors. The plans do not depend on it.
+    /// The number of threads; 0: the number of processors. The plans do not depend on it.
     pub threads: usize,
 }
 
 impl Default for Recipe {
-    /// The product's policy, for the delay of a boot that waits 20 ms for a reply, at the representatives of all bins.
+    /// Settings with the product's policy, for the delay of a boot that waits 20 ms for a reply, at the
+    /// representatives of all bins.
     fn default() -> Self {
         let rates = Bin::ALL.iter().flat_map(|bin| bin.representatives());
         Self {
@@ -76,7 +77,7 @@ impl Default for Recipe {
 /// The plans of one image, from its own traces alone, however few.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for a policy that there is none of, or that makes no plans, and
+/// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for an unknown policy, or one that makes no plans, and
 /// without a bandwidth.
 pub fn image(image: &ImageKnowledge, recipe: &Recipe) -> Result<ImagePlans> {
     let maker = Maker::new(recipe)?;
@@ -86,7 +87,7 @@ pub fn image(image: &ImageKnowledge, recipe: &Recipe) -> Result<ImagePlans> {
 /// The plans of all images, and those for images like them. Progress counts images and choices of images.
 ///
 /// # Errors
-/// As [`image`]; what `progress` reports.
+/// As [`image`]; errors of `progress`.
 pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> Result<Plans> {
     let maker = Maker::new(recipe)?;
     let threads = tasks::threads(recipe.threads);
@@ -117,7 +118,7 @@ pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> 
     Ok(builder.finish(&tiers))
 }
 
-/// What can be chosen for images that have no traces.
+/// The choices for images that have no traces.
 fn tiers(knowledge: &Knowledge) -> Tiers {
     let mut tiers = Tiers::default();
     knowledge.images().for_each(|(key, image)| tiers.add(key, image.profile(), image.traces()));
@@ -130,7 +131,7 @@ fn choices(tiers: &Tiers) -> Vec<BTreeSet<ImageKey>> {
     choices.into_iter().filter(|images| images.len() > 1).collect()
 }
 
-/// What came of one image.
+/// The result of training one image.
 struct Trained {
     groups: Vec<GroupPlans>,
     dropped: Dropped,
@@ -138,11 +139,11 @@ struct Trained {
     summary: Summary,
 }
 
-/// Makes plans by a recipe.
+/// The maker of plans by a recipe.
 struct Maker<'a> {
     recipe: &'a Recipe,
     policy: Box<dyn Policy>,
-    /// Ascending.
+    /// The bandwidths, ascending.
     rates: Vec<Bandwidth>,
 }
 
@@ -162,7 +163,7 @@ impl<'a> Maker<'a> {
         Ok(Self { recipe, policy, rates: rates.into_iter().collect() })
     }
 
-    /// What comes of one image.
+    /// The result of training one image.
     fn trained(&self, image: &ImageKnowledge) -> Trained {
         let model = image.model();
         Trained {
@@ -173,7 +174,7 @@ impl<'a> Maker<'a> {
         }
     }
 
-    /// Of the largest groups, the largest first.
+    /// The plans of the largest groups, the largest first.
     fn groups(&self, vocabulary: &Vocabulary, model: &ImageModel) -> Vec<GroupPlans> {
         let mut groups: Vec<&Group> = model.groups().iter().collect();
         groups.sort_by_key(|group| Reverse(group.statistics.traces));
@@ -188,7 +189,8 @@ impl<'a> Maker<'a> {
         groups.iter().map(plan).collect()
     }
 
-    /// Of one group; `training` is what to learn from for a bandwidth, `known` has weights that are reused at it.
+    /// The plans of one group; `training` is the input of learning for a bandwidth, `known` has weights that are
+    /// reused at it.
     fn group<'t>(
         &self,
         category: usize,
@@ -237,7 +239,7 @@ impl<'a> Maker<'a> {
     }
 }
 
-/// What a proposal is worth on some of the traces that it was made from: the average hit rate, or the average delay in
+/// The worth of a proposal on some of the traces that it was made from: the average hit rate, or the average delay in
 /// seconds, negative.
 #[expect(clippy::cast_precision_loss, reason = "an average")]
 fn worth(proposal: &Proposal, training: &Training<'_>, aim: &Aim) -> f64 {

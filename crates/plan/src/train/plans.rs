@@ -1,4 +1,4 @@
-//! What training makes of a data set.
+//! The results of training a data set.
 
 use super::{Recipe, Trained};
 use crate::bandwidth::Bandwidth;
@@ -13,18 +13,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// Where plans come from.
+/// The origin of plans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Provenance {
     /// The policy that made them.
     pub policy: String,
-    /// For what.
+    /// The objective of the plans.
     pub objective: Objective,
-    /// For these bandwidths, in bytes a second, ascending.
+    /// The bandwidths of the plans, in bytes a second, ascending.
     pub rates: Vec<u64>,
-    /// Of what was drawn.
+    /// The seed of all drawn numbers.
     pub seed: u64,
-    /// How traces were learned.
+    /// The settings with which traces were learned.
     pub learning: knowledge::Settings,
     /// Traces that they were made from.
     pub traces: u64,
@@ -37,25 +37,25 @@ pub struct Provenance {
 pub struct Plans {
     pub(crate) provenance: Provenance,
     pub(crate) images: BTreeMap<ImageKey, Arc<ImagePlans>>,
-    /// Of several images together.
+    /// The plans of several images together.
     pub(crate) merged: Vec<Arc<[GroupPlans]>>,
-    /// By the key of the tier ([`Reason::key`]): how many traces, and whose plans.
+    /// The tiers, by key ([`Reason::key`]): the number of traces, and the source of the plans.
     pub(crate) tiers: BTreeMap<String, (u64, Whose)>,
     pub(crate) layers: BTreeMap<Digest, LayerPlans>,
 }
 
-/// Whose plans a tier has.
+/// The source of a tier's plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whose {
     Image(ImageKey),
     Merged(usize),
 }
 
-/// What a layer must give at least to be better than images like this one: half of the disk.
+/// The least share of the disk that known layers must have to be better than similar images: half.
 pub(crate) const LAYERS_MIN: f64 = 0.5;
 
 impl Plans {
-    /// Where they come from.
+    /// The origin of the plans.
     #[must_use]
     pub fn provenance(&self) -> &Provenance {
         &self.provenance
@@ -66,17 +66,17 @@ impl Plans {
         self.images.iter()
     }
 
-    /// The plans for a disk of this image and size and with this metadata: the image's own, else those of images
-    /// like it, else none.
+    /// The plans for a disk of this image and size and with this metadata: the image's own, otherwise those of images
+    /// like it, otherwise none.
     #[must_use]
     pub fn choose(&self, key: &ImageKey, metadata: &Metadata) -> Arc<ImagePlans> {
         self.choose_layered(key, metadata, None)
     }
 
-    /// As [`Plans::choose`], where it may be known which layers the disk is made of.
+    /// As [`Plans::choose`], with the layers of the disk if they are known.
     ///
-    /// Own traces are best. Then layers, if those that something is known of have half of the disk: what is shared is
-    /// the same at the same place, which no metadata can promise. Then images like it; then what little is known of
+    /// Own traces are best. Then layers, if the known ones have half of the disk: shared parts are
+    /// the same at the same place, which no metadata can promise. Then similar images; then the little knowledge of
     /// layers.
     #[must_use]
     pub fn choose_layered(
@@ -90,25 +90,25 @@ impl Plans {
     }
 }
 
-/// Where plans are found: in memory, or in a file.
+/// The place of plans: in memory, or in a file.
 pub(crate) trait Shelf {
     type Error;
 
-    /// Of an image of which there were traces.
+    /// The plans of an image of which there were traces.
     fn own(&self, key: &ImageKey) -> Result<Option<Arc<ImagePlans>>, Self::Error>;
 
-    /// Of a tier by its key: whose plans, and of how many traces.
+    /// The source of a tier's plans by the tier's key, and their number of traces.
     fn tier(&self, key: &str) -> Option<(usize, u64)>;
 
     fn groups(&self, whose: usize) -> Result<Vec<GroupPlans>, Self::Error>;
 
-    /// Whether something is known of a layer.
+    /// `true` if something is known of a layer.
     fn knows(&self, layer: &Digest) -> bool;
 
     fn layer(&self, layer: &Digest) -> Result<Option<LayerPlans>, Self::Error>;
 }
 
-/// What [`Plans::choose_layered`] says.
+/// The choice of [`Plans::choose_layered`].
 pub(crate) fn choose<S: Shelf>(
     shelf: &S,
     key: &ImageKey,
@@ -131,7 +131,7 @@ pub(crate) fn choose<S: Shelf>(
     Ok(Arc::new(layers.unwrap_or_else(ImagePlans::none)))
 }
 
-/// The plans from what is known of the layers of a disk.
+/// The plans from the knowledge of the layers of a disk.
 fn of_layers<S: Shelf>(shelf: &S, map: &LayerMap) -> Result<Option<ImagePlans>, S::Error> {
     let mut known = Vec::new();
     for digest in map.layers() {
@@ -175,10 +175,10 @@ impl Shelf for Plans {
     }
 }
 
-/// Puts together what training made.
+/// The builder of the results of training.
 pub(super) struct Builder {
     plans: Plans,
-    /// Which merged group is of which images.
+    /// The merged group of each choice of images.
     choices: BTreeMap<BTreeSet<ImageKey>, usize>,
 }
 

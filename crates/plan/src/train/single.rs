@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Plans {
-    /// The plans of the image `key` alone, under the name `name`, and with where they come from: `image` is what is
-    /// known of it. What was learned of others leaves no mark in them. `None` where there are none.
+    /// The plans of the image `key` alone, under the name `name`, with their origin: `image` is the knowledge
+    /// of it. The knowledge of others leaves no mark in them. `None` if there are none.
     #[must_use]
     pub fn only(&self, key: &ImageKey, image: &ImageKnowledge, name: ImageKey) -> Option<Self> {
         let plans = self.images.get(key).filter(|plans| !plans.groups.is_empty())?;
@@ -37,7 +37,7 @@ impl Plans {
         }
     }
 
-    /// The image and its plans where they are of one image alone, as a file that travels with an image is.
+    /// The image and its plans if they are of only one image, as in a file that travels with an image.
     #[must_use]
     pub fn sole(&self) -> Option<(&ImageKey, &Arc<ImagePlans>)> {
         self.images.iter().next().filter(|_| self.images.len() == 1)

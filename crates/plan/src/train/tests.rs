@@ -1,4 +1,4 @@
-//! Every disk that is created gets the plans that it should, with the reason; the same whoever asks, on however many
+//! Every disk that is created gets the right plans, with the reason; the same for every caller, on any number of
 //! threads.
 
 use super::*;
@@ -26,7 +26,7 @@ fn knowledge() -> Knowledge {
         boots("poor", "debian", "ann", 200, 2),
         boots("bob's", "debian", "bob", 300, 6),
         boots("alone", "suse", "eve", 400, 2),
-        // All outliers.
+        // All of them outliers.
         vec![whole_trace("empty", "debian", "ann", 1, &boot_reads(0..3))],
     ];
     write_traces(dir.path(), 0, &traces.concat());
@@ -168,7 +168,8 @@ fn an_image_on_known_layers_starts_with_what_is_known_of_them() {
         let items = chosen.groups.iter().flat_map(|group| group.plans[0].items.iter());
         (chosen.reason.to_string(), items.map(|item| item.block).collect::<Vec<_>>())
     };
-    // What the new image's own layer hides of the base is not preloaded; nor what another's top layer has.
+    // Parts of the base that the new image's own layer hides are not preloaded; nor is the content of another's top
+    // layer.
     let (reason, order) = choose("new", &map(new, 20).unwrap());
     assert_eq!(reason, "zero-shot: family", "too little of the disk is of the layer that is known");
     assert_eq!(order.len(), 60);

@@ -6,7 +6,7 @@ use crate::testing::{Read, trace};
 use headstart_block::{BLOCK_SIZE, SLICE_SIZE};
 use proptest::prelude::*;
 
-/// All orders of all subsets of these.
+/// All orders of all subsets of the given blocks.
 fn orders(of: &[u32]) -> Vec<Vec<u32>> {
     let mut all = vec![Vec::new()];
     let mut at = 0;
@@ -56,7 +56,7 @@ proptest! {
     #[test]
     fn no_order_hits_more(reads in a_boot(), rate in prop::sample::select(vec![1_u64, 2, 4, 8])) {
         let mut vocabulary = Vocabulary::new(4 * BLOCK_SIZE + 22 * SLICE_SIZE + 4096);
-        // Also one that nothing reads.
+        // Includes one that nothing reads.
         vocabulary.add(&[0, 1, 2, 3, 4]);
         let boot = trace(&reads, &mut vocabulary);
         let bandwidth = Bandwidth::mib(rate);
@@ -86,7 +86,7 @@ proptest! {
     }
 }
 
-/// Where nothing is to be chosen, the bound is what happens: two blocks a second apart, the link brings one a second.
+/// Without a choice, the bound is exact: two blocks a second apart, the link brings one a second.
 #[test]
 fn tight_where_there_is_no_choice() {
     let mut vocabulary = Vocabulary::new(1 << 30);
