@@ -1,7 +1,7 @@
-//! Who brings which bytes: the ranges of all requests under way, so that none is fetched twice.
+//! The holders of bytes: the ranges of all requests under way, so that none is fetched twice.
 //!
-//! Every byte has at most one holder. A request that asks apart for bytes of another one takes their holding over; the
-//! other keeps its range, but whoever wants those bytes from then on joins the new one.
+//! Every byte has at most one holder. A request that asks separately for bytes of another one takes over their
+//! holding; the other keeps its range, but a read that wants those bytes from then on joins the new one.
 
 use crate::{BlobId, BlobRange, FetchId};
 use std::collections::BTreeMap;
@@ -31,12 +31,12 @@ impl Active {
         })
     }
 
-    /// Whether nobody holds any byte of `range`.
+    /// `true` if no request holds any byte of `range`.
     pub(crate) fn is_free(&self, range: BlobRange) -> bool {
         self.within(range).next().is_none()
     }
 
-    /// Appends the parts of `range` that nobody but `fetch` holds.
+    /// Appends the parts of `range` that no other request than `fetch` holds.
     pub(crate) fn free(&self, range: BlobRange, fetch: Option<FetchId>, free: &mut Vec<BlobRange>) {
         let mut from = range.range.offset();
         for (part, _) in self.within(range).filter(|(_, holder)| Some(*holder) != fetch) {
@@ -46,7 +46,7 @@ impl Active {
         push(free, BlobRange::between(range.blob, from, range.range.end()));
     }
 
-    /// Makes `fetch` the holder of all of `range`, whoever was.
+    /// Makes `fetch` the holder of all of `range`, whatever the earlier holders.
     pub(crate) fn hold(&mut self, range: BlobRange, fetch: FetchId) {
         if range.is_empty() {
             return;
@@ -59,7 +59,7 @@ impl Active {
         self.held.insert((range.blob, range.range.offset()), Held { end: range.range.end(), fetch });
     }
 
-    /// Frees what `fetch` holds of `range`.
+    /// Frees the parts of `range` that `fetch` holds.
     pub(crate) fn release(&mut self, range: BlobRange, fetch: FetchId) {
         let mut next = range;
         loop {
@@ -78,7 +78,7 @@ impl Active {
         self.held.range((range.blob, start)..(range.blob, end)).next().map(|(key, _)| *key)
     }
 
-    /// Cuts the interval that `at` lies inside of in two.
+    /// Cuts the interval that contains `at` in two.
     fn cut(&mut self, blob: BlobId, at: u64) {
         let before = self.held.range_mut((blob, 0)..(blob, at)).next_back();
         let Some((_, held)) = before.filter(|(_, held)| held.end > at) else { return };
@@ -131,7 +131,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an array with a holder for each byte.
+        /// Compares it with an array that has a holder for each byte.
         #[test]
         fn holds_like_an_array(ops in prop::collection::vec((any::<bool>(), 0_u64..64, 0_u64..32, 0_u64..4), 1..60)) {
             let mut active = Active::default();

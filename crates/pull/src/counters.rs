@@ -1,9 +1,9 @@
-//! What the engine tells about itself.
+//! The figures that the engine reports.
 
 use crate::Priority;
 use std::time::Duration;
 
-/// What the estimator makes of the link; `None` before it has seen enough.
+/// The estimate of the link; fields are `None` before the estimator has seen enough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Bytes a second while bytes were coming: idle time and the wait for the first byte do not count.
@@ -12,23 +12,23 @@ pub struct Estimate {
     pub round_trip: Option<Duration>,
 }
 
-/// How far the filling of the disk is. Counts stored bytes of data that the disk can read; no hash trees.
+/// The progress of filling the disk. Counts stored bytes of data that the disk can read; no hash trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// All of them; `None` while they are being counted (counting starts with a left rate).
+    /// The number of all bytes; `None` while they are being counted (counting starts with a left rate).
     pub total: Option<u64>,
-    /// How many of them are local.
+    /// The number of local bytes.
     pub local: u64,
-    /// How many bytes a second became local lately, whatever they were fetched for.
+    /// Bytes a second that became local lately, fetched for any reason.
     pub rate: u64,
-    /// When all will be local, from now, if it goes on like this.
+    /// The time from now until all are local, at this rate.
     pub eta: Option<Duration>,
 }
 
-/// How often what happened, since the engine was made.
+/// The counts of events since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Reads told.
+    /// Reads that the engine was told of.
     pub reads: u64,
     /// Reads completed.
     pub completed: u64,
@@ -50,19 +50,19 @@ pub struct Counters {
     pub left_fetches: u64,
     /// Bytes asked for by misses.
     pub miss_bytes: u64,
-    /// Bytes asked for by preloads; of streams, those that came.
+    /// Bytes asked for by preloads; for streams, those that came.
     pub preload_bytes: u64,
     /// Bytes asked for by the left queue.
     pub left_bytes: u64,
     /// Ranges of reads that found a fetch of their bytes under way.
     pub joined: u64,
-    /// Of those, the ones that found a background fetch.
+    /// Joined ranges that found a background fetch.
     pub promoted: u64,
-    /// Misses that asked apart because the background fetch they waited for was late.
+    /// Misses that asked separately because the background fetch that they waited for was late.
     pub rescued: u64,
-    /// Misses that asked apart because their bytes lie far ahead in a stream.
+    /// Misses that asked separately because their bytes are far ahead in a stream.
     pub ahead: u64,
-    /// How often a stream was held for misses.
+    /// The number of times that a stream was held for misses.
     pub held: u64,
     /// Missing ranges that were put into a request with a neighbour.
     pub coalesced: u64,
@@ -72,7 +72,7 @@ pub struct Counters {
     pub corrupt: u64,
     /// Fetches that failed, corrupt ones not counted.
     pub failed_fetches: u64,
-    /// Fetches cancelled because their bytes had come from elsewhere.
+    /// Fetches cancelled because another fetch or process had brought their bytes.
     pub cancelled: u64,
     /// Background fetches given up.
     pub given_up: u64,

@@ -1,9 +1,9 @@
-//! How far the plan is.
+//! The position in a plan.
 
 use crate::{BLOCK_SIZE, Plan, PlanItem};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Walks a plan once, in its order.
+/// A walk through a plan, once and in its order.
 #[derive(Debug, Default)]
 pub(crate) struct Cursor {
     plan: Plan,
@@ -11,7 +11,7 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// At the first item of `plan`. What is local is passed quickly, so this continues a plan that was begun.
+    /// A cursor at the first item of `plan`. It passes local items quickly, so this continues a plan that was begun.
     pub(crate) fn new(plan: Plan) -> Self {
         Self { plan, next: 0 }
     }
@@ -20,12 +20,12 @@ impl Cursor {
         &self.plan
     }
 
-    /// Whether there is more of a list.
+    /// `true` if there is more of a list.
     pub(crate) fn is_on_a_list(&self) -> bool {
         matches!(&self.plan, Plan::List(items) if self.next < items.len() as u64)
     }
 
-    /// How many items were passed.
+    /// The number of passed items.
     pub(crate) fn passed(&self) -> u64 {
         self.next
     }
@@ -44,33 +44,33 @@ impl Cursor {
     }
 }
 
-/// What a plan says of a block.
+/// The place of a block in a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The slices that it names; none where it does not name the block.
+    /// The slices that it names; 0 if it does not name the block.
     pub(crate) mask: u32,
-    /// The place in the plan of the last item that does.
+    /// The index in the plan of the last item that names it.
     pub(crate) last: u64,
 }
 
-/// Where a plan names which blocks, to be asked quickly. Made when it is asked first.
+/// The places of all blocks in a plan, for quick look-ups. Made at the first look-up.
 #[derive(Debug, Default)]
 pub(crate) struct Named(Option<Vec<(u64, Place)>>);
 
 impl Named {
-    /// Of another plan from now on.
+    /// Forgets the places: another plan is followed from now on.
     pub(crate) fn forget(&mut self) {
         self.0 = None;
     }
 
-    /// What `plan` says of `block`. Plans that go through the whole disk name nothing: they say nothing of what is
-    /// read.
+    /// The place of `block` in `plan`. Plans that go through the whole disk name nothing: they do not tell which blocks
+    /// are read.
     pub(crate) fn place(&mut self, plan: &Plan, block: u64) -> Place {
         let items = self.0.get_or_insert_with(|| {
             let Plan::List(items) = plan else { return Vec::new() };
             let place = |(last, item): (u64, &PlanItem)| (item.block, Place { mask: item.mask, last });
             let mut items: Vec<_> = (0..).zip(items.iter()).map(place).collect();
-            // Stable: of a block that comes several times the last is last.
+            // Stable: for a block that comes several times the last item is last.
             items.sort_by_key(|(block, _)| *block);
             items.dedup_by(|next, first| {
                 let same = next.0 == first.0;
@@ -86,26 +86,27 @@ impl Named {
     }
 }
 
-/// Blocks in which reads missed what nothing had planned: each once, not more than a set number, the latest first,
-/// for there the guest reads now. A block in which a second read misses so is read on: it goes before the plan,
-/// from where that read ended.
+/// Blocks in which reads missed bytes that no plan names: each once, not more than a set number, the latest first,
+/// because the guest reads there now. A block in which a second read misses in this way is read on: it goes before
+/// the plan, from the end of that read.
 #[derive(Debug, Default)]
 pub(crate) struct Rests {
-    /// Those in which one read missed, the latest last.
+    /// Blocks in which one read missed, the latest last.
     once: VecDeque<u64>,
-    /// The same, to be found quickly.
+    /// The same blocks, for quick look-ups.
     known: BTreeSet<u64>,
-    /// What is left of those in which several did, the latest last.
+    /// The remaining parts of blocks in which several reads missed, the latest last.
     urgent: VecDeque<PlanItem>,
 }
 
 impl Rests {
-    /// Whether one read missed in a block so far.
+    /// `true` if one read missed in a block so far.
     pub(crate) fn knows(&self, block: u64) -> bool {
         self.known.contains(&block)
     }
 
-    /// A read missed in a block, up to before slice `end` of it; whether an older one had to go for it.
+    /// Notes that a read missed in a block, up to before slice `end` of it. Returns `true` if an older block was
+    /// dropped for it.
     pub(crate) fn push(&mut self, block: u64, end: u64, max: usize) -> bool {
         if max == 0 {
             return false;
@@ -120,7 +121,8 @@ impl Rests {
         self.push_once(block, max)
     }
 
-    /// A read will miss in a block if it goes on as before; whether an older one had to go for it.
+    /// Notes that a read will miss in a block if it goes on as before. Returns `true` if an older block was dropped
+    /// for it.
     pub(crate) fn read_ahead(&mut self, block: u64, max: usize) -> bool {
         max > 0 && self.known.insert(block) && self.push_once(block, max)
     }
@@ -134,7 +136,7 @@ impl Rests {
         full
     }
 
-    /// These slices of a block go before everything else, the last mask first.
+    /// Puts these slices of a block before everything else, the last mask first.
     pub(crate) fn promote(&mut self, block: u64, masks: &[u32], max: usize) {
         self.urgent.retain(|item| item.block != block);
         let masks = masks.iter().filter(|mask| **mask != 0);
@@ -144,14 +146,14 @@ impl Rests {
         }
     }
 
-    /// The latest in which one read missed.
+    /// Takes the latest block in which one read missed.
     pub(crate) fn pop(&mut self) -> Option<PlanItem> {
         let block = self.once.pop_back()?;
         self.known.remove(&block);
         Some(PlanItem::whole(block))
     }
 
-    /// The next part of the latest in which several did.
+    /// Takes the next part of the latest block in which several reads missed.
     pub(crate) fn pop_urgent(&mut self) -> Option<PlanItem> {
         self.urgent.pop_back()
     }

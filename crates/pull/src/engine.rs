@@ -16,42 +16,42 @@
 //!
 //! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
 //!   [`Settings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
-//! * `Sent`: on the link. It counts against the depth of its class, and the estimator watches it.
-//! * `Arrived`: off the link, but not yet verified (its pages of the hash tree may still be on their way). It takes
-//!   no place on the link: else data that waits for its hash-tree pages could keep them from being sent.
+//! * `Sent`: it is on the link. It counts against the depth of its class, and the estimator watches it.
+//! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
+//!   takes no place on the link: otherwise data that waits for its hash-tree pages could keep them from being sent.
 //! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when a source that was down
 //!   answers again.
-//! * *gone*: its bytes are local, from whomever; or it failed for good, or too often.
+//! * *gone*: its bytes are local, from any source; or it failed for good, or too often.
 //!
-//! # Who waits for what
+//! # Readers and requests
 //!
-//! A read holds the number of requests it waits for, a request the reads that wait for it and for which of its bytes.
-//! A request with waiters is a miss, whatever it was made for: *promotion* is nothing but the first waiter. One
-//! that is sent by then is *hurried* ([`Action::Hurry`]), for it was sent as what nobody waits for, and may stand
-//! behind everything else wherever it is. Three special cases:
+//! A read holds the number of requests that it waits for. A request holds the reads that wait for it, each with the
+//! bytes that it needs. A request with waiters is a miss, whatever it was made for: *promotion* is only the first
+//! waiter. A request that is sent by then is *hurried* ([`Action::Hurry`]), because it was sent as work without
+//! waiters, and may stand behind everything else wherever it is. Three special cases:
 //!
-//! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*: its own
-//!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
-//!   comes first all the same, it finishes those inside it, and they are cancelled.
-//! * The failure of a background request is no reader's affair: its readers ask apart, as misses, and the error
+//! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*, that is,
+//!   separately: its own range becomes a request of its own, which takes over the holding of those bytes in
+//!   `active`. When the large one comes first anyway, it finishes those inside it, and they are cancelled.
+//! * The failure of a background request does not fail its readers: they ask apart, as misses, and the error
 //!   counts only if that fails too.
-//! * A reader that goes away leaves its requests behind as background work, for their bytes are probably wanted
+//! * A reader that goes away leaves its requests behind as background work, because their bytes are probably wanted
 //!   again; or nothing, if very many were left behind before.
 //!
-//! # Strictness
+//! # Priority
 //!
 //! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued,
-//! when the bytes of those on the link must have left their source (what is asked for at the same moment shares the
-//! link with them, and halves their speed), and not more than the bandwidth-delay product is on the link, misses
-//! included. Its requests take about a round trip: so a miss never waits for more than the few transfers that were on
-//! the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The left queue starts one
-//! only when nothing is to be preloaded.
+//! when the bytes of those on the link must have left their source (a request that is sent at the same moment
+//! shares the link with them, and halves their speed), and not more than the bandwidth-delay product is on the
+//! link, misses included. Its requests take about a round trip: so a miss never waits for more than the few
+//! transfers that were on the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The
+//! left queue starts one only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
-//! 1. Every read told is answered once: completed, failed, or forgotten by its client.
+//! 1. Every read that the engine is told of is answered once: completed, failed, or forgotten by its client.
 //! 2. Every byte has at most one holder in `active`; a request releases what it holds when it goes.
-//! 3. No byte is asked for while a request that holds it is under way, but for asking apart, and for gaps that are
+//! 3. No byte is asked for while a request that holds it is under way, except for asking apart, and for gaps that are
 //!    local already and smaller than [`Settings::gap`].
 //! 4. A read waits for a request if and only if the request has it among its waiters.
 //! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
@@ -82,10 +82,10 @@ mod streams;
 /// Plan items and steps of the left queue that one event may pass.
 const BUDGET: u32 = 256;
 
-/// How many background requests may be unverified or in back-off, beyond those in flight.
+/// The number of background requests that may be unverified or in back-off, beyond those in flight.
 const UNVERIFIED_MAX: usize = 64;
 
-/// How many requests of readers that went away are kept.
+/// The number of kept requests whose readers went away.
 const ORPHANS_MAX: usize = 256;
 
 /// The pull engine of one disk.
@@ -93,12 +93,12 @@ const ORPHANS_MAX: usize = 256;
 pub struct Engine {
     settings: Settings,
     now: Time,
-    /// Events told.
+    /// The number of events so far.
     events: u64,
     reads: BTreeMap<ReadId, Read>,
     requests: Requests,
     active: Active,
-    /// Those that are sent and streamed, the latest last.
+    /// The requests that are sent and streamed, the latest last.
     streams: Vec<FetchId>,
     queues: Queues,
     wire: Wire,
@@ -110,14 +110,14 @@ pub struct Engine {
     back_off: BackOff,
     counters: Counters,
     last_miss: Option<Time>,
-    /// When the bytes of all misses sent so far have left their source, if the link is as it was.
+    /// The time at which the bytes of all misses sent so far have left their source, if the link is as it was.
     misses_left_at: Time,
-    /// The tick asked for last.
+    /// The time of the tick that was asked for last.
     wake: Option<Time>,
 }
 
 impl Engine {
-    /// An engine that knows nothing yet, with no plan. It does nothing before its first event.
+    /// An engine without knowledge and without a plan. It does nothing before its first event.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
@@ -143,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Takes note of `event`, which happened at `now`, and appends to `actions` what is to be done.
+    /// Handles `event`, which happened at `now`, and appends the resulting actions to `actions`.
     pub fn on_event(&mut self, now: Time, event: Event<'_>, world: &dyn World, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
         self.events += 1;
@@ -169,25 +169,25 @@ impl Engine {
         self.ask_for_tick(more, actions);
     }
 
-    /// How far the filling of the disk is.
+    /// The progress of filling the disk.
     #[must_use]
     pub fn progress(&self) -> Progress {
         self.left.progress(self.now)
     }
 
-    /// What is known of the link.
+    /// The estimate of the link.
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         self.estimator.estimate()
     }
 
-    /// What happened so far.
+    /// The counts of events so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What is preloaded, and how far that is.
+    /// The plan that is preloaded, and its progress.
     #[must_use]
     pub fn preloading(&self) -> Preloading {
         let (plan, items) = self.preload.progress();

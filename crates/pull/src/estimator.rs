@@ -1,49 +1,49 @@
-//! Bandwidth and round trip of the link, and what follows from them for background requests.
+//! Bandwidth and round trip of the link, and the resulting limits of background requests.
 //!
 //! *Round trip*: the least time from asking to the last byte of a small fetch, less the time its bytes took. Only
 //! fetches that were sent onto an idle link may raise it: on a busy link the wait behind other transfers would be taken
 //! for distance, the pipe be filled for that distance, and the wait grow with it for ever.
 //!
 //! *Bandwidth*: bytes that came, by the time in which bytes were coming. A fetch is taken to bring bytes from one round
-//! trip after it was sent; the union of these spans is the busy time. Neither idle time nor waiting for the first byte
+//! trip after it was sent; the union of these spans is the busy time. Neither idle time nor the wait for the first byte
 //! counts, so a link that carries one small read at a time is not thought slow. Spells of less than [`SPELL_MIN`] bytes
 //! say too little and are left out. The window is the last two seconds of busy time; less where the latest half second
-//! of it tells of another bandwidth than what is before that: then the link has changed.
+//! of it has another bandwidth than the time before it: then the link has changed.
 //!
 //! A *stream* brings bytes from its first piece on until it is held. While it is held, and until its first piece after
-//! that, it says nothing of what the link does: bytes may have come meanwhile that nobody took, or none. What comes of
-//! it then counts only with what else is on the link.
+//! that, it says nothing about the link: bytes may have come meanwhile that were not taken, or none. Bytes of
+//! it then count only together with others on the link.
 //!
-//! *Pace*: a background request is at most what takes one round trip, and requests are started until the
+//! *Pace*: a background request takes at most one round trip, and requests are started until the
 //! bandwidth-delay product (and a quarter) is on the link: one more is then sent while another one is coming. While
-//! reads miss, requests are a quarter of that, and started up to the product itself: what is on the link beyond the
-//! product is what a new miss waits for, a round trip in calm times, a quarter of one otherwise.
+//! reads miss, requests are a quarter of that, and started up to the product itself: a new miss waits for the bytes
+//! on the link beyond the product, a round trip in calm times, a quarter of one otherwise.
 
 use crate::{Estimate, FetchId, Settings, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Bytes that must come in one spell to say something of the bandwidth.
+/// Bytes that must come in one spell to tell the bandwidth.
 const SPELL_MIN: u64 = 64 << 10;
-/// Fetches up to this size tell the round trip.
+/// The largest fetches that tell the round trip, in bytes.
 const SMALL: u64 = 32 << 10;
-/// A link with at most this asked for at the same moment is idle still.
+/// Bytes that may be asked for at the same moment on a link that still counts as idle.
 const IDLE_BYTES: u64 = 128 << 10;
-/// Busy time of a bucket, and how many make the window.
+/// The busy time of a bucket, and the number of buckets in the window.
 const BUCKET: Duration = Duration::from_millis(250);
 const BUCKETS: usize = 8;
 /// Busy time that the last two must have to tell that the link has changed.
 const RECENT: Duration = Duration::from_millis(300);
-/// A bucket is closed after this even if the link was hardly used: what comes then is news.
+/// The age at which a bucket is closed even if the link was hardly used: later bytes are new information.
 const BUCKET_AGE: Duration = Duration::from_secs(10);
-/// Round trips of idle moments: minima of groups of samples, and how many groups are kept.
+/// Round trips of idle moments are minima of groups: the samples of a group, and the number of kept groups.
 const GROUP: u32 = 32;
 const GROUPS: usize = 8;
-/// A fetch on its way for longer than this has stalled: the link is not busy on its account.
+/// The time after which a fetch on its way has stalled: the link is not busy on its account.
 const STALLED: Duration = Duration::from_secs(5);
-/// Requests are not made smaller than what takes this long, however near the store is.
+/// The least time that a request takes, however near the store is.
 const REQUEST_MIN: Duration = Duration::from_millis(5);
-/// What a background request is limited to before anything is known.
+/// The limit of a background request before anything is known, in bytes.
 const UNKNOWN: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug)]
@@ -51,21 +51,21 @@ struct Sent {
     at: Time,
     /// The last sign of life.
     heard: Time,
-    /// Whether the link was idle.
+    /// `true` if the link was idle.
     alone: bool,
     flow: Flow,
 }
 
-/// Whether bytes of a fetch are coming.
+/// The state of a fetch's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flow {
-    /// From a round trip after it was sent.
+    /// Expected from a round trip after it was sent.
     Awaited,
-    /// Since then.
+    /// Coming since this time.
     Since(Time),
-    /// It is held: nobody knows when they come.
+    /// The fetch is held: the time of its bytes is unknown.
     Held,
-    /// It was held: what comes next has perhaps come long before, and says only that bytes are coming again.
+    /// The fetch was held: its next bytes have perhaps come long before, and tell only that bytes are coming again.
     Resumed,
 }
 
@@ -91,38 +91,38 @@ fn rate<'a>(buckets: impl Iterator<Item = &'a Bucket>) -> Option<u64> {
     (bytes > 0).then(|| u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX).max(1))
 }
 
-/// How background requests are to be made.
+/// The limits of background requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pace {
     /// The largest request in bytes.
     pub(crate) request: u64,
-    /// One more may be sent while at most this is on the link.
+    /// The bytes that may be on the link when one more is sent.
     pub(crate) pipe: u64,
-    /// Nothing is known, and the next request is to tell something: it is small.
+    /// `true` if nothing is known and the next request is a small probe.
     pub(crate) probe: bool,
 }
 
-/// Watches the transfers of a disk.
+/// The estimator, which watches the transfers of a disk.
 #[derive(Debug, Default)]
 pub(crate) struct Estimator {
     on_link: BTreeMap<FetchId, Sent>,
     /// Bytes asked for at `last_sent`, if the link was idle before.
     idle_bytes: u64,
     last_sent: Time,
-    /// Busy time is accounted for up to here.
+    /// The time up to which busy time is counted.
     counted_to: Time,
     spell_bytes: u64,
     spell_busy: Duration,
     buckets: VecDeque<Bucket>,
     groups: VecDeque<Group>,
-    /// From large fetches; used while no small one was seen.
+    /// The round trip from large fetches; used while no small one was seen.
     rough: Option<Duration>,
-    /// Fetches of the background come one at a time.
+    /// `true` if fetches of the background come one at a time.
     one_by_one: bool,
 }
 
 impl Estimator {
-    /// For a link that carries at most `depth` background fetches at a time.
+    /// An estimator for a link that carries at most `depth` background fetches at a time.
     pub(crate) fn new(depth: usize) -> Self {
         Self { one_by_one: depth <= 1, ..Self::default() }
     }
@@ -136,19 +136,19 @@ impl Estimator {
         self.on_link.insert(fetch, Sent { at: now, heard: now, alone, flow: Flow::Awaited });
     }
 
-    /// A stream is held, or goes on.
+    /// Notes that a stream is held, or goes on.
     pub(crate) fn holds(&mut self, fetch: FetchId, held: bool) {
         if let Some(sent) = self.on_link.get_mut(&fetch) {
             sent.flow = if held { Flow::Held } else { Flow::Resumed };
         }
     }
 
-    /// A fetch failed or was cancelled: it says nothing.
+    /// Notes that a fetch failed or was cancelled: it tells nothing.
     pub(crate) fn dropped(&mut self, fetch: FetchId) {
         self.on_link.remove(&fetch);
     }
 
-    /// All of a fetch has come, of which `bytes` were still to come.
+    /// Notes that all of a fetch has come, of which `bytes` were still to come.
     pub(crate) fn arrived(&mut self, now: Time, fetch: FetchId, bytes: u64) {
         let Some(sent) = self.on_link.get(&fetch).copied() else { return };
         if sent.flow == Flow::Awaited {
@@ -159,7 +159,7 @@ impl Estimator {
         self.came(now, since, bytes);
     }
 
-    /// The next `bytes` of a stream have come.
+    /// Notes that the next `bytes` of a stream have come.
     pub(crate) fn progressed(&mut self, now: Time, fetch: FetchId, bytes: u64) {
         let Some(Sent { at, heard, alone, flow }) = self.on_link.get(&fetch).copied() else { return };
         if flow == Flow::Awaited {
@@ -168,7 +168,7 @@ impl Estimator {
         let since = self.since(now, fetch);
         let flow = if flow == Flow::Held { flow } else { Flow::Since(now) };
         let bytes = match (since, self.on_link.insert(fetch, Sent { at, heard: now, alone, flow })) {
-            // It came in the time since the last piece, of which perhaps only a part is counted.
+            // The piece came in the time since the last one, of which perhaps only a part is counted.
             (Some(since), Some(Sent { flow: Flow::Held | Flow::Resumed, .. })) => {
                 part(bytes, now.since(since.max(self.counted_to)), now.since(heard))
             }
@@ -177,7 +177,7 @@ impl Estimator {
         self.came(now, since, bytes);
     }
 
-    /// Since when bytes are coming, of anything; `None` where nobody knows, or where that was too long ago.
+    /// The time since which bytes of any fetch are coming; `None` if it is unknown or too long ago.
     fn since(&self, now: Time, fetch: FetchId) -> Option<Time> {
         let distance = self.distance();
         let begun = |sent: &Sent| match sent.flow {
@@ -221,8 +221,8 @@ impl Estimator {
         self.forget_another_link();
     }
 
-    /// Where the last two buckets tell of another bandwidth than all before them, the link has changed, and those are
-    /// of no use any more.
+    /// Drops the older buckets if the last two have another bandwidth than all before them: the link has changed,
+    /// and those are of no use any more.
     fn forget_another_link(&mut self) {
         let Some(old) = self.buckets.len().checked_sub(2).filter(|old| *old > 0) else { return };
         let (before, recent) = (rate(self.buckets.iter().take(old)), rate(self.buckets.iter().skip(old)));
@@ -264,8 +264,8 @@ impl Estimator {
         self.groups.iter().map(|group| group.least).min().or(self.rough)
     }
 
-    /// How long after asking bytes begin to come. Large fetches that come one at a time, each as long as the other,
-    /// do not tell how much of their time that is: no depth makes up for it either, so all of it counts as theirs.
+    /// The time from asking to the first bytes. Large fetches that come one at a time, each as long as the other,
+    /// do not tell the share of that in their time: no depth makes up for it either, so all of it counts as theirs.
     fn distance(&self) -> Duration {
         let known = self.groups.iter().map(|group| group.least).min();
         known.or(self.rough.filter(|_| !self.one_by_one)).unwrap_or_default()
@@ -275,7 +275,7 @@ impl Estimator {
         Estimate { bandwidth: self.bandwidth(), round_trip: self.round_trip() }
     }
 
-    /// `calm`: no read has missed lately.
+    /// The pace at present; `calm` is `true` if no read has missed lately.
     pub(crate) fn pace(&self, settings: &Settings, calm: bool) -> Pace {
         let (request, pipe) = match (self.bandwidth(), self.round_trip()) {
             (Some(bandwidth), Some(round_trip)) => {
@@ -283,8 +283,8 @@ impl Estimator {
                     (product(bandwidth, round_trip.max(REQUEST_MIN)), product(bandwidth, round_trip));
                 if calm { (request, pipe.saturating_add(pipe / 4)) } else { (request / 4, pipe) }
             }
-            // The first is small: large ones cannot tell the round trip from their own time, and with one that is
-            // taken for too short the link is never filled.
+            // The first request is small: large ones cannot tell the round trip from their own time, and with a
+            // round trip that is taken for too short the link is never filled.
             _ if self.on_link.is_empty() && self.groups.is_empty() && !self.one_by_one => {
                 return Pace { request: settings.unit, pipe: UNKNOWN, probe: true };
             }
@@ -294,7 +294,7 @@ impl Estimator {
         Pace { request: (request - request % settings.unit).max(settings.unit), pipe, probe: false }
     }
 
-    /// How long a fetch sent now takes if `on_link` bytes, its own included, are to come; `None` if nobody knows.
+    /// The time that a fetch sent now takes if `on_link` bytes, its own included, are to come; `None` if it is unknown.
     pub(crate) fn expected(&self, on_link: u64) -> Option<Duration> {
         Some(self.round_trip()?.saturating_add(span(on_link, self.bandwidth()?)))
     }
@@ -305,7 +305,7 @@ fn product(bandwidth: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(bandwidth) * time.as_micros() / 1_000_000).unwrap_or(u64::MAX)
 }
 
-/// What of `bytes` that came within `all` came within `counted`.
+/// The part of `bytes`, which came within `all`, that came within `counted`.
 fn part(bytes: u64, counted: Duration, all: Duration) -> u64 {
     if counted >= all {
         return bytes;
@@ -323,7 +323,7 @@ pub(crate) fn span(bytes: u64, bandwidth: u64) -> Duration {
 mod tests {
     use super::*;
 
-    /// Answers come in the order of asking, `round_trip` after it at the earliest, at `bandwidth`.
+    /// A link whose answers come in the order of asking, `round_trip` after it at the earliest, at `bandwidth`.
     struct Link {
         bandwidth: u64,
         round_trip: Duration,
@@ -371,7 +371,7 @@ mod tests {
         near(Some(pace.pipe), 12_500_000, 15);
     }
 
-    /// As the paper pulls: a block after the other, each asked for when the one before has come.
+    /// The paper's way of pulling: a block after the other, each asked for when the one before has come.
     #[test]
     fn one_large_fetch_at_a_time_tells_the_bandwidth() {
         let (mut link, mut estimator) = (link(10, 0), Estimator::new(1));

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it.
+//! The inputs and the outputs of the engine.
 
 use crate::{BlobRange, Plan};
 pub use headstart_block::Time;
@@ -10,42 +10,42 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReadId(pub u64);
 
-/// A fetch, by a number that the engine gives. It keeps it through its retries.
+/// A fetch, by a number that the engine gives. A fetch keeps its number through its retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
 /// The three queues of pulling, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Priority {
-    /// Somebody waits for it.
+    /// A read waits for it.
     Miss,
-    /// The plan says that it will be read; or it is the rest of a block that missed.
+    /// The plan predicts that it will be read; or it is the rest of a block that missed.
     Preload,
     /// Everything else of the disk.
     Left,
 }
 
-/// Where a range is fetched from.
+/// The source of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Source {
-    /// The store that the image lies in.
+    /// The store that holds the image.
     Store,
 }
 
-/// Something happened.
+/// An event that the driver reports.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// A read found bytes that are not local. Hits are not told.
+    /// A read found bytes that are not local. Hits are not reported.
     Read {
-        /// Its name, new.
+        /// The number of the read, which is new.
         read: ReadId,
-        /// The parts of the disk that were missed (or the whole read: what is local costs nothing).
+        /// The parts of the disk that were missed (or the whole read: local bytes cost nothing).
         parts: &'a [ByteRange],
     },
     /// All bytes of a fetch have come over the link, but they are not in the cache yet: they are being verified,
     /// or wait for their pages of the hash tree. [`Event::Fetched`] follows. It frees the fetch's place on the link
-    /// and tells the estimator the true time of the transfer. It may be left out where `Fetched` follows at once.
+    /// and tells the estimator the true time of the transfer. It may be left out if `Fetched` follows at once.
     /// Bytes whose pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the
     /// pages too.
     Arrived {
@@ -54,8 +54,8 @@ pub enum Event<'a> {
     },
     /// The first bytes of a fetch, from its start up to before the offset `upto` of its blob, are verified and can be
     /// read; the others are still to come. For fetches that are streamed ([`Action::Fetch`]); one that the engine no
-    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and is then only about
-    /// what lies behind the last `upto`.
+    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and then covers only
+    /// the bytes behind the last `upto`.
     Progress {
         /// The fetch.
         fetch: FetchId,
@@ -66,20 +66,20 @@ pub enum Event<'a> {
     Fetched {
         /// The fetch; one that the engine no longer knows is ignored.
         fetch: FetchId,
-        /// How.
+        /// The outcome of the fetch.
         outcome: Outcome,
     },
-    /// Somebody else (another disk, another process) brought these bytes; they are verified and readable. A fetch
-    /// that waited for him ends all the same, with [`Outcome::Found`].
+    /// Another disk or another process brought these bytes; they are verified and readable. A fetch
+    /// that waited for it ends anyway, with [`Outcome::Found`].
     BecameLocal {
         /// The bytes.
         range: BlobRange,
     },
-    /// From now on this is the plan. Preloading goes on with its first item that is not local.
+    /// The plan from now on. Preloading goes on with its first item that is not local.
     PlanChanged(Plan),
-    /// Fill the disk at this rate in bytes a second; `None` stops filling.
+    /// The rate in bytes a second at which to fill the disk; `None` stops filling.
     LeftRate(Option<u64>),
-    /// Nobody waits for this read any more.
+    /// The client of this read does not wait any more.
     Forget {
         /// The read; one that the engine does not know is ignored.
         read: ReadId,
@@ -88,69 +88,69 @@ pub enum Event<'a> {
     Tick,
 }
 
-/// How a fetch ended.
+/// The outcome of a fetch.
 #[derive(Clone, Debug)]
 pub enum Outcome {
     /// All its bytes are verified and can be read.
     Done,
-    /// As [`Outcome::Done`], but somebody else brought them, and the fetch only waited for him: that says nothing of
-    /// the link or the source.
+    /// As [`Outcome::Done`], but another disk or process brought them, and the fetch only waited for that: this
+    /// says nothing of the link or the source.
     Found,
     /// None of its bytes are there, or not all.
     Failed {
-        /// Whether another try can help.
+        /// `true` if another try can help.
         retry: bool,
-        /// The bytes came, but were wrong. It is tried again whatever `retry` says, up to
+        /// `true` if the bytes came, but were wrong. The fetch is tried again whatever `retry` is, up to
         /// [`Retry::corrupt_limit`](crate::Retry::corrupt_limit) answers.
         corrupt: bool,
-        /// What happened; reads that fail of it get it.
+        /// The error, for the reads that fail because of it.
         error: Arc<Error>,
     },
 }
 
-/// What the driver is to do. All are done in order and none may be refused.
+/// An action for the driver. It does all actions in order and may refuse none.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Fetch `range`, verify it, put it into the cache, then say [`Event::Fetched`]. Once; the engine retries.
+    /// Fetch `range`, verify it, put it into the cache, then report [`Event::Fetched`]. Only once; the engine retries.
     Fetch {
-        /// The name to answer with.
+        /// The number to answer with.
         fetch: FetchId,
-        /// From where.
+        /// The source to fetch from.
         source: Source,
-        /// What.
+        /// The range to fetch.
         range: BlobRange,
-        /// Whether somebody waits for it.
+        /// The priority of the fetch, which tells if a read waits for it.
         priority: Priority,
-        /// 0 at first, then 1, 2, … when it failed before.
+        /// The number of the try: 0 at first, then 1, 2, … after failures.
         attempt: u32,
-        /// Whether it is long: its bytes are to be taken as they come, each piece told by [`Event::Progress`], and it
-        /// may be held. Never where somebody waits for it.
+        /// `true` if it is long: the driver takes its bytes as they come, reports each piece by
+        /// [`Event::Progress`], and it may be held. Never if a read waits for it.
         stream: bool,
-        /// Of a stream: whether all of it comes soon. It is never held, and all of it may be claimed at once: of a
-        /// longer one, others had to wait too long for what comes last.
+        /// `true` for a stream all of which comes soon. It is never held, and all of it may be claimed at once: with a
+        /// longer one, other disks would wait too long for its last bytes.
         whole: bool,
     },
-    /// Do not take more bytes of this streamed fetch from its connection for now, so that what is more urgent has the
-    /// link to itself. What has come is told all the same.
+    /// Do not take more bytes of this streamed fetch from its connection for now, so that more urgent requests have the
+    /// link to themselves. Bytes that have come are reported anyway.
     Hold {
         /// The fetch.
         fetch: FetchId,
     },
-    /// Go on with it.
+    /// Go on with a held fetch.
     Resume {
         /// The fetch.
         fetch: FetchId,
     },
-    /// Somebody waits now for bytes of this fetch, which was asked for as background work and is under way: those
-    /// that lie before `upto` in its blob. What of it stands behind more urgent things, with other hosts or here,
-    /// stands there no longer. Said again where more is waited for.
+    /// A read now waits for bytes of this fetch, which was asked for as background work and is under way: those
+    /// before `upto` in its blob. Its parts that stand behind more urgent requests, on other hosts or here,
+    /// stand there no longer. Sent again if more is waited for.
     Hurry {
         /// The fetch.
         fetch: FetchId,
-        /// Where in its blob what is waited for ends.
+        /// The end, in its blob, of the bytes that are waited for.
         upto: u64,
     },
-    /// The fetch is not needed any more. Whether it is answered then makes no difference.
+    /// The fetch is not needed any more. An answer to it makes no difference then.
     Cancel {
         /// The fetch.
         fetch: FetchId,
@@ -164,10 +164,10 @@ pub enum Action {
     Fail {
         /// The read.
         read: ReadId,
-        /// Why.
+        /// The reason.
         error: Arc<Error>,
     },
-    /// Send [`Event::Tick`] at this time. It replaces the one before; an earlier one is harmless.
+    /// Send [`Event::Tick`] at this time. This replaces the time before; an earlier tick is harmless.
     WakeAt(Time),
 }
 

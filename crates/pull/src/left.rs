@@ -1,15 +1,15 @@
 //! Filling the disk at a set rate, with progress and an estimate of the end.
 //!
 //! Filling goes by blobs, not by the disk: their used bytes in their stored order make the fewest and largest
-//! requests, and each counts once however many places of the disk it serves. It goes through these phases, each in
+//! requests, and each counts once however many places of the disk it serves. Filling goes through these phases, each in
 //! small steps so that no event takes long:
 //!
-//! `Off` → `Count` (walk the disk, gather the union of its stored ranges) → `Measure` (how much of it is missing) →
+//! `Off` → `Count` (walk the disk, gather the union of its stored ranges) → `Measure` (find the missing part of it) →
 //! `Fill` → `Measure` again once all is answered → `Full`, or, after a while, `Fill` again: some may have been given
 //! up.
 //!
 //! The rate is kept by a debt: a request of `n` bytes moves the earliest time of the next one by `n / rate`. Time
-//! that was lost to more urgent work is not made up for, but for [`CATCH_UP`], which evens out late wake-ups.
+//! that was lost to more urgent work is not made up for, except for [`CATCH_UP`], which evens out late wake-ups.
 
 use crate::active::Active;
 use crate::estimator::span;
@@ -19,15 +19,15 @@ use headstart_block::ByteRange;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How much lost time is made up for.
+/// The most lost time that is made up for.
 const CATCH_UP: Duration = Duration::from_millis(100);
 /// Bytes of a blob looked at in one step.
 const STEP: u64 = 4 << 20;
-/// When filling has come to its end and something is missing all the same, it is looked at again after this.
+/// The time after which filling looks again, if it has come to its end and bytes are still missing.
 const AGAIN: Duration = Duration::from_secs(60);
-/// Over how many seconds progress is averaged.
+/// The number of seconds over which progress is averaged.
 const METER_SECONDS: u64 = 10;
-/// The shortest time that it is averaged over: of less, a single answer makes a rate that no link has.
+/// The shortest time that it is averaged over: with less, a single answer makes a rate that no link has.
 const METER_LEAST: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,9 @@ enum Phase {
     Off,
     /// The next block to gather.
     Count(u64),
-    /// From where on it is to be measured, and whether for the last time.
+    /// The position from which on it is to be measured, and `true` for the last time.
     Measure(Position, bool),
-    /// From where on it is to be filled.
+    /// The position from which on it is to be filled.
     Fill(Position),
     Full,
 }
@@ -89,13 +89,13 @@ impl Left {
         self.phase == Phase::Off
     }
 
-    /// When the next request may go, if there is one.
+    /// The time at which the next request may be sent, if there is one.
     pub(crate) fn next_at(&self) -> Option<Time> {
         let more = matches!(self.phase, Phase::Fill(_)) || !self.window.is_empty();
         more.then_some(self.next_at)
     }
 
-    /// Does up to `budget` steps of counting or measuring; whether there is more to do. `open` says whether
+    /// Does up to `budget` steps of counting or measuring; returns `true` if there is more to do. `open` is `true` if
     /// fetches of this queue are unanswered: the last measure waits for them.
     pub(crate) fn survey(&mut self, now: Time, budget: &mut u32, open: bool, world: &dyn World) -> bool {
         if let Phase::Fill(position) = self.phase
@@ -200,7 +200,7 @@ impl Left {
         }
     }
 
-    /// Bytes became local at `now`.
+    /// Notes that bytes became local at `now`.
     pub(crate) fn became_local(&mut self, now: Time, range: BlobRange) {
         let bytes = self.used_within(range);
         let counted =
@@ -215,7 +215,7 @@ impl Left {
         self.meter.add(now, bytes);
     }
 
-    /// How many bytes of `range` are used.
+    /// The number of used bytes of `range`.
     fn used_within(&self, range: BlobRange) -> u64 {
         let BlobRange { blob, range } = range;
         let before = self.used.range(..(blob, range.offset())).next_back();
@@ -258,16 +258,16 @@ fn unite(used: &mut BTreeMap<Position, u64>, range: BlobRange) {
     used.insert((blob, start), end);
 }
 
-/// Bytes by second, over the last few.
+/// A meter of bytes by second, over the last few seconds.
 #[derive(Debug, Default)]
 struct Meter {
     seconds: VecDeque<(u64, u64)>,
-    /// When it began to count: when what is counted was first asked for, not when the first of it came.
+    /// The time at which it began to count: the time of the first request, not of the first bytes.
     began: Option<Time>,
 }
 
 impl Meter {
-    /// From now on bytes are asked for, unless they were before.
+    /// Notes that bytes are requested from now on, unless they were before.
     fn begin(&mut self, now: Time) {
         self.began.get_or_insert(now);
     }
@@ -286,7 +286,7 @@ impl Meter {
         }
     }
 
-    /// Bytes a second over the last seconds, or since it began if that is less.
+    /// Bytes a second over the last seconds, or since the meter began if that is less.
     fn rate(&self, now: Time) -> u64 {
         let (second, Some(began)) = (now.0 / 1_000_000, self.began) else { return 0 };
         let from = (second + 1).saturating_sub(METER_SECONDS);

@@ -1,28 +1,28 @@
-//! The pull engine, a pure state machine: which ranges to fetch, when, from where.
+//! The pull engine, a pure state machine that chooses ranges to fetch, their times and their sources.
 //!
-//! It reads no clock, does no I/O, starts no thread and draws no randomness but from the seed it is given: an
+//! It reads no clock, does no I/O, starts no thread and draws randomness only from the seed that it is given: an
 //! [`Event`] and the time go in, [`Action`]s come out. A disk drives it with sockets and a real clock, a simulator
-//! drives the same code with a virtual one. What it knows of the disk it asks through [`World`].
+//! drives the same code with a virtual one. It asks about the disk through [`World`].
 //!
-//! A driver does, for every event, `engine.on_event(now, event, &world, &mut actions)` and then what the actions
-//! say; see [`Action`] for what each asks of it. It sends one [`Event::Tick`] at creation, so that preloading starts
+//! A driver does, for every event, `engine.on_event(now, event, &world, &mut actions)` and then does the
+//! actions; see [`Action`] for the meaning of each. It sends one [`Event::Tick`] at creation, so that preloading starts
 //! in the grace period before the first read.
 //!
-//! | module | what it decides |
+//! | module | decides on |
 //! |---|---|
-//! | [`engine`] | the states of a fetch, and which event moves it (read this first) |
-//! | `active` | who brings which bytes: single-flight |
+//! | [`engine`] | the states of a fetch, and the events that move it (read this first) |
+//! | `active` | the holder of each byte: single-flight |
 //! | `queue` | strict priority: miss, preload, left |
-//! | `window` | what of a plan goes into one request |
-//! | `preload`, `cursor` | what of the [`Plan`] comes next, and how far it is |
+//! | `window` | the parts of a plan that go into one request |
+//! | `preload`, `cursor` | the next part of the [`Plan`], and its progress |
 //! | `scans` | reading ahead |
 //! | `left` | filling the disk at a set rate, progress and ETA |
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
-//! | `source` | where to fetch from |
-//! | [`switcher`] | which of an image's plans a boot follows |
-//! | [`pilot`] | the switcher, and whether preloading is worth it: what a disk drives |
-//! | [`settings`], [`counters`] | knobs and figures |
+//! | `source` | the source to fetch from |
+//! | [`switcher`] | the plan, among an image's plans, that a boot follows |
+//! | [`pilot`] | the switcher, and the worth of preloading; a disk drives it |
+//! | [`settings`], [`counters`] | settings and figures |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]

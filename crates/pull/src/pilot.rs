@@ -1,13 +1,13 @@
-//! The pilot: what a boot preloads, from its creation to its end. A disk drives it, and the simulator.
+//! The pilot: the preloading of a boot, from its creation to its end. A disk drives it, and so does the simulator.
 //!
-//! It goes from plan to plan as the [switcher](crate::switcher) says, keeps account of what was preloaded and what of
-//! that was read, and stops preloading where it does harm.
+//! It goes from plan to plan as the [switcher](crate::switcher) says, keeps account of preloaded slices and of those
+//! that were read, and stops preloading if it does harm.
 //!
 //! # Harm
 //!
-//! What is preloaded costs the misses something: a miss may have to wait for what is on the wire, at worst as long
-//! again as it would have taken. That is worth it where the boot reads what is preloaded. So a share of what was
-//! preloaded, the *accuracy*, has to be read; but of what the boot should have read by now only. A plan is
+//! Preloading costs the misses something: a miss may have to wait for bytes on the wire, at worst as long
+//! again as it would have taken. That is worth it if the boot reads the preloaded slices. So a share of the
+//! preloaded items, the *accuracy*, has to be read; but only of those that the boot should have read by now. A plan is
 //! preloaded as fast as the link allows, the guest takes its time, and in the grace period it reads nothing at all.
 //!
 //! An item of the plan is *due* when all of this is true:
@@ -15,21 +15,21 @@
 //! * It was preloaded, or is on its way.
 //! * The boot has read in a third more blocks than the plan has items up to it. Time says little here: a guest may be
 //!   slow, pause, or wait for a slow link; but boots of an image read its blocks in much the same order, and the
-//!   third leaves room for those who do not. Order is compared by blocks, not by slices: of what a plan names of a
-//!   block boots read some at once and some much later.
+//!   third leaves room for those that do not. Order is compared by blocks, not by slices: of the slices that a plan
+//!   names of a block boots read some at once and some much later.
 //! * The time at which boots first read that block, or another one that comes later in the plan, has passed: a guest
 //!   is taken to be at most [`FASTER`] times as fast as those that were recorded, unless what it has read says that
 //!   it is faster still.
 //!
-//! On 20 boots of ten images that no plan was made from, all that is due is read, from the first item to the last;
+//! On 20 boots of ten images that no plan was made from, all due items are read, from the first item to the last;
 //! of a plan a third of whose blocks a boot leaves out, 60 to 70%; of images of another system, 10 to 50% (all
-//! boots read low block numbers); of what no boot reads, nothing.
+//! boots read low block numbers); of blocks that no boot reads, nothing.
 //!
-//! It is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of half as
-//! many again a smaller share than [`FLOOR`]; or when the plan hardly knows what the boot reads: of the first
-//! [`READ_MIN`] slices hardly any, of twice as many less than a tenth, of eight times as many less than a quarter.
-//! If the plan of another group passes, which the switcher would have come to later, that is followed instead.
-//! Where the plan was preloaded to its end there is nothing to stop.
+//! Preloading is stopped, once and for ever, when of at least [`DUE_MIN`] items that are due none was read, or of
+//! half as many again a smaller share than [`FLOOR`]; or when the plan hardly names the slices that the boot reads:
+//! of the first [`READ_MIN`] slices hardly any, of twice as many less than a tenth, of eight times as many less
+//! than a quarter. If the plan of another group passes, which the switcher would have reached later, the pilot
+//! follows that instead. If the plan was preloaded to its end there is nothing to stop.
 
 use crate::{Estimate, Plan, Switcher, Switches, Time};
 use account::Account;
@@ -44,59 +44,59 @@ mod guard;
 
 pub use guard::{DUE_MIN, FASTER, FLOOR, READ_MIN};
 
-/// What the engine tells of its preloading.
+/// The engine's report on its preloading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preloading {
-    /// What it follows.
+    /// The plan that it follows.
     pub plan: Plan,
     /// Items of that plan that were passed: they are here, or on their way.
     pub items: u64,
-    /// What is known of the link.
+    /// The estimate of the link.
     pub estimate: Estimate,
 }
 
-/// Why preloading was stopped.
+/// The stop of preloading, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped {
-    /// When.
+    /// The time of the stop.
     pub at: Time,
-    /// What told against it.
+    /// The reason.
     pub why: Why,
 }
 
-/// What tells against a plan.
+/// The reason against a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The boot does not read what was preloaded.
+    /// The boot does not read the preloaded blocks.
     Useless {
         /// Preloaded blocks that should have been read by then.
         due: u64,
-        /// Those of them that were.
+        /// Due blocks that were read.
         read: u64,
     },
-    /// The plan does not know what the boot reads.
+    /// The plan does not name the slices that the boot reads.
     Strange {
         /// Slices that the boot has read.
         read: u64,
-        /// Those of them that the plan names.
+        /// Read slices that the plan names.
         named: u64,
     },
 }
 
-/// What preloading did so far. Bytes are of slices of the disk that plans name.
+/// The results of preloading so far. Bytes are of slices of the disk that plans name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Preloaded, or local when their turn came.
+    /// Bytes that were preloaded, or local when their turn came.
     pub preloaded: u64,
-    /// Of these, those that were read, before that or since.
+    /// Preloaded bytes that were read, before that or since.
     pub used: u64,
-    /// Of the preloaded of the plan that is followed, those that should have been read by now.
+    /// Preloaded bytes of the present plan that should have been read by now.
     pub due: u64,
-    /// Of those, the ones in blocks that were read.
+    /// Due bytes in blocks that were read.
     pub due_used: u64,
-    /// How often plans were switched.
+    /// The counts of switches between plans.
     pub switches: Switches,
-    /// Why preloading was stopped, if it was.
+    /// The stop of preloading, if it was stopped.
     pub stopped: Option<Stopped>,
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for Stopped {
     }
 }
 
-/// Which plan a boot follows, and whether it is worth it.
+/// The choice of the plan that a boot follows, and the judgement on its worth.
 #[derive(Clone, Debug)]
 pub struct Pilot {
     switcher: Switcher,
@@ -125,7 +125,7 @@ pub struct Pilot {
 }
 
 impl Pilot {
-    /// At a creation, with the bandwidth in bytes a second that is expected, if anybody knows.
+    /// A pilot at a creation, with the expected bandwidth in bytes a second, if it is known.
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         let switcher = Switcher::new(plans, bandwidth);
@@ -133,14 +133,14 @@ impl Pilot {
         Self { switcher, account: Account::default(), guard, refused: BTreeSet::new(), stopped: None }
     }
 
-    /// What to preload now.
+    /// The plan to preload now.
     #[must_use]
     pub fn plan(&self) -> Plan {
         if self.stopped.is_some() { Plan::Lazy } else { self.switcher.plan() }
     }
 
-    /// A read at `now` touched these slices of a block of the disk (bit `i` for slice `i`), for the first time or
-    /// again, whether they were there or not. What to preload from now on instead, if that changes.
+    /// Notes a read at `now` that touched these slices of a block of the disk (bit `i` for slice `i`), for the
+    /// first time or again, local or not. Returns the plan to preload from now on, if that changes.
     pub fn on_access(&mut self, now: Time, block: u64, slices: u32) -> Option<Plan> {
         let new = self.account.read(now, block, slices);
         if new != 0 {
@@ -150,8 +150,8 @@ impl Pilot {
         self.changed(plan)
     }
 
-    /// From time to time, and whenever fetches ended: what the engine does. What to preload from now on instead, if
-    /// that changes.
+    /// Checks the plan, from time to time and whenever fetches ended, by the engine's report. Returns the plan to
+    /// preload from now on, if that changes.
     pub fn on_tick(&mut self, now: Time, preloading: &Preloading) -> Option<Plan> {
         self.guard.preloaded(preloading, &mut self.account);
         let estimate = preloading.estimate.bandwidth;
@@ -180,14 +180,14 @@ impl Pilot {
         (0..self.switcher.groups()).filter(|group| !self.refused.contains(group)).find(passes)
     }
 
-    /// The guard follows the plan; one that was stopped is not begun again, and one that says the same goes on.
+    /// Makes the guard follow the plan. A stopped plan is not begun again, and an equal one goes on.
     fn changed(&mut self, plan: Option<Plan>) -> Option<Plan> {
         let plan = plan.filter(|plan| self.stopped.is_none() && !self.guard.follows(plan))?;
         self.guard = Guard::of(&self.switcher, self.switcher.group(), &self.account);
         Some(plan)
     }
 
-    /// What preloading did so far.
+    /// The results of preloading so far.
     #[must_use]
     pub fn report(&self) -> Report {
         let (due, due_used) = self.guard.due_bytes();

@@ -1,13 +1,14 @@
 //! The preload queue: the rests of blocks that are read on, the plan in its order, then the rests of other blocks
 //! that missed.
 //!
-//! A miss in what the plan names and has not come to yet says that the guest is elsewhere: what the plan names of the
-//! block goes before everything else. So an order that is wrong, or right for another boot, costs hardly more than
-//! none: plans from the last item to the first, which took up to 3.5 times as long as lazily, take 0.8 times at
-//! most. A miss in anything else is the beginning of something that training did not see, a service's first start
-//! or a scan of the disk: the rest of its block comes behind the plan, and with the second such miss in the block
-//! before it; with the first where a whole block comes in a few round trips: the plan loses little by it, and the
-//! boot a round trip for each read in the block if the plan is none for it.
+//! A miss in slices that the plan names and has not reached yet means that the guest is at another place: the slices
+//! that the plan names of the block go before everything else. So an order that is wrong, or right for another boot,
+//! costs hardly more than none: plans from the last item to the first, which took up to 3.5 times as long as without
+//! a plan, take 0.8 times at most. A miss in anything else is the beginning of something that training did not see, a
+//! service's first start or a scan of the disk: the rest of its block comes behind the plan. After the second such
+//! miss in the block it comes before the plan; if a whole block comes in a few round trips, after the first: the plan
+//! loses little by that, and if the plan does not fit the boot, the boot would otherwise lose a round trip for each
+//! read in the block.
 
 use crate::active::Active;
 use crate::cursor::{Cursor, Named, Rests};
@@ -16,7 +17,7 @@ use crate::window::{Shape, Window};
 use crate::{BLOCK_SIZE, BlobRange, Counters, Plan, PlanItem, SLICE_SIZE, World};
 use headstart_block::ByteRange;
 
-/// What is to be preloaded.
+/// The queue of preloads.
 #[derive(Debug, Default)]
 pub(crate) struct Preload {
     cursor: Cursor,
@@ -29,7 +30,7 @@ pub(crate) struct Preload {
 }
 
 impl Preload {
-    /// Follows `plan` from its first item on; whether it is another one.
+    /// Follows `plan` from its first item on; returns `true` if it is another one.
     pub(crate) fn set_plan(&mut self, plan: Plan) -> bool {
         let changed = *self.cursor.plan() != plan;
         self.cursor = Cursor::new(plan);
@@ -38,13 +39,13 @@ impl Preload {
         changed
     }
 
-    /// What is followed, and how many items of it were passed.
+    /// The plan that is followed, and the number of its passed items.
     pub(crate) fn progress(&self) -> (&Plan, u64) {
         (self.cursor.plan(), self.cursor.passed())
     }
 
-    /// A read missed `part` of the disk, whose blocks come `quickly` or not. How many blocks were dropped because
-    /// more than `max` wait for their rest.
+    /// Notes that a read missed `part` of the disk, whose blocks come `quickly` or not. Returns the number of
+    /// blocks that were dropped because more than `max` wait for their rest.
     pub(crate) fn missed(&mut self, part: ByteRange, max: usize, quickly: bool) -> u64 {
         let mut dropped = 0;
         for block in part.offset() / BLOCK_SIZE..part.end().div_ceil(BLOCK_SIZE) {
@@ -56,7 +57,7 @@ impl Preload {
                 if quickly && max > 0 && self.cursor.is_on_a_list() && !self.rests.knows(block) {
                     self.rests.promote(block, &[u32::MAX], max);
                 }
-                // What is behind it comes after it: the latest goes first.
+                // Blocks behind it come after it: the latest goes first.
                 for ahead in self.scans.missed(block).rev() {
                     dropped += u64::from(self.rests.read_ahead(ahead, max));
                 }
@@ -68,7 +69,7 @@ impl Preload {
         dropped
     }
 
-    /// The next request for the rest of a block that is read on.
+    /// Takes the next request for the rest of a block that is read on.
     pub(crate) fn take_urgent(
         &mut self,
         shape: Shape,
@@ -81,7 +82,7 @@ impl Preload {
         self.urgent.take(shape, world, active)
     }
 
-    /// The next request, passing not more than `budget` items for it. `None` with budget left: there is none.
+    /// Takes the next request, passing not more than `budget` items for it. `None` with budget left: there is none.
     pub(crate) fn take(
         &mut self,
         shape: Shape,
@@ -99,7 +100,7 @@ impl Preload {
             let next = || self.cursor.next(size);
             let end = fill(&mut self.planned, next, shape, budget, world, counters);
             if *budget == 0 && !end && self.planned.grows(shape) {
-                // The rest of a long run is looked at in the next event, which comes at once.
+                // The rest of a long run is handled in the next event, which comes at once.
                 return None;
             }
             if let Some(range) = self.planned.take(shape, world, active) {
@@ -122,7 +123,7 @@ impl Preload {
     }
 }
 
-/// Fills `window` with what is missing of the next items; whether there is no next one.
+/// Fills `window` with the missing parts of the next items; returns `true` if there is no next item.
 fn fill(
     window: &mut Window,
     mut next: impl FnMut() -> Option<PlanItem>,

@@ -1,8 +1,8 @@
-//! Strict priority among requests that are to be sent, and the count of those that are on the link.
+//! Strict priority among requests that wait to be sent, and the count of those that are on the link.
 //!
 //! Requests carry rising numbers, so a set of them is a queue, first in first out, from whose middle one can be taken.
-//! The preload and left queues hold only what is tried again (or was left behind by its reader): their first
-//! tries are made when there is room for them, from the plan and the disk, and never queue here.
+//! The preload and left queues hold only requests that are tried again (or were left behind by their readers):
+//! their first tries are made when there is room for them, from the plan and the disk, and never queue here.
 
 use crate::{FetchId, Priority};
 use std::collections::BTreeSet;
@@ -41,7 +41,7 @@ impl Queues {
     }
 }
 
-/// What is on the link, by the priority it was sent with: misses, and the background.
+/// The load of the link, by the priority with which requests were sent: misses, and the background.
 #[derive(Debug, Default)]
 pub(crate) struct Wire {
     misses: Load,
@@ -68,7 +68,7 @@ impl Wire {
         load.bytes = load.bytes.saturating_sub(bytes);
     }
 
-    /// The first `bytes` of a request have come.
+    /// Notes that the first `bytes` of a request have come.
     pub(crate) fn shrink(&mut self, priority: Priority, bytes: u64) {
         let load = self.of(priority);
         debug_assert!(load.bytes >= bytes);

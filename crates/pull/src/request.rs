@@ -9,16 +9,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiter {
     pub(crate) read: ReadId,
-    /// Which of the request's bytes it needs.
+    /// The bytes of the request that it needs.
     pub(crate) range: BlobRange,
 }
 
-/// Where a request is; `engine` draws the way between.
+/// The state of a request; `engine` draws the transitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum State {
     Queued(Priority),
     Sent(Sent),
-    /// Off the link; from where it came.
+    /// Off the link, with its source.
     Arrived(Source),
     Waiting(Time),
 }
@@ -28,11 +28,12 @@ pub(crate) struct Sent {
     /// The class that it counts in.
     pub(crate) priority: Priority,
     pub(crate) source: Source,
-    /// By when it should have come; of a stream, what its readers wait for.
+    /// The time by which it should have come; for a stream, the time by which the bytes that its readers wait for
+    /// should have come.
     pub(crate) late: Time,
-    /// Its bytes are taken as they come.
+    /// The state of a stream, whose bytes are taken as they come.
     pub(crate) stream: Option<Stream>,
-    /// Up to where it was hurried, as an offset in its blob; 0: it was not.
+    /// The offset in its blob up to which it was hurried; 0: it was not.
     pub(crate) hurried: u64,
 }
 
@@ -40,45 +41,45 @@ pub(crate) struct Sent {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
     pub(crate) asked: Time,
-    /// When the last piece of it came.
+    /// The time at which the last piece of it came.
     pub(crate) heard: Option<Time>,
-    /// Whether it is not to be read from for now.
+    /// `true` if it is not to be read from for now.
     pub(crate) held: bool,
-    /// Whether it is so short that it is waited for as for other requests, and never held.
+    /// `true` if it is so short that reads wait for it as for other requests, and it is never held.
     pub(crate) whole: bool,
 }
 
-/// What a request has been through.
+/// The earlier failures of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
-    /// Failures.
+    /// The number of failures.
     pub(crate) attempt: u32,
-    /// Those of them that were wrong bytes.
+    /// The number of failures that were wrong bytes.
     pub(crate) corrupt: u32,
-    /// When the first of them was.
+    /// The time of the first failure.
     pub(crate) since: Option<Time>,
-    /// The last of them.
+    /// The last error.
     pub(crate) error: Option<Arc<Error>>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) range: BlobRange,
-    /// What it was made for.
+    /// The priority that it was made for.
     pub(crate) born: Priority,
-    /// What it was sent as last, whoever waits for it since.
+    /// The priority that it was sent with last, whatever waits for it since.
     pub(crate) asked_as: Priority,
     pub(crate) state: State,
     pub(crate) past: Past,
-    /// The event that it was made in: while that lasts its range is known to be missing.
+    /// The event that it was made in: during that event its range is known to be missing.
     pub(crate) made_in: u64,
-    /// Its readers have asked apart: no other read is to wait for this try.
+    /// `true` if its readers have asked apart: no other read may wait for this try.
     pub(crate) apart: bool,
     pub(crate) waiters: Vec<Waiter>,
 }
 
 impl Request {
-    /// A miss as long as somebody waits for it.
+    /// The present priority: a miss as long as a read waits for it.
     pub(crate) fn priority(&self) -> Priority {
         match self.born {
             _ if !self.waiters.is_empty() => Priority::Miss,
@@ -87,8 +88,8 @@ impl Request {
         }
     }
 
-    /// Whether a miss may wait for it at `now`, or had better ask for its bytes itself: what the background
-    /// has not sent is too large and not urgent enough, and what is late has perhaps stalled.
+    /// `true` if a miss may wait for it at `now`, `false` if it should ask for its bytes itself: a request that the
+    /// background has not sent is too large and not urgent enough, and a late one has perhaps stalled.
     pub(crate) fn is_joinable(&self, now: Time) -> bool {
         !self.apart
             && match self.state {
@@ -133,7 +134,7 @@ impl Requests {
         Some(request)
     }
 
-    /// Those in back-off.
+    /// The requests in back-off.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = (FetchId, Time)> {
         self.map.iter().filter_map(|(fetch, request)| match request.state {
             State::Waiting(until) => Some((*fetch, until)),
@@ -141,12 +142,12 @@ impl Requests {
         })
     }
 
-    /// How many were made by the background.
+    /// The number of requests that the background made.
     pub(crate) fn background(&self) -> usize {
         self.background
     }
 
-    /// How many were made by the left queue.
+    /// The number of requests that the left queue made.
     pub(crate) fn left(&self) -> usize {
         self.left
     }

@@ -1,4 +1,4 @@
-//! When to try again after a failure.
+//! The times of retries after failures.
 
 use crate::Retry;
 use headstart_block::random::Random;

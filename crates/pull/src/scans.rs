@@ -20,7 +20,7 @@ const SCANS: usize = 4;
 #[derive(Clone, Copy, Debug)]
 struct Run {
     last: u64,
-    /// The first that nobody has asked for.
+    /// The first block that was not asked for.
     ahead: u64,
     blocks: u32,
     window: u64,
@@ -31,7 +31,7 @@ struct Run {
 pub(crate) struct Scans(Vec<Run>);
 
 impl Scans {
-    /// A read missed in `block`. What is to be brought behind it; empty unless it is part of a scan.
+    /// Notes that a read missed in `block`. Returns the blocks to bring behind it; empty unless it is part of a scan.
     pub(crate) fn missed(&mut self, block: u64) -> Range<u64> {
         let run = self.0.iter().position(|run| (run.last..=run.ahead).contains(&block));
         let mut run = match run {
@@ -67,7 +67,7 @@ mod tests {
         let mut scans = Scans::default();
         let ahead: Vec<_> = [7, 8, 8, 9, 10, 11, 12].map(|block| scans.missed(block)).into();
         assert_eq!(ahead, [0..0, 0..0, 0..0, 10..11, 11..13, 13..16, 16..17]);
-        // Where the blocks ahead were there in time, the next miss is behind them.
+        // If the blocks ahead were there in time, the next miss is behind them.
         assert_eq!(scans.missed(17), 18..22);
         assert_eq!(scans.missed(22), 23..27);
     }

@@ -1,46 +1,47 @@
-//! The engine's knobs. The defaults are for a disk that a virtual machine boots from.
+//! The engine's settings. The defaults are for a disk that a virtual machine boots from.
 
 use std::time::Duration;
 
-/// What to do with the rest of a block when a read missed in it.
+/// The treatment of the rest of a block when a read missed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rest {
-    /// Bring it too: who reads here reads on. Behind the plan's preloads, but before them when a second read misses in
-    /// the block. Not where the plan names what was missed: then it knows better what is read there.
+    /// Bring it too, because the guest probably reads on there. Behind the plan's preloads, but before them when a
+    /// second read misses in the block. Not if the plan names the missed slices: then it knows better what is read
+    /// there.
     #[default]
     Block,
     /// Leave it to the left queue.
     None,
 }
 
-/// What background work may do while misses are on their way.
+/// The background work that is allowed while misses are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
-    /// Fill what the misses in flight leave of the bandwidth-delay product: a guest that waits a round trip for each of
-    /// its reads would otherwise keep the link idle, and preloading would never get ahead of it.
+    /// Fill the part of the bandwidth-delay product that the misses in flight leave: a guest that waits a round
+    /// trip for each of its reads would otherwise keep the link idle, and preloading would never get ahead of it.
     #[default]
     Fill,
     /// Start nothing until no miss is outstanding: the published behaviour, and the baseline.
     Strict,
 }
 
-/// When to try again.
+/// The settings of retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// The pause after the first failure; doubled after each. The real one is drawn from its upper half.
+    /// The pause after the first failure; doubled after each. The real pause is drawn from its upper half.
     pub first: Duration,
     /// The longest pause.
     pub most: Duration,
-    /// How many wrong answers to one fetch it takes to fail the reads that wait for it.
+    /// The number of wrong answers to one fetch after which the reads that wait for it fail.
     pub corrupt_limit: u32,
 }
 
-/// Everything that can be set. Sizes in bytes.
+/// All settings of the engine. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Requests are cut at multiples of this from their start: the unit that the cache verifies.
+    /// The unit that the cache verifies: requests are cut at multiples of it from their start.
     pub unit: u64,
-    /// Missing ranges of a blob with at most this between them become one request.
+    /// The largest gap between missing ranges of a blob that become one request.
     pub gap: u64,
     /// The largest request of a miss; a longer one becomes several, in parallel.
     pub miss_max: u64,
@@ -50,30 +51,30 @@ pub struct Settings {
     pub background_min: u64,
     /// The largest background request, however fast the link.
     pub background_max: u64,
-    /// The largest background request for what a plan names one after the other and what lies so in one blob. At most
-    /// [`background_max`](Self::background_max): there are none longer than others.
+    /// The largest background request for blocks that a plan names one after the other and that are stored so in
+    /// one blob. At most [`background_max`](Self::background_max): there are none longer than others.
     pub stream_max: u64,
-    /// Preloads longer than this are streamed. What fills the disk is not: who fills the same one beside it would fetch
-    /// the same bytes, since a stream claims only what comes next.
+    /// The length above which preloads are streamed. Filling is not streamed: another process that fills the same
+    /// disk would fetch the same bytes, because a stream claims only its next bytes.
     pub stream_min: u64,
     /// The fewest background requests in flight, where there is work and no miss.
     pub depth_min: usize,
     /// The most background requests in flight.
     pub depth_max: usize,
-    /// How far ahead in a plan neighbours are looked for that can become one request, in requests. 0 keeps the plan's
-    /// order exactly: only what is of one item goes out together.
+    /// The distance in a plan, in requests, within which neighbours are joined to one request. 0 keeps the plan's
+    /// order exactly: only parts of one item go out together.
     pub look_ahead: u64,
-    /// Whether a miss that finds its bytes on their way in a background request asks for them itself when that request
-    /// is late. Without, it waits: nothing is ever fetched twice.
+    /// `true` if a miss that finds its bytes on their way in a background request asks for them itself when that
+    /// request is late. With `false`, it waits: nothing is ever fetched twice.
     pub rescue: bool,
-    /// What to do with the rest of a block that missed.
+    /// The treatment of the rest of a block that missed.
     pub miss_rest: Rest,
-    /// What background work may do while misses are on their way.
+    /// The background work that is allowed while misses are on their way.
     pub sharing: Sharing,
-    /// How long a read waits before it fails; and how long a background fetch is tried before it is left to whoever
-    /// reads it.
+    /// The time that a read waits before it fails, and for which a background fetch is tried before it is left to
+    /// later reads.
     pub deadline: Duration,
-    /// When to try again.
+    /// The settings of retries.
     pub retry: Retry,
     /// The most reads that wait; one more fails at once.
     pub reads_max: usize,
@@ -116,7 +117,7 @@ impl Default for Retry {
 }
 
 impl Settings {
-    /// Makes sizes whole units and limits at least one: settings that make no sense are taken as the nearest that do.
+    /// Makes sizes whole units and limits at least one: settings that make no sense become the nearest that do.
     pub(crate) fn sane(mut self) -> Self {
         self.unit = self.unit.max(1);
         let sizes =

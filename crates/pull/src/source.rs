@@ -1,10 +1,11 @@
-//! Where to fetch from.
+//! The choice of the source to fetch from.
 //!
-//! For each range the source with the fewest fetches outstanding, among those that work. There is only the store now.
+//! For each range it is the source with the fewest fetches outstanding, among those that work. There is only the
+//! store now.
 //!
 //! A source that fails is left alone by the background for a while, longer each time it fails again: one pause
-//! for all of the background, however many of its requests failed together. Misses do not heed it (each has its own
-//! back-off): they are what finds out first that the source is back. The first success ends the pause.
+//! for all of the background, however many of its requests failed together. Misses ignore it (each has its own
+//! back-off): they find out first that the source is back. The first success ends the pause.
 
 use crate::retry::BackOff;
 use crate::{Retry, Source, Time};
@@ -36,12 +37,12 @@ impl Sources {
         })
     }
 
-    /// A fetch ended without a word on the source (it was cancelled, or its bytes were wrong).
+    /// Notes a fetch that ended without a verdict on the source (it was cancelled, or its bytes were wrong).
     pub(crate) fn ended(&mut self, source: Source) {
         self.with(source, |health| health.outstanding = health.outstanding.saturating_sub(1));
     }
 
-    /// A fetch failed at `now`.
+    /// Notes a fetch that failed at `now`.
     pub(crate) fn failed(&mut self, now: Time, source: Source, retry: &Retry, back_off: &mut BackOff) {
         self.with(source, |health| {
             if now >= health.paused_until {
@@ -51,7 +52,7 @@ impl Sources {
         });
     }
 
-    /// The source works; whether it had been failing for more than one pause.
+    /// Notes that the source works; returns `true` if it had been failing for more than one pause.
     pub(crate) fn works(&mut self, source: Source) -> bool {
         let mut recovered = false;
         self.with(source, |health| {
@@ -62,7 +63,7 @@ impl Sources {
         recovered
     }
 
-    /// Until when the background is to wait: until some source may be asked.
+    /// The time until which the background has to wait: until some source may be asked.
     pub(crate) fn paused_until(&self) -> Time {
         self.0.iter().map(|health| health.paused_until).min().unwrap_or_default()
     }

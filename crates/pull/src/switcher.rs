@@ -1,20 +1,21 @@
-//! The plan switcher: which of an image's plans a running boot follows (paper, section 5.3).
+//! The plan switcher, which chooses the plan of an image that a running boot follows (paper, section 5.3).
 //!
 //! An image has groups of boots, each with plans for some bandwidths. A boot begins with the largest group's plan for
-//! the bandwidth that is expected. Two things move it to another one; what is local by then the engine passes.
+//! the bandwidth that is expected. Two things move it to another one; the engine passes items that are local by then.
 //!
 //! *Group*. The blocks that the boot has read so far, in the order of first access, are compared with as many of the
 //! first blocks of each group's centroid: with `k` blocks read, the `i`-th counts `k - i` on either side, and a block
-//! that one of the two has not read counts 0 there. So what should have been read by now and was not tells against a
-//! group, and what comes later does not. Another group's plan is taken, and kept for [`SETTLED`] new blocks at least,
-//! when the correlation (PCC) with its centroid is above [`ALIKE`] and the best of all, and one of these holds:
+//! that one of the two has not read counts 0 there. So blocks that should have been read by now and were not tell
+//! against a group, and later blocks do not. Another group's plan is taken, and kept for [`SETTLED`] new blocks at
+//! least, when the correlation (PCC) with its centroid is above [`ALIKE`] and the best of all, and one of these
+//! holds:
 //!
-//! * It leaves at most half of what the own one leaves to 1, for [`STREAK`] new blocks in a row.
+//! * Its distance to 1 is at most half of the own group's, for [`STREAK`] new blocks in a row.
 //! * Of the last 16 new blocks its centroid had [`EXPECTED`] read by now or soon (an eighth later), and the own one at
 //!   most half as many. After a long common beginning a correlation hardly moves when boots go apart; this does.
 //!
 //! *Bin*. When the estimated bandwidth has been in the range of another plan, and clear of the edge by an eighth,
-//! for [`DWELL`], that plan is taken. Around an edge nothing happens, whichever side it came from.
+//! for [`DWELL`], that plan is taken. Around an edge nothing happens, from either side.
 //!
 //! The sums of the correlations are kept as blocks come: a first access costs a search among the centroids' blocks and
 //! a few additions for each group, another access the search. Memory is bounded by the centroids, of which only the
@@ -27,11 +28,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A centroid that correlates by more is like the boot (paper, section 5.3).
+/// The correlation above which a centroid is like the boot (paper, section 5.3).
 pub const ALIKE: f64 = 0.7;
 /// New blocks in a row that must speak for another group.
 pub const STREAK: u32 = 8;
-/// Of the last 16 new blocks so many must be what another group's boots read by now.
+/// The number of the last 16 new blocks that another group's boots must have read by now.
 pub const EXPECTED: u32 = 12;
 /// New blocks before the first comparison: all boots begin alike.
 pub const SEEN_MIN: u32 = 16;
@@ -39,36 +40,36 @@ pub const SEEN_MIN: u32 = 16;
 pub const SETTLED: u32 = 32;
 /// Blocks after which nothing is compared any more.
 pub const SEEN_MAX: u32 = 4096;
-/// How long the bandwidth must be another plan's.
+/// The time for which the bandwidth must be another plan's.
 pub const DWELL: Duration = Duration::from_millis(500);
-/// Differences in correlation that are less than this are none.
+/// The least difference in correlation that counts.
 const CLEAR: f64 = 0.02;
 
-/// Not in a centroid, or not read yet.
+/// The place of a block that is not in a centroid, or not read yet.
 const NONE: u32 = u32::MAX;
 
-/// How often plans were switched.
+/// The counts of switches between plans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// To another group.
+    /// Switches to another group.
     pub groups: u32,
-    /// To another bandwidth of the same group.
+    /// Switches to another bandwidth of the same group.
     pub bins: u32,
 }
 
-/// Which plan a boot follows.
+/// The switcher of the plan that a boot follows.
 #[derive(Clone, Debug)]
 pub struct Switcher {
     plans: Arc<ImagePlans>,
     group: usize,
-    /// Which of the group's plans.
+    /// The index of the plan in the group.
     plan: usize,
     /// The bandwidth that the plan was chosen for.
     bandwidth: Option<u64>,
-    /// Since when it has been faster, or slower, than the plan is for.
+    /// The time since which the link has been faster, or slower, than the plan is for.
     outside: Option<(Side, Time)>,
     boot: Prefix,
-    /// The group that the last few blocks spoke for, and how many.
+    /// The group that the last few blocks spoke for, and their number.
     streak: (usize, u32),
     settled_at: u32,
     switches: Switches,
@@ -81,7 +82,7 @@ enum Side {
 }
 
 impl Switcher {
-    /// At a creation, with the bandwidth in bytes a second that is expected; `None` if nobody knows: then the first
+    /// A switcher at a creation, with the expected bandwidth in bytes a second; `None` if it is unknown: then the first
     /// estimate counts at once.
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
@@ -95,7 +96,7 @@ impl Switcher {
         switcher
     }
 
-    /// What to preload now.
+    /// The plan to preload now.
     #[must_use]
     pub fn plan(&self) -> Plan {
         self.current().map_or(Plan::Lazy, |plan| Plan::List(Arc::clone(&plan.items)))
@@ -107,13 +108,13 @@ impl Switcher {
         self.plans.groups.get(self.group)?.plans.get(self.plan)
     }
 
-    /// The number of the group that it is of.
+    /// The number of its group.
     #[must_use]
     pub fn group(&self) -> usize {
         self.group
     }
 
-    /// How many groups there are.
+    /// The number of groups.
     pub(crate) fn groups(&self) -> usize {
         self.plans.groups.len()
     }
@@ -125,7 +126,7 @@ impl Switcher {
         Some((plans, plans.plans.get(plan)?))
     }
 
-    /// Goes to another group, whatever its centroid says; what to preload from now on.
+    /// Goes to another group, whatever its centroid; returns the plan to preload from now on.
     pub(crate) fn take(&mut self, group: usize) -> Plan {
         self.streak.1 = 0;
         self.settled_at = self.boot.seen.max(SEEN_MIN).saturating_add(SETTLED);
@@ -136,21 +137,21 @@ impl Switcher {
         self.plan()
     }
 
-    /// How often plans were switched so far.
+    /// The counts of switches so far.
     #[must_use]
     pub fn switches(&self) -> Switches {
         self.switches
     }
 
-    /// How like the boot so far is to the centroid of a group: from -1 to 1; `None` before it has read anything,
-    /// and for a group that there is not.
+    /// The correlation of the boot so far with the centroid of a group, from -1 to 1; `None` before it has read
+    /// anything, and for a group that does not exist.
     #[must_use]
     pub fn correlation(&self, group: usize) -> Option<f64> {
         self.boot.correlation(group)
     }
 
-    /// The boot reads in `block` of its disk, for the first time or again. What to preload from now on instead, if
-    /// that changes.
+    /// Notes that the boot reads in `block` of its disk, for the first time or again. Returns the plan to preload
+    /// from now on, if that changes.
     pub fn on_access(&mut self, block: u64) -> Option<Plan> {
         if self.plans.groups.len() < 2 || !self.boot.access(block) || self.boot.seen < SEEN_MIN {
             return None;
@@ -167,8 +168,8 @@ impl Switcher {
         Some(self.take(better))
     }
 
-    /// The group that is clearly more like the boot than the own one: the most like, the largest of equals. And whether
-    /// the last blocks alone say so.
+    /// The group that is clearly more like the boot than the own one: the most like, the largest of equals. The
+    /// flag is `true` if the last blocks alone say so.
     fn better_group(&self) -> Option<(usize, bool)> {
         let own = self.boot.correlation(self.group)?;
         let mut best = (self.group, own);
@@ -185,8 +186,8 @@ impl Switcher {
         (group != self.group && alike > ALIKE && (clear || at_once)).then_some((group, at_once))
     }
 
-    /// At `now` the link is estimated at so many bytes a second. What to preload from now on instead, if that
-    /// changes.
+    /// Notes that the link is estimated at `bandwidth` bytes a second at `now`. Returns the plan to preload from
+    /// now on, if that changes.
     pub fn on_estimate(&mut self, now: Time, bandwidth: u64) -> Option<Plan> {
         let known = self.bandwidth.is_some();
         let Some(side) = self.side(bandwidth).filter(|_| known) else {
@@ -220,7 +221,7 @@ impl Switcher {
         Some(self.plan())
     }
 
-    /// On which side of the range of the current plan a bandwidth lies, clear of the edge.
+    /// The side of the current plan's range on which a bandwidth is, clear of the edge.
     fn side(&self, bandwidth: u64) -> Option<Side> {
         let plans = &self.plans.groups.get(self.group)?.plans;
         let slowest = self.plan == 0;
@@ -232,8 +233,8 @@ impl Switcher {
         }
     }
 
-    /// Which of the group's plans is for a bandwidth: that of the nearest rate not above it; the slowest if nobody
-    /// knows.
+    /// The index of the group's plan for a bandwidth: that of the nearest rate not above it; the slowest if it is
+    /// unknown.
     fn plan_for(&self, bandwidth: Option<u64>) -> usize {
         self.plans.groups.get(self.group).map_or(0, |group| group.index_at(bandwidth.unwrap_or(0)))
     }
@@ -244,9 +245,9 @@ impl Switcher {
 struct Prefix {
     /// The blocks that centroids name, ascending.
     blocks: Vec<u64>,
-    /// Of each of them and each group, block by block: its place in the centroid's order.
+    /// For each of them and each group, block by block, its place in the centroid's order.
     ranks: Vec<u32>,
-    /// Of each of them: its place in the boot's order.
+    /// For each of them, its place in the boot's order.
     seen_at: Vec<u32>,
     /// Blocks of the boot that no centroid names.
     strangers: BTreeSet<u64>,
@@ -265,7 +266,7 @@ struct Beside {
     places: i64,
     /// The sum of the products of both places.
     products: i64,
-    /// Whether the centroid had the boot's last blocks by then or soon after, the latest lowest.
+    /// Bits of the boot's last blocks, set if the centroid had them by then or soon after, the latest lowest.
     expected: u16,
 }
 
@@ -276,7 +277,7 @@ impl Beside {
         self.products += i64::from(seen_at) * i64::from(rank);
     }
 
-    /// After `seen` blocks. With at most 4096 of them all of this is exact.
+    /// The correlation after `seen` blocks. With at most 4096 of them all of this is exact.
     #[expect(clippy::cast_precision_loss, reason = "a correlation")]
     fn correlation(&self, seen: i64) -> f64 {
         let theirs = seen.min(i64::try_from(self.order.len()).unwrap_or(i64::MAX));
@@ -323,7 +324,7 @@ impl Prefix {
         Self { blocks, ranks, seen_at, strangers: BTreeSet::new(), seen: 0, groups: beside }
     }
 
-    /// Notes an access; whether it is the first of its block, and one more is to be compared.
+    /// Notes an access; returns `true` if it is the first of its block, and one more is to be compared.
     fn access(&mut self, block: u64) -> bool {
         if self.seen >= SEEN_MAX {
             return false;
@@ -353,7 +354,7 @@ impl Prefix {
         true
     }
 
-    /// Of the boot's last blocks, those that a group's centroid had by then or soon after.
+    /// The number of the boot's last blocks that a group's centroid had by then or soon after.
     fn expected(&self, group: usize) -> u32 {
         self.groups.get(group).map_or(0, |beside| beside.expected.count_ones())
     }

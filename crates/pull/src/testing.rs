@@ -1,7 +1,7 @@
-//! A small world to test the engine in: a disk of bitmaps, a link on virtual time, and readers.
+//! A small simulated world for tests of the engine: a disk of bitmaps, a link on virtual time, and readers.
 //!
 //! The link is first in, first out ([`wire`]). Data comes into the cache only when its pages of the
-//! hash tree are there, as in the product; until then it is parked.
+//! hash tree are there, as in the product; until then it waits.
 
 use crate::{
     Action, BlobId, BlobRange, Counters, Engine, Event, FetchId, Outcome, Priority, ReadId, Settings, Time,
@@ -23,11 +23,11 @@ const COVERED: u64 = 1 << 20;
 pub(crate) const DATA: BlobId = BlobId(0);
 pub(crate) const TREE: BlobId = BlobId(1);
 
-/// A disk whose bytes lie in one blob with a hash tree.
+/// A disk whose bytes are in one blob with a hash tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     size: u64,
-    /// `(bytes of the disk, where they begin in the blob, how many they are there)`, in the order of the disk.
+    /// The segments, in the order of the disk: its bytes, their offset in the blob, and their length there.
     segments: Vec<(ByteRange, u64, u64)>,
     data: Vec<bool>,
     tree: Vec<bool>,
@@ -40,12 +40,12 @@ impl Disk {
         Self { size, segments, data: vec![false; count(UNIT)], tree: vec![false; count(COVERED)] }
     }
 
-    /// Stored as it is.
+    /// A disk that is stored as it is.
     pub(crate) fn plain(size: u64) -> Self {
         Self::new(size, vec![(ByteRange::between(0, size), 0, size)])
     }
 
-    /// Slices compressed to 40% and stored out of order within their block, every fifth a hole.
+    /// A disk of slices compressed to 40% and stored out of order within their block, every fifth a hole.
     pub(crate) fn scattered(slices: u64) -> Self {
         let (slice, stored) = (crate::SLICE_SIZE, crate::SLICE_SIZE * 2 / 5);
         let place = |n: u64| n / 32 * 32 + (n * 7 + 3) % 32;
@@ -60,7 +60,7 @@ impl Disk {
         (bits, at(range.range.offset() / unit), at(range.range.end().div_ceil(unit)))
     }
 
-    /// Makes `range` local; false where its pages of the hash tree are not there.
+    /// Makes `range` local; `false` if its pages of the hash tree are not there.
     pub(crate) fn insert(&mut self, range: BlobRange) -> bool {
         let mut verifiable = true;
         self.missing(range, &mut |run| verifiable &= run.blob == range.blob);
@@ -125,23 +125,23 @@ impl World for Disk {
     }
 }
 
-/// What becomes of a fetch.
+/// The fate of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Good,
-    /// No answer but an error, after a round trip.
+    /// An error, after a round trip.
     Fail,
     /// An error that no retry helps, after a round trip.
     Permanent,
     /// Wrong bytes, after the whole transfer.
     Corrupt,
-    /// Nothing at all.
+    /// No answer at all.
     Stall,
-    /// Half of the bytes, where it is streamed, and then an error.
+    /// Half of the bytes, if it is streamed, and then an error.
     Break,
 }
 
-/// Decides the fate of the `n`-th fetch.
+/// A function that decides the fate of the `n`-th fetch.
 pub(crate) type Fates = Box<dyn FnMut(u64, Time, BlobRange, Priority) -> Fate>;
 
 #[derive(Clone, Copy, Debug)]
@@ -160,26 +160,26 @@ enum Due {
     Forget(ReadId),
 }
 
-/// A fetch, as it was asked for.
+/// A fetch that was asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
     pub(crate) at: Time,
     pub(crate) range: BlobRange,
     pub(crate) priority: Priority,
     pub(crate) fate: Fate,
-    /// When it came, if it did.
+    /// The time at which it came, if it did.
     pub(crate) due: Time,
     pub(crate) stream: bool,
     fetch: FetchId,
-    /// Up to where its bytes have come, and up to where that was told.
+    /// The offset up to which its bytes have come, and the one up to which that was reported.
     came: u64,
     told: u64,
     held: bool,
-    /// Up to where it was hurried; 0: it was not.
+    /// The offset up to which it was hurried; 0: it was not.
     pub(crate) hurried: u64,
 }
 
-/// How a read went.
+/// The course of a read.
 #[derive(Clone, Debug)]
 pub(crate) struct Told {
     pub(crate) part: ByteRange,
@@ -211,7 +211,7 @@ pub(crate) struct Sim {
     wire: Wire,
     due: BTreeMap<(Time, u64), Due>,
     sequence: u64,
-    /// The number in `asked` of what is under way.
+    /// The index in `asked` of each fetch under way.
     on_link: BTreeMap<FetchId, usize>,
     parked: Vec<(FetchId, BlobRange)>,
     wake: Option<Time>,
@@ -242,17 +242,17 @@ impl Sim {
         self.engine.counters()
     }
 
-    /// A read at `at`.
+    /// Schedules a read at `at`.
     pub(crate) fn read_at(&mut self, at: Time, part: ByteRange) {
         self.schedule(at, Due::Read(part));
     }
 
-    /// A client that goes away at `at`.
+    /// Schedules that a client goes away at `at`.
     pub(crate) fn forget_at(&mut self, at: Time, read: u64) {
         self.schedule(at, Due::Forget(ReadId(read)));
     }
 
-    /// A read now.
+    /// Starts a read now.
     pub(crate) fn read(&mut self, start: u64, len: u64) {
         self.start_read(ByteRange::between(start, start + len));
     }
@@ -293,7 +293,7 @@ impl Sim {
         self.now = self.now.max(until);
     }
 
-    /// Tells the engine and does what it asks for.
+    /// Gives an event to the engine and does its actions.
     pub(crate) fn tell(&mut self, event: Event<'_>) {
         let mut actions = Vec::new();
         self.engine.on_event(self.now, event, &self.disk, &mut actions);
@@ -376,7 +376,7 @@ impl Sim {
         }
     }
 
-    /// Bytes have come.
+    /// Notes that bytes have come.
     fn came(&mut self, number: usize, bytes: u64) {
         let asked = &mut self.asked[number];
         asked.came += bytes;
@@ -423,7 +423,7 @@ impl Sim {
         self.tell(Event::Fetched { fetch, outcome });
     }
 
-    /// Tells what has come of streams, where its pages of the hash tree are there.
+    /// Reports the bytes of streams that have come, if their pages of the hash tree are there.
     fn verify_streams(&mut self) {
         let under_way: Vec<_> = self.on_link.values().copied().filter(|n| self.asked[*n].stream).collect();
         for number in under_way {
@@ -461,7 +461,8 @@ impl Sim {
         }
     }
 
-    /// Somebody else brings these bytes of the blob, with their pages of the hash tree, and says so.
+    /// Simulates another process that brings these bytes of the blob, with their pages of the hash tree, and
+    /// reports that.
     pub(crate) fn bring(&mut self, start: u64, end: u64) {
         let len = self.disk.data.len() as u64 * UNIT;
         let data = BlobRange::between(DATA, start.min(len), end.min(len));
@@ -491,7 +492,7 @@ impl Sim {
         told.end = Some((self.now, result));
     }
 
-    /// Runs the guest to its end; returns how long it waited in all.
+    /// Runs the guest to its end; returns the total time that it waited.
     pub(crate) fn run_guest(&mut self) -> Duration {
         let mut waited = Duration::ZERO;
         while let Some((think, part)) = self.guest.pop_front() {

@@ -1,9 +1,9 @@
-//! What is to happen when, unless something else happens first.
+//! Timers: events that happen at a time, unless something else happens first.
 
 use crate::{FetchId, ReadId, Time};
 use std::collections::BTreeSet;
 
-/// What a timer is for.
+/// The purpose of a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
     /// The read has waited long enough.
@@ -14,7 +14,7 @@ pub(crate) enum Timer {
     Late(FetchId),
 }
 
-/// Timers by time. One that is not needed any more is taken out: nothing stale is kept.
+/// Timers by time. A timer that is not needed any more is taken out: no stale one is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     set: BTreeSet<(Time, Timer)>,
@@ -29,12 +29,12 @@ impl Timers {
         self.set.remove(&(at, timer));
     }
 
-    /// When the next one is due.
+    /// The time of the next timer.
     pub(crate) fn next(&self) -> Option<Time> {
         self.set.first().map(|(at, _)| *at)
     }
 
-    /// Takes out one that is due at `now`.
+    /// Takes out a timer that is due at `now`.
     pub(crate) fn due(&mut self, now: Time) -> Option<Timer> {
         self.next().filter(|at| *at <= now)?;
         self.set.pop_first().map(|(_, timer)| timer)

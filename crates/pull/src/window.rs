@@ -1,15 +1,15 @@
-//! What of a plan goes into one request.
+//! The choice of the parts of a plan that go into one request.
 //!
 //! A window holds the next few missing ranges of a queue, by default two requests' worth. Ranges of one blob that
 //! touch, or nearly do, become one, wherever in the window they are: the order of a plan bends by at most a window, and
-//! the many small ranges of a block become few requests. What is taken out is looked at again, since what was missing
-//! when it came in may be local or under way by now.
+//! the many small ranges of a block become few requests. A range that is taken out is checked again, because ranges
+//! that were missing when they came in may be local or under way by now.
 
 use crate::active::Active;
 use crate::{BlobRange, World};
 use std::collections::VecDeque;
 
-/// Ranges in a window, at most; a fragmented block may add as many again as its last range has.
+/// Ranges in a window, at most; a fragmented block may add as many more as its last range has.
 const RANGES_MAX: usize = 64;
 
 /// The most pages of a hash tree in one request: those of 64 MiB.
@@ -20,27 +20,28 @@ const TREE_MAX: u64 = 512 << 10;
 pub(crate) struct Window {
     ranges: VecDeque<BlobRange>,
     bytes: u64,
-    /// What came in last goes on where the first range ended: that may become a long request.
+    /// `true` if the last added range continues the first one: that may become a long request.
     goes_on: bool,
 }
 
-/// What a request may be.
+/// The limits of a request's shape.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// The most between two ranges of one request.
+    /// The largest gap between two ranges of one request.
     pub(crate) gap: u64,
     /// The largest request.
     pub(crate) max: u64,
-    /// How many requests' worth the window holds; 0 for one item of its queue.
+    /// The number of requests' worth that the window holds; 0 for one item of its queue.
     pub(crate) look_ahead: u64,
-    /// The largest request for what comes in one after the other and lies so.
+    /// The largest request for ranges that come in one after the other and are stored so.
     pub(crate) long: u64,
-    /// Preloads longer than this are streamed. What is longer than `max` and shorter than this is not made one.
+    /// The length above which preloads are streamed. A run longer than `max` and shorter than this is not made one
+    /// request.
     pub(crate) streamed: u64,
 }
 
 impl Shape {
-    /// Without long requests.
+    /// The shape without long requests.
     pub(crate) fn short(self) -> Self {
         Self { long: self.max, ..self }
     }
@@ -52,17 +53,17 @@ impl Shape {
 }
 
 impl Window {
-    /// Whether more would not help to make better requests.
+    /// `true` if more ranges would not help to make better requests.
     pub(crate) fn is_full(&self, shape: Shape) -> bool {
         (self.is_enough(shape) && !self.grows(shape)) || self.ranges.len() >= RANGES_MAX
     }
 
-    /// Whether there is enough for as many requests as are looked ahead for.
+    /// `true` if there is enough for the number of requests to look ahead for.
     pub(crate) fn is_enough(&self, shape: Shape) -> bool {
         self.bytes > 0 && self.bytes >= shape.max.saturating_mul(shape.look_ahead)
     }
 
-    /// Whether its only range goes on with what comes in, and may become longer.
+    /// `true` if added ranges continue its only range, and that may become longer.
     pub(crate) fn grows(&self, shape: Shape) -> bool {
         self.goes_on && self.ranges.len() == 1 && shape.look_ahead > 0 && self.bytes < shape.long
     }
@@ -76,8 +77,8 @@ impl Window {
         self.bytes = 0;
     }
 
-    /// Adds what comes next in the queue; whether it joined another range. Where that is not to be made longer in
-    /// another order (`in_order`), it joins only what it goes on from.
+    /// Adds the next range of the queue; returns `true` if it joined another range. If that is not to be made longer in
+    /// another order (`in_order`), it joins only the range that it continues.
     pub(crate) fn add_next(&mut self, range: BlobRange, gap: u64, in_order: bool) -> bool {
         let first = self.ranges.front().copied();
         self.goes_on = first
@@ -90,7 +91,7 @@ impl Window {
         false
     }
 
-    /// Adds a range; whether it joined another one.
+    /// Adds a range; returns `true` if it joined another one.
     pub(crate) fn add(&mut self, range: BlobRange, gap: u64) -> bool {
         let near = self.ranges.iter_mut().find_map(|held| Some((hull(*held, range, gap)?, held)));
         if let Some((both, held)) = near {
@@ -114,8 +115,8 @@ impl Window {
         Some(range)
     }
 
-    /// Takes out the next request: of the first range, what is still missing and not under way. The pages of the
-    /// hash tree that it needs come out before it.
+    /// Takes out the next request: the part of the first range that is still missing and not under way. The pages
+    /// of the hash tree that it needs come out before it.
     pub(crate) fn take(&mut self, shape: Shape, world: &dyn World, active: &Active) -> Option<BlobRange> {
         let (mut trees, mut data) = (Vec::new(), Vec::new());
         while let Some(head) = self.pop() {
@@ -130,7 +131,7 @@ impl Window {
             let pieces = if from_tree { &mut trees } else { &mut data };
             coalesce(pieces, shape.gap, active);
             let first = pieces[0];
-            // The pages of a long run are asked for ahead of it, in as few requests.
+            // The pages of a long run are asked for ahead of it, in equally few requests.
             let most = if from_tree {
                 shape.most(head.len()).min(TREE_MAX).max(shape.max)
             } else {
@@ -153,7 +154,7 @@ impl Window {
     }
 }
 
-/// Appends what of `range` is missing: the pages of its hash tree, and its own runs.
+/// Appends the missing parts of `range`: the pages of its hash tree, and its own runs.
 pub(crate) fn missing(
     range: BlobRange,
     world: &dyn World,
@@ -164,7 +165,7 @@ pub(crate) fn missing(
 }
 
 /// Sorts `ranges` and makes those one that overlap or have at most `gap` between them with nothing under way in it.
-/// Returns how many were joined to another.
+/// Returns the number that were joined to another.
 pub(crate) fn coalesce(ranges: &mut Vec<BlobRange>, gap: u64, active: &Active) -> u64 {
     ranges.sort_unstable();
     let before = ranges.len();
@@ -180,7 +181,7 @@ pub(crate) fn coalesce(ranges: &mut Vec<BlobRange>, gap: u64, active: &Active) -
     (before - ranges.len()) as u64
 }
 
-/// The range from the start of one to the end of the other, where at most `gap` lies between them.
+/// The range from the start of one to the end of the other, if there is at most `gap` between them.
 fn hull(a: BlobRange, b: BlobRange, gap: u64) -> Option<BlobRange> {
     let near = a.blob == b.blob
         && a.range.offset() <= b.range.end().saturating_add(gap)

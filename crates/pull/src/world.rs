@@ -1,4 +1,4 @@
-//! What the engine may ask about the disk: which blobs its bytes lie in, and which of them are local.
+//! The engine's questions about the disk: the blobs that hold its bytes, and the local parts of them.
 
 use headstart_block::ByteRange;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobId(pub u32);
 
-/// A byte interval of a blob as stored: what is fetched.
+/// A byte interval of a blob as stored, the unit of fetching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlobRange {
     /// The blob.
@@ -29,7 +29,7 @@ impl BlobRange {
         self.range.len()
     }
 
-    /// Whether there is no byte in it.
+    /// `true` if there is no byte in it.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.range.is_empty()
@@ -44,17 +44,19 @@ impl fmt::Display for BlobRange {
 
 /// The disk as the engine sees it: the merged index and the cache in the product, bitmaps in a simulator.
 ///
-/// Answers must hold while one event is handled; between events they may change (somebody else fills the same cache).
+/// Answers must hold while one event is handled; between events they may change (another process fills the same cache).
 pub trait World {
     /// The size of the disk in bytes.
     fn disk_size(&self) -> u64;
 
-    /// Which stored ranges the bytes `part` of the disk are read from, in the order of the disk. Holes have none.
-    /// Only data: no hash tree. Ranges of neighbours may overlap (a frame holds bytes of both).
+    /// Calls `each` with the stored ranges that the bytes `part` of the disk are read from, in the order of the
+    /// disk. Holes have none. Only data: no hash tree. Ranges of neighbours may overlap (a frame holds bytes of
+    /// both).
     fn ranges(&self, part: ByteRange, each: &mut dyn FnMut(BlobRange));
 
-    /// What of `range` is not local, as runs rounded out to the unit in which the cache verifies (but not past the
-    /// blob's end), and the missing pages of the hash tree that verifying those runs needs, as ranges of the
-    /// tree's own [`BlobId`]. Asked for a range of a hash tree it names the missing pages of that range alone.
+    /// Calls `each` with the parts of `range` that are not local, as runs rounded out to the unit in which the
+    /// cache verifies (but not past the blob's end), and the missing pages of the hash tree that verifying those
+    /// runs needs, as ranges of the tree's own [`BlobId`]. For a range of a hash tree, only with the missing pages
+    /// of that range.
     fn missing(&self, range: BlobRange, each: &mut dyn FnMut(BlobRange));
 }

@@ -1,4 +1,4 @@
-//! Work that nobody waits for: how much of it is on the link, and what comes next.
+//! Work without waiters: the amount of it on the link, and the choice of the next request.
 
 use super::{BUDGET, Engine, UNVERIFIED_MAX};
 use crate::estimator::Pace;
@@ -7,20 +7,20 @@ use crate::window::Shape;
 use crate::{Action, BlobRange, Priority, Settings, Sharing, World};
 use std::time::Duration;
 
-/// So long after a miss the next one need not be expected.
+/// The time after a miss from which on the next one need not be expected.
 const CALM: Duration = Duration::from_millis(250);
 
-/// What may be sent.
+/// The requests that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
     None,
-    /// Beside a stream: what is read on at this moment, which the plan did not know.
+    /// Beside a stream: blocks that are read on at this moment and that the plan did not name.
     Urgent,
     Any,
 }
 
 impl Engine {
-    /// Sends background requests while there is room. Returns whether there is more to look at than one event may.
+    /// Sends background requests while there is room. Returns `true` if there is more work than one event may do.
     pub(super) fn send_background(&mut self, world: &dyn World, actions: &mut Vec<Action>) -> bool {
         let mut budget = BUDGET;
         let surveying =
@@ -32,10 +32,11 @@ impl Engine {
         surveying || (room != Room::None && budget == 0)
     }
 
-    /// Whether the background may use the link at all.
+    /// `true` if the background may use the link at all.
     pub(super) fn misses_allow(&self) -> bool {
         match self.settings.sharing {
-            // What is asked for at the same moment would come between the bytes of a miss, not behind them.
+            // The bytes of a request that is sent at the same moment would come between those of a miss, not behind
+            // them.
             Sharing::Fill => {
                 self.queues.is_empty(Priority::Miss)
                     && (self.wire.misses() == 0 || self.now >= self.misses_left_at)
@@ -44,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// What the link takes one more of.
+    /// The kind of request that the link takes one more of.
     fn room(&self) -> Room {
         let (settings, depth) = (&self.settings, self.wire.background());
         if !self.misses_allow() || self.now < self.sources.paused_until() || depth >= settings.depth_max {
@@ -67,7 +68,7 @@ impl Engine {
         self.estimator.pace(&self.settings, calm)
     }
 
-    /// Sends the next one; whether there was one.
+    /// Sends the next request; returns `true` if there was one.
     fn send_one(
         &mut self,
         room: Room,
@@ -108,7 +109,7 @@ impl Engine {
         self.send_new(next, Priority::Left, world, actions)
     }
 
-    /// Makes a request of a range and sends it, if there is one; whether there was.
+    /// Makes a request of a range and sends it, if there is one; returns `true` if there was.
     fn send_new(
         &mut self,
         range: Option<BlobRange>,

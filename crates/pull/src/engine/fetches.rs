@@ -10,9 +10,9 @@ use headstart_block::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A fetch is late when it has taken twice the time expected, and this.
+/// The time that a fetch may take beyond twice the expected time before it is late.
 const LATE_SLACK: Duration = Duration::from_millis(20);
-/// A fetch is late after this where nobody knows what to expect.
+/// The time after which a fetch is late if the expected time is unknown.
 const LATE_UNKNOWN: Duration = Duration::from_secs(1);
 
 struct Failure {
@@ -52,7 +52,7 @@ impl Engine {
             self.streams.push(fetch);
         }
         request.asked_as = priority;
-        // Whoever asked apart did so of an earlier try.
+        // Readers that asked apart did so during an earlier try.
         request.apart = false;
         *match priority {
             Priority::Miss => &mut self.counters.miss_fetches,
@@ -66,8 +66,8 @@ impl Engine {
         actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream: long, whole });
     }
 
-    /// Looks again at what a request is to bring, since it was not made just now. Its bytes may have become local,
-    /// or be under way elsewhere, or need pages of the hash tree that were there before.
+    /// Checks again what a request has to bring, because it was not made just now. Its bytes may have become local,
+    /// or another request may bring them, or they may need pages of the hash tree that were there before.
     fn is_needed(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) -> bool {
         let Some(request) = self.requests.get(fetch) else { return false };
         if request.made_in == self.events {
@@ -104,7 +104,8 @@ impl Engine {
         true
     }
 
-    /// As [`is_needed`](Self::is_needed), for a request that reads wait for: if anything has changed, they want anew.
+    /// As [`is_needed`](Self::is_needed), for a request that reads wait for: if anything has changed, they want
+    /// their bytes again.
     fn is_needed_by_waiters(
         &mut self,
         fetch: FetchId,
@@ -134,7 +135,7 @@ impl Engine {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
         request.state = State::Arrived(sent.source);
-        // However late it was, its bytes are here.
+        // Its bytes are here, however late it was.
         request.apart = false;
         self.estimator.arrived(self.now, fetch, bytes);
         self.left_link(fetch, sent, bytes);
@@ -143,7 +144,7 @@ impl Engine {
         }
     }
 
-    /// What came over the link could be used.
+    /// Notes that the bytes of a request from the link could be used.
     fn source_works(&mut self, fetch: FetchId) {
         let state = self.requests.get(fetch).map(|request| request.state);
         if let Some(State::Arrived(source)) = state {
@@ -151,10 +152,10 @@ impl Engine {
         }
     }
 
-    /// What came from a source could be used.
+    /// Notes that bytes of a source could be used.
     pub(super) fn source_is_well(&mut self, source: Source) {
         if self.sources.works(source) {
-            // It was away and is back: nobody need wait for his next try.
+            // The source was away and is back: no request needs to wait for its next try.
             for (fetch, until) in self.requests.waiting().collect::<Vec<_>>() {
                 self.timers.remove(until, Timer::Retry(fetch));
                 self.queue(fetch);
@@ -197,7 +198,7 @@ impl Engine {
         }
     }
 
-    /// All bytes of a request are local, and those of requests inside it.
+    /// Ends a request all of whose bytes are local, and the requests inside it.
     fn done(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
         let Some(request) = self.remove(fetch) else { return };
         self.left.became_local(self.now, request.range);
@@ -213,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// The bytes of a request came from elsewhere.
+    /// Ends a request whose bytes came in another way.
     fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
         let Some(request) = self.remove(fetch) else { return };
         if matches!(request.state, State::Sent(_) | State::Arrived(_)) {
@@ -225,7 +226,7 @@ impl Engine {
         }
     }
 
-    /// Takes a request off the link that brought nothing over it; its source, if it was under way.
+    /// Takes a request off the link that brought nothing over it. Returns its source, if it was under way.
     fn comes_off(&mut self, fetch: FetchId) -> Option<Source> {
         let request = self.requests.get_mut(fetch)?;
         let bytes = request.range.len();
@@ -241,7 +242,8 @@ impl Engine {
         }
     }
 
-    /// Takes a failed request off the link and notes what that says of its source; whether it was under way.
+    /// Takes a failed request off the link and notes the consequence for its source. Returns `true` if it was under
+    /// way.
     fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
         let Some(source) = self.comes_off(fetch) else { return false };
         // Corrupt bytes are bytes; an answer that no retry can change is an answer.
@@ -251,7 +253,7 @@ impl Engine {
         if failure.corrupt {
             self.counters.corrupt += 1;
         } else if failure.error.kind() != ErrorKind::NoSpace {
-            // This host has no room: no fault of a source.
+            // This host has no room, which is no fault of a source.
             self.counters.failed_fetches += 1;
         }
         true
@@ -289,7 +291,7 @@ impl Engine {
         }
     }
 
-    /// Has a failed request tried again: after its back-off, or at once where the bytes were wrong.
+    /// Queues a failed request for another try: after its back-off, or at once if the bytes were wrong.
     fn requeue(&mut self, fetch: FetchId, attempt: u32, at_once: bool) {
         if at_once {
             self.queue(fetch);
@@ -302,7 +304,7 @@ impl Engine {
         }
     }
 
-    /// Somebody else brought `range`.
+    /// Notes that another disk or process brought `range`.
     pub(super) fn became_local(&mut self, range: BlobRange, world: &dyn World, actions: &mut Vec<Action>) {
         self.left.became_local(self.now, range);
         let touched: Vec<_> = self.active.within(range).map(|(_, holder)| holder).collect();
@@ -325,7 +327,7 @@ impl Engine {
         }
     }
 
-    /// Removes a request from everywhere. Its waiters are the caller's to look after.
+    /// Removes a request from everywhere. The caller handles its waiters.
     pub(super) fn remove(&mut self, fetch: FetchId) -> Option<Request> {
         let request = self.requests.remove(fetch)?;
         match request.state {
@@ -342,12 +344,12 @@ impl Engine {
     }
 }
 
-/// How long after it was sent a fetch is late that was expected to take so long.
+/// The time after which a sent fetch is late, by its expected time.
 pub(super) fn late_after(expected: Option<Duration>) -> Duration {
     expected.map_or(LATE_UNKNOWN, |span| span.saturating_mul(2) + LATE_SLACK)
 }
 
-/// Whether all of `range` itself is local.
+/// `true` if all of `range` itself is local.
 pub(super) fn is_local(range: BlobRange, world: &dyn World) -> bool {
     let mut local = true;
     world.missing(range, &mut |run| local &= run.blob != range.blob);

@@ -1,4 +1,4 @@
-//! Checks what the head of `engine` promises, after every event of every test.
+//! Checks of the promises at the head of `engine`, after every event of every test.
 
 use super::Engine;
 use crate::request::{Request, Sent, State};
@@ -7,7 +7,7 @@ use crate::{FetchId, Priority, ReadId};
 use std::collections::BTreeMap;
 
 impl Engine {
-    /// Panics if the engine's books do not agree with each other.
+    /// Panics if the engine's tables do not agree with each other.
     pub(crate) fn check(&self) {
         let (mut waits, mut misses, mut background, mut bytes) = (BTreeMap::<ReadId, usize>::new(), 0, 0, 0);
         let mut queued = [0; 3];

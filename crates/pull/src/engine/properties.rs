@@ -1,5 +1,5 @@
-//! What holds whatever happens: any reads, plans and settings over any link, with failures, against the bitmaps of
-//! the test's own disk. The engine's books are checked after every event ([`super::invariants`]).
+//! Properties that always hold: any reads, plans and settings over any link, with failures, against the bitmaps of
+//! the test's own disk. The engine's tables are checked after every event ([`super::invariants`]).
 
 use crate::testing::{Disk, Fate, Link, Sim, UNIT};
 use crate::{BlobRange, Event, Plan, PlanItem, Priority, Rest, Retry, SLICE_SIZE, Settings, Sharing, Time};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SLICES: u64 = 32 * 6;
 const DEADLINE: Duration = Duration::from_secs(60);
-/// Nothing is told after this.
+/// The time after which the engine gets no events.
 const LAST: u64 = 20_000_000;
 
 #[derive(Clone, Debug)]
@@ -19,11 +19,11 @@ enum Step {
     Forget(u64),
     Plan(Plan),
     Left(Option<u64>),
-    /// Somebody else brings some units.
+    /// Another process brings some units.
     Brought(u64, u64),
 }
 
-/// How often fetches fail, in percent of all.
+/// The rates at which fetches fail, in percent of all.
 #[derive(Clone, Copy, Debug)]
 struct Trouble {
     fail: u64,
@@ -178,8 +178,8 @@ fn check_reads(case: &Case, sim: &Sim) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// No unit is brought twice, unless it was asked for apart because it was late, or lies between others. Streams, which
-/// go through what is local if it is short, may.
+/// No unit is brought twice, unless it was asked for apart because it was late, or is between others. Streams, which
+/// go through short local ranges, may.
 fn check_bytes(case: &Case, sim: &Sim) -> Result<(), TestCaseError> {
     if case.settings.gap > 0 || sim.counters().rescued + sim.counters().ahead > 0 {
         return Ok(());
@@ -195,7 +195,7 @@ fn check_bytes(case: &Case, sim: &Sim) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Without fetches that end badly for good, everything that was to be brought is there in the end.
+/// Without fetches that end badly for good, all wanted bytes are there in the end.
 fn check_progress(case: &Case, sim: &mut Sim) -> Result<(), TestCaseError> {
     let Trouble { corrupt, permanent, stall, .. } = case.trouble;
     if corrupt + permanent + stall > 0 {

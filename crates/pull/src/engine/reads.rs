@@ -1,4 +1,4 @@
-//! Reads that miss: what they want, what they wait for, how they end.
+//! Reads that miss: their wishes, their waits and their ends.
 
 use super::{Engine, ORPHANS_MAX};
 use crate::estimator::span;
@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// A read that waits.
 #[derive(Debug)]
 pub(super) struct Read {
-    /// How often it is among the waiters of requests.
+    /// The number of times that it is among the waiters of requests.
     pub(super) pending: usize,
     pub(super) deadline: Time,
-    /// The requests it waited for; those that ended are among them.
+    /// The requests that it waited for, including ended ones.
     fetches: Vec<FetchId>,
 }
 
@@ -58,7 +58,7 @@ impl Engine {
         self.settle(read, actions);
     }
 
-    /// Whether a whole block comes in a few round trips.
+    /// `true` if a whole block comes in a few round trips.
     fn blocks_come_quickly(&self) -> bool {
         let Estimate { bandwidth: Some(bandwidth), round_trip: Some(round_trip) } = self.estimate() else {
             return false;
@@ -66,7 +66,7 @@ impl Engine {
         span(BLOCK_SIZE, bandwidth) <= round_trip * 4
     }
 
-    /// Makes `read` wait for all of `wanted`: joins what is under way, makes requests for the rest. Pages of hash
+    /// Makes `read` wait for all of `wanted`: joins requests under way, makes requests for the rest. Pages of hash
     /// trees are wanted before the data that waits for them.
     pub(super) fn want(
         &mut self,
@@ -108,7 +108,7 @@ impl Engine {
         for range in free {
             self.request_miss(read, range, past);
             if coalesced > 0 {
-                // What lies in the gap may need other pages of the hash tree.
+                // The bytes in the gap may need other pages of the hash tree.
                 let active = &self.active;
                 world.missing(range, &mut |run| active.free(run, None, &mut trees));
             }
@@ -167,7 +167,7 @@ impl Engine {
         }
     }
 
-    /// `read` waits for one thing less.
+    /// Notes that `read` waits for one request less.
     pub(super) fn satisfy(&mut self, read: ReadId, actions: &mut Vec<Action>) {
         if let Some(waiting) = self.reads.get_mut(&read) {
             waiting.pending -= 1;
@@ -184,7 +184,7 @@ impl Engine {
         }
     }
 
-    /// The readers of `fetch` ask for their bytes themselves, as misses, and do not wait for it any more.
+    /// Makes the readers of `fetch` ask for their bytes themselves, as misses, and not wait for it any more.
     pub(super) fn ask_apart(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         request.apart = true;
@@ -192,7 +192,7 @@ impl Engine {
         self.want_again(waiters, &Past::default(), world, actions);
     }
 
-    /// Makes waiters that were taken off their request wait for what is still missing of their bytes.
+    /// Makes waiters that were taken off their request wait for their bytes that are still missing.
     pub(super) fn want_again(
         &mut self,
         waiters: Vec<Waiter>,
@@ -231,7 +231,7 @@ impl Engine {
         actions.push(Action::Fail { read, error: Arc::new(error) });
     }
 
-    /// Fails a read, if it still waits; whether it did.
+    /// Fails a read, if it still waits; returns `true` if it did.
     pub(super) fn fail(&mut self, read: ReadId, error: &Arc<Error>, actions: &mut Vec<Action>) -> bool {
         let waited = self.reads.contains_key(&read);
         if waited {
@@ -255,7 +255,7 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for a request any more.
+    /// Notes that no read waits for a request any more.
     pub(super) fn orphan(&mut self, fetch: FetchId) {
         let Some(request) = self.requests.get(fetch) else { return };
         match request.state {

@@ -55,7 +55,7 @@ fn what_a_plan_names_one_after_the_other_is_one_request() {
     }
 }
 
-/// With 64 MiB under way, a miss waits for its own transfer, a round trip, and what was on the wire by then.
+/// With 64 MiB under way, a miss waits for its own transfer, a round trip, and the bytes that were on the wire by then.
 #[test]
 fn no_miss_waits_behind_a_stream() {
     for sharing in [Sharing::Fill, Sharing::Strict] {
@@ -89,7 +89,7 @@ fn no_miss_waits_behind_a_stream() {
     }
 }
 
-/// What the misses leave, the stream has: they cost it what they bring, and no round trips.
+/// The stream has the capacity that the misses leave: they cost it the bytes that they bring, and no round trips.
 #[test]
 fn misses_cost_a_stream_no_more_than_their_own_bytes() {
     let mut sim = streaming(10, 20, lazy());
@@ -121,8 +121,8 @@ fn who_reads_just_ahead_of_a_stream_waits_for_it() {
     assert!(sim.reads[1].wait() < 45 * MILLI, "{:?}", sim.reads[1].wait());
 }
 
-/// Of about a round trip's worth, as rests of blocks and scans are asked for: who asks for his part of it alone has
-/// it no sooner, and it is there twice.
+/// A stream of about a round trip's worth, as rests of blocks and scans are asked for: a reader that asks for its
+/// part of the stream separately has the part no sooner, and it comes twice.
 #[test]
 fn what_comes_soon_is_waited_for_and_never_held() {
     for sharing in [Sharing::Fill, Sharing::Strict] {
@@ -143,7 +143,7 @@ fn what_comes_soon_is_waited_for_and_never_held() {
     }
 }
 
-/// Whoever reads a little ahead of it all the time: the stream does not bring again what is there already.
+/// A reader always reads a little ahead of the stream: the stream does not bring local bytes again.
 #[test]
 fn a_stream_goes_on_behind_what_was_read_ahead() {
     let mut sim = streaming(2, 20, lazy());
@@ -195,7 +195,7 @@ fn a_stream_is_hurried_as_far_as_somebody_waits() {
     assert!((come + 104_096..come + 200_000).contains(&first), "{first} of {come}");
     sim.read(come + 10_000, 4096);
     assert_eq!(hurried(&sim), first);
-    // Who asks apart waits for nothing of it.
+    // A reader that asks apart waits for nothing of it.
     sim.read(come + 10 * MB, 4096);
     assert_eq!(hurried(&sim), first);
 }
@@ -238,7 +238,7 @@ fn another_plan_ends_the_streams_of_the_last_one() {
     assert_eq!(sim.disk.local_bytes(), local);
 }
 
-/// What is not contiguous, or comes in another order, is asked for as ever.
+/// Ranges that are not contiguous, or come in another order, are requested in the usual way.
 #[test]
 fn what_is_not_in_order_is_not_streamed() {
     let mut sim = Sim::new(Disk::plain(192 << 20), lazy());
@@ -264,7 +264,7 @@ fn without_rescue_nothing_is_late() {
     assert!(sim.reads[0].wait() < 30 * MILLI);
 }
 
-/// The estimate, while a stream is under way and the guest misses elsewhere.
+/// The estimate, while a stream is under way and the guest misses at other places.
 fn estimate_after(from: u64, to: u64, round_trip: u64, misses: bool, wait: Duration) -> u64 {
     let mut sim = streaming(from, round_trip, lazy());
     sim.run(millis(1500));

@@ -1,20 +1,20 @@
 //! Long preloads, whose bytes are taken as they come.
 //!
-//! A stream shrinks from its front: what has come is released, its readers are served, and what is left is what the
-//! request is about, in `active`, on the wire, and in a failure.
+//! A stream shrinks from its front: bytes that have come are released, their readers are served, and the rest is the
+//! range of the request, in `active`, on the wire, and in a failure.
 //!
-//! *Held*: while misses are on their way and could be slowed by it, a stream is not read from; what its sender had
-//! sent by then, a bandwidth-delay product, still comes, as with any request of the background. The rule is the one
-//! that lets no request of the background begin. A stream that somebody waits for is a miss itself, and never held.
+//! *Held*: while misses are on their way and could be slowed by it, a stream is not read from; the bytes that its
+//! sender had sent by then, a bandwidth-delay product, still come, as with any request of the background. The rule
+//! is the one that lets no request of the background begin. A stream with waiters is a miss itself, and never held.
 //!
-//! *Who waits*: a reader whose bytes come about as soon as a request of his own would bring them; else he asks
-//! apart at once. When the stream passes there, it brings those bytes again: as long as the pieces are small that
-//! costs less than another request would. But where a long stretch before it has become local, the stream is ended,
-//! and goes on behind that as another one.
+//! *Waiting*: a reader waits if its bytes come about as soon as a request of its own would bring them; otherwise it
+//! asks apart at once. When the stream passes that place, it brings those bytes again: as long as the pieces are
+//! small, that costs less than another request would. But if a long stretch before it has become local, the stream
+//! is ended, and another one goes on behind that stretch.
 //!
-//! *Whole ones* come in about a round trip, as rests of blocks and scans do. They are waited for as any request is, and
-//! not held: their driver claims all of such a one at once, and what waits for the claim of one disk must not wait for
-//! that disk's own misses.
+//! *Whole ones* come in about a round trip, as rests of blocks and scans do. Reads wait for them as for any
+//! request, and they are not held: their driver claims all of such a stream at once, and a read that waits for the
+//! claim of one disk must not wait for that disk's own misses.
 
 use super::Engine;
 use crate::estimator::{Pace, span};
@@ -24,18 +24,18 @@ use crate::window::{coalesce, first_bytes};
 use crate::{Action, BlobRange, Estimate, FetchId, Priority, Time, World};
 use std::time::Duration;
 
-/// Bytes ahead in a stream that are waited for where nobody knows how fast it is.
+/// Bytes ahead in a stream that are waited for if its speed is unknown.
 const UNKNOWN_AHEAD: u64 = 256 << 10;
 /// Local bytes before a stream that are worth another request, at least; and in bandwidth-delay products.
 const SKIPPED_MIN: u64 = 512 << 10;
 const SKIPPED_PIPES: u64 = 4;
 /// The largest piece that a stream is told in.
 const PIECE: u64 = 256 << 10;
-/// A stream that was silent for so long beyond what a piece takes has stalled: others may go on with the plan.
+/// The silence, beyond the time of a piece, after which a stream has stalled: others may go on with the plan.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Whether a reader may wait for `part` in a request, or had better ask for it himself.
+    /// `true` if a reader may wait for `part` in a request, `false` if it should ask for it itself.
     pub(super) fn may_join(&self, request: &Request, part: BlobRange) -> bool {
         match request.state {
             State::Sent(Sent { stream: Some(stream), .. }) if !stream.whole => {
@@ -45,9 +45,9 @@ impl Engine {
         }
     }
 
-    /// Whether a stream brings `part` about as soon as another request would: not later than that by more than what
-    /// it costs everybody to bring it twice, and a round trip, by which the other would have to wait for what is on
-    /// the wire.
+    /// `true` if a stream brings `part` about as soon as another request would. It may come later by the cost of
+    /// bringing it twice and by a round trip, because the other request would have to wait for the bytes on the
+    /// wire.
     fn comes_soon(&self, left: BlobRange, stream: Stream, part: BlobRange) -> bool {
         let Some(in_stream) = self.comes_in(left, stream, part) else {
             return part.range.end().saturating_sub(left.range.offset()) <= UNKNOWN_AHEAD;
@@ -59,7 +59,7 @@ impl Engine {
         in_stream <= (round_trip + takes).saturating_mul(2)
     }
 
-    /// In what time a stream of which `left` is left brings `part`; `None` if nobody knows.
+    /// The time in which a stream of which `left` remains brings `part`; `None` if it is unknown.
     fn comes_in(&self, left: BlobRange, stream: Stream, part: BlobRange) -> Option<Duration> {
         let Estimate { bandwidth: Some(bandwidth), round_trip: Some(round_trip) } = self.estimate() else {
             return None;
@@ -73,7 +73,7 @@ impl Engine {
         Some(begins.saturating_add(span(ahead, bandwidth)))
     }
 
-    /// By when a stream should have brought `part`.
+    /// The time by which a stream should have brought `part`.
     fn late_for(&self, left: BlobRange, stream: Stream, part: BlobRange) -> Time {
         if !self.settings.rescue {
             return Time(u64::MAX);
@@ -82,7 +82,7 @@ impl Engine {
         self.now + super::fetches::late_after(expected)
     }
 
-    /// Somebody begins to wait for `part` of a stream, or it has shrunk: sets the time by which it is late.
+    /// Sets the time by which a stream is late, after a reader begins to wait for a part of it, or after it has shrunk.
     pub(super) fn expect(&mut self, fetch: FetchId) {
         let Some(request) = self.requests.get(fetch) else { return };
         let State::Sent(Sent { stream: Some(stream), late: before, .. }) = request.state else { return };
@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    /// The first bytes of a request, up to before `upto`, are local.
+    /// Notes that the first bytes of a request, up to before `upto`, are local.
     pub(super) fn progressed(
         &mut self,
         fetch: FetchId,
@@ -109,7 +109,7 @@ impl Engine {
     ) {
         let Some(front) = self.shrink(fetch, upto) else { return };
         let Some(request) = self.requests.get_mut(fetch) else { return };
-        // It lives: who was not served by it may wait for it again, and what failed before is over.
+        // The stream works: readers that it has not served may wait for it again, and earlier failures do not count.
         request.apart = false;
         request.past = Past::default();
         if let State::Sent(Sent { stream: Some(stream), source, priority, .. }) = &mut request.state {
@@ -126,7 +126,7 @@ impl Engine {
         self.skip_local(fetch, world, actions);
     }
 
-    /// Somebody else brought `range`: where a stream begins with it, it has come so far, which says nothing of the
+    /// Notes that another process brought `range`: a stream that begins with it has advanced, which says nothing of the
     /// link.
     pub(super) fn found_front(&mut self, fetch: FetchId, range: BlobRange) {
         let Some(request) = self.requests.get(fetch).filter(|_| self.streams.contains(&fetch)) else {
@@ -144,7 +144,8 @@ impl Engine {
         }
     }
 
-    /// Takes off what a request under way begins with, and what is local. Its readers are the caller's.
+    /// Removes the local bytes before `upto` from the front of a request under way, and returns their range. The
+    /// caller handles its readers.
     fn shrink(&mut self, fetch: FetchId, upto: u64) -> Option<BlobRange> {
         let request = self.requests.get_mut(fetch)?;
         let BlobRange { blob, range } = request.range;
@@ -162,7 +163,7 @@ impl Engine {
         Some(front)
     }
 
-    /// Serves the readers of a request whose bytes lie before `upto`.
+    /// Serves the readers of a request whose bytes are before `upto`.
     fn serve_front(&mut self, fetch: FetchId, upto: u64, actions: &mut Vec<Action>) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let served: Vec<_> =
@@ -173,7 +174,7 @@ impl Engine {
         self.expect(fetch);
     }
 
-    /// Makes pieces one that can be streamed, through what is local between them and not worth another request.
+    /// Joins pieces that can be streamed, across local bytes between them that are not worth another request.
     pub(super) fn stream_through(&self, pieces: &mut Vec<BlobRange>) {
         if pieces.len() < 2 {
             return;
@@ -185,12 +186,12 @@ impl Engine {
         }
     }
 
-    /// How long a stretch of local bytes has to be for a stream not to go through it.
+    /// The length of a stretch of local bytes from which on a stream does not go through it.
     fn skipped(&self) -> u64 {
         self.pace().pipe.saturating_mul(SKIPPED_PIPES).max(SKIPPED_MIN)
     }
 
-    /// Ends a stream before which a long stretch is local, and goes on behind that.
+    /// Ends a stream before which a long stretch is local, and goes on behind the stretch.
     fn skip_local(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
         let Some(request) = self.requests.get(fetch) else { return };
         let (left, born) = (request.range, request.born);
@@ -214,7 +215,7 @@ impl Engine {
             let rest = BlobRange::between(left.blob, next.max(left.range.offset()), left.range.end());
             let more = self.request(rest, born, Past::default());
             if let Some(request) = self.requests.get_mut(more) {
-                // Some of it may be local: it is to be looked at.
+                // Some of it may be local, so it has to be checked.
                 request.made_in = 0;
             }
             self.queue(more);
@@ -229,7 +230,8 @@ impl Engine {
         }
     }
 
-    /// Another plan is followed from now on: what nobody waits for of the streams of the last one is not needed.
+    /// Ends the streams of the last plan as far as no read waits for them, because another plan is followed from
+    /// now on.
     pub(super) fn end_streams(&mut self, actions: &mut Vec<Action>) {
         for fetch in self.streams.clone() {
             let unwanted =
@@ -262,7 +264,7 @@ impl Engine {
         }
     }
 
-    /// Whether a stream has the link, and none beside it need help the plan on.
+    /// `true` if a stream has the link, so that no request beside it needs to help the plan on.
     pub(super) fn streams_flow(&self, pace: Pace) -> bool {
         let piece = self.estimator.estimate().bandwidth.map_or(SILENCE, |bandwidth| span(PIECE, bandwidth));
         let patience = piece.saturating_mul(2) + SILENCE;
@@ -274,7 +276,7 @@ impl Engine {
         })
     }
 
-    /// Bytes on the wire that are not of streams.
+    /// The bytes on the wire that do not belong to streams.
     pub(super) fn beside_streams(&self) -> u64 {
         let streams = self.streams.iter().filter_map(|fetch| self.requests.get(*fetch));
         self.wire.bytes() - streams.map(|request| request.range.len()).sum::<u64>().min(self.wire.bytes())

@@ -22,7 +22,7 @@ fn lazy() -> Settings {
     Settings { miss_rest: Rest::None, ..Settings::default() }
 }
 
-/// Without long requests.
+/// Settings without long requests.
 fn short(mut settings: Settings) -> Settings {
     (settings.stream_max, settings.stream_min) = (0, u64::MAX);
     settings
@@ -65,7 +65,7 @@ fn the_rest_of_a_block_follows_its_critical_range() {
     assert_eq!(bytes(&sim), BLOCK_SIZE + 2 * 4096, "every byte once");
 }
 
-/// Asked for together with the miss, it would come between its bytes on a link that connections share.
+/// A rest that is requested together with the miss would come between its bytes on a link that connections share.
 #[test]
 fn the_rest_of_a_block_is_asked_for_when_the_critical_range_has_left() {
     let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
@@ -175,7 +175,7 @@ fn preloading_fills_the_link() {
             sim.asked.iter().filter(|asked| asked.at < seconds(1)).map(|asked| asked.range.len()).sum();
         assert!(percent >= 96, "{rate} MB/s, {round_trip} ms: {percent}%");
         assert!(before > rate * 700_000, "{rate} MB/s, {round_trip} ms: {before} bytes in the first second");
-        // No more than enough: what is on the wire now.
+        // The bytes on the wire now are no more than enough.
         let on_wire = sim.asked.iter().filter(|asked| asked.at <= seconds(7) && asked.due > seconds(7));
         let on_wire: u64 = on_wire.map(|asked| asked.range.len()).sum();
         let pipe = rate * 1_000 * round_trip;
@@ -222,7 +222,7 @@ fn strict_sharing_starts_nothing_beside_a_miss() {
     assert!(sim.asked.iter().any(|asked| asked.priority == Priority::Preload && asked.at == end));
 }
 
-/// As published: whole blocks, one after the other, in the plan's order and no other.
+/// The published behaviour: whole blocks, one after the other, in the plan's order and no other.
 #[test]
 fn without_looking_ahead_a_plan_is_followed_to_the_letter() {
     let order = [9, 8, 3, 4, 5, 0, 31, 1];
@@ -249,8 +249,8 @@ fn without_rescue_a_miss_waits_for_whoever_brings_its_bytes() {
     assert_eq!(asked(&sim, Priority::Miss), []);
 }
 
-/// Why `Fill` is the default: a guest that reads what the plan does not know, one thing after the other, and then
-/// what it does know.
+/// The reason for `Fill` as the default: a guest that reads blocks that the plan does not name, one after the
+/// other, and then blocks that it names.
 #[test]
 fn a_guest_that_misses_all_the_time_does_not_stop_preloading() {
     let boot = |sharing| {
@@ -299,7 +299,7 @@ fn a_preload_that_a_miss_joins_is_hurried() {
     sim.run(millis(1));
     sim.read(0, 4096);
     assert_eq!(data(&sim).hurried, UNIT);
-    // What is waited for already is not hurried again.
+    // A request with waiters is not hurried again.
     sim.read(4096, 4096);
     sim.read(2 * UNIT, 4096);
     assert_eq!(data(&sim).hurried, 3 * UNIT);
@@ -483,7 +483,8 @@ fn what_somebody_else_brings_is_not_waited_for() {
     assert!(sim.reads[1].wait() < 40 * MILLI);
 }
 
-/// Two fetches of the same bytes wait for somebody else's: each is over when it says so, and takes no place any more.
+/// Two fetches of the same bytes wait for another process's fetch: each is over when it reports that, and takes no
+/// place any more.
 #[test]
 fn a_fetch_that_finds_its_bytes_there_is_over() {
     let mut sim = Sim::new(Disk::plain(256 << 10), lazy());
@@ -507,7 +508,7 @@ fn a_fetch_that_finds_its_bytes_there_is_over() {
     assert_eq!(sim.engine.estimate().bandwidth, None, "that says nothing of the link");
 }
 
-/// The readers of a background request that failed asked apart: who comes later waits for its next try.
+/// The readers of a background request that failed asked apart: a later read waits for its next try.
 #[test]
 fn a_read_waits_for_the_next_try_of_what_others_gave_up() {
     let mut sim = Sim::new(Disk::plain(256 << 10), lazy());

@@ -1,11 +1,11 @@
-//! What a boot has read, and what was preloaded for it.
+//! The account of a boot: the slices that it has read, and those that were preloaded for it.
 
 use crate::Time;
 use headstart_block::SLICE_SIZE;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Blocks that are told apart; of a boot that reads in more the later ones are not counted. 128 GiB.
+/// Blocks that are told apart; if a boot reads in more, the later ones are not counted. 128 GiB.
 const BLOCKS_MAX: usize = 1 << 16;
 
 /// Slices of one block.
@@ -15,13 +15,13 @@ struct Block {
     preloaded: u32,
 }
 
-/// See the module's head.
+/// The account of a boot; see the module's head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Account {
     blocks: BTreeMap<u64, Block>,
-    /// When the boot began to read.
+    /// The time at which the boot began to read.
     began: Option<Time>,
-    /// Blocks in which it has read, and slices.
+    /// The numbers of blocks and of slices in which it has read.
     blocks_read: u64,
     slices_read: u64,
     preloaded: u64,
@@ -36,7 +36,7 @@ impl Account {
         Some(self.blocks.entry(block).or_default())
     }
 
-    /// Slices of a block were read; which of them for the first time.
+    /// Notes that slices of a block were read; returns those that were read for the first time.
     pub(super) fn read(&mut self, now: Time, block: u64, slices: u32) -> u32 {
         self.began.get_or_insert(now);
         let Some(known) = self.block(block) else { return 0 };
@@ -49,7 +49,7 @@ impl Account {
         new
     }
 
-    /// Slices of a block are here, or on their way.
+    /// Notes that slices of a block are here, or on their way.
     pub(super) fn preloaded(&mut self, block: u64, slices: u32) {
         let Some(known) = self.block(block) else { return };
         let new = slices & !known.preloaded;
@@ -59,12 +59,12 @@ impl Account {
         self.used += u64::from(used.count_ones());
     }
 
-    /// What was read so far: blocks and their slices.
+    /// The reads so far: blocks and their slices.
     pub(super) fn reads(&self) -> impl Iterator<Item = (u64, u32)> {
         self.blocks.iter().filter(|(_, known)| known.read != 0).map(|(block, known)| (*block, known.read))
     }
 
-    /// How long it has been reading.
+    /// The time for which it has been reading.
     pub(super) fn elapsed(&self, now: Time) -> Duration {
         self.began.map_or(Duration::ZERO, |began| now.since(began))
     }

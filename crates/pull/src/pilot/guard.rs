@@ -1,4 +1,4 @@
-//! Whether one plan is worth following; see the head of [`pilot`](super).
+//! The judgement on one plan's worth; see the head of [`pilot`](super).
 
 use super::account::Account;
 use super::{Preloading, Why};
@@ -6,34 +6,35 @@ use crate::{Plan, Switcher, Time};
 use headstart_block::{PlanItem, SLICE_SIZE};
 use std::sync::Arc;
 
-/// So many items must be due before anything is said against a plan.
+/// The number of items that must be due before a plan is judged.
 pub const DUE_MIN: u64 = 6;
 /// The least share of the items that are due that must have been read.
 pub const FLOOR: f64 = 0.34;
-/// So many slices must be read before a plan can be called strange.
+/// The number of slices that must be read before a plan can be called strange.
 pub const READ_MIN: u64 = 16;
-/// Guests are at most so many times as fast as those that were recorded: these may have been emulated.
+/// The factor by which guests are at most faster than the recorded ones, which may have been emulated.
 pub const FASTER: u64 = 8;
 
-/// See the module's head.
+/// The guard of a plan; see the module's head.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guard {
     items: Arc<[PlanItem]>,
     /// The items by block.
     places: Vec<(u64, u32)>,
-    /// Of each item: when it, or one that comes after it, is read first; in milliseconds after the boot's first read.
+    /// For each item, the time at which it, or one after it, is read first, in milliseconds after the boot's first
+    /// read.
     expected: Vec<u32>,
-    /// Of each item: whether the boot has read in its block.
+    /// For each item, `true` if the boot has read in its block.
     read: Vec<bool>,
-    /// How many are here or on their way.
+    /// The number of items that are here or on their way.
     passed: usize,
-    /// The first of which so many are due; of them so many were read.
+    /// The number of due items, which are the first ones, and the number of those that were read.
     due: usize,
     due_read: u64,
-    /// Bytes of these.
+    /// The bytes of these items.
     due_bytes: u64,
     due_read_bytes: u64,
-    /// The latest moment at which something that was read is read first by other boots.
+    /// The latest time at which other boots first read a block that this one has read.
     reached_ms: u32,
     /// Slices that were read and are named.
     named: u64,
@@ -44,7 +45,7 @@ fn bytes(item: PlanItem) -> u64 {
 }
 
 impl Guard {
-    /// Of the plan of a group, for a boot that has read so far.
+    /// The guard of a group's plan, for a boot with these reads.
     pub(super) fn of(switcher: &Switcher, group: usize, account: &Account) -> Self {
         let Some((group, plan)) = switcher.plan_of(group) else { return Self::default() };
         let items = Arc::clone(&plan.items);
@@ -55,7 +56,7 @@ impl Guard {
             .iter()
             .rev()
             .map(|item| {
-                // Where nobody knows only the order counts.
+                // If the times are unknown only the order counts.
                 least = least.min(group.first_read_ms(item.block).unwrap_or(0));
                 least
             })
@@ -68,12 +69,12 @@ impl Guard {
         guard
     }
 
-    /// Whether a plan says the same.
+    /// `true` if a plan is the same.
     pub(super) fn follows(&self, plan: &Plan) -> bool {
         matches!(plan, Plan::List(items) if *items == self.items)
     }
 
-    /// The boot has read slices of a block, each told once.
+    /// Notes that the boot has read slices of a block, each reported once.
     pub(super) fn read(&mut self, block: u64, slices: u32) {
         let first = self.places.partition_point(|(known, _)| *known < block);
         let mut mask = 0;
@@ -94,7 +95,7 @@ impl Guard {
         self.named += u64::from((slices & mask).count_ones());
     }
 
-    /// How far the engine is, if it follows this plan.
+    /// Notes the engine's progress, if it follows this plan.
     pub(super) fn preloaded(&mut self, preloading: &Preloading, account: &mut Account) {
         let Plan::List(items) = &preloading.plan else { return };
         if !Arc::ptr_eq(items, &self.items) {
@@ -108,7 +109,7 @@ impl Guard {
         }
     }
 
-    /// Moves what is due on, up to `passed` items.
+    /// Advances the due items, up to `passed` items.
     fn advance(&mut self, now: Time, account: &Account, passed: usize) {
         let by_order = usize::try_from(account.blocks_read() * 3 / 4).unwrap_or(usize::MAX);
         let elapsed = u64::try_from(account.elapsed(now).as_millis()).unwrap_or(u64::MAX);
@@ -122,7 +123,7 @@ impl Guard {
         }
     }
 
-    /// What is to be said against the plan by now.
+    /// The objection to the plan by now, if there is one.
     pub(super) fn objection(&mut self, now: Time, account: &Account) -> Option<Why> {
         if self.passed == 0 || self.passed == self.items.len() {
             return None;
@@ -131,8 +132,8 @@ impl Guard {
         self.verdict(account)
     }
 
-    /// Whether nothing would be to be said against the plan if it had been followed from the beginning, and something
-    /// for it.
+    /// `true` if there would be no objection to the plan if it had been followed from the beginning, and something
+    /// speaks for it.
     pub(super) fn would_pass(mut self, now: Time, account: &Account) -> bool {
         self.advance(now, account, self.items.len());
         self.due as u64 >= DUE_MIN && self.due_read * 2 >= self.due as u64 && self.verdict(account).is_none()
@@ -151,7 +152,7 @@ impl Guard {
         strange.then_some(Why::Strange { read, named })
     }
 
-    /// Bytes of the items that are due, and of those of them that were read.
+    /// The bytes of the due items, and of the due items that were read.
     pub(super) fn due_bytes(&self) -> (u64, u64) {
         (self.due_bytes, self.due_read_bytes)
     }

@@ -26,7 +26,7 @@ fn begin(groups: Vec<GroupPlans>) -> Pilot {
     Pilot::new(Arc::new(plans), Some(10 * MB))
 }
 
-/// What the engine says when it has passed so many items of what it follows.
+/// The engine's report when it has passed `items` items of its plan.
 fn passed(plan: &Plan, items: u64) -> Preloading {
     let bandwidth = Some(10 * MB);
     Preloading { plan: plan.clone(), items, estimate: Estimate { bandwidth, round_trip: None } }
@@ -36,7 +36,7 @@ fn ms(ms: u64) -> Time {
     Time(ms * 1000)
 }
 
-/// Reads two slices of each block, one block every 100 ms; what the pilot says instead.
+/// Reads two slices of each block, one block every 100 ms; returns the plan that the pilot chooses instead.
 fn boot(pilot: &mut Pilot, items: u64, blocks: impl IntoIterator<Item = u64>) -> Option<Plan> {
     let engine = passed(&pilot.plan(), items);
     for (at, block) in (0..).zip(blocks) {
@@ -90,7 +90,7 @@ fn boots_that_read_some_of_it_or_in_another_order_are_not_given_up() {
 
 #[test]
 fn what_nobody_reads_is_given_up_once() {
-    // First what is never read, then what is.
+    // First blocks that are never read, then ones that are.
     let useless: Vec<u64> = (500..600).chain(0..100).collect();
     let mut first = begin(vec![group(&useless, 0, &[10])]);
     assert_eq!(boot(&mut first, 50, 0..100), Some(Plan::Lazy));
@@ -100,7 +100,7 @@ fn what_nobody_reads_is_given_up_once() {
     assert_eq!(stopped.to_string(), "of 6 preloaded blocks that should have been read by now 0 were");
     assert_eq!(first.plan(), Plan::Lazy);
     assert_eq!(boot(&mut first, 50, 0..100), None, "said once");
-    // What the boot reads the plan does not know.
+    // The plan does not name the blocks that the boot reads.
     let mut strange = begin(vec![group(&(500..600).collect::<Vec<_>>(), 60_000, &[10])]);
     assert_eq!(boot(&mut strange, 50, 0..100), Some(Plan::Lazy));
     let why = strange.report().stopped.unwrap().why;
@@ -112,7 +112,7 @@ fn what_nobody_reads_is_given_up_once() {
 
 #[test]
 fn times_that_have_not_passed_keep_a_plan() {
-    // The first hundred blocks are read after a minute, so other boots say, and this one has just begun.
+    // The first hundred blocks are read after a minute, by other boots, and this one has just begun.
     let late: Vec<u64> = (500..600).chain(0..100).collect();
     let mut times = group(&late, 0, &[10]);
     times.first_reads =
@@ -141,7 +141,7 @@ fn the_plan_of_another_group_is_better_than_none() {
     assert_eq!((first, pilot.report().switches.groups), (Some(0), 1));
     assert_eq!(boot(&mut pilot, 50, 0..100), None);
     assert_eq!(pilot.report().stopped, None);
-    // Where none is, it ends, and does not go round in circles.
+    // If none does, it ends, and does not go round in circles.
     let third: Vec<u64> = (600..700).chain(0..100).collect();
     let mut last = begin(vec![group(&one, 0, &[10]), group(&third, 0, &[10])]);
     assert_eq!(boot(&mut last, 50, 0..100), Some(Plan::Lazy));

@@ -1,4 +1,4 @@
-//! Each rule by itself, and what holds for any boot and any link.
+//! Each rule by itself, and properties for any boot and any link.
 
 use super::*;
 use headstart_block::PlanItem;
@@ -29,7 +29,7 @@ fn followed(switcher: &Switcher) -> u64 {
     switcher.current().map(|plan| plan.items[0].block).unwrap()
 }
 
-/// What all boots begin with, then two services in either order.
+/// The common beginning of all boots, then two services in either order.
 fn two_orders() -> [Vec<u64>; 2] {
     let (one, other): (Vec<u64>, Vec<u64>) = ((100..160).collect(), (200..260).collect());
     let common: Vec<u64> = (0..60).collect();
@@ -104,7 +104,7 @@ fn nothing_planned_is_lazy() {
     assert_eq!(switcher.plan(), Plan::Lazy);
 }
 
-/// The correlation as the module's head says it, with vectors written out.
+/// The correlation of the module's head, with vectors written out.
 #[expect(clippy::cast_precision_loss, reason = "small numbers")]
 fn plainly(boot: &[u64], centroid: &[u64]) -> f64 {
     let seen = boot.len();
@@ -148,7 +148,7 @@ proptest! {
         }
     }
 
-    /// Whatever is read: the same every time, never more switches than blocks allow, never to where it is already.
+    /// With any reads: the same every time, never more switches than blocks allow, never to the present plan.
     #[test]
     fn switches_are_bounded_and_the_same_every_time(
         reads in prop::collection::vec(0_u64..150, 0..600), centroids in prop::collection::vec(an_order(), 0..5),

@@ -1,7 +1,7 @@
 //! The link of the tests: answers one after the other, in the order in which they are ready, which is a round trip
 //! after they were asked for. A stream comes in pieces, each ready when the one before it has come, so that
-//! whatever became ready meanwhile goes before it. Held, its pieces stop a round trip later, and begin again a
-//! round trip after it is to go on: that is how long either takes to be felt.
+//! answers that became ready meanwhile go before it. If it is held, its pieces stop a round trip later, and begin
+//! again a round trip after it is to go on: either takes that time to have an effect.
 
 use super::Link;
 use crate::Time;
@@ -13,7 +13,7 @@ pub(crate) const PIECE: u64 = 64 << 10;
 
 const NEVER: Time = Time(u64::MAX);
 
-/// A part of what was asked for by the `asked`-th request.
+/// A part of the bytes of the `asked`-th request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) asked: usize,
@@ -23,9 +23,9 @@ pub(crate) struct Part {
 #[derive(Debug, Default)]
 struct Streamed {
     left: u64,
-    /// From when to when its sender rests.
+    /// The spans of time in which its sender rests.
     rests: VecDeque<(Time, Time)>,
-    /// It rests until somebody says otherwise.
+    /// `true` if it rests until it is resumed.
     parked: bool,
 }
 
@@ -53,12 +53,12 @@ impl Wire {
         self.ready.insert((ready, self.sequence), part);
     }
 
-    /// When there is something to do: a part has come, or is ready.
+    /// The next time at which a part has come, or is ready.
     pub(crate) fn next(&self) -> Option<Time> {
         self.flows.map(|(end, _)| end).or_else(|| self.ready.keys().next().map(|(at, _)| *at))
     }
 
-    /// Does what is due at `now`; the part that has come, if one has.
+    /// Does the work that is due at `now`; returns the part that has come, if one has.
     pub(crate) fn step(&mut self, now: Time, link: Link) -> Option<Part> {
         let came = self.flows.take_if(|(end, _)| *end <= now).map(|(_, part)| part);
         if let Some(part) = came {
@@ -73,7 +73,7 @@ impl Wire {
         came
     }
 
-    /// The next piece of a stream of which one has come.
+    /// Schedules the next piece of a stream of which one has come.
     fn follow(&mut self, now: Time, part: Part) {
         let Some(stream) = self.streams.get_mut(&part.asked) else { return };
         stream.left -= part.bytes;
@@ -112,7 +112,7 @@ impl Wire {
         }
     }
 
-    /// Nobody reads this stream any more.
+    /// Ends a stream that is no longer read.
     pub(crate) fn end(&mut self, asked: usize) {
         if self.streams.remove(&asked).is_some() {
             self.ready.retain(|_, part| part.asked != asked);

@@ -229,7 +229,7 @@ fn deal_users(settings: &Settings, images: &[Image], disks: &mut [Disk]) {
     let owners = images.iter().filter(|image| !image.public).map(|image| image.owner + 1).max().unwrap_or(0);
     let mut user = owners;
     let give = |disks: &mut [Disk], slot: usize, user: u64| disks[slot].user = user;
-    // The deal: one use for users of one image who use it once; some uses of one image; two images, and the rest.
+    // The deal: one use for users that use one image once; some uses of one image; two images, and the rest.
     let mut several = Vec::new();
     #[expect(clippy::cast_precision_loss, reason = "a share")]
     let users_all = slots.len() as f64 / 3.0 + owners as f64;
