@@ -88,7 +88,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What a few traces of two images teach, one of which has groups already.
+/// The knowledge from a few traces of two images, one of which has groups already.
 fn knowledge() -> Result<Knowledge> {
     let directory = scratch_directory()?;
     for volume in 0..6 {
@@ -241,7 +241,7 @@ fn zfiles() -> Result<Vec<(&'static str, Vec<u8>)>> {
     ])
 }
 
-/// Where header and trailer keep the low byte of their flags, and what its bits are.
+/// The offset of the low byte of the flags in header and trailer, and the meaning of its bits.
 const ZFILE_FLAGS: usize = 32;
 const INDEX_VALID: u8 = 1 << 3;
 const DIGEST: u8 = 1 << 4;

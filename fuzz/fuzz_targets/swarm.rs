@@ -1,4 +1,4 @@
-//! What another host sends over a connection.
+//! The bytes that another host sends over a connection.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {

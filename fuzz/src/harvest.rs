@@ -1,4 +1,4 @@
-//! What a host that harvests reads back: its journal; and demand series.
+//! The data that a host that harvests reads back: its journal; and demand series.
 
 use headstart_block::{Error, ErrorKind, Result, Time};
 use headstart_harvest::VssdId;

@@ -81,7 +81,7 @@ fn transmit(session: Session, mut input: &[u8]) -> Result<()> {
     Err(Error::corrupt("it ends without a goodbye"))
 }
 
-/// What whoever executes a command relies on.
+/// Checks the conditions that the executor of a command relies on.
 fn check(command: Command, session: Session) {
     match command {
         Command::Read { range, .. } => {

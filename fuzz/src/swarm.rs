@@ -1,4 +1,4 @@
-//! What another host sends over a connection: a hello, then frames.
+//! The bytes that another host sends over a connection: a hello, then frames.
 //!
 //! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
 

@@ -1,13 +1,13 @@
-//! What a chart shows, as plain values. How it looks is decided in `layout`.
+//! The content of a chart, as plain values. `layout` decides on its look.
 
 use crate::color::Color;
 
 /// One or several charts that make a picture: panels beside and below each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Picture {
-    /// Above all panels; empty for none.
+    /// The title above all panels; empty for none.
     pub title: String,
-    /// A line under the title: what the data are; empty for none.
+    /// A line under the title that describes the data; empty for none.
     pub note: String,
     /// The panels, row by row.
     pub charts: Vec<Chart>,
@@ -20,7 +20,7 @@ pub struct Picture {
 }
 
 impl Picture {
-    /// With this title, and no panel yet.
+    /// A picture with this title, and no panel yet.
     #[must_use]
     pub fn new(title: impl Into<String>) -> Self {
         Self {
@@ -33,25 +33,25 @@ impl Picture {
         }
     }
 
-    /// With a line under the title.
+    /// Sets the line under the title.
     #[must_use]
     pub fn note(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
     }
 
-    /// With so many panels in a row.
+    /// Sets the number of panels in a row.
     #[must_use]
     pub fn columns(self, columns: usize) -> Self {
         Self { columns, ..self }
     }
 
-    /// With panels of this size in pixels.
+    /// Sets the size of panels, in pixels.
     #[must_use]
     pub fn panel(self, width: f64, height: f64) -> Self {
         Self { width, height, ..self }
     }
 
-    /// With one panel more.
+    /// Adds a panel.
     #[must_use]
     pub fn with(mut self, chart: Chart) -> Self {
         self.charts.push(chart);
@@ -59,10 +59,10 @@ impl Picture {
     }
 }
 
-/// One pair of axes and what is drawn between them.
+/// One pair of axes and the series between them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chart {
-    /// Above the axes; empty for none.
+    /// The title above the axes; empty for none.
     pub title: String,
     /// The axis below.
     pub x: Axis,
@@ -70,48 +70,48 @@ pub struct Chart {
     pub y: Axis,
     /// The axis at the right, for the series that are [`Series::on_second`].
     pub second: Option<Axis>,
-    /// What is drawn, the first at the bottom.
+    /// The series that are drawn, the first at the bottom.
     pub series: Vec<Series>,
     /// Lines across the chart that mark a value.
     pub rules: Vec<Rule>,
-    /// Where the names of the series are.
+    /// The place of the names of the series.
     pub legend: Legend,
 }
 
 impl Chart {
-    /// With these axes, and nothing in them yet.
+    /// A chart with these axes, and no series yet.
     #[must_use]
     pub fn new(x: Axis, y: Axis) -> Self {
         Self { x, y, ..Self::default() }
     }
 
-    /// With this title.
+    /// Sets the title.
     #[must_use]
     pub fn titled(self, title: impl Into<String>) -> Self {
         Self { title: title.into(), ..self }
     }
 
-    /// With a second axis at the right.
+    /// Sets a second axis at the right.
     #[must_use]
     pub fn second(self, axis: Axis) -> Self {
         Self { second: Some(axis), ..self }
     }
 
-    /// With one series more.
+    /// Adds a series.
     #[must_use]
     pub fn with(mut self, series: Series) -> Self {
         self.series.push(series);
         self
     }
 
-    /// With a line that marks a value.
+    /// Adds a line that marks a value.
     #[must_use]
     pub fn rule(mut self, rule: Rule) -> Self {
         self.rules.push(rule);
         self
     }
 
-    /// With the legend there.
+    /// Sets the place of the legend.
     #[must_use]
     pub fn legend(self, legend: Legend) -> Self {
         Self { legend, ..self }
@@ -123,63 +123,63 @@ impl Chart {
 pub struct Axis {
     /// The name, with the unit in brackets: `waiting time [s]`.
     pub label: String,
-    /// How numbers become places.
+    /// The mapping of numbers to places.
     pub scale: Scale,
-    /// The least number shown; where `None`, the data tell.
+    /// The least number shown; with `None`, the data decide.
     pub min: Option<f64>,
-    /// The greatest number shown; where `None`, the data tell.
+    /// The greatest number shown; with `None`, the data decide.
     pub max: Option<f64>,
-    /// Whether only whole numbers are marked: things that are counted.
+    /// `true` if only whole numbers are marked, for things that are counted.
     pub whole: bool,
 }
 
 impl Axis {
-    /// Of evenly spaced numbers.
+    /// An axis of evenly spaced numbers.
     #[must_use]
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), ..Self::default() }
     }
 
-    /// Of powers of ten. Numbers that are not above zero have no place on it: they are left out, but for
+    /// An axis of powers of ten. Numbers that are not above zero have no place on it: they are left out, except in
     /// the distribution functions ([`Data::Steps`]), in which they count from the axis's start on.
     #[must_use]
     pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log, ..Self::default() }
     }
 
-    /// Of names: the places are 0, 1, ...
+    /// An axis of names: the places are 0, 1, ...
     #[must_use]
     pub fn categories<T: Into<String>>(label: impl Into<String>, names: impl IntoIterator<Item = T>) -> Self {
         let names = names.into_iter().map(Into::into).collect();
         Self { label: label.into(), scale: Scale::Categories(names), ..Self::default() }
     }
 
-    /// From here on.
+    /// Sets the least number.
     #[must_use]
     pub fn from(self, min: f64) -> Self {
         Self { min: Some(min), ..self }
     }
 
-    /// Up to here.
+    /// Sets the greatest number.
     #[must_use]
     pub fn to(self, max: f64) -> Self {
         Self { max: Some(max), ..self }
     }
 
-    /// With marks at whole numbers only.
+    /// Marks only whole numbers.
     #[must_use]
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
 
-    /// A share of a whole: `from` 0 `to` 1.
+    /// An axis of shares of a whole: `from` 0 `to` 1.
     #[must_use]
     pub fn share(label: impl Into<String>) -> Self {
         Self::linear(label).from(0.0).to(1.0)
     }
 }
 
-/// How numbers become places on an axis.
+/// The mapping of numbers to places on an axis.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Scale {
     /// Evenly.
@@ -196,15 +196,15 @@ pub enum Scale {
 pub struct Series {
     /// The name in the legend; empty for none.
     pub name: String,
-    /// What is drawn.
+    /// The numbers that are drawn.
     pub data: Data,
-    /// Which style of [`palette`](crate::palette) it has; where `None`, the next one.
+    /// The number of its style in [`palette`](crate::palette); with `None`, the next one.
     pub style: Option<usize>,
     /// A colour of its own, instead of its style's.
     pub color: Option<Color>,
-    /// Whether its markers are small, for many points.
+    /// `true` if its markers are small, for many points.
     pub small: bool,
-    /// Whether its numbers belong to the axis at the right.
+    /// `true` if its numbers belong to the axis at the right.
     pub on_second: bool,
 }
 
@@ -213,7 +213,7 @@ impl Series {
         Self { name: name.into(), data, style: None, color: None, small: false, on_second: false }
     }
 
-    /// Points joined by a line, each marked where they are few.
+    /// Points joined by a line, each marked if they are few.
     #[must_use]
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self::new(name, Data::Line(points))
@@ -255,26 +255,26 @@ impl Series {
         Self::new(name, Data::Boxes(boxes))
     }
 
-    /// On the axis at the right.
+    /// Puts the series on the axis at the right.
     #[must_use]
     pub fn on_second(self) -> Self {
         Self { on_second: true, ..self }
     }
 
-    /// With small markers.
+    /// Makes the markers small.
     #[must_use]
     pub fn small(self) -> Self {
         Self { small: true, ..self }
     }
 
-    /// With the style of this number: colour, dashes and marker together. The same number in several charts looks
+    /// Sets the style by its number: colour, dashes and marker together. The same number in several charts looks
     /// the same.
     #[must_use]
     pub fn style(self, style: usize) -> Self {
         Self { style: Some(style), ..self }
     }
 
-    /// With a colour of its own.
+    /// Sets a colour of its own.
     #[must_use]
     pub fn color(self, color: Color) -> Self {
         Self { color: Some(color), ..self }
@@ -296,11 +296,11 @@ pub enum Data {
     Bars(Vec<f64>),
     /// A height for each class of numbers.
     Histogram {
-        /// Where the first class begins.
+        /// The start of the first class.
         start: f64,
-        /// How wide each is.
+        /// The width of each class.
         width: f64,
-        /// Of each class.
+        /// The height of each class.
         heights: Vec<f64>,
     },
     /// Quantiles for each category.
@@ -312,28 +312,28 @@ pub enum Data {
 pub struct Quantiles {
     /// The whisker's lower end.
     pub low: f64,
-    /// The box's.
+    /// The box's lower end.
     pub lower: f64,
-    /// The line in it.
+    /// The line in the box.
     pub median: f64,
     /// The box's upper end.
     pub upper: f64,
-    /// The whisker's.
+    /// The whisker's upper end.
     pub high: f64,
 }
 
 /// A line across the chart at a value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// Of which axis the value is.
+    /// The axis of the value.
     pub axis: RuleAxis,
     /// The value.
     pub at: f64,
-    /// What it means; empty for none.
+    /// The meaning of the line; empty for none.
     pub label: String,
 }
 
-/// Of which axis a [`Rule`]'s value is.
+/// The axis of a [`Rule`]'s value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleAxis {
     /// Of the lower axis: the line is upright.
@@ -356,10 +356,10 @@ impl Rule {
     }
 }
 
-/// Where the names of the series are.
+/// The place of the names of the series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Legend {
-    /// Nowhere for one series; in a corner where nothing is drawn, if there is one; else above; many at the right.
+    /// Nowhere for one series; in a corner where nothing is drawn, if there is one; otherwise above; many at the right.
     /// Panels with the same series share one.
     #[default]
     Auto,

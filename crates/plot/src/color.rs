@@ -1,4 +1,4 @@
-//! Colours that people with any colour vision can tell apart, and what else tells series apart: dashes and markers.
+//! Colours that people with any colour vision can tell apart, and the other distinctions of series: dashes and markers.
 
 /// Red, green and blue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,10 +12,10 @@ pub const SOFT_INK: Color = Color(0x5c, 0x5c, 0x5c);
 pub const GRID: Color = Color(0xe4, 0xe4, 0xe4);
 /// Rules.
 pub const RULE: Color = Color(0xb0, 0x30, 0x30);
-/// The ground.
+/// The background.
 pub const PAPER: Color = Color(0xff, 0xff, 0xff);
 
-/// The palette of Okabe and Ito, the strongest first; its yellow is darkened, for it is on white.
+/// The palette of Okabe and Ito, the strongest first; its yellow is darkened, because it is on white.
 const HUES: [Color; 8] = [
     Color(0x00, 0x72, 0xb2),
     Color(0xd5, 0x5e, 0x00),
@@ -59,14 +59,14 @@ const MARKERS: [Marker; 7] = [
     Marker::Ring,
 ];
 
-/// What a series looks like.
+/// The look of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Style {
     /// Its colour.
     pub color: Color,
     /// Its dashes, in pixels.
     pub dash: &'static [f64],
-    /// What marks its points.
+    /// The marker of its points.
     pub marker: Marker,
 }
 

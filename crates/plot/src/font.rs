@@ -2,9 +2,9 @@
 //!
 //! A glyph is its advance and a path of a pen, in twentieths of the font's size, from the base line upwards: capitals
 //! are 14 high, small letters 10, descenders 4 deep. The advances are about those of Helvetica, so that an SVG file,
-//! which leaves the letters to its viewer, has room for what was measured here.
+//! which leaves the letters to its viewer, has room for the text that was measured here.
 //!
-//! | command | what the pen does |
+//! | command | movement of the pen |
 //! |---|---|
 //! | `M x y` | goes there |
 //! | `L x y` | draws a line |
@@ -19,10 +19,10 @@ use crate::scene::Point;
 const EM: f64 = 20.0;
 /// The control points of a curve that is nearest to a quarter of a circle.
 const ROUND: f64 = 0.5523;
-/// Of a character that has no glyph: a box.
+/// The glyph of a character that has none: a box.
 const UNKNOWN: (f64, &str) = (11.0, "M2 0 L2 14 L9 14 L9 0 L2 0");
 
-/// What the pen does next, in pixels from a text's start; y goes down.
+/// The next movement of the pen, in pixels from a text's start; y goes down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Pen {
     Move(Point),
@@ -30,7 +30,7 @@ pub(crate) enum Pen {
     Curve(Point, Point, Point),
 }
 
-/// Between two letters, in units.
+/// The space between two letters, in units.
 const SPACE: f64 = 0.35;
 
 /// Width of a text in pixels.
@@ -39,7 +39,7 @@ pub(crate) fn width(text: &str, size: f64, bold: bool) -> f64 {
     units / EM * size * if bold { BOLD } else { 1.0 }
 }
 
-/// How much wider bold text is.
+/// The factor by which bold text is wider.
 const BOLD: f64 = 1.06;
 
 /// Width of the pen's line.
@@ -47,7 +47,7 @@ pub(crate) fn line_width(size: f64, bold: bool) -> f64 {
     size * if bold { 0.125 } else { 0.084 }
 }
 
-/// What the pen does for a text of that size, from (0, 0).
+/// The movements of the pen for a text of that size, from (0, 0).
 pub(crate) fn strokes(text: &str, size: f64, bold: bool) -> Vec<Pen> {
     let unit = size / EM;
     let across = unit * if bold { BOLD } else { 1.0 };
@@ -104,7 +104,7 @@ fn glyph(char: char) -> (f64, &'static str) {
     OTHERS.iter().find(|(other, ..)| *other == char).map_or(UNKNOWN, |(_, advance, path)| (*advance, path))
 }
 
-/// From the space to the tilde.
+/// The glyphs from the space to the tilde.
 #[rustfmt::skip]
 const ASCII: [(f64, &str); 95] = [
     (5.6, ""),
@@ -206,7 +206,7 @@ const ASCII: [(f64, &str); 95] = [
     (11.7, "M1.4 5 C2.4 8.6 5 7 5.9 6 C7 4.9 9.4 3.4 10.3 7"),
 ];
 
-/// What is beyond, in units and names.
+/// The other glyphs, for units and names.
 const OTHERS: [(char, f64, &str); 9] = [
     ('\u{b5}', 11.1, "M1.8 10 L1.8 -4 M1.8 3.8 v5.2 0 h9.3 4.2 M9.3 10 L9.3 0"),
     ('\u{d7}', 11.7, "M2.6 9.2 L9.1 2.8 M9.1 9.2 L2.6 2.8"),

@@ -9,16 +9,16 @@
 //! assert!(picture.svg().starts_with("<svg"));
 //! ```
 //!
-//! A [`Picture`] of [`Chart`]s says what is shown; one layout makes of it lines, areas and text; two writers turn those
-//! into bytes. The same picture gives the same bytes, on any machine: no font and no clock is looked at. Numbers that
-//! are not finite are left out, and a chart without data says so: nothing that is in the data makes this panic.
+//! A [`Picture`] of [`Chart`]s is the content; one layout turns it into lines, areas and text; two writers turn those
+//! into bytes. The same picture gives the same bytes, on any machine: it reads no font and no clock. Numbers that
+//! are not finite are left out, and a chart without data says so: no data makes this panic.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`chart`] | what a chart shows |
+//! | [`chart`] | the content of a chart |
 //! | [`color`] | colours, dashes, markers |
 //! | `layout` | from charts to a scene: axes, marks, legends |
-//! | `ticks` | where an axis has its marks |
+//! | `ticks` | the marks of an axis |
 //! | `scene` | lines, areas, text |
 //! | `font` | letters as strokes |
 //! | `svg`, `png` | a scene as bytes |
@@ -41,13 +41,14 @@ pub use ticks::{round_step, round_up};
 use headstart_block::Result;
 
 impl Picture {
-    /// As SVG text.
+    /// The picture as SVG text.
     #[must_use]
     pub fn svg(&self) -> String {
         svg::write(&layout::lay_out(self))
     }
 
-    /// As PNG, with so many pixels for each of [`Picture::width`]'s: 2 is crisp on most screens and in print.
+    /// The picture as PNG, with `scale` pixels for each of [`Picture::width`]'s: 2 is crisp on most screens and in
+    /// print.
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] where the picture would be too large.

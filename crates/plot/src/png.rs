@@ -9,7 +9,7 @@ use tiny_skia::{FillRule, LineCap, LineJoin, Paint, Path, PathBuilder, Pixmap, S
 /// Most pixels of a picture: 400 MB of memory while it is drawn.
 const PIXELS_MAX: f64 = 1e8;
 
-/// The file, with so many pixels for each of the scene's.
+/// The file, with `scale` pixels for each of the scene's.
 pub(crate) fn write(scene: &Scene, scale: f64) -> Result<Vec<u8>> {
     let (width, height) = ((scene.width * scale).ceil(), (scene.height * scale).ceil());
     // Also of what is not a number.

@@ -1,4 +1,4 @@
-//! What a picture is made of: a list of lines, areas and pieces of text, the first at the bottom.
+//! The elements of a picture: a list of lines, areas and pieces of text, the first at the bottom.
 
 use crate::color::Color;
 
@@ -10,12 +10,12 @@ pub(crate) type Point = (f64, f64);
 pub(crate) struct Scene {
     pub(crate) width: f64,
     pub(crate) height: f64,
-    /// What it is, for those who do not see it.
+    /// A description, for people who do not see the picture.
     pub(crate) title: String,
     pub(crate) items: Vec<Item>,
 }
 
-/// How a line is drawn.
+/// The look of a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Stroke {
     pub(crate) color: Color,
@@ -35,7 +35,7 @@ impl Stroke {
 pub(crate) enum Item {
     /// Joined points.
     Polyline { points: Vec<Point>, stroke: Stroke },
-    /// What lies within joined points.
+    /// The area within joined points.
     Area { points: Vec<Point>, fill: Color, opacity: f64 },
     /// A circle: filled, or with a line around.
     Disc { center: Point, radius: f64, fill: Color, line: Option<Stroke> },
@@ -49,18 +49,18 @@ pub(crate) enum Item {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Text {
     pub(crate) text: String,
-    /// Where its base line begins, has its middle, or ends.
+    /// The place where its base line begins, has its middle, or ends.
     pub(crate) at: Point,
     pub(crate) anchor: Anchor,
     /// Height of the font in pixels.
     pub(crate) size: f64,
     pub(crate) bold: bool,
     pub(crate) color: Color,
-    /// Turned so far against the clock, in degrees.
+    /// The angle by which it is turned, counter-clockwise, in degrees.
     pub(crate) angle: f64,
 }
 
-/// Which part of a text is at its place.
+/// The part of a text that is at its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Anchor {
     Start,

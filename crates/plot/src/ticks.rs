@@ -1,6 +1,6 @@
-//! Where an axis has its marks, and what is written there.
+//! The marks of an axis, and their labels.
 
-/// From which number on it is written in which unit, with which letter. Thousands are read well without.
+/// The units: the number from which on each is used, its size, and its letter. Thousands are read well without.
 const UNITS: [(f64, f64, &str); 4] = [(1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")];
 
 /// A mark of an axis.
@@ -13,10 +13,10 @@ pub(crate) struct Tick {
 /// Most marks of an axis.
 const TICKS_MAX: usize = 60;
 
-/// The steps between marks, and how many smaller ones fit between two.
+/// The steps between marks, as factors of powers of ten.
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
-/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 where that is no positive number. For the
+/// The least of 1, 2 or 5 times a power of ten that is not below `least`; 1 if that is no positive number. For the
 /// width of a histogram's classes.
 #[must_use]
 pub fn round_step(least: f64) -> f64 {
@@ -65,7 +65,7 @@ pub(crate) fn linear(low: f64, high: f64, step: f64) -> Vec<Tick> {
     ticks
 }
 
-/// Marks of powers of ten from `low` to `high`, at most `most` of them; and of 2 and 5 times such where powers alone
+/// Marks of powers of ten from `low` to `high`, at most `most` of them; and of 2 and 5 times such if powers alone
 /// would be few.
 pub(crate) fn log(low: f64, high: f64, most: usize) -> Vec<Tick> {
     let (first, last) = (low.log10(), high.log10());
@@ -106,9 +106,9 @@ fn between(low: f64, high: f64, factors: &[f64], every: f64) -> Vec<Tick> {
     ticks
 }
 
-/// What all labels of an axis are divided by, and its letter.
+/// The number that all labels of an axis are divided by, and its letter.
 fn unit(largest: f64, step: f64) -> (f64, &'static str) {
-    // Where the step is not lost in the rounding.
+    // Only if the step is not lost in the rounding.
     let fits = |from: f64, unit: f64| largest >= from && step >= unit / 100.0 && largest < 1e15;
     let found = UNITS.iter().find(|(from, unit, _)| fits(*from, *unit));
     found.map_or((1.0, ""), |(_, unit, letter)| (*unit, *letter))

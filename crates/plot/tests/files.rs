@@ -1,4 +1,4 @@
-//! Pictures as files: what is in the SVG, which pixels the PNG has, and that both are the same each time.
+//! Pictures as files: the content of the SVG, the pixels of the PNG, and that both are the same each time.
 
 use headstart_block::ErrorKind;
 use headstart_plot::{Axis, Chart, Picture, Rule, Series};

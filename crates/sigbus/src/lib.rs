@@ -11,8 +11,8 @@
 //!
 //! It runs between any two instructions of a thread, so it takes no lock, allocates nothing, and calls nothing but
 //! `mmap`. What it looks at is a list of slots that only grows. A slot has a version, odd while it is changed:
-//! slots that are just changed are passed over, since the region that a thread is touching is not (whoever touches
-//! it keeps its guard meanwhile).
+//! slots that are just changed are passed over, because the region that a thread touches is not among them (that
+//! thread keeps its guard meanwhile).
 //!
 //! The whole region is replaced, and not the one page, because it is lost to its user anyway, and because memory in
 //! huge pages cannot be replaced in part.
@@ -61,9 +61,9 @@ struct Block {
 
 /// The slots made last. Blocks are never freed.
 static BLOCKS: AtomicPtr<Block> = AtomicPtr::new(null_mut());
-/// Slots that nobody uses. Held while any slot is changed.
+/// Slots that are not in use. Held while any slot is changed.
 static FREE: Mutex<Vec<&'static Slot>> = Mutex::new(Vec::new());
-/// What was done about the signal before.
+/// The earlier action on the signal.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {

@@ -1,4 +1,4 @@
-//! Goal: a file that is shortened under its mapping costs the mapping's user, and nobody else. Method: files are
+//! Goal: a file that is shortened under its mapping costs only the mapping's user. Method: files are
 //! mapped, shortened, and touched; what is to end the process does so in one that is started for it.
 
 #![allow(clippy::unwrap_used, reason = "tests")]

@@ -1,10 +1,10 @@
-//! From numbers to places: what part of its numbers an axis shows, where each is, which are marked.
+//! From numbers to places: the numbers that an axis shows, the place of each, and the marks.
 
 use crate::chart::{Axis, Scale};
 use crate::font;
 use crate::ticks::{self, Tick};
 
-/// Numbers beyond this are taken for it, so that differences stay finite.
+/// The greatest size of a number: larger ones are taken for it, so that differences stay finite.
 const HUGE: f64 = 1e300;
 /// The least number that has a place on an axis of powers.
 const TINY: f64 = 1e-300;
@@ -45,16 +45,16 @@ impl Extent {
     }
 }
 
-/// How an axis fits its numbers.
+/// The way in which an axis fits its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     /// From the least to the greatest, with a little room.
     Tight,
-    /// From mark to mark, and from zero where that is near.
+    /// From mark to mark, and from zero if that is near.
     Round,
-    /// The same, and zero in any case: bars stand on it.
+    /// As `Round`, and from zero in any case, because bars stand on it.
     FromZero,
-    /// From mark to mark, and from before the least number, where that is not zero, to behind the greatest: there a
+    /// From mark to mark, and from before the least number, if that is not zero, to behind the greatest: there a
     /// distribution is level.
     Before,
 }
@@ -76,7 +76,7 @@ enum Kind {
 }
 
 impl Frame {
-    /// Of an axis that is `pixels` long, for these numbers; `across` where its labels stand beside each other.
+    /// The frame of an axis that is `pixels` long, for these numbers; `across` if its labels stand beside each other.
     pub(super) fn new(axis: &Axis, extent: &Extent, fit: Fit, pixels: f64, across: bool) -> Self {
         match &axis.scale {
             Scale::Categories(names) => Self::of_names(names, extent),
@@ -168,7 +168,7 @@ impl Frame {
             let room = (high / low).powf(0.02);
             (low, high) = (low / room, high * room);
         } else {
-            // To powers of ten where the axis spans some, and else to the next round number.
+            // To powers of ten where the axis spans some, and otherwise to the next round number.
             let wide = high.log10() - low.log10() > 2.0;
             let round = |number: f64, up: bool| round_log(number, wide, up);
             // A hair beyond a mark, the next one is the end.
@@ -196,7 +196,7 @@ impl Frame {
         }
     }
 
-    /// Whether labels beside each other do not touch.
+    /// `true` if labels beside each other do not touch.
     fn labels_fit(&self, pixels: f64) -> bool {
         let half = |tick: &Tick| font::width(&tick.label, TICK_SIZE, false) / 2.0;
         self.ticks.windows(2).all(|pair| {
@@ -207,7 +207,7 @@ impl Frame {
         })
     }
 
-    /// Without the labels that would touch the one before.
+    /// Removes the labels that would touch the one before.
     fn with_labels_that_fit(mut self, pixels: f64) -> Self {
         let mut free = f64::NEG_INFINITY;
         let mut kept = Vec::new();
@@ -222,7 +222,7 @@ impl Frame {
         Self { ticks: kept, ..self }
     }
 
-    /// Where a number is: 0 at the low end, 1 at the high one, and beyond. `None` where it has no place.
+    /// The place of a number: 0 at the low end, 1 at the high one, and beyond. `None` if it has no place.
     pub(super) fn part(&self, number: f64) -> Option<f64> {
         if !number.is_finite() {
             return None;
@@ -240,12 +240,12 @@ impl Frame {
         part.is_finite().then(|| part.clamp(-1e3, 1e3))
     }
 
-    /// The same, but what has no place because it is not above zero is at the low end.
+    /// As [`Self::part`], but a number that has no place because it is not above zero is at the low end.
     pub(super) fn part_or_low(&self, number: f64) -> Option<f64> {
         if self.kind == Kind::Log && number < TINY { Some(0.0) } else { self.part(number) }
     }
 
-    /// Where bars stand: at zero, or at the low end.
+    /// The base of bars: zero, or the low end.
     pub(super) fn ground(&self) -> f64 {
         match self.kind {
             Kind::Log => 0.0,

@@ -1,4 +1,4 @@
-//! The names of series, each with a sample of how it is drawn.
+//! The names of series, each with a sample of its look.
 
 use super::as_f64;
 use super::marks::{self, Look};
@@ -8,15 +8,15 @@ use crate::font;
 use crate::scene::{Item, Point, Rect, Stroke, Text};
 
 const SIZE: f64 = 11.5;
-/// From a row to the next.
+/// The distance from a row to the next.
 const ROW: f64 = 17.0;
 /// Width of a sample.
 const SAMPLE: f64 = 24.0;
 const GAP: f64 = 16.0;
-/// Around names that stand within a plot.
+/// The space around names that stand within a plot.
 const PAD: f64 = 6.0;
 
-/// A name and how its series is drawn.
+/// A name and the look of its series.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     name: String,
@@ -57,7 +57,7 @@ impl Entry {
         SAMPLE + 6.0 + font::width(&self.name, SIZE, false)
     }
 
-    /// With its left end and the middle of its height at `at`.
+    /// Draws the entry with its left end and the middle of its height at `at`.
     fn draw(&self, at: Point) -> Vec<Item> {
         let (left, middle) = at;
         let center = (left + SAMPLE / 2.0, middle);
@@ -129,7 +129,7 @@ pub(super) fn draw_rows(rows: &[Vec<&Entry>], (left, top): Point) -> Vec<Item> {
     items
 }
 
-/// How wide the entries are below each other, with the room before them.
+/// The width of the entries below each other, with the room before them.
 pub(super) fn column_width(entries: &[Entry]) -> f64 {
     entries.iter().map(Entry::width).fold(0.0, f64::max) + 14.0
 }
@@ -144,7 +144,7 @@ pub(super) fn draw_column(entries: &[Entry], (left, top): Point) -> Vec<Item> {
     items
 }
 
-/// The entries in a corner of the plot where nothing is drawn; `None` where there is none.
+/// The entries in a corner of the plot where nothing is drawn; `None` if there is none.
 pub(super) fn draw_within(entries: &[Entry], plot: &Rect, drawn: &[Item]) -> Option<Vec<Item>> {
     let width = entries.iter().map(Entry::width).fold(0.0, f64::max) + 2.0 * PAD;
     let height = as_f64(entries.len()) * ROW + PAD;

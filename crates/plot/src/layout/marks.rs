@@ -1,4 +1,4 @@
-//! What a chart's series look like between its axes.
+//! The look of a chart's series between its axes.
 
 use super::as_f64;
 use super::axis::Frame;
@@ -12,14 +12,14 @@ const LINE_WIDTH: f64 = 1.7;
 const MARKED_MAX: usize = 40;
 /// The part of a slot that its bars fill.
 const FILLED: f64 = 0.8;
-/// How much a histogram's classes and boxes cover what is below them.
+/// The opacity of a histogram's classes and of boxes.
 pub(super) const PALE: f64 = 0.4;
 /// Steps between the places that a line touches, when a free corner is looked for.
 const TRAIL: f64 = 5.0;
-/// Most of them that are looked at for one line.
+/// Most places that are checked for one line.
 const TRAIL_MAX: f64 = 400.0;
 
-/// How a series is drawn.
+/// The look of a series.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Look {
     pub(super) stroke: Stroke,
@@ -44,7 +44,7 @@ pub(super) fn look(series: &Series, index: usize) -> Look {
     Look { stroke: Stroke { color, width: LINE_WIDTH, dash }, marker, small: series.small }
 }
 
-/// The axes that a series has its places on, and where they are.
+/// The axes that a series has its places on, and their places.
 pub(super) struct Ground<'a> {
     pub(super) x: &'a Frame,
     pub(super) y: &'a Frame,
@@ -165,7 +165,7 @@ fn stripes(points: &[(f64, f64)], color: Color, ground: &Ground<'_>) -> Vec<Item
     vec![Item::Dots { centers, radius, color, opacity }]
 }
 
-/// Which of the series that stand beside each other in a slot this is, and of how many.
+/// The index of a series among those that stand beside each other in a slot, and their number.
 fn slot(chart: &Chart, index: usize) -> (f64, f64) {
     let stands = |series: &&Series| matches!(series.data, Data::Bars(_) | Data::Boxes(_));
     let before = chart.series.iter().take(index).filter(stands).count();
@@ -173,7 +173,7 @@ fn slot(chart: &Chart, index: usize) -> (f64, f64) {
     (as_f64(before), as_f64(all.max(1)))
 }
 
-/// From where to where a bar stands, in numbers of its axis.
+/// The two ends of a bar's base, in numbers of its axis.
 fn stand(at: usize, (before, all): (f64, f64)) -> (f64, f64) {
     let width = FILLED / all;
     let left = as_f64(at) - FILLED / 2.0 + before * width;

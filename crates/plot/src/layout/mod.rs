@@ -1,10 +1,10 @@
-//! How a picture looks: from charts to lines, areas and text.
+//! The look of a picture: from charts to lines, areas and text.
 //!
 //! A picture is a title, perhaps a legend that all panels share, and a grid of cells of one size. A cell has a chart's
-//! title, perhaps its own legend, and the plot between its axes. What is beside a plot takes as much room as the panel
-//! of its column that needs most, what is above and below as that of its row: plots stand in line.
+//! title, perhaps its own legend, and the plot between its axes. The parts beside a plot take as much room as the panel
+//! of its column that needs most, those above and below as that of its row: plots stand in line.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`axis`] | from numbers to places |
 //! | [`panel`] | a chart: its axes, grid, rules |
@@ -23,19 +23,19 @@ use crate::scene::{Item, Rect, Scene, Text};
 use legend::Entry;
 use panel::{Margins, Panel};
 
-/// Around everything.
+/// The space around everything.
 const PAD: f64 = 14.0;
-/// Between panels.
+/// The space between panels.
 const GAP: f64 = 20.0;
 const TITLE_SIZE: f64 = 16.0;
 const NOTE_SIZE: f64 = 11.5;
-/// From a line of text to the next, as parts of the font's size.
+/// The distance from a line of text to the next, as parts of the font's size.
 const LINE: f64 = 1.35;
 /// Names that a legend has at most within or above a plot.
 const FEW: usize = 6;
 /// Least width and height of a panel.
 const LEAST: (f64, f64) = (160.0, 120.0);
-/// Greatest.
+/// Greatest width and height of a panel.
 const GREATEST: f64 = 4000.0;
 
 /// The picture's scene.
@@ -93,7 +93,7 @@ pub(crate) fn lay_out(picture: &Picture) -> Scene {
     Scene { width: full.ceil(), height: (bottom + PAD).ceil(), title, items }
 }
 
-/// Title and note; where the rest begins.
+/// Draws title and note; returns the top of the rest.
 fn heading(picture: &Picture, full: f64, items: &mut Vec<Item>) -> f64 {
     let mut top = PAD;
     for line in wrapped(&picture.title, TITLE_SIZE, true, full - 2.0 * PAD) {
@@ -107,7 +107,7 @@ fn heading(picture: &Picture, full: f64, items: &mut Vec<Item>) -> f64 {
     if top > PAD { top + 6.0 } else { top }
 }
 
-/// Whether one legend says all.
+/// `true` if one legend is enough for all panels.
 fn shared(charts: &[Chart], entries: &[Vec<Entry>]) -> bool {
     let Some(first) = entries.first().filter(|first| first.len() > 1 && charts.len() > 1) else {
         return false;
@@ -115,7 +115,7 @@ fn shared(charts: &[Chart], entries: &[Vec<Entry>]) -> bool {
     charts.iter().all(|chart| chart.legend == Legend::Auto) && entries.iter().all(|other| other == first)
 }
 
-/// Where a chart's legend is.
+/// The place of a chart's legend.
 fn place(chart: &Chart, entries: &[Entry], shared: bool) -> Legend {
     match chart.legend {
         _ if entries.is_empty() => Legend::Hidden,

@@ -14,10 +14,10 @@ const LABEL_SIZE: f64 = 12.0;
 const RULE_SIZE: f64 = 10.5;
 /// Length of the marks at an axis.
 const TICK: f64 = 4.0;
-/// Names that do not fit beside each other are turned so far.
+/// The angle by which names that do not fit beside each other are turned, in degrees.
 const TURN: f64 = 40.0;
 
-/// A chart and where its legend is.
+/// A chart and the place of its legend.
 pub(super) struct Panel<'a> {
     pub(super) chart: &'a Chart,
     pub(super) entries: &'a [Entry],
@@ -114,7 +114,7 @@ impl Frames {
         }
     }
 
-    /// Whether the names below stand side by side, and else every which of them is written.
+    /// The way in which the names below are written: side by side, or turned and some of them left out.
     fn names(&self, chart: &Chart, width: f64) -> Names {
         let Some(slots) = self.x.slots().filter(|_| matches!(chart.x.scale, Scale::Categories(_))) else {
             return Names { turned: false, every: 1 };
@@ -140,7 +140,7 @@ fn widest(frame: &Frame) -> f64 {
     frame.ticks.iter().map(|tick| font::width(&tick.label, TICK_SIZE, false)).fold(0.0, f64::max)
 }
 
-/// Takes the numbers of a series in.
+/// Adds the numbers of a series to the extents.
 fn add(data: &Data, across: &mut Extent, up: &mut Extent) {
     match data {
         Data::Line(points) | Data::Steps(points) | Data::Points(points) | Data::Stripes(points) => {
@@ -173,7 +173,7 @@ impl Panel<'_> {
         wrapped(&self.chart.title, TITLE_SIZE, true, width)
     }
 
-    /// What this chart needs around its plot, if it had about that plot.
+    /// The margins that this chart needs around a plot of about that size.
     pub(super) fn margins(&self, (width, height): (f64, f64), guess: &Margins) -> Margins {
         let cell = Rect { left: 0.0, top: 0.0, right: width, bottom: height };
         let plot = guess.plot(&cell);
@@ -436,7 +436,7 @@ fn tick_mark(from: (f64, f64), to: (f64, f64)) -> Item {
     Item::Polyline { points: vec![from, to], stroke: Stroke::solid(INK, 1.0) }
 }
 
-/// The axes' lines: at the left and below, and at the right where there is an axis.
+/// The axes' lines: at the left and below, and at the right if there is an axis.
 fn frame(plot: &Rect, second: bool) -> Vec<Item> {
     let mut points = vec![(plot.left, plot.top), (plot.left, plot.bottom), (plot.right, plot.bottom)];
     if second {

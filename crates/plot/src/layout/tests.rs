@@ -1,4 +1,4 @@
-//! Where things are: within the picture, apart from each other, at the places of their numbers; whatever the data.
+//! The places of things: within the picture, apart from each other, at the places of their numbers; for any data.
 
 use super::*;
 use crate::chart::{Axis, Quantiles, Rule, Series};
@@ -36,7 +36,7 @@ fn corners(text: &Text) -> Rect {
     }
 }
 
-/// Texts that lie over each other, where both are upright or both are level.
+/// Texts that cover each other, if both are upright or both are level.
 fn overlaps(scene: &Scene) -> Vec<(String, String)> {
     let texts = texts(scene);
     let mut found = Vec::new();
@@ -223,7 +223,7 @@ proptest! {
         prop_assert!(small.png(0.5).is_ok());
     }
 
-    /// Numbers as people have them: no text lies over another, none is cut off, and the axes are labelled.
+    /// Usual numbers: no text covers another, none is cut off, and the axes are labelled.
     #[test]
     fn texts_keep_apart(
         points in prop::collection::vec((0.0..1.0_f64, 0.0..1.0_f64), 1..40),
