@@ -120,7 +120,7 @@ impl Error {
         self
     }
 
-    /// Says what to do about it, unless an inner caller already did.
+    /// Adds the remedy, unless an inner caller already did.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<Cow<'static, str>>) -> Self {
         self.0.remedy.get_or_insert_with(|| remedy.into());
@@ -167,7 +167,7 @@ impl Error {
         self.0.lasting
     }
 
-    /// Adds that the other end is there: it answered with something other than what was asked for.
+    /// Adds that the other end is there: it gave another answer than the one asked for.
     #[must_use]
     pub fn answered(mut self) -> Self {
         self.0.answered = true;

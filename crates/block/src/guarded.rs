@@ -1,4 +1,4 @@
-//! [`GuardedDir`]: a directory that other users may write to, used without following what they put there.
+//! [`GuardedDir`]: a directory that other users may write to, used without following the links that they put there.
 //!
 //! A store, and sometimes a writable directory, belongs to another user than the process that uses it, which often is
 //! root. That user can put a symbolic link, a pipe or a device under any name, at any moment. Therefore:
@@ -12,7 +12,7 @@
 //! A place that other users may have a part in, such as that of an output, is found by [`Entry::find`].
 //!
 //! What a program keeps for itself (the directories of an agent, a cache, a cluster) is different: there it believes
-//! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse what belongs to another user.
+//! what it finds. [`GuardedDir::open_own`] and [`open_own_file`] therefore refuse files of other users.
 
 mod entry;
 mod not_made;
@@ -69,7 +69,7 @@ impl Like {
     fn apply(self, file: &File) -> io::Result<()> {
         let found = file.metadata()?;
         if let Some((user, group)) = self.owner {
-            // Best effort: only root gives things away, and a group takes only what a member gives it.
+            // Best effort: only root gives things away, and only a member gives files to a group.
             if found.uid() != user
                 && fchown(file, Some(Uid::from_raw(user)), Some(Gid::from_raw(group))).is_err()
                 || found.gid() != group
@@ -137,7 +137,7 @@ impl GuardedDir {
     /// Opens a directory in it.
     ///
     /// # Errors
-    /// Errors of the operating system; where the entry is no directory, an error that says what it is.
+    /// Errors of the operating system; if the entry is no directory, an error that names its kind.
     pub fn open_dir(&self, name: &str) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | CAREFULLY;
         let opened = openat(&self.handle, single(name)?, flags, Mode::empty());
@@ -165,7 +165,7 @@ impl GuardedDir {
     /// Opens a regular file.
     ///
     /// # Errors
-    /// Errors of the operating system; where the entry is no regular file, an error that says what it is.
+    /// Errors of the operating system; if the entry is no regular file, an error that names its kind.
     pub fn open_file(&self, name: &str, access: Access) -> io::Result<File> {
         let access = match access {
             Access::Read => OFlags::RDONLY,
@@ -287,7 +287,7 @@ impl GuardedDir {
         self.handle.sync_all()
     }
 
-    /// The error of an entry that could not be opened, which may be because of what it is.
+    /// The error of an entry that could not be opened, which may be because of its kind.
     fn explain(&self, name: &str, error: Errno) -> io::Error {
         if !matches!(error, Errno::LOOP | Errno::NOTDIR | Errno::NXIO | Errno::ISDIR) {
             return error.into();
@@ -302,7 +302,7 @@ impl GuardedDir {
 /// Opens a regular file for reading, by a path that is followed through symbolic links; a pipe is not waited for.
 ///
 /// # Errors
-/// Errors of the operating system, and one that says what it is where it is no regular file.
+/// Errors of the operating system, and one that names its kind if it is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -405,7 +405,7 @@ mod tests {
                 assert!(error.to_string().contains(what), "{name}: {error}");
             }
         }
-        // A new file takes the place of a link, and of what that leads to nothing changes.
+        // A new file takes the place of a link, and the link's target does not change.
         guarded.recreate_file("link", like).unwrap().write_all(b"x").unwrap();
         assert_eq!(
             (fs::read(&victim).unwrap(), mode(&dir.path().join("link"))),

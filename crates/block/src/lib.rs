@@ -13,7 +13,7 @@
 //! | [`random`] | numbers from a seed |
 //! | [`rate`] | bytes a second as people write them (`10MB/s`) |
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
-//! | [`mod@plan`] | blocks, slices, and what to preload in which order |
+//! | [`mod@plan`] | blocks, slices, and the order in which to preload them |
 //! | [`device`] | [`BlockDevice`]: a disk |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |

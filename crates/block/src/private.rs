@@ -63,7 +63,7 @@ pub fn close(open: &File) -> std::io::Result<bool> {
 /// Does the same for a directory by its name; a directory that is not there is not open.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Denied`] or [`crate::ErrorKind::Io`], with what its owner can do.
+/// [`crate::ErrorKind::Denied`] or [`crate::ErrorKind::Io`], with a remedy for its owner.
 pub fn close_directory(path: &Path) -> Result<bool> {
     let closed = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(false),

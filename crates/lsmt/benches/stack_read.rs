@@ -92,7 +92,7 @@ fn gaps(random: &mut Random) -> Vec<u64> {
     (0..SEGMENTS).map(|number| number * stride + random.below(stride - 1)).collect()
 }
 
-/// Writes the flat file: random words but for zeros in the gaps.
+/// Writes the flat file: random words, with zeros in the gaps.
 fn write_flat(path: &Path, gaps: &[u64]) -> Outcome<()> {
     let mut bytes = Vec::with_capacity(usize::try_from(DISK)?);
     let mut random = Random(1);

@@ -45,7 +45,7 @@ impl Flags {
     pub const DATA: u32 = 1 << 1;
     /// The file is complete: its trailer has the index.
     pub const SEALED: u32 = 1 << 2;
-    /// Data lies at its own offset on the disk, and the file's holes are the index.
+    /// Data is stored at its own offset on the disk, and the file's holes are the index.
     pub const SPARSE: u32 = 1 << 4;
 
     /// `true` if all of `bits` are set.

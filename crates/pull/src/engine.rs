@@ -50,7 +50,7 @@
 //! # Invariants
 //!
 //! 1. Every read that the engine is told of is answered once: completed, failed, or forgotten by its client.
-//! 2. Every byte has at most one holder in `active`; a request releases what it holds when it goes.
+//! 2. Every byte has at most one holder in `active`; a request releases its bytes when it goes.
 //! 3. No byte is asked for while a request that holds it is under way, except for asking apart, and for gaps that are
 //!    local already and smaller than [`Settings::gap`].
 //! 4. A read waits for a request if and only if the request has it among its waiters.

@@ -256,7 +256,7 @@ mod tests {
         for _ in 0..10 {
             limit.take(500_000, Urgency::Background).await;
         }
-        // 5 MB at 1 MB/s, less the quarter that lay in the bucket.
+        // 5 MB at 1 MB/s, less the quarter that was in the bucket.
         let took = start.elapsed().as_secs_f64();
         assert!((4.7..4.9).contains(&took), "{took}");
     }

@@ -1,7 +1,7 @@
 //! The two codecs: contexts that are made once and used for many frames.
 //!
 //! All foreign calls of this crate are here. lz4 frames are raw lz4 blocks (no frame header, no size
-//! prefix); zstd frames are complete zstd frames. There is no stored form: what does not compress grows.
+//! prefix); zstd frames are complete zstd frames. There is no stored form: a frame that does not compress grows.
 
 use headstart_block::{Error, Result};
 use std::ffi::{c_char, c_int, c_void};
@@ -92,7 +92,7 @@ impl FromStr for Codec {
 pub(crate) enum Compressor {
     Lz4 {
         /// The library's hash table. It is cleared for each frame: the variant of the call that trusts a
-        /// used table is quicker on small frames, but what it writes depends on the frames before.
+        /// used table is quicker on small frames, but its output depends on the frames before.
         state: Vec<u64>,
     },
     Zstd {

@@ -19,7 +19,7 @@
 //!  77       level: written 0, ignored
 //!  78       use_dict, always 0: no writer makes dictionaries
 //!  79..84   padding, reserved
-//!  84..88   dict_size, always 0; a dictionary would lie between header and frames
+//!  84..88   dict_size, always 0; a dictionary would be between header and frames
 //!  88       verify: 1 = a raw CRC-32C from 100007 follows each frame and counts to its length
 //!  89..512  reserved
 //! ```

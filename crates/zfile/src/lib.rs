@@ -9,14 +9,14 @@
 //! header, 512 bytes | frame 0 | frame 1 | ... | index: a u32 per frame | trailer, 512 bytes
 //! ```
 //!
-//! | module | what it holds |
+//! | module | content |
 //! |---|---|
-//! | [`format`](mod@format) | header and trailer byte by byte; what is checked |
+//! | [`format`](mod@format) | header and trailer byte by byte; the checks |
 //! | `codec` | lz4 and zstd contexts: the crate's only foreign calls |
 //! | `checksum` | the format's form of CRC-32C |
-//! | `index` | where each frame lies, in four bytes a frame |
+//! | `index` | the place of each frame, in four bytes a frame |
 //! | [`reader`] | [`ZFileReader`]: random access |
-//! | `scratch` | what a thread keeps between reads, so that reading allocates nothing |
+//! | `scratch` | the state that a thread keeps between reads, so that reading allocates nothing |
 //! | [`writer`] | [`ZFileWriter`]: streaming, the same bytes on any number of threads |
 //! | `pool` | the writer's threads |
 //!

@@ -11,7 +11,7 @@
 //! * Batches go round: nothing is allocated once all have been used.
 //! * A panic in a worker is caught and comes back as that batch's error; the caller never waits for a
 //!   batch that no worker has.
-//! * Dropping the pool makes workers skip what is still queued, and joins them.
+//! * Dropping the pool makes workers skip queued batches, and joins them.
 
 use headstart_block::{Error, ErrorKind, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -61,7 +61,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Starts `threads` workers; `make` makes what each compresses with.
+    /// Starts `threads` workers; `make` makes the compressor of each.
     pub(crate) fn new<F>(threads: usize, make: impl Fn() -> Result<F>) -> Result<Self>
     where
         F: FnMut(&mut Batch) -> Result<()> + Send + 'static,

@@ -321,7 +321,7 @@ fn read_ends(source: &impl ReadAt) -> Result<ZFileInfo> {
 /// Reads the index; checks its checksum, each entry, and that the frames end where the index starts.
 fn read_index(source: &impl ReadAt, info: &ZFileInfo) -> Result<Index> {
     const PIECE: usize = 64 << 10;
-    // `info` was checked: the index lies within the source.
+    // `info` was checked: the index is within the source.
     let frames = usize::try_from(info.frames).map_err(|_| Error::unsupported("has too many frames"))?;
     let len_max = frame_len_max(info.frame_size);
     // At least one byte, and the checksum.

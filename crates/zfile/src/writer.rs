@@ -5,8 +5,8 @@
 //! the pool's threads or, while they have enough to do or there are none, by the caller's;
 //! then input that comes in large pieces is compressed in place. A bounded number of batches is under
 //! way, and the pool gives them back in order. Compressed batches go to the inner writer, one write each,
-//! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses what is
-//! left (only the last frame of all may be short) and appends index and trailer. The header is never
+//! and the lengths of their frames to the index. [`ZFileWriter::finish`] compresses the
+//! rest (only the last frame of all may be short) and appends index and trailer. The header is never
 //! overwritten: the inner writer need not seek, and uploads can begin at once.
 //!
 //! # Errors
@@ -82,7 +82,7 @@ impl ZFileOptions {
     }
 }
 
-/// Packs what is written to it into a ZFile; see the [module](self).
+/// Packs the bytes that are written to it into a ZFile; see the [module](self).
 pub struct ZFileWriter<W> {
     out: W,
     /// The caller's own.
@@ -142,7 +142,7 @@ impl<W: Write> ZFileWriter<W> {
         })
     }
 
-    /// Compresses what is left, writes index and trailer, and gives `out` back, flushed.
+    /// Compresses the rest, writes index and trailer, and gives `out` back, flushed.
     ///
     /// # Errors
     /// Errors of `out`, or an earlier error again.

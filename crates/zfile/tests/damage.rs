@@ -293,7 +293,7 @@ fn a_damaged_frame_does_not_spoil_the_one_remembered() {
     }
 }
 
-/// Verifying looks at the source, not at what a thread remembers of it.
+/// Verifying reads the source, not a frame that a thread remembers of it.
 #[test]
 fn verify_sees_damage_to_a_frame_that_was_just_read() {
     let content = mixed(9, 5000);

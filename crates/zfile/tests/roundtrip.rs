@@ -1,6 +1,6 @@
-//! Goal: what is packed reads back, here and by any reader that keeps to the format, and its bytes depend on
+//! Goal: packed content reads back, here and by any reader that keeps to the format, and its bytes depend on
 //! content and options alone. Method: random contents, forms, threads and cuts; the plain reader takes apart
-//! what the writer made; the golden set gives the bytes that the reference made of the same.
+//! the writer's output; the golden set gives the bytes that the reference made of the same.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
@@ -194,7 +194,7 @@ fn readers_do_not_see_each_others_frames() {
     });
 }
 
-/// Repacks what the reference packed, with the same options. Compressed bytes depend on the codec's version;
+/// Repacks blobs of the reference, with the same options. Compressed bytes depend on the codec's version;
 /// all the rest does not.
 #[test]
 fn our_bytes_are_the_references() {

@@ -22,7 +22,7 @@ use std::path::{Component, Path, PathBuf};
 /// The number of symbolic links that a path may lead through, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// The flags of every open: nothing is followed, and nothing is asked of the server of what is opened.
+/// The flags of every open: no link is followed, and the server of the opened file is not asked.
 const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// An entry of a directory, to which no symbolic link of another user led.
@@ -35,8 +35,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Walks to an entry, which need not be there; its directory has to. Nothing is asked of what is mounted there: its
-    /// server may be gone, or hang.
+    /// Walks to an entry, which need not be there; its directory has to. A file system that is mounted there is not
+    /// asked: its server may be gone, or hang.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::Invalid`] for a path that ends at the
@@ -114,7 +114,7 @@ impl Entry {
         PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(&self.name)
     }
 
-    /// Opens what has the name now, to be looked at; a symbolic link itself.
+    /// Opens the entry that has the name now, to be looked at; a symbolic link itself.
     ///
     /// # Errors
     /// Errors of the operating system.

@@ -1,4 +1,4 @@
-//! The errors of things that could not be made in a directory: what stands in the way, and what to do.
+//! The errors of things that could not be made in a directory: the obstacle and the remedy.
 
 use super::shell_word;
 use crate::Error;

@@ -1,7 +1,7 @@
 //! The directories and files that a program keeps for itself, and therefore believes: they are this user's or root's.
 //!
 //! Where another user was first at such a place, it decided what the program reads there: the records of an agent's
-//! disks say which commands are run. A place of another user's is refused by name, with what to do about it.
+//! disks name the commands that are run. A place of another user's is refused by name, with a remedy.
 
 use super::{GuardedDir, Like, shell_word};
 use crate::private::FILE_MODE;
@@ -67,7 +67,7 @@ impl GuardedDir {
     }
 
     /// Refuses an entry that belongs to another user, also where it is a symbolic link. Sockets do not count, and
-    /// neither does what is mounted there, as a disk's file is: they are given to other users.
+    /// neither does a file system that is mounted there, such as a disk's file: they are given to other users.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] then; errors of the operating system.
@@ -103,7 +103,7 @@ impl GuardedDir {
 /// is none. No symbolic link in its place is followed, and a pipe is not waited for.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] where it belongs to another user, otherwise an error that says what it is; errors of the
+/// [`ErrorKind::Denied`] where it belongs to another user, otherwise an error that names its kind; errors of the
 /// operating system.
 pub fn open_own_file(path: &Path) -> Result<File> {
     let failed = |e: io::Error| {
@@ -126,8 +126,8 @@ pub fn check_own_file(file: &File, path: &Path) -> Result<()> {
     refuse_others(found.uid(), FileType::from_raw_mode(found.mode()), path)
 }
 
-/// Refuses what a path leads to, or a symbolic link in its place, where that belongs to another user. What cannot be
-/// looked at passes: opening it reports why.
+/// Refuses the target of a path, or a symbolic link in its place, if it belongs to another user. A target that
+/// cannot be looked at passes: opening it reports why.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] then.

@@ -66,7 +66,7 @@ pub fn overlay(upper: &[Segment], lower: &[Segment]) -> Vec<Segment> {
         while low.is_some_and(|segment| segment.end() <= top.end()) {
             low = rest.next();
         }
-        // Here the segment ends behind `top`, so what is left of it is not empty.
+        // Here the segment ends behind `top`, so the rest of it is not empty.
         low = low.map(|segment| segment.clip(top.end(), segment.end()));
     }
     low.into_iter().chain(rest).for_each(|segment| push(&mut out, segment));

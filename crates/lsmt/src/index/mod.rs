@@ -34,8 +34,8 @@
 //! cycles). Where trimming the results mispredicts a branch, which half-covered disks do in every second
 //! lookup, that latency is not hidden by the lookups that follow. Measured on a Zen 5 at 1,000 segments with
 //! holes between: bisection 26 ns, the tree alone 19, buckets 11, and 5.4 when the answer is known beforehand:
-//! what is left is the trimming. Real disks are full in front and sparse behind, so the width of a bucket is
-//! chosen by what it leaves crowded, and the last bucket takes everything behind the table.
+//! the rest is the trimming. Real disks are full in front and sparse behind, so the width of a bucket is
+//! chosen by the crowds that it leaves, and the last bucket takes everything behind the table.
 //!
 //! Hence the bounds: O(n) to build; a lookup costs one bucket and at most ⌈log16(n / 8)⌉ nodes however an
 //! image's author chose the segments. Keys are whole sector numbers, so the disk's size makes no difference

@@ -71,7 +71,7 @@ impl Search {
         low + count_ends(chunk(padded, low), start)
     }
 
-    /// The largest multiple of [`WINDOW`] that is at most the answer, which lies within `low ..= high`.
+    /// The largest multiple of [`WINDOW`] that is at most the answer, which is within `low ..= high`.
     #[inline(always)]
     fn descend(&self, low: usize, high: usize, count: impl Fn(&[u64; NODE]) -> usize) -> usize {
         // The lowest level where one node has all the keys that tell these answers apart.

@@ -331,7 +331,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// Makes the pair durable but for its names; returns its segments and the bytes of its data.
+    /// Makes the pair durable, except for its names; returns its segments and the bytes of its data.
     fn finish(mut self) -> Result<(Vec<Segment>, u64)> {
         self.write_out()?;
         self.to.sync_data()?;

@@ -15,7 +15,7 @@
 //! matter if the hole itself outlives the crash.
 //!
 //! *Readers* take a generation along with the places that they looked up. To retire sectors, the generation is replaced
-//! by one that is the same but for its number. A reader that comes later finds places that are not dead; the ones
+//! by one that differs only in its number. A reader that comes later finds places that are not dead; the ones
 //! before it are gone when no generation with a lower number is left ([`Alive`]). Nothing is added to the way of a
 //! read.
 //!

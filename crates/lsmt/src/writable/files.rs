@@ -88,7 +88,7 @@ impl RealDirectory {
         let is_new = !path.exists();
         private::make_directory(path).map_err(failed)?;
         if is_new && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            // Or a power loss takes all of it away, with what was flushed.
+            // Otherwise a power loss takes all of it away, with flushed data.
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;
         }
         Self::lock(path)

@@ -148,7 +148,7 @@ impl RunMap {
         let around = self.pieces(piece.start.saturating_sub(1), piece.end + 1);
         let mut found = 0;
         let mut left = 1;
-        // No more than three can be left of what is there: one on each side, and the new one.
+        // At most three runs can be left: one on each side, and the new one.
         for run in around.filter(|run| run.what != What::Hole).take(3) {
             found += 1;
             let joins = run.what == What::Zero && piece.what == What::Zero;

@@ -175,7 +175,7 @@ fn read_plan(
             }
             places.push(place);
         }
-        // Of a known length: what is shared is made in place.
+        // The length is known, so the shared slice is made in place.
         places.iter().map(|place| items[*place]).collect()
     };
     Ok(RatedPlan { rate, policy, weights, worth, items })

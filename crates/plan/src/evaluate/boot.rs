@@ -111,7 +111,7 @@ pub struct BootEvaluator {
     rests: VecDeque<BlockId>,
 }
 
-/// The wire, and what comes next.
+/// The wire, and its next transfers.
 struct Wire<'a> {
     items: std::slice::Iter<'a, Item>,
     free: Nanos,

@@ -54,7 +54,7 @@ impl Parts {
     }
 }
 
-/// An answer that is read as a stream, with what it occupies.
+/// An answer that is read as a stream, with the places that it occupies.
 pub(super) struct Streamed<'l> {
     pub(super) link: &'l Link,
     pub(super) parts: Parts,

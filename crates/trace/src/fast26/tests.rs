@@ -121,7 +121,7 @@ fn names_lead_nowhere_else() {
     let mut exporter = Exporter::new(again.path()).unwrap();
     exporter.add(&volume_twice[0]).unwrap();
     assert_eq!(exporter.add(&volume_twice[1]).unwrap_err().kind(), ErrorKind::Conflict);
-    // Nor does what stands there already.
+    // Nor does a file that is there already.
     let elsewhere = again.path().join("elsewhere");
     std::os::unix::fs::symlink(&elsewhere, again.path().join("trace/it3/i/3GB/2.npy")).unwrap();
     assert_eq!(exporter.add(&trace("2", "i", 0)).unwrap_err().kind(), ErrorKind::Conflict);

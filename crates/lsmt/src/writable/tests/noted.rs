@@ -164,7 +164,7 @@ fn logs_are_noted_where_they_have_grown_or_nobody_writes() {
     assert_eq!(noted(), Some(disk.generation().active.log_bytes()));
 }
 
-/// A write and a flush cost what they cost before there were notes, the first ones of a disk that was closed, too.
+/// A write and a flush cost the same as before there were notes, the first ones of a disk that was closed, too.
 #[test]
 fn no_flush_waits_for_notes() {
     let machine = closed(3);

@@ -73,7 +73,7 @@ proptest! {
         let mut vocabulary = Vocabulary::new(14 * BLOCK_SIZE + short);
         vocabulary.add(&(0..16).collect::<Vec<_>>());
         let trace = trace(&reads, &mut vocabulary);
-        // Ties are what goes wrong: times of reads and of transfers are often equal here.
+        // Ties are the hard case: times of reads and of transfers are often equal here.
         let bandwidth = Bandwidth::mib(rate);
         let ids: Vec<_> = order.iter().map(|block| vocabulary.id(*block).unwrap()).collect();
         let mut evaluator = Evaluator::new(&vocabulary, bandwidth);
