@@ -1,4 +1,4 @@
-//! What our dependencies allow us: all of them must be usable in an Apache-2.0 program. And where they come from: one
+//! The licences of our dependencies: all of them must be usable in an Apache-2.0 program. And their source: one
 //! registry, with a checksum for each in `Cargo.lock`.
 
 use crate::assert_none;
@@ -64,7 +64,7 @@ fn licences_are_the_same_for_cargo_deny() {
     assert_eq!(allowed, ALLOWED);
 }
 
-/// Whether an SPDX expression (with the old `/` for OR) can be met by [`ALLOWED`] alone.
+/// `true` if an SPDX expression (with the old `/` for OR) can be met by [`ALLOWED`] alone.
 ///
 /// AND binds tighter than OR; one level of parentheses is replaced by its worth until none is left.
 fn is_allowed(expression: &str) -> bool {

@@ -1,12 +1,13 @@
 //! The project's rules, as tests.
 //!
-//! What a reviewer would otherwise have to say again and again. A rule that stands in the way is changed
+//! These are the remarks that a reviewer would otherwise have to repeat. A rule that stands in the way is changed
 //! here, with its reason, not worked around.
 //!
 //! | module | rules |
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
+//! | [`prose`] | how comments open, and that they call no machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
 //! | [`units`] | what the systemd units may do, at most |
 //! | [`unsafety`] | crates without unsafe code promise it |
@@ -15,6 +16,7 @@
 
 mod house;
 mod licences;
+mod prose;
 mod text;
 mod tree;
 mod units;

@@ -8,7 +8,7 @@ use std::process::Command;
 /// Directories whose contents are made, not written.
 const MADE: [&str; 4] = ["target", "corpus", "artifacts", "proptest-regressions"];
 
-/// What earlier versions wrote, as they wrote it.
+/// The directory of files that earlier versions wrote, unchanged.
 const RECORDED: &str = "tests/fixtures";
 
 /// The root of the checkout.
@@ -63,9 +63,9 @@ pub(crate) fn sources() -> Vec<Source> {
     found
 }
 
-/// What cargo knows of the workspace and of everything it is built from on this platform.
+/// The metadata of the workspace, and of everything that it is built from on this platform.
 ///
-/// Offline: the tests run after the build, so whatever the build needed is there.
+/// Offline: the tests run after the build, so everything that the build needed is there.
 pub(crate) fn metadata() -> Value {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--format-version=1", "--locked", "--offline"])

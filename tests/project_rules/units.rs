@@ -1,4 +1,4 @@
-//! The systemd units: how much of the host they can reach, and who can read what they keep.
+//! The systemd units: the parts of the host that they can reach, and the access to their files.
 
 use crate::assert_none;
 use crate::tree::root;

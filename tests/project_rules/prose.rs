@@ -1,0 +1,203 @@
+//! The language of comments: what a machine can see of plain English.
+//!
+//! * A doc comment opens with a noun phrase or with a verb in the third person: never with a question word, never with
+//!   a pronoun.
+//! * A host, a program or a caller is "it", or is named again. Words for persons are for people.
+//!
+//! Packages that are not translated yet have their present counts in [`UNTRANSLATED`], which only shrink.
+
+use crate::assert_none;
+use crate::tree::{metadata, packages, root, sources};
+use std::collections::BTreeMap;
+
+/// Words that no doc comment opens with.
+const OPENERS: [&str; 18] = [
+    "what",
+    "who",
+    "whom",
+    "whose",
+    "whether",
+    "how",
+    "where",
+    "when",
+    "why",
+    "whoever",
+    "whatever",
+    "whichever",
+    "it",
+    "they",
+    "them",
+    "he",
+    "she",
+    "we",
+];
+
+/// Words for persons, which a comment uses of people only.
+const PERSONS: [&str; 11] =
+    ["he", "him", "his", "himself", "who", "whom", "whoever", "somebody", "someone", "nobody", "everybody"];
+
+/// People: "who" may follow these.
+const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people", "person", "reader", "users"];
+
+/// Packages that are not translated yet: doc comments that open with one of [`OPENERS`], and words for persons.
+const UNTRANSLATED: [(&str, usize, usize); 10] = [
+    ("headstart", 447, 165),
+    ("headstart-agent", 464, 265),
+    ("headstart-cache", 92, 99),
+    ("headstart-disk", 167, 86),
+    ("headstart-export", 205, 95),
+    ("headstart-harvest", 523, 227),
+    ("headstart-image", 116, 29),
+    ("headstart-sim", 328, 84),
+    ("headstart-swarm", 341, 309),
+    ("headstart-testkit", 86, 28),
+];
+
+/// The offences of a package.
+#[derive(Default)]
+struct Offences {
+    openers: Vec<String>,
+    persons: Vec<String>,
+}
+
+/// The marks of a comment and its text: `///`, `//!` or `//`; `None` for a line of code.
+fn comment(line: &str) -> Option<(&str, &str)> {
+    let line = line.trim_start();
+    let mark = ["///", "//!", "//"].into_iter().find(|mark| line.starts_with(mark))?;
+    let text = line.get(mark.len()..)?;
+    (!text.starts_with('/')).then_some((mark, text))
+}
+
+/// The words of a text in lower case, without what is code: the parts in backticks.
+fn words(text: &str) -> impl Iterator<Item = String> {
+    let prose = text.split('`').step_by(2);
+    let words = prose.flat_map(|part| part.split(|c: char| !c.is_alphanumeric() && c != '\''));
+    words.filter(|word| !word.is_empty()).map(str::to_lowercase)
+}
+
+/// The first word of a doc comment, if it is one that none opens with.
+fn banned_opener(text: &str) -> Option<String> {
+    let text = text.trim_start_matches(|c: char| !c.is_alphanumeric() && c != '`' && c != '[');
+    let first = if text.starts_with(['`', '[']) { None } else { words(text).next() };
+    first.filter(|word| OPENERS.contains(&word.as_str()))
+}
+
+/// The words for persons in a comment, without those for people; `before` is the last word of the line before.
+fn persons(before: &mut String, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for word in words(text) {
+        if PERSONS.contains(&word.as_str()) && !(word == "who" && PEOPLE.contains(&before.as_str())) {
+            found.push(word.clone());
+        }
+        *before = word;
+    }
+    found
+}
+
+/// The offences in a file of Rust.
+fn look(path: &str, lines: &[&str], offences: &mut Offences) {
+    let (mut last_mark, mut before) = ("", String::new());
+    for (number, line) in (1..).zip(lines) {
+        let Some((mark, text)) = comment(line) else {
+            (last_mark, before) = ("", String::new());
+            continue;
+        };
+        if mark != last_mark {
+            before.clear();
+            if let Some(word) = banned_opener(text).filter(|_| mark != "//") {
+                offences.openers.push(format!("{path}:{number}: opens with `{word}`"));
+            }
+        }
+        let found = persons(&mut before, text);
+        offences.persons.extend(found.iter().map(|word| format!("{path}:{number}: `{word}`")));
+        last_mark = mark;
+    }
+}
+
+/// The offences of each package of the workspace.
+fn by_package() -> BTreeMap<String, Offences> {
+    let (metadata, root) = (metadata(), root().canonicalize().unwrap());
+    let directory = |package: &serde_json::Value| {
+        let manifest = std::path::PathBuf::from(package["manifest_path"].as_str().unwrap());
+        let directory = manifest.parent().unwrap().canonicalize().unwrap();
+        directory.strip_prefix(&root).unwrap().to_str().unwrap().to_owned() + "/"
+    };
+    let name = |package: &serde_json::Value| package["name"].as_str().unwrap().to_owned();
+    let mut directories: Vec<_> =
+        packages(&metadata, true).map(|package| (directory(package), name(package))).collect();
+    // The innermost directory that holds a file is its package's.
+    directories.sort_by_key(|(directory, _)| std::cmp::Reverse(directory.len()));
+    let mut all: BTreeMap<_, _> =
+        directories.iter().map(|(_, name)| (name.clone(), Offences::default())).collect();
+    for source in sources().iter().filter(|source| source.is_rust()) {
+        let owner = directories.iter().find(|(directory, _)| source.path.starts_with(directory.as_str()));
+        let (_, name) = owner.expect("a file of Rust is in a package");
+        let lines: Vec<_> = source.text.lines().collect();
+        look(&source.path, &lines, all.get_mut(name).unwrap());
+    }
+    all
+}
+
+/// The complaint about a count that is not the one of the table.
+fn judge(name: &str, kind: &str, found: &[String], known: usize) -> Option<String> {
+    match found.len() {
+        count if count == known => None,
+        count if count < known => {
+            Some(format!("{name}: {count} {kind} instead of {known}: write {count} into UNTRANSLATED"))
+        }
+        _ if known == 0 => Some(format!("{name}: {kind}:\n    {}", found.join("\n    "))),
+        count => Some(format!("{name}: {count} {kind}, more than the {known} of UNTRANSLATED")),
+    }
+}
+
+#[test]
+fn comments_open_with_what_a_thing_is_and_call_no_machine_a_person() {
+    let mut offences = Vec::new();
+    let all = by_package();
+    for (name, found) in &all {
+        let known = UNTRANSLATED.iter().find(|(package, ..)| package == name);
+        let (openers, persons) = known.map_or((0, 0), |(_, openers, persons)| (*openers, *persons));
+        offences.extend(judge(
+            name,
+            "doc comments that open with a question word or a pronoun",
+            &found.openers,
+            openers,
+        ));
+        offences.extend(judge(name, "words for persons", &found.persons, persons));
+        if known.is_some() && (openers, persons) == (0, 0) {
+            offences.push(format!("{name}: is translated: take it out of UNTRANSLATED"));
+        }
+    }
+    let gone = UNTRANSLATED.iter().filter(|(name, ..)| !all.contains_key(*name));
+    offences.extend(gone.map(|(name, ..)| format!("{name}: is no package: take it out of UNTRANSLATED")));
+    assert_none("open with a noun phrase or a verb; a host is \"it\"", &offences);
+}
+
+#[test]
+fn offences_are_told_from_plain_comments() {
+    // In halves, so that this file does not offend.
+    let text = concat!(
+        "//! Where it is.\n//! It is here.\n\n/// The place of what is stored.\nfn a() {}\n",
+        "    /// Whe",
+        "ther it is.\n    /// `he` is code.\n/// * How it goes.\n/// `what` is code.\nlet h = 1;\n",
+        "// Users w",
+        "ho ask\n// w",
+        "ho waits, and hi",
+        "mself\n//// none\n",
+    );
+    let lines: Vec<_> = text.lines().collect();
+    let mut found = Offences::default();
+    look("f", &lines, &mut found);
+    assert_eq!(found.openers, ["f:1: opens with `where`", "f:6: opens with `whether`"]);
+    let expected = [("who", 12), ("himself", 12)].map(|(word, line)| format!("f:{line}: `{word}`"));
+    assert_eq!(found.persons, expected);
+}
+
+#[test]
+fn a_count_only_shrinks() {
+    let found = vec!["f:1: one".to_owned(), "f:2: two".to_owned()];
+    assert_eq!(judge("p", "words", &found, 2), None);
+    assert!(judge("p", "words", &found, 3).unwrap().contains("write 2 into"));
+    assert!(judge("p", "words", &found, 1).unwrap().contains("more than the 1"));
+    assert!(judge("p", "words", &found, 0).unwrap().contains("f:2: two"));
+}
