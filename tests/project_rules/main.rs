@@ -6,14 +6,21 @@
 //! | module | rules |
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
+//! | [`circles`] | no circle of imports between the modules of a crate |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that they call no machine a person |
 //! | [`licences`] | what our dependencies allow us, and where they come from |
 //! | [`units`] | what the systemd units may do, at most |
 //! | [`unsafety`] | crates without unsafe code promise it |
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a rule that cannot be checked has failed")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a rule that cannot be checked has failed"
+)]
 
+mod circles;
 mod house;
 mod licences;
 mod prose;
