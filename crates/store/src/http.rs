@@ -7,6 +7,7 @@
 use crate::guard::{self, Guard, Resolver};
 use crate::link::Answer;
 use crate::link::pace::Pace;
+pub(crate) use crate::redact::redact;
 use crate::settings::Settings;
 use bytes::{Bytes, BytesMut};
 use chrono::DateTime;
@@ -117,17 +118,6 @@ pub(crate) fn ca_files(settings: &Settings) -> Result<Vec<(PathBuf, Vec<u8>)>> {
 /// The error of a file of certificates that has none.
 pub(crate) fn no_certificates(path: &Path) -> Error {
     Error::invalid("holds no certificates").about(path.display()).remedy("give a file in PEM form")
-}
-
-/// A URL as messages may show it: without credentials, query (signatures) and fragment.
-pub(crate) fn redact(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    url.set_fragment(None);
-    // These fail only for URLs that cannot have any.
-    let _ = url.set_username("");
-    let _ = url.set_password(None);
-    url.into()
 }
 
 /// The text of an error of the HTTP library, with all of its causes and without its URL.

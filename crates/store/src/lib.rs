@@ -44,6 +44,7 @@ pub mod limit;
 mod link;
 pub mod media_type;
 pub mod prefix;
+mod redact;
 pub mod reference;
 pub mod referrers;
 mod registry;

@@ -1,7 +1,7 @@
 //! The settings of access to stores: plain values, apart from the parts that act on them.
 
-use crate::http::redact;
 use crate::limit::RateLimit;
+use crate::redact::redact;
 use crate::stop::Stop;
 use std::fmt;
 use std::path::PathBuf;

@@ -4,8 +4,6 @@
 //! rename, after the blobs' directory is synced) are documented at the code that publishes images: in the image
 //! store of `headstart-image`, and in this crate's `directory` for single blobs.
 
-use super::lease::LEASES;
-use super::untagged::UNTAGGED;
 use super::{
     INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
 };
@@ -28,6 +26,12 @@ pub(super) const STAGING: &str = "staging";
 
 /// The directory in it of beginnings of blobs.
 pub(super) const PARTIAL: &str = "partial";
+
+/// The directory in it of leases.
+pub(super) const LEASES: &str = "leases";
+
+/// The directory in it of marks of images without a name.
+pub(super) const UNTAGGED: &str = "untagged";
 
 /// The file that is locked.
 const LOCK: &str = "lock";

@@ -31,7 +31,7 @@
 //!
 //! Version 0.1.0 neither writes nor reads leases.
 
-use super::directory::{Creation, temporary, tighten};
+use super::directory::{Creation, LEASES, temporary, tighten};
 use super::{LayoutDir, LayoutLock, sync_dir};
 use headstart_block::guarded::{Access, GuardedDir, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -53,9 +53,6 @@ pub const LEASE_MAX: u64 = 1 << 20;
 
 /// The beginning of the names of leases of processes that are not to be restarted.
 pub const ATTACH: &str = "attach-";
-
-/// The directory of leases.
-pub(super) const LEASES: &str = "leases";
 
 /// A lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,7 @@
 //! again, so that a later loss begins again. If other tools took the name away there is no mark, and the first
 //! prune makes one. The same holds if the disk is full: names can be taken away then, too, to make room.
 
-use super::directory::{Creation, temporary};
+use super::directory::{Creation, UNTAGGED, temporary};
 use super::{INDEX_FILE, Index, LayoutDir, is_referrers_tag};
 use headstart_block::guarded::Access;
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -22,9 +22,6 @@ use std::time::SystemTime;
 
 /// Most bytes of a mark that are read: some hundred tags.
 const MARK_MAX: u64 = 64 << 10;
-
-/// The directory of marks.
-pub(super) const UNTAGGED: &str = "untagged";
 
 /// A mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
