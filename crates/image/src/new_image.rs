@@ -1,6 +1,7 @@
 //! Putting a new layer on top of an image's, or on nothing, and publishing the result.
 
 use crate::digest::Digest;
+pub use crate::disk_size::check_size;
 use crate::manifest::{Config, Layer, MAX_LAYERS, NewImage};
 use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
 use crate::open_image::OpenImage;
@@ -8,21 +9,7 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE, copy_source};
-use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Segment, Stack};
-
-/// The largest disk that layers can hold: sectors have numbers of 50 bits, and the last means something else.
-const MAX_SIZE: u64 = Segment::PADDING_OFFSET * SECTOR_SIZE;
-
-/// Checks a disk's size before anything is reckoned with it.
-///
-/// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where it is larger than layers can hold.
-pub fn check_size(size: u64) -> Result<()> {
-    if size > MAX_SIZE {
-        return Err(Error::invalid(format!("a disk cannot have {size} bytes, {MAX_SIZE} are the most")));
-    }
-    Ok(())
-}
+use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
 /// What was made.
 #[derive(Clone, Debug)]

@@ -2,38 +2,16 @@
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::digest::Digest;
+use crate::disk_size::check_size;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest};
-use crate::new_image::check_size;
+pub use crate::opening::{HEAD, opening_ranges};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use headstart_block::{BlockDevice, ByteRange, Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Error, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{Layer, LayerInfo, Stack};
 use std::sync::Arc;
-
-/// Bytes of a blob's start that opening a layer reads: the headers, the second of them in the first frame.
-pub const HEAD: u64 = 32 << 10;
-
-/// Most bytes of an end that are fetched because an annotation says so: the index of a layer of a terabyte in
-/// frames of 4 KiB is larger, but then one step more does not matter.
-const END_MAX: u64 = 16 << 20;
-
-/// What opening a layer reads of its blob of `len` bytes, most likely: its head, and its end from where the manifest
-/// says that it begins ([`manifest::Layer::index_offset`]). Ranges that ascend and do not overlap.
-#[must_use]
-pub fn opening_ranges(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {
-    let end = match index_offset {
-        Some(start) if start < len && len - start <= END_MAX => start,
-        // Frames of 4 KiB that shrink to a third take 0.3% of the blob in the jump table.
-        _ => len.saturating_sub((len / 256).clamp(64 << 10, 1 << 20)),
-    };
-    if end <= HEAD {
-        vec![ByteRange::between(0, len)]
-    } else {
-        vec![ByteRange::between(0, HEAD), ByteRange::between(end, len)]
-    }
-}
 
 /// An image whose layers are open.
 pub struct OpenImage {

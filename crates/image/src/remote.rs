@@ -11,7 +11,7 @@
 use crate::digest::Digest;
 use crate::hash_tree::pages;
 use crate::manifest::{Config, Layer, Manifest, Tree};
-use crate::open_image::opening_ranges;
+use crate::opening::opening_ranges;
 use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::Image;

@@ -7,10 +7,10 @@
 
 use crate::blob::open_layer_source;
 use crate::digest::{Digest, HashingWriter};
+use crate::disk_size::check_size;
 use crate::hash_tree::HashTree;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest, Tree};
-use crate::new_image::check_size;
 use crate::open_image::{Coverage, coverage};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;

@@ -83,6 +83,11 @@ impl Checked {
     }
 }
 
+/// The file that `name` means in the image at `path`.
+pub(super) fn beside(path: &Path, name: &str) -> PathBuf {
+    path.parent().unwrap_or(Path::new("")).join(name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

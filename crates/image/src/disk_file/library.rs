@@ -2,6 +2,7 @@
 //!
 //! The library opens nothing by itself: the files that an image names are opened here, each after its check.
 
+use super::chain::beside;
 use super::qcow2::Header;
 use super::{AllowedDirs, MAX_CHAIN};
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, Result};
@@ -68,11 +69,6 @@ fn open_backing(
             Err(Error::unsupported(format!("the library does not read {format}")).about(path.display()))
         }
     }
-}
-
-/// The file that `name` means in the image at `path`.
-pub(super) fn beside(path: &Path, name: &str) -> std::path::PathBuf {
-    path.parent().unwrap_or(Path::new("")).join(name)
 }
 
 /// The open file as the library wants it.

@@ -9,7 +9,7 @@
 //!
 //! Format: `docs/interop/qcow2.txt` of QEMU. All numbers are big-endian.
 
-use super::{AllowedDirs, library};
+use super::{AllowedDirs, chain};
 use headstart_block::{Error, FileSource, ReadAt, Result};
 use std::collections::HashSet;
 use std::path::Path;
@@ -169,7 +169,7 @@ impl Header {
         match self.data_file.as_deref() {
             None => Ok(None),
             Some("") => Err(Error::corrupt("does not name the file that has its data").about(path.display())),
-            Some(name) => allowed.open(&library::beside(path, name)).map(Some),
+            Some(name) => allowed.open(&chain::beside(path, name)).map(Some),
         }
     }
 

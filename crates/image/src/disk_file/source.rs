@@ -4,7 +4,7 @@
 
 use super::qcow2::Header;
 use super::vmdk::{self, Descriptor};
-use super::{AllowedDirs, DiskFormat, MAX_CHAIN, library, vhd};
+use super::{AllowedDirs, DiskFormat, MAX_CHAIN, chain, vhd};
 use headstart_block::{Error, FileSource, Result};
 use rustix::io::FdFlags;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ impl Source {
         format: Option<&str>,
         depth: usize,
     ) -> Result<Value> {
-        let file = self.allowed.open(&library::beside(above.path(), name))?;
+        let file = self.allowed.open(&chain::beside(above.path(), name))?;
         let unknown = |e: Error| Error::unsupported(e.to_string()).about(above.path().display());
         let format = match format {
             None => DiskFormat::of(&file)?,
@@ -136,7 +136,7 @@ impl Source {
         let dir = tempfile::Builder::new().prefix("extents-").tempdir_in(&self.scratch).map_err(cannot)?;
         for (name, extent) in descriptor.extents.iter().enumerate() {
             let named = extent.file.as_deref().unwrap_or_default();
-            let extent = self.allowed.open(&library::beside(file.path(), named))?;
+            let extent = self.allowed.open(&chain::beside(file.path(), named))?;
             let link = dir.path().join(name.to_string());
             std::os::unix::fs::symlink(self.inherited(&extent)?, link).map_err(cannot)?;
         }

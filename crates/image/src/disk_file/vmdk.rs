@@ -10,7 +10,7 @@
 //! Programs that read them take grains past the end of a file that was cut short for zeros.
 
 use super::qcow2::check_inside;
-use super::{AllowedDirs, RawDisk, library};
+use super::{AllowedDirs, RawDisk, chain};
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result, SECTOR_SIZE};
 use std::path::Path;
 
@@ -347,7 +347,7 @@ pub(super) fn check(file: &FileSource, allowed: &AllowedDirs) -> Result<Descript
     }
     for extent in &descriptor.extents {
         let Some(name) = &extent.file else { continue };
-        let path = library::beside(file.path(), name);
+        let path = chain::beside(file.path(), name);
         let file = allowed.open(&path)?;
         let checked = match &extent.kind[..] {
             "FLAT" | "VMFS" => {
@@ -368,7 +368,7 @@ fn open_flat(descriptor: &Descriptor, path: &Path, allowed: &AllowedDirs) -> Res
     let mut start = 0u64;
     for extent in &descriptor.extents {
         let (offset, len) = extent.bytes()?;
-        let file = extent.file.as_ref().map(|name| allowed.open(&library::beside(path, name))).transpose()?;
+        let file = extent.file.as_ref().map(|name| allowed.open(&chain::beside(path, name))).transpose()?;
         let range = ByteRange::new(start, len).ok_or_else(too_long)?;
         start = range.end();
         parts.push(Part { range, file: file.map(|file| (RawDisk::of(file), offset)) });

@@ -50,8 +50,8 @@ pub use source::{Source, Stores};
 
 use crate::blob::open_layer_source;
 use crate::digest::Digest;
+use crate::disk_size::check_size;
 use crate::manifest::{Layer, Manifest, NewImage};
-use crate::new_image::check_size;
 use crate::new_layer::{Packing, describe, stage_layer};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
