@@ -5,7 +5,6 @@
 //! [`LogFile::sync`], a created, renamed or removed name after [`Directory::sync`].
 
 use super::BASE_DIR;
-use super::state::STATE_NEW;
 use crate::format::PAGE_SIZE;
 use headstart_block::guarded::{Access, GuardedDir, Like};
 use headstart_block::{Error, ErrorKind, Result, private};
@@ -17,6 +16,9 @@ use std::path::{Path, PathBuf};
 
 /// The file whose lock says that a process uses the directory.
 pub(super) const LOCK: &str = "lock";
+
+/// The next `state.json`, until it gets that name.
+pub(super) const STATE_NEW: &str = "state.json.new";
 
 /// A flat directory of files.
 pub(super) trait Directory: Send + Sync {

@@ -94,6 +94,7 @@ mod space;
 mod state;
 #[cfg(test)]
 mod tests;
+mod torn;
 mod view;
 
 use self::collector::{Collector, Commits};

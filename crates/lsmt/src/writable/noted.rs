@@ -11,14 +11,14 @@
 //! note is taken back before, and a pair that is gone takes its note along (`State::with_pairs`).
 //!
 //! Behind the noted place, a crash and damage are told apart as far as the log itself can tell. Bytes that are cut
-//! off there are copied to [`TORN`], and reported.
+//! off there are copied to [`TORN`](super::torn::TORN), and reported.
 
-use super::files::{Directory, LogFile, RealDirectory};
-use super::log::Log;
+use super::files::{Directory, RealDirectory};
 use super::pair::{Pair, Salvaged};
 use super::policy::Load;
 use super::runs::RunMap;
 use super::state::{NotedLog, PairFiles, State};
+use super::torn::keep_tail;
 use super::{WritableDisk, lock};
 use crate::format::PAGE_SIZE;
 use headstart_block::{Error, Result, SECTOR_SIZE};
@@ -27,15 +27,6 @@ use std::path::Path;
 
 /// Bytes by which logs may grow before that is noted while clients write.
 const NOTED_WITHIN: u64 = 256 << 10;
-
-/// The file with the bytes that were cut off a log last. Earlier ones have a number behind that, the latest of them 1.
-pub(super) const TORN: &str = "index.torn";
-
-/// The number of earlier files with cut-off bytes that are kept.
-const EARLIER: u32 = 3;
-
-/// Bytes copied at once.
-const CHUNK: usize = 256 << 10;
 
 /// The repair of a log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -141,105 +132,6 @@ impl WritableDisk {
         }
         Ok(repaired)
     }
-}
-
-/// The remedy for a pair without its headers.
-pub(super) fn remedy_without_header(files: &PairFiles) -> String {
-    let PairFiles { data, index } = files;
-    format!("restore {data} and {index} from a copy of one moment: `headstart disk repair` cannot mend this")
-}
-
-/// The remedy for a damaged pair in `directory`.
-pub(super) fn remedy(files: &PairFiles, directory: &str) -> String {
-    let PairFiles { data, index } = files;
-    format!(
-        "restore {data} and {index} from a copy of one moment; or copy the directory, and give up what is lost by \
-         `headstart disk repair {directory}`"
-    )
-}
-
-/// Cuts off the bytes behind the whole groups of a log, and keeps a copy of them.
-pub(super) fn cut_tail(directory: &dyn Directory, file: &dyn LogFile, name: &str, log: &Log) -> Result<()> {
-    let (position, len) = (log.len(), file.len()?);
-    if position >= len {
-        return Ok(());
-    }
-    let (index, bytes) = (format!("{}/{name}", directory.name()), len - position);
-    match keep_tail(directory, file, position, TORN) {
-        // A crash has made the file longer, and that is all.
-        Ok(false) => {}
-        Ok(true) => tracing::warn!(
-            index,
-            position,
-            bytes,
-            copy = TORN,
-            "the last records of a writable layer are not whole, after a crash or by damage: they were cut off"
-        ),
-        Err(error) => tracing::warn!(
-            index, position, bytes, %error,
-            "the last records of a writable layer are not whole, after a crash or by damage: they were cut off, and \
-             could not be copied"
-        ),
-    }
-    file.set_len(position)
-}
-
-/// Warns of data that no record names.
-pub(super) fn warn_of_data(data: &str, bytes: u64) {
-    tracing::warn!(
-        data,
-        bytes,
-        "data behind the last record of a writable layer is dropped: it was not flushed, or the index was shortened"
-    );
-}
-
-/// Gives the file `name`, and each of the earlier ones, the next number. Removes the last one.
-fn keep_earlier(directory: &dyn Directory, name: &str) -> Result<()> {
-    let numbered = |number: u32| if number == 0 { name.to_owned() } else { format!("{name}.{number}") };
-    let names = directory.list()?;
-    for number in (0..EARLIER).rev().filter(|number| names.contains(&numbered(*number))) {
-        directory.rename(&numbered(number), &numbered(number + 1))?;
-    }
-    directory.sync()
-}
-
-/// Copies the bytes behind byte `from` of a file to the file `name`, durably; `false` if there are none but zeros.
-/// Earlier copies move on only for a copy that is whole: a full disk removes none of them.
-fn keep_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, name: &str) -> Result<bool> {
-    let new = format!("{name}.new");
-    let copied = copy_tail(directory, file, from, &new).and_then(|is_copied| {
-        if is_copied {
-            keep_earlier(directory, name)?;
-            directory.rename(&new, name)?;
-            directory.sync()?;
-        }
-        Ok(is_copied)
-    });
-    if copied.is_err() {
-        // Best effort: a copy that there was no room for is not kept in part.
-        let _ = directory.remove(&new);
-    }
-    copied
-}
-
-/// Copies the bytes behind byte `from` of a file to a new file, durably; makes no file if there are none but zeros.
-fn copy_tail(directory: &dyn Directory, file: &dyn LogFile, from: u64, new: &str) -> Result<bool> {
-    let (mut at, len) = (from, file.len()?);
-    let mut copy: Option<Box<dyn LogFile>> = None;
-    let mut bytes = Vec::new();
-    while at < len {
-        bytes.resize(usize::try_from(len - at).map_or(CHUNK, |left| left.min(CHUNK)), 0);
-        file.read_at(&mut bytes, at)?;
-        if copy.is_none() && bytes.iter().any(|byte| *byte != 0) {
-            copy = Some(directory.create(new)?);
-        }
-        if let Some(copy) = &copy {
-            copy.write_at(&bytes, at - from)?;
-        }
-        at += bytes.len() as u64;
-    }
-    copy.as_ref().map_or(Ok(()), |copy| copy.sync())?;
-    Ok(copy.is_some())
 }
 
 /// Checks that a log names no sectors behind the disk's end.

@@ -3,10 +3,10 @@
 use super::data_file::DataFile;
 use super::files::{Directory, LogFile};
 use super::log::{self, Log, LogEnd, Written};
-use super::noted;
 use super::runs::RunMap;
 use super::space::FileRange;
 use super::state::{PairFiles, State};
+use super::torn;
 use crate::Segment;
 use crate::format::{FIRST_DATA_SECTOR, Flags, PAGE_SIZE, Page, UserTag};
 use crate::pair::check_headers;
@@ -115,14 +115,14 @@ impl Pair {
         let log = log.map_err(|e| {
             let is_damaged = e.kind() == ErrorKind::Corrupt;
             let e = e.about(named(&files.index));
-            if is_damaged { e.remedy(noted::remedy(files, &directory.name())) } else { e }
+            if is_damaged { e.remedy(torn::remedy(files, &directory.name())) } else { e }
         })?;
         if tag == SEALED_TAG {
-            noted::cut_tail(directory, &*index, &files.index, &log)?;
+            torn::cut_tail(directory, &*index, &files.index, &log)?;
             if end * SECTOR_SIZE < data_len {
                 if noted != Some(log.end()) {
                     let bytes = data_len - end * SECTOR_SIZE;
-                    noted::warn_of_data(&named(&files.data), bytes);
+                    torn::warn_of_data(&named(&files.data), bytes);
                 }
                 data.set_len(end * SECTOR_SIZE)?;
             }
@@ -323,7 +323,7 @@ fn open(directory: &dyn Directory, files: &PairFiles, name: &str) -> Result<Box<
     directory.open(name).map_err(|e| match e.kind() {
         ErrorKind::NotFound => Error::corrupt("the file is missing, and state.json names it")
             .about(format!("{}/{name}", directory.name()))
-            .remedy(noted::remedy_without_header(files)),
+            .remedy(torn::remedy_without_header(files)),
         _ => e,
     })
 }
@@ -338,7 +338,7 @@ fn read_headers(
     let read = |file: &dyn LogFile, name: &str| {
         let header = read_header(file).map_err(|e| match e.kind() {
             ErrorKind::Corrupt => {
-                Error::corrupt("its header is cut off or damaged").remedy(noted::remedy_without_header(files))
+                Error::corrupt("its header is cut off or damaged").remedy(torn::remedy_without_header(files))
             }
             _ => e,
         });

@@ -4,7 +4,7 @@
 //! directory synced. The files it names were synced before, so whichever of the two a crash leaves behind
 //! describes a whole disk. Files it does not name are leftovers of an interrupted step.
 
-use super::files::Directory;
+use super::files::{Directory, STATE_NEW};
 use super::log::LogEnd;
 use crate::Segment;
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub(super) const STATE: &str = "state.json";
-pub(super) const STATE_NEW: &str = "state.json.new";
 /// The version that this code writes; a disk of another one is refused.
 const VERSION: u32 = 1;
 /// Most pairs that a disk can have before they must be collected; a read may have to ask them all.

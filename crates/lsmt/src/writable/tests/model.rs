@@ -6,8 +6,8 @@
 //! a disk that does not open, or an operation that fails although nothing below it did.
 
 use super::super::files::Directory;
-use super::super::noted::TORN;
 use super::super::state::State;
+use super::super::torn::TORN;
 use super::super::{Limits, Load, NewDisk, WritableDisk};
 use super::sim::{Fault, Machine};
 use crate::{Layer, LayerMeta, LayerWriter, Stack, open_pair};

@@ -1,7 +1,7 @@
 //! Logs that lost durable records: the loss is noticed up to the noted place, and repaired on request.
 
-use super::super::noted::TORN;
 use super::super::state::State;
+use super::super::torn::TORN;
 use super::super::{Load, NewDisk, Repaired, WritableDisk};
 use super::model::{Op, cases};
 use super::sim::{Dice, Fault, Machine};

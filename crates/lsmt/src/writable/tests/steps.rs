@@ -3,7 +3,7 @@
 //! Random sequences seldom meet the one moment between a rename and a sync. Here each script is first run as it
 //! is, to count its steps, and then once for each step, each kind of fault and several crashes.
 
-use super::super::state::STATE_NEW;
+use super::super::files::STATE_NEW;
 use super::super::{Load, NewDisk, WritableDisk};
 use super::model::{Interlude, Model, Op};
 use super::sim::{Fault, Machine};
