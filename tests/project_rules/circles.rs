@@ -33,7 +33,7 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 /// The circles that are still to be cut. No new one is added.
 ///
 /// One that has gone, or has become smaller, is taken off.
-const KNOWN: [Known; 36] = [
+const KNOWN: [Known; 35] = [
     ("headstart", "", &["attach", "image", "layer_map", "plan", "published", "swarm"]),
     ("headstart", "", &["log", "terminal"]),
     ("headstart", "agent", &["disk", "watch"]),
@@ -78,7 +78,6 @@ const KNOWN: [Known; 36] = [
     ("headstart-harvest", "vssd", &["change", "place"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
-    ("headstart-plan", "", &["knowledge", "layers", "plans", "tasks", "zero_shot"]),
     ("headstart-sim", "", &["boot", "fleet", "model", "world"]),
     ("headstart-sim", "fleet", &["bringing", "faults", "peers"]),
     ("headstart-sim", "harvest", &["fleet", "regular", "requests", "unsold"]),

@@ -31,6 +31,7 @@ pub mod condensed;
 mod container;
 mod encoding;
 pub mod evaluate;
+mod image_key;
 pub mod knowledge;
 pub mod layers;
 pub mod overlaybd_trace;

@@ -1,10 +1,21 @@
 //! Pieces of work on threads.
 
-use crate::knowledge::{OnProgress, Progress};
 use headstart_block::{Error, ErrorKind, Result};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
+
+/// The progress of the work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The number of finished pieces: traces, or plans.
+    pub done: u64,
+    /// The number of all pieces.
+    pub all: u64,
+}
+
+/// A function that gets the progress, and may end the work by an error.
+pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> Result<()>;
 
 /// The number of threads; 0 stands for the number of processors.
 pub(crate) fn threads(wanted: usize) -> usize {

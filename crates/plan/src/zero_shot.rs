@@ -16,7 +16,7 @@
 //! All choices are known when training ends: a tier is found by its key, which is made of the metadata
 //! that it demands.
 
-use crate::knowledge::ImageKey;
+use crate::image_key::ImageKey;
 use headstart_trace::Creation;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

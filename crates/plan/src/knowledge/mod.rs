@@ -27,7 +27,9 @@ mod tests;
 
 pub use image::ImageKnowledge;
 
+pub use crate::image_key::ImageKey;
 use crate::layers::LayerMap;
+pub use crate::tasks::{OnProgress, Progress};
 use crate::{preprocess, tasks};
 use headstart_block::{Error, Result};
 use headstart_trace::data_set::Skipped;
@@ -35,23 +37,6 @@ use headstart_trace::{Creation, DataSet, Trace};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// The subject of plans: an image at a size of disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ImageKey {
-    /// The id of the image ([`Creation::image_id`]).
-    pub image: String,
-    /// Bytes of the disk; 0 if that is not known.
-    pub size: u64,
-}
-
-impl ImageKey {
-    /// The key of a creation.
-    #[must_use]
-    pub fn of(creation: &Creation) -> Self {
-        Self { image: creation.image_id().to_owned(), size: creation.size }
-    }
-}
 
 /// The settings of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,18 +62,6 @@ pub const FOUNDING_MAX: usize = 4096;
 
 /// The most traces that are compared with each other, pair by pair.
 pub const COMPARED_MAX: usize = 2048;
-
-/// The progress of the work.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The number of finished pieces: traces, or plans.
-    pub done: u64,
-    /// The number of all pieces.
-    pub all: u64,
-}
-
-/// A function that gets the progress, and may end the work by an error.
-pub type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> Result<()>;
 
 /// The outcome of learning the traces of a data set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
