@@ -24,6 +24,7 @@ mod chain;
 pub mod counters;
 pub mod event;
 pub mod hints;
+mod ids;
 pub mod message;
 pub mod node;
 mod patience;

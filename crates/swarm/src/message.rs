@@ -1,6 +1,6 @@
 //! What hosts say to each other. Bytes of chunks travel beside it, with the number of the request that they answer.
 
-use crate::event::{BlobId, Chunks, PeerKey, Urgency};
+use crate::ids::{BlobId, Chunks, PeerKey, Urgency};
 use serde::{Deserialize, Serialize};
 
 /// A request, by a number that who asks gives; new on its connection.

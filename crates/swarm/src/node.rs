@@ -118,6 +118,7 @@ mod adverts;
 mod ahead;
 mod blob;
 mod coming;
+mod crossing;
 mod getting;
 mod links;
 mod log;
@@ -133,6 +134,9 @@ mod tests;
 
 /// Requests that a root remembers, to tell what comes next.
 const RECENT: usize = 1 << 16;
+
+/// How long others wait for what a disk fetches from the store.
+const DISK: Duration = Duration::from_secs(20);
 
 /// Hosts whose likeness is remembered.
 const RANKED: usize = 256;

@@ -27,10 +27,10 @@
 //! that other has reported, as long as the other holds less than the first.
 
 use crate::PeerKey;
-use members::{COMMONS, Measure, Members};
+use members::{COMMONS, Charges, Measure, Members};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tree::{Charges, Tree};
+use tree::Tree;
 
 mod members;
 #[cfg(test)]

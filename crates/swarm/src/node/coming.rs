@@ -1,9 +1,8 @@
 //! What comes, what does not, and who hears of it.
 
 use super::blob::{Aim, How, State, Waiting, push};
-use super::getting::DISK;
 use super::overdue::LOOK_AGAIN;
-use super::{Fetch, Node, Timer, resort};
+use super::{DISK, Fetch, Node, Timer, resort};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};

@@ -3,14 +3,13 @@
 use super::blob::{Aim, Blob, Coming, How, Map, State, push};
 use super::links::find_ancestors;
 use super::peers::Peer;
-use super::{Fetch, Node, Request, Timer, Want, resort};
+use super::{DISK, Fetch, Node, Request, Timer, Want, resort};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
 use crate::settings::Topology;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::time::Duration;
 
 /// Hosts through which a request goes at most. A tree of a million hosts has 20 levels.
 const HOPS: u8 = 24;
@@ -20,9 +19,6 @@ const TRIES: u8 = 6;
 
 /// Chunks that are fetched from the store in one request.
 const FETCHED: u32 = 16;
-
-/// How long others wait for what a disk fetches from the store.
-pub(super) const DISK: Duration = Duration::from_secs(20);
 
 /// Hops of a request to a host that keeps what is pinned: it may name others who have it, and gets it for nobody.
 pub(super) const KEEPER: u8 = 1;

@@ -1,6 +1,6 @@
 //! The other hosts, and what is between this one and each of them.
 
-use super::ahead::Crossing;
+use super::crossing::Crossing;
 use crate::Time;
 use crate::event::{BlobId, Chunks, PeerKey, Role, Urgency};
 use crate::message::RequestId;

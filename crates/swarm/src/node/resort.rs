@@ -5,10 +5,9 @@
 //! blob are asked one after the other, roots first, with no hops: only for what they have. It costs a few small
 //! messages a chunk, and nobody fetches anything for it.
 
-use super::Node;
 use super::blob::{Blob, How};
-use super::getting::DISK;
 use super::peers::Peer;
+use super::{DISK, Node};
 use crate::Time;
 use crate::event::{Action, BlobId, PeerId, Role, Urgency};
 use std::collections::BTreeMap;

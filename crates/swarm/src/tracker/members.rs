@@ -6,12 +6,14 @@
 //! and what was loaded from a file. An account without parts goes, and its slot is given to another.
 
 use super::ImageKey;
-use super::tree::Charges;
 use crate::PeerKey;
 use std::collections::BTreeMap;
 
 /// The slot of what no single member answers for.
 pub(super) const COMMONS: u32 = 0;
+
+/// The nodes that each slot answers for.
+pub(super) type Charges = BTreeMap<u32, usize>;
 
 /// The weight of a part beside its nodes, in nodes: what its entry takes.
 const PART: usize = 2;

@@ -1,17 +1,13 @@
 //! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to
 //! slices that were read exist. It grows at its root when a slice lies beyond it.
 
-use super::members::COMMONS;
+use super::members::{COMMONS, Charges};
 use super::{Access, Hint};
-use std::collections::BTreeMap;
 
 const NONE: u32 = u32::MAX;
 
 /// The bit of a slice's owner that says that another member has read it, too.
 const IS_SHARED: u32 = 1 << 31;
-
-/// The nodes that each slot answers for.
-pub(super) type Charges = BTreeMap<u32, usize>;
 
 /// Of a slice, or of all slices below.
 #[derive(Clone, Copy, Debug, Default)]
