@@ -21,7 +21,7 @@ use crate::host::log::from_flash;
 use crate::host::program::{Page, foreign};
 use crate::host::volume::Volume;
 use crate::vssd::{Piece, Pin};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, VssdKind};
 use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE};
 use std::sync::Arc;
 
@@ -37,8 +37,44 @@ pub struct VssdDisk {
     volume: Arc<Volume>,
 }
 
+impl Host {
+    /// A vSSD as a disk.
+    ///
+    /// # Errors
+    /// NotFound; Invalid for an unsold one, which is nobody's.
+    pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
+        let volume = self.named(name)?;
+        if volume.kind == VssdKind::Unsold {
+            let error = Error::invalid("it is unsold, and nobody's").about(format_args!("vSSD {name}"));
+            return Err(error.remedy("delete it and create a regular one in its place"));
+        }
+        let host =
+            self.me.upgrade().ok_or_else(|| Error::new(ErrorKind::Cancelled, "the host is being closed"))?;
+        Ok(Arc::new(VssdDisk::new(host, volume)))
+    }
+
+    /// Bytes, in whole pages, that a vSSD holds beyond a size.
+    ///
+    /// # Errors
+    /// NotFound.
+    pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
+        let disk = self.disk(name)?;
+        let (mut at, mut stored) = (size, 0);
+        while at < disk.size() {
+            let Extent { range, zero } = disk.extent_at(at)?;
+            // It became smaller meanwhile.
+            if range.is_empty() {
+                break;
+            }
+            stored += if zero { 0 } else { range.len() };
+            at = range.end();
+        }
+        Ok(stored)
+    }
+}
+
 impl VssdDisk {
-    pub(crate) fn new(host: Arc<Host>, volume: Arc<Volume>) -> Self {
+    fn new(host: Arc<Host>, volume: Arc<Volume>) -> Self {
         Self { host, volume }
     }
 

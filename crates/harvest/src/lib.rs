@@ -33,6 +33,7 @@ pub mod lane;
 pub mod predict;
 mod replace;
 pub mod vssd;
+mod wrong_bit;
 
 #[doc(no_inline)]
 pub use headstart_block::{Error, ErrorKind, Result, Time};

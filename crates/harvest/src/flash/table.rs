@@ -11,8 +11,8 @@
 //! | the last 8 | CRC-64/NVME of all before |
 
 use super::{FlashBlock, Geometry};
-use crate::journal::repair::named_bit;
 use crate::replace::put_in_place;
+use crate::wrong_bit::named_bit;
 use crc_fast::{CrcAlgorithm, checksum};
 use headstart_block::Error;
 use std::fs::File;

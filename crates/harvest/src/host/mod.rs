@@ -60,21 +60,20 @@ mod unsold;
 pub(crate) mod volume;
 
 pub use crate::gate::Clock;
-pub use options::Settings;
+pub use options::{FlashPlace, Options, Settings};
 pub use status::{
-    FlashPlace, FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, Options,
-    PooledStatus, Report, ReportKind, VssdSpec, VssdStatus, Wish,
+    FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
+    ReportKind, VssdSpec, VssdStatus, Wish,
 };
 
 use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};
 use crate::custody::Custody;
-use crate::disk::VssdDisk;
 use crate::flash::{FlashBlock, Geometry, lock};
 use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId, counted};
 use actions::{Decided, Job};
-use headstart_block::{BlockDevice, ByteSize, Extent};
+use headstart_block::ByteSize;
 use levelling::Levelling;
 use media::Media;
 use meta::Meta;
@@ -93,7 +92,7 @@ const DELETED: usize = 40;
 
 /// A host. All methods may be called from any thread.
 pub struct Host {
-    me: Weak<Self>,
+    pub(crate) me: Weak<Self>,
     settings: Settings,
     /// Where the flash is, for people.
     place: String,
@@ -231,25 +230,6 @@ impl Host {
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
         let there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
         there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
-    }
-
-    /// Bytes, in whole pages, that a vSSD holds beyond a size.
-    ///
-    /// # Errors
-    /// NotFound.
-    pub fn stored_beyond(&self, name: &str, size: u64) -> Result<u64> {
-        let disk = self.disk(name)?;
-        let (mut at, mut stored) = (size, 0);
-        while at < disk.size() {
-            let Extent { range, zero } = disk.extent_at(at)?;
-            // It became smaller meanwhile.
-            if range.is_empty() {
-                break;
-            }
-            stored += if zero { 0 } else { range.len() };
-            at = range.end();
-        }
-        Ok(stored)
     }
 
     /// Makes a vSSD larger or smaller; what lay beyond a smaller size is gone.
@@ -436,21 +416,6 @@ impl Host {
         })
     }
 
-    /// A vSSD as a disk.
-    ///
-    /// # Errors
-    /// NotFound; Invalid for an unsold one, which is nobody's.
-    pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
-        let volume = self.named(name)?;
-        if volume.kind == Kind::Unsold {
-            let error = Error::invalid("it is unsold, and nobody's").about(format_args!("vSSD {name}"));
-            return Err(error.remedy("delete it and create a regular one in its place"));
-        }
-        let host =
-            self.me.upgrade().ok_or_else(|| Error::new(ErrorKind::Cancelled, "the host is being closed"))?;
-        Ok(Arc::new(VssdDisk::new(host, volume)))
-    }
-
     /// Time has passed: to be called every second. Does what is due, and begins what takes time.
     pub fn tick(&self) {
         if self.check().is_err() {
@@ -560,7 +525,7 @@ impl Host {
         self.volumes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
     }
 
-    fn named(&self, name: &str) -> Result<Arc<Volume>> {
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>> {
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
         let mut there = volumes.values().filter(|volume| !volume.gone.load(Ordering::Acquire));
         there.find(|volume| volume.name == name).cloned().ok_or_else(|| {

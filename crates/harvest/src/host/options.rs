@@ -1,6 +1,5 @@
 //! The knobs of a host, and its flash.
 
-use super::status::{FlashPlace, Options};
 use crate::broker;
 use crate::flash::claim::{Claim, is_hole};
 use crate::flash::emulator::Faults;
@@ -11,7 +10,7 @@ use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result, vssd};
 use headstart_block::ByteSize;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,43 @@ const BURST: u64 = 1 << 20;
 
 /// What moving a lease always has time for: flushes, and what is under way.
 const MOVING_LEAST: Duration = Duration::from_secs(60);
+
+/// How a host is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the host keeps what it knows: its journal, its lock and, where nothing else is said, its flash.
+    pub dir: PathBuf,
+    /// Where the flash is.
+    pub flash: FlashPlace,
+    /// Bytes of it to use; `None`: all of a device, or what the directory was made with.
+    pub size: Option<u64>,
+    /// Flash that is new to this directory is erased though something is on it; without this it is refused then.
+    pub erase: bool,
+    /// The knobs.
+    pub settings: Settings,
+}
+
+/// What the flash is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlashPlace {
+    /// A file, made where it is not there, sparse.
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// Its size in bytes; `None`: as it is.
+        size: Option<u64>,
+    },
+    /// A partition, or an NVMe namespace.
+    Device {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// None at all: in memory, with the times of real flash. What it holds is gone when the host is closed.
+    Emulated {
+        /// Its size in bytes.
+        size: u64,
+    },
+}
 
 /// The knobs of a host.
 #[derive(Clone, Debug)]

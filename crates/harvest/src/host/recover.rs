@@ -11,9 +11,7 @@ use super::levelling::{Levelling, Looked};
 use super::log::{Log, decoded};
 use super::media::Media;
 use super::meta::{Meta, kind_of};
-use super::options::{Opened, Settings, check_directory, open_flash};
-use super::rescue::remedied;
-use super::status::Options;
+use super::options::{FlashPlace, Opened, Options, Settings, check_directory, open_flash};
 use super::unsold::{Shelf, Sold};
 use super::volume::About;
 use super::{Clock, Control, Host, Jobs, Kind};
@@ -32,6 +30,23 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
+
+/// The remedy of an error with which a host cannot be opened.
+fn remedied(options: &Options, error: Error) -> Error {
+    let named = match &options.flash {
+        FlashPlace::File { path, .. } if *path == options.dir.join("flash") => String::new(),
+        FlashPlace::File { path, .. } | FlashPlace::Device { path } => format!(" --flash {}", path.display()),
+        FlashPlace::Emulated { .. } => return error,
+    };
+    if error.kind() != ErrorKind::Corrupt {
+        return error;
+    }
+    let place = options.dir.display();
+    error.remedy(format!(
+        "`headstart harvest check {place}{named}` says what is damaged and what can be saved, `headstart harvest \
+         rescue {place}{named}` saves it"
+    ))
+}
 
 /// What a journal says.
 #[derive(Default)]
@@ -73,7 +88,7 @@ impl Host {
         private::make_directory(dir)
             .map_err(|error| Error::io("cannot be made", error).about(dir.display()))?;
         let own = GuardedDir::open_own(dir)?;
-        let emulated = matches!(options.flash, super::FlashPlace::Emulated { .. });
+        let emulated = matches!(options.flash, FlashPlace::Emulated { .. });
         let journal = dir.join(if emulated { "journal.emulated" } else { "journal" });
         if !journal.exists() {
             check_directory(dir)?;

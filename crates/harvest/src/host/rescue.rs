@@ -5,7 +5,6 @@
 //! costs the counts of erasures. What else is damaged can only be given up, all together and by name.
 
 use super::recover::{Known, lock_dir};
-use super::status::{FlashPlace, Options};
 use crate::broker::Run;
 use crate::custody::Custody;
 use crate::flash::{FileFlash, FlashBlock, Geometry, table};
@@ -334,21 +333,4 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         put_in_place(Path::new(&new), path).map_err(|(error, _)| error)
     };
     replaced().map_err(|error| Error::io("cannot be put right", error).about(path.display()))
-}
-
-/// The remedy of an error with which a host cannot be opened.
-pub(crate) fn remedied(options: &Options, error: Error) -> Error {
-    let named = match &options.flash {
-        FlashPlace::File { path, .. } if *path == options.dir.join("flash") => String::new(),
-        FlashPlace::File { path, .. } | FlashPlace::Device { path } => format!(" --flash {}", path.display()),
-        FlashPlace::Emulated { .. } => return error,
-    };
-    if error.kind() != ErrorKind::Corrupt {
-        return error;
-    }
-    let place = options.dir.display();
-    error.remedy(format!(
-        "`headstart harvest check {place}{named}` says what is damaged and what can be saved, `headstart harvest \
-         rescue {place}{named}` saves it"
-    ))
 }

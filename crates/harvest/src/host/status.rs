@@ -3,52 +3,13 @@
 //! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that nobody needs the
 //! host's clock. With the feature `schema` all of it describes itself to OpenAPI.
 
-use super::Settings;
 pub use crate::VssdKind as Kind;
 use crate::broker::Counters;
 use crate::{GssdId, VssdId};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::time::Duration;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
-
-/// How a host is opened.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Where the host keeps what it knows: its journal, its lock and, where nothing else is said, its flash.
-    pub dir: PathBuf,
-    /// Where the flash is.
-    pub flash: FlashPlace,
-    /// Bytes of it to use; `None`: all of a device, or what the directory was made with.
-    pub size: Option<u64>,
-    /// Flash that is new to this directory is erased though something is on it; without this it is refused then.
-    pub erase: bool,
-    /// The knobs.
-    pub settings: Settings,
-}
-
-/// What the flash is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FlashPlace {
-    /// A file, made where it is not there, sparse.
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// Its size in bytes; `None`: as it is.
-        size: Option<u64>,
-    },
-    /// A partition, or an NVMe namespace.
-    Device {
-        /// Its path.
-        path: PathBuf,
-    },
-    /// None at all: in memory, with the times of real flash. What it holds is gone when the host is closed.
-    Emulated {
-        /// Its size in bytes.
-        size: u64,
-    },
-}
 
 /// A vSSD that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]

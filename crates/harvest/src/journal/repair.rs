@@ -8,9 +8,7 @@
 use super::group::{self, Chain, FRONT, Front, Group, HEAD, Marks, sum};
 use super::{Record, each_record, old};
 use crate::Result;
-
-/// The polynomial of CRC-64/NVME, the lowest bit first.
-const POLYNOMIAL: u64 = 0x9a6c_9329_ac4b_c9b5;
+use crate::wrong_bit::named_bit;
 
 /// Something that is wrong with a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,17 +166,6 @@ fn wrong_bit(bytes: &[u8], chain: &Chain) -> Option<(usize, u32)> {
         let copy = [&head[..], &whole[HEAD..]].concat();
         let right = Group::parse(&copy).is_some_and(|group| chain.takes(&group));
         right.then_some((bit as usize / 8, bit % 8))
-    })
-}
-
-/// The byte and bit of `len` bytes that changes their CRC-64/NVME by this difference, if one does.
-#[must_use]
-pub(crate) fn named_bit(difference: u64, len: usize) -> Option<(usize, u32)> {
-    let mut effect = 1_u64;
-    (0..len.checked_mul(8)?).find_map(|from_end| {
-        effect = if effect & 1 == 1 { effect >> 1 ^ POLYNOMIAL } else { effect >> 1 };
-        let bit = 7 - u32::try_from(from_end % 8).unwrap_or(0);
-        (effect == difference).then_some((len - 1 - from_end / 8, bit))
     })
 }
 
