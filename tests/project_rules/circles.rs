@@ -33,7 +33,7 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 /// The circles that are still to be cut. No new one is added.
 ///
 /// One that has gone, or has become smaller, is taken off.
-const KNOWN: [Known; 27] = [
+const KNOWN: [Known; 25] = [
     ("headstart", "", &["attach", "image", "layer_map", "plan", "published", "swarm"]),
     ("headstart", "", &["log", "terminal"]),
     ("headstart", "agent", &["disk", "watch"]),
@@ -74,9 +74,7 @@ const KNOWN: [Known; 27] = [
     ("headstart-harvest", "vssd", &["change", "place"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
-    ("headstart-sim", "", &["boot", "fleet", "model", "world"]),
     ("headstart-sim", "fleet", &["bringing", "faults", "peers"]),
-    ("headstart-sim", "harvest", &["fleet", "regular", "requests", "unsold"]),
     ("headstart-store", "", &["stop", "store"]),
     ("headstart-store", "bucket", &["leases", "prune"]),
     ("headstart-store", "registry", &["blob", "endpoint"]),

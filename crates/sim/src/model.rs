@@ -19,14 +19,12 @@
 
 use crate::link::{Bandwidth, Connections, Failures, Latency, Link, Sharing as Share};
 use crate::world::Layout;
+pub use crate::world::UNIT;
 use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
 use std::time::Duration;
 
 /// How many reads the paper's model counts, as its artifact does.
 pub const PAPER_READS: usize = 3000;
-
-/// What becomes local together in the real model: a chunk group of the hash tree.
-pub const UNIT: u64 = 16 << 10;
 
 /// What is compressed at once where an image is compressed.
 const FRAME: u64 = 32 << 10;

@@ -1,9 +1,7 @@
 //! The disk as the engine sees it here: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or
 //! those of a real image ([`ImageMap`]).
 
-use crate::fleet::Shape;
 use crate::image::ImageMap;
-use crate::model::UNIT;
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, World};
 use std::collections::BTreeMap;
@@ -13,6 +11,28 @@ const BLOB: BlobId = BlobId(0);
 
 /// Bytes of the disk that are compressed together, where several images are.
 const FRAME: u64 = 32 << 10;
+
+/// What becomes local together in the real model: a chunk group of the hash tree.
+pub const UNIT: u64 = 16 << 10;
+
+/// The image that all disks are of.
+#[derive(Clone, Debug)]
+pub enum Shape {
+    /// So many bytes, stored as they are in one blob.
+    Plain(u64),
+    /// So many images of so many bytes each, one behind the other, each compressed in a blob of its own: a disk is of
+    /// one of them, and reads what is there.
+    Several {
+        /// How many.
+        images: u32,
+        /// Of each, a multiple of a block.
+        size: u64,
+        /// Bytes of the blob for 32 KiB of the disk.
+        stored: u64,
+    },
+    /// A real one.
+    Image(Arc<ImageMap>),
+}
 
 /// How the disk's bytes lie in the blob: each `frame` bytes of the disk in `stored` bytes, in the disk's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

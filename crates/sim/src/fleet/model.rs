@@ -1,8 +1,8 @@
 //! What a fleet is: its hosts and links, what its disks read and when, how they get it, and what goes wrong.
 
 use crate::boot::Boot;
-use crate::image::ImageMap;
 use crate::time::Nanos;
+pub use crate::world::Shape;
 use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange, Plan};
 use headstart_swarm as swarm;
@@ -226,25 +226,6 @@ pub(crate) const NOTICED: Nanos = Nanos(1_000_000_000);
 
 /// How long what is sent again comes late.
 pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
-
-/// The image that all disks are of.
-#[derive(Clone, Debug)]
-pub enum Shape {
-    /// So many bytes, stored as they are in one blob.
-    Plain(u64),
-    /// So many images of so many bytes each, one behind the other, each compressed in a blob of its own: a disk is of
-    /// one of them, and reads what is there.
-    Several {
-        /// How many.
-        images: u32,
-        /// Of each, a multiple of a block.
-        size: u64,
-        /// Bytes of the blob for 32 KiB of the disk.
-        stored: u64,
-    },
-    /// A real one.
-    Image(Arc<ImageMap>),
-}
 
 /// A disk, as it is to be.
 #[derive(Clone, Debug)]

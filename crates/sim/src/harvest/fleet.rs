@@ -5,14 +5,13 @@
 //! paper: its traces of what is sold and of what is unsold come from different clouds.
 
 use super::course::{Course, Seconds};
-use super::{regular, requests, unsold};
-use headstart_harvest::predict::series::Series;
-use std::sync::Arc;
 
 /// GB of a channel (section 4.3, figure 9).
 pub const CHANNEL_GB: u32 = 64;
 /// Channels of a server's SSD (section 4.6).
 pub const SERVER_CHANNELS: u16 = 16;
+/// The mean share of bandwidth that is used (section 2.1).
+pub(super) const BANDWIDTH: f64 = 0.092;
 /// A day.
 pub const DAY: Seconds = 24 * 3600;
 
@@ -38,7 +37,7 @@ pub struct FleetSettings {
 impl Default for FleetSettings {
     /// Section 5.2's fleet over the days of its longest trace.
     fn default() -> Self {
-        let bandwidth = regular::BANDWIDTH;
+        let bandwidth = BANDWIDTH;
         Self { vms: 4000, servers: 1400, requests: 60_000, days: 29, history: 7, bandwidth, seed: 1 }
     }
 }
@@ -153,30 +152,4 @@ pub struct Fleet {
     pub lots: Vec<Lot>,
     /// Harvest VMs, by when they come.
     pub requests: Vec<Request>,
-}
-
-impl Fleet {
-    /// Draws a fleet with the statistics of the paper's section 2.
-    #[must_use]
-    pub fn generate(settings: &FleetSettings) -> Self {
-        Self::with(settings, regular::generate(settings))
-    }
-
-    /// The same, but what regular VMs use follows demand series: each VM takes one of each kind from a moment on that
-    /// is drawn, and once more from its beginning where it ends. The highest level is all that the VM owns.
-    #[must_use]
-    pub fn replay(settings: &FleetSettings, bandwidth: &[Arc<Series>], capacity: &[Arc<Series>]) -> Self {
-        Self::with(settings, regular::replay(settings, bandwidth, capacity))
-    }
-
-    fn with(settings: &FleetSettings, vms: Vec<RegularVm>) -> Self {
-        Self {
-            settings: settings.clone(),
-            regular_servers: vms.last().map_or(0, |vm| vm.server + 1),
-            vms,
-            server_gigabytes: unsold::SERVER_GB,
-            lots: unsold::generate(settings),
-            requests: requests::generate(settings),
-        }
-    }
 }

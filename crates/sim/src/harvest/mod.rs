@@ -24,6 +24,7 @@ pub mod course;
 mod draw;
 pub mod fleet;
 pub mod foresight;
+mod generate;
 pub mod outcome;
 pub mod performance;
 pub mod planner;

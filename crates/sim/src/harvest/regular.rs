@@ -13,13 +13,10 @@
 
 use super::course::{Course, Seconds};
 use super::draw::{self, at_quantile};
-use super::fleet::{DAY, FleetSettings, RegularVm, SERVER_CHANNELS};
+use super::fleet::{BANDWIDTH, DAY, FleetSettings, RegularVm, SERVER_CHANNELS};
 use headstart_block::random::Random;
 use headstart_harvest::predict::series::Series;
 use std::sync::Arc;
-
-/// The mean share of bandwidth that is used (section 2.1).
-pub(super) const BANDWIDTH: f64 = 0.092;
 
 /// Channels of a VM, by how common they are: 128, 256 and 512 GB are the common sizes (section 4.4.1).
 const CHANNELS: [(u16, f64); 3] = [(2, 0.5), (4, 0.3), (8, 0.2)];

@@ -1,0 +1,32 @@
+//! Drawing the parts of a fleet.
+
+use super::fleet::{Fleet, FleetSettings, RegularVm};
+use super::{regular, requests, unsold};
+use headstart_harvest::predict::series::Series;
+use std::sync::Arc;
+
+impl Fleet {
+    /// Draws a fleet with the statistics of the paper's section 2.
+    #[must_use]
+    pub fn generate(settings: &FleetSettings) -> Self {
+        Self::with(settings, regular::generate(settings))
+    }
+
+    /// The same, but what regular VMs use follows demand series: each VM takes one of each kind from a moment on that
+    /// is drawn, and once more from its beginning where it ends. The highest level is all that the VM owns.
+    #[must_use]
+    pub fn replay(settings: &FleetSettings, bandwidth: &[Arc<Series>], capacity: &[Arc<Series>]) -> Self {
+        Self::with(settings, regular::replay(settings, bandwidth, capacity))
+    }
+
+    fn with(settings: &FleetSettings, vms: Vec<RegularVm>) -> Self {
+        Self {
+            settings: settings.clone(),
+            regular_servers: vms.last().map_or(0, |vm| vm.server + 1),
+            vms,
+            server_gigabytes: unsold::SERVER_GB,
+            lots: unsold::generate(settings),
+            requests: requests::generate(settings),
+        }
+    }
+}
