@@ -16,6 +16,7 @@ use crate::hints;
 use crate::hold::{Hold, Leasing};
 use crate::known_images::{self, KnownImages};
 use crate::known_links::KnownLinks;
+pub use crate::local::is_local;
 use crate::open::Located;
 use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
@@ -32,9 +33,7 @@ use headstart_image::store::{HeldImage, HoldingDirectory, Image, ImageStore, by_
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::{DiskInfo, Limits, NewDisk, WritableDisk};
 use headstart_pull::Plan;
-use headstart_store::{
-    Location, Reference, RetrySettings, Selector, Store, say_if_nothing_comes, say_if_silent,
-};
+use headstart_store::{Reference, RetrySettings, Selector, Store, say_if_nothing_comes, say_if_silent};
 use headstart_trace::Recorder;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -403,12 +402,6 @@ async fn locate(host: &Host, store: &dyn Store, manifest: &Manifest) -> Result<L
     let (cache, manifest, origin) = (Arc::clone(&host.cache), manifest.clone(), store.location());
     let located = tokio::task::spawn_blocking(move || Located::new(&cache, &manifest, &origin)).await;
     located.map_err(|e| Error::new(ErrorKind::Io, "looking into the cache broke off").caused_by(e))?
-}
-
-/// Whether images there are read where they lie, without the cache.
-#[must_use]
-pub fn is_local(location: &Location) -> bool {
-    matches!(location, Location::Directory(_))
 }
 
 /// What a reference stands for.

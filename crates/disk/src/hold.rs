@@ -6,7 +6,7 @@
 
 mod claim;
 
-use crate::release::{NewLease, wait_apart};
+use crate::release::{LAST_WORD, NewLease, wait_apart};
 use claim::{Claim, First, Pauses, Writers, gone, is_final};
 use futures::future::join_all;
 use headstart_block::guarded::shell_word;
@@ -44,9 +44,6 @@ const LANDS: Duration = Duration::from_secs(10);
 /// The time between looks of an attach that waits for the end of a prune, at first and later.
 const LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(15);
-
-/// The longest time that an attach that fails waits for an answer about its leases.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
 /// Keeps an image from being deleted as long as this is there, and gives it up when dropped, unless its disk is to be
 /// started again. The default keeps nothing.

@@ -42,6 +42,7 @@ mod hold;
 mod known_files;
 mod known_images;
 mod known_links;
+mod local;
 mod open;
 mod opening;
 pub mod pinned;

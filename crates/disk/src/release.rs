@@ -1,8 +1,7 @@
 //! Leases that are given back from outside of a [`Hold`](crate::Hold): that of a writable directory that goes again
 //! with its attach, and that of a disk whose process is down.
 
-use crate::attach::is_local;
-use crate::hold::LAST_WORD;
+use crate::local::is_local;
 use headstart_block::guarded::shell_word;
 use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_image::store::{ImageStore, attach_id};
@@ -17,6 +16,9 @@ use uuid::Uuid;
 
 /// The longest time that a detach waits until its lease is gone.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The longest time that an attach that fails waits for an answer about its leases.
+pub(crate) const LAST_WORD: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
 /// Waits for the removal of a lease in a thread of its own, because the caller may be a task that drops what failed,
 /// and a task cannot wait. `None` if the removal panics.
