@@ -9,7 +9,7 @@
 //!
 //! Small buffers are not counted: see [`SMALL`].
 
-use super::wire::lock;
+use super::lock::lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};

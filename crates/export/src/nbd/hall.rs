@@ -14,8 +14,8 @@
 
 use super::budget::Pool;
 use super::disk::ExportState;
+use super::lock::lock;
 use super::standing::{Activity, Choice, Client, choose, choose_fairly, now};
-use super::wire::lock;
 use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
 use rustix::net::{Shutdown, shutdown};

@@ -15,8 +15,8 @@
 //! dropped, for nobody was promised it.
 
 use super::budget::Share;
+use super::lock::lock;
 use super::transmission::Command;
-use super::wire::lock;
 use crate::processors::processors;
 use headstart_block::SECTOR_SIZE;
 use std::collections::VecDeque;

@@ -45,6 +45,7 @@ mod disk;
 mod hall;
 pub mod handshake;
 mod lane;
+mod lock;
 mod lookout;
 mod private;
 pub mod proto;
@@ -258,7 +259,7 @@ impl Server for NbdServer {
     }
 
     fn failed(&self) -> Option<Error> {
-        wire::lock(&self.failure).take()
+        lock::lock(&self.failure).take()
     }
 
     fn stop(mut self: Box<Self>) -> Result<()> {
@@ -307,7 +308,7 @@ fn accept_clients(hall: &Arc<Hall>, listener: &Listener, failure: &Mutex<Option<
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 hall.pause(REST);
                 if !hall.is_stopping() {
-                    *wire::lock(failure) = Some(Error::io("cannot accept clients any more", error));
+                    *lock::lock(failure) = Some(Error::io("cannot accept clients any more", error));
                 }
                 return;
             }

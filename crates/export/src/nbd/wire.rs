@@ -1,6 +1,7 @@
 //! A client's socket during transmission: one thread receives, several send whole replies.
 
 use super::budget::Pool;
+use super::lock::lock;
 use super::lookout::{LOOK, Lookout};
 use super::standing::{Activity, now};
 use crate::complaints::{Complaints, complain};
@@ -10,13 +11,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
-
-/// Locks even after a panic elsewhere: the data behind our locks is whole at every point where a panic could come.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// What came of a wait for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

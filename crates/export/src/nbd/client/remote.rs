@@ -10,12 +10,13 @@
 //! is the owner's decision, made *before* any request fails ([`RemoteDisk::new`]): a process that serves a guest ends
 //! itself, so that the guest asks again at its successor, and is not told of a failure that the disk never had.
 
+use super::super::lock::lock;
 use super::super::lookout::Lookout;
 use super::super::proto::{
     BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, REQUEST_HEADER, Request, STATE_HOLE_ZERO,
     STRING_MAX, chunk, command, command_flag,
 };
-use super::super::wire::{Received, lock, receive, receive_soon};
+use super::super::wire::{Received, receive, receive_soon};
 use super::Line;
 use super::handshake::{Facts, choose_with_holes};
 use crate::processors::processors;
