@@ -2,6 +2,7 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | `accepting` | HTTP served on a bounded number of connections |
 //! | [`credentials`] | who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key |
 //! | [`daemon`] | the agent put together |
 //! | [`disks`] | the disks' processes |
@@ -18,6 +19,7 @@
 //! | `scrub` | a slow look at what is in the cache |
 //! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
 
+mod accepting;
 pub mod credentials;
 pub mod daemon;
 pub mod disks;

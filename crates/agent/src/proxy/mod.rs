@@ -33,11 +33,11 @@ mod wish;
 #[cfg(test)]
 mod tests;
 
+use crate::accepting::serve_all;
 use crate::peers::{SharedBlob, Swarm};
 use crate::proxy::acceptance::Acceptances;
 use crate::proxy::origin::Origin;
 use crate::proxy::wish::{Asked, Wish, is_of_this_host};
-use crate::rest::serve_all;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};

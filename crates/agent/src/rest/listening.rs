@@ -10,6 +10,7 @@
 //!   counted.
 //! * Digests are left out of answers: to other hosts of a swarm, the digest of a blob is what they may ask for.
 
+use crate::accepting::AFTER_ERROR;
 use crate::local::bind;
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -30,8 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::AbortHandle;
 
 use super::answers::refused;
 
@@ -40,9 +40,6 @@ const CONNECTIONS_MAX: usize = 64;
 
 /// The time within which the head of a request over TCP must arrive.
 const HEAD_TIME: Duration = Duration::from_secs(5);
-
-/// The pause after a connection could not be accepted, as when the process has no descriptors left.
-const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// The longest answer from which digests are removed, in bytes.
 const ANSWER_MAX: usize = 64 << 20;
@@ -157,39 +154,6 @@ async fn connection(stream: TcpStream, looking: Router) {
     let service = TowerToHyperService::new(looking);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%error, "a connection of a program that looks ended early");
-    }
-}
-
-/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection on which the head
-/// of a request does not arrive within `head_time`, from the end of the answer before, is closed.
-pub(crate) async fn serve_all(
-    listener: TcpListener,
-    router: Router,
-    connections_max: usize,
-    head_time: Duration,
-) {
-    let places = Arc::new(Semaphore::new(connections_max));
-    let mut open = JoinSet::new();
-    loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                tracing::debug!(%error, "a connection was not accepted");
-                tokio::time::sleep(AFTER_ERROR).await;
-                continue;
-            }
-        };
-        let service = TowerToHyperService::new(router.clone());
-        while open.try_join_next().is_some() {}
-        open.spawn(async move {
-            let mut http = hyper::server::conn::http1::Builder::new();
-            http.timer(TokioTimer::new()).header_read_timeout(head_time);
-            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-                tracing::debug!(%error, "a connection ended early");
-            }
-            drop(place);
-        });
     }
 }
 

@@ -7,8 +7,8 @@ pub(crate) mod answers;
 mod listening;
 mod metrics;
 
+pub(crate) use listening::Rest;
 pub use listening::{HttpPort, serve};
-pub(crate) use listening::{Rest, serve_all};
 
 use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};

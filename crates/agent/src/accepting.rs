@@ -1,0 +1,46 @@
+//! HTTP served on a bounded number of connections.
+
+use axum::Router;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+/// The pause after a connection could not be accepted, as when the process has no descriptors left.
+pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(50);
+
+/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection on which the head
+/// of a request does not arrive within `head_time`, from the end of the answer before, is closed.
+pub(crate) async fn serve_all(
+    listener: TcpListener,
+    router: Router,
+    connections_max: usize,
+    head_time: Duration,
+) {
+    let places = Arc::new(Semaphore::new(connections_max));
+    let mut open = JoinSet::new();
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(AFTER_ERROR).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        while open.try_join_next().is_some() {}
+        open.spawn(async move {
+            let mut http = hyper::server::conn::http1::Builder::new();
+            http.timer(TokioTimer::new()).header_read_timeout(head_time);
+            if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(place);
+        });
+    }
+}
