@@ -1,7 +1,7 @@
 //! A real image as the world of a simulation: where the disk's bytes lie in its blobs, and which pages of their hash
 //! trees prove them, as the product's own index says it.
 //!
-//! What the pull engine is told is what it is told in the product (`crates/disk/src/blobs.rs`), with the same numbers
+//! What the pull engine is told is what it is told in the product (`disk/disk/src/blobs.rs`), with the same numbers
 //! for the same blobs: the layers' blobs, each once, and behind them the hash trees of those that have one. Only the
 //! bytes themselves are never read.
 

@@ -13,7 +13,7 @@ const RECORDED: &str = "tests/fixtures";
 
 /// The root of the checkout.
 pub(crate) fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// A text file of the project.

@@ -9,7 +9,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../fuzz/tests/counted/mod.rs"]
+#[path = "../../../shared/fuzz/tests/counted/mod.rs"]
 mod counted;
 mod golden_set;
 mod plain;

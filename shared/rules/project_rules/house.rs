@@ -35,6 +35,12 @@ const ROWS: [(&str, u8); 23] = [
     ("headstart-tests", u8::MAX),
 ];
 
+/// The folders whose files the documents name by their paths.
+const FOLDERS: [&str; 12] = [
+    "core/", "learn/", "disk/", "fleet/", "harvest/", "cli/", "shared/", "lab/", "benches/", "deploy/",
+    "scripts/", "tests/",
+];
+
 fn name_of(package: &Value) -> &str {
     package["name"].as_str().expect("a package has a name")
 }
@@ -86,7 +92,7 @@ fn every_crate_is_drawn_in_the_architecture() {
     assert_none("draw it in ARCHITECTURE.md", &missing.map(str::to_owned).collect::<Vec<_>>());
 }
 
-/// Documentation that names a file in backticks, `crates/...` and the like, must name one that is there.
+/// Documentation that names a file in backticks, `core/...` and the like, must name one that is there.
 #[test]
 fn files_that_the_documents_name_exist() {
     let mut offences = Vec::new();
@@ -94,7 +100,7 @@ fn files_that_the_documents_name_exist() {
         for (number, line) in document.lines() {
             let named = line.split('`').skip(1).step_by(2);
             let paths = named.filter(|word| {
-                ["crates/", "tests/", "fuzz/", "scripts/"].iter().any(|part| word.starts_with(part))
+                FOLDERS.iter().any(|folder| word.starts_with(folder))
                     && !word.contains(['*', ' ', '<'])
                     && !word.chars().any(char::is_uppercase)
             });

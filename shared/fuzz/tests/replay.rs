@@ -89,7 +89,7 @@ fn every_changed_byte_of_the_corpus_replays() {
 /// crates' own tests damage the large ones, and know what must come out.
 #[test]
 fn every_changed_byte_of_small_golden_blobs_replays() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/formats/golden");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/formats/golden");
     if !golden.exists() {
         let _ = writeln!(std::io::stderr(), "SKIPPED: there are no golden blobs at {}", golden.display());
         return;
