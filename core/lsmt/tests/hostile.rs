@@ -9,9 +9,11 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "../../../shared/fuzz/tests/counted/mod.rs"]
+#[path = "../../../shared/fuzz/tests/support/counted.rs"]
 mod counted;
+#[path = "support/golden_set.rs"]
 mod golden_set;
+#[path = "support/plain.rs"]
 mod plain;
 
 use counted::peak_of;

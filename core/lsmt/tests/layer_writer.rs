@@ -3,7 +3,9 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+#[path = "support/plain.rs"]
 mod plain;
+#[path = "support/random_layers.rs"]
 mod random_layers;
 
 use headstart_block::{BlockDevice, ByteRange, ErrorKind};

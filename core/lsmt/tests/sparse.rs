@@ -2,6 +2,7 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+#[path = "support/plain.rs"]
 mod plain;
 
 use headstart_block::{BlockDevice, ErrorKind, FileSource};

@@ -3,7 +3,9 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
+#[path = "support/golden_set.rs"]
 mod golden_set;
+#[path = "support/plain.rs"]
 mod plain;
 
 use golden_set::{GoldenSet, Op, model};

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
+#[path = "support/plain.rs"]
 mod plain;
 
 use headstart_block::{FileSource, ReadAt};

@@ -4,7 +4,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests may panic")]
 
+#[path = "support/golden_set.rs"]
 mod golden_set;
+#[path = "support/plain.rs"]
 mod plain;
 
 use golden_set::GoldenSet;

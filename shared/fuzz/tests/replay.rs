@@ -7,6 +7,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a corpus that cannot be read is a failure")]
 
+#[path = "support/counted.rs"]
 mod counted;
 
 use headstart_fuzz::{TARGETS, Target};

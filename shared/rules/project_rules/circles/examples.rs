@@ -41,7 +41,7 @@ fn siblings_that_import_each_other_are_a_circle() {
 fn a_failure_names_one_import_for_each_arrow() {
     let files = [
         ("lib.rs", "mod p;"),
-        ("p/mod.rs", "mod a; mod b;"),
+        ("p.rs", "mod a; mod b;"),
         ("p/a.rs", "\n\nuse super::b::B;\nuse super::b::C;"),
         ("p/b.rs", "fn f() -> crate::p::a::A { f() }"),
     ];
@@ -83,7 +83,7 @@ fn modules_that_build_on_each_other_are_no_circle() {
 fn a_child_and_its_parent_are_no_circle() {
     let files = [
         ("lib.rs", "mod a; use a::A; pub struct Error;"),
-        ("a/mod.rs", "mod inner; use inner::Inner; use crate::Error; pub struct A(Inner);"),
+        ("a.rs", "mod inner; use inner::Inner; use crate::Error; pub struct A(Inner);"),
         ("a/inner.rs", "use super::A; use crate::Error; pub struct Inner;"),
     ];
     assert_eq!(found(&files), [""; 0]);
