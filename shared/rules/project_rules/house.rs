@@ -2,6 +2,7 @@
 
 use crate::assert_none;
 use crate::tree::{metadata, packages, root, sources};
+use crate::wings::WINGS;
 use serde_json::Value;
 
 /// The crates and the row each stands in: a crate uses crates of lower rows only.
@@ -35,11 +36,8 @@ const ROWS: [(&str, u8); 23] = [
     ("headstart-tests", u8::MAX),
 ];
 
-/// The folders whose files the documents name by their paths.
-const FOLDERS: [&str; 12] = [
-    "core/", "learn/", "disk/", "fleet/", "harvest/", "cli/", "shared/", "lab/", "benches/", "deploy/",
-    "scripts/", "tests/",
-];
+/// The folders beside the wings whose files the documents name by their paths.
+const OTHER_FOLDERS: [&str; 4] = ["benches", "deploy", "scripts", "tests"];
 
 fn name_of(package: &Value) -> &str {
     package["name"].as_str().expect("a package has a name")
@@ -84,6 +82,13 @@ fn every_rust_file_says_first_what_it_is() {
 }
 
 #[test]
+fn the_root_of_a_module_is_beside_its_folder() {
+    let inside = sources().into_iter().filter(|source| source.is_rust() && source.stem() == "mod");
+    let offences: Vec<_> = inside.map(|source| source.path).collect();
+    assert_none("rename x/mod.rs to x.rs; what tests share is tests/support/x.rs, with a #[path]", &offences);
+}
+
+#[test]
 fn every_crate_is_drawn_in_the_architecture() {
     let drawing = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let metadata = metadata();
@@ -95,14 +100,14 @@ fn every_crate_is_drawn_in_the_architecture() {
 /// Documentation that names a file in backticks, `core/...` and the like, must name one that is there.
 #[test]
 fn files_that_the_documents_name_exist() {
+    let folders: Vec<_> = WINGS.iter().map(|wing| wing.folder).chain(OTHER_FOLDERS).collect();
+    let is_a_path = |word: &str| word.split_once('/').is_some_and(|(folder, _)| folders.contains(&folder));
     let mut offences = Vec::new();
     for document in sources().iter().filter(|source| source.path.ends_with(".md")) {
         for (number, line) in document.lines() {
             let named = line.split('`').skip(1).step_by(2);
             let paths = named.filter(|word| {
-                FOLDERS.iter().any(|folder| word.starts_with(folder))
-                    && !word.contains(['*', ' ', '<'])
-                    && !word.chars().any(char::is_uppercase)
+                is_a_path(word) && !word.contains(['*', ' ', '<']) && !word.chars().any(char::is_uppercase)
             });
             for path in paths.filter(|path| !root().join(path).exists()) {
                 offences.push(format!("{}:{number}: {path}", document.path));

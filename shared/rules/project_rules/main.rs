@@ -12,6 +12,7 @@
 //! | [`licences`] | what our dependencies allow us, and where they come from |
 //! | [`units`] | what the systemd units may do, at most |
 //! | [`unsafety`] | crates without unsafe code promise it |
+//! | [`wings`] | the folders of crates, and which of these folders may use which |
 
 #![allow(
     clippy::unwrap_used,
@@ -28,6 +29,7 @@ mod text;
 mod tree;
 mod units;
 mod unsafety;
+mod wings;
 
 /// Fails with all offences at once, so that one run names everything to mend.
 #[track_caller]

@@ -1,0 +1,160 @@
+//! The wings of the workspace: the folders of its crates, and which wing may use which.
+//!
+//! `headstart-fuzz` and `headstart-tests` look at all crates, and no crate uses them. They stand outside of the table.
+
+use crate::assert_none;
+use crate::tree::{metadata, packages};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+/// A wing: a folder at the root of the repository, with one folder below it for each of its crates.
+pub(crate) struct Wing {
+    /// The folder's name.
+    pub(crate) folder: &'static str,
+    /// The wings, or single crates as `wing/crate`, that its crates may use beside each other.
+    uses: &'static [&'static str],
+}
+
+/// The wings. No wing lists `lab`, so no product links it; fleet and harvest do not list each other.
+pub(crate) const WINGS: [Wing; 8] = [
+    Wing { folder: "core", uses: &["shared"] },
+    Wing { folder: "learn", uses: &["core", "shared"] },
+    Wing { folder: "disk", uses: &["core", "learn", "shared"] },
+    Wing { folder: "fleet", uses: &["core", "learn", "disk", "shared"] },
+    Wing { folder: "harvest", uses: &["core", "disk/export", "shared"] },
+    Wing { folder: "cli", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
+    Wing { folder: "shared", uses: &["core"] },
+    Wing { folder: "lab", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
+];
+
+/// The crates that look at all others and that no crate uses.
+const OBSERVERS: [&str; 2] = ["shared/fuzz", "shared/rules"];
+
+/// A use that the table forbids and that is left for now.
+struct Exception {
+    user: &'static str,
+    used: &'static str,
+    /// The reason why it is there, and what ends it.
+    reason: &'static str,
+}
+
+const EXCEPTIONS: [Exception; 4] = [
+    Exception {
+        user: "disk/disk",
+        used: "fleet/swarm",
+        reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
+    },
+    Exception {
+        user: "fleet/agent",
+        used: "harvest/harvest",
+        reason: "the agent's crate has the daemon of spare flash, until that is a crate of the harvest wing",
+    },
+    Exception {
+        user: "cli/headstart",
+        used: "lab/sim",
+        reason: "`simulate` and `replay` are commands of the product, until headstart-lab is a binary of its own",
+    },
+    Exception {
+        user: "cli/headstart",
+        used: "lab/plot",
+        reason: "`--plot` and `trace plot` draw in the product, until headstart-lab is a binary of its own",
+    },
+];
+
+/// The folder of the package whose manifest or root is `path`, from the root of the repository: `wing/crate`.
+fn folder_of<'a>(metadata: &Value, path: &'a str) -> &'a str {
+    let root = metadata["workspace_root"].as_str().expect("cargo metadata names the root");
+    let folder = path.strip_suffix("Cargo.toml").unwrap_or(path);
+    folder.strip_prefix(root).expect("a package of the workspace is below its root").trim_matches('/')
+}
+
+/// The wing that a package's folder is in, where it is directly below one.
+fn wing_of(folder: &str) -> Option<&'static Wing> {
+    let (wing, name) = folder.split_once('/')?;
+    WINGS.iter().find(|known| known.folder == wing && !name.contains('/'))
+}
+
+/// `true` if the table allows the crate at `user` to use the crate at `used`.
+fn may_use(user: &str, used: &str) -> bool {
+    let (Some(from), Some(to)) = (wing_of(user), wing_of(used)) else { return false };
+    let is_listed = from.folder == to.folder || from.uses.contains(&to.folder) || from.uses.contains(&used);
+    !OBSERVERS.contains(&used) && (is_listed || OBSERVERS.contains(&user))
+}
+
+/// Every use of one crate of the workspace by another in what is built of it, tests and examples left out.
+fn uses(metadata: &Value) -> BTreeSet<(String, String)> {
+    let mut found = BTreeSet::new();
+    for package in packages(metadata, true) {
+        let manifest = package["manifest_path"].as_str().expect("a package has a manifest");
+        let dependencies = package["dependencies"].as_array().expect("cargo metadata lists dependencies");
+        let linked = dependencies.iter().filter(|dependency| dependency["kind"] != "dev");
+        for path in linked.filter_map(|dependency| dependency["path"].as_str()) {
+            found.insert((folder_of(metadata, manifest).to_owned(), folder_of(metadata, path).to_owned()));
+        }
+    }
+    assert!(found.len() > 50, "cargo metadata names the paths of our own dependencies: {found:?}");
+    found
+}
+
+#[test]
+fn every_crate_is_in_a_wing_and_every_wing_has_a_crate() {
+    let metadata = metadata();
+    let manifests = packages(&metadata, true).filter_map(|package| package["manifest_path"].as_str());
+    let folders: Vec<_> = manifests.map(|manifest| folder_of(&metadata, manifest)).collect();
+    let homeless = folders.iter().filter(|folder| wing_of(folder).is_none());
+    assert_none(
+        "put it into a folder of a wing",
+        &homeless.map(|&folder| folder.to_owned()).collect::<Vec<_>>(),
+    );
+    let taken: BTreeSet<_> =
+        folders.iter().filter_map(|folder| wing_of(folder)).map(|wing| wing.folder).collect();
+    let empty = WINGS.iter().map(|wing| wing.folder).filter(|folder| !taken.contains(folder));
+    assert_none("take it out of WINGS", &empty.map(str::to_owned).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crate_uses_only_the_wings_that_its_own_may_use() {
+    let is_excepted = |user: &str, used: &str| EXCEPTIONS.iter().any(|e| (e.user, e.used) == (user, used));
+    let uses = uses(&metadata());
+    let forbidden = uses.iter().filter(|(user, used)| !may_use(user, used) && !is_excepted(user, used));
+    let offences: Vec<_> = forbidden.map(|(user, used)| format!("{user} uses {used}")).collect();
+    assert_none("move the shared part to a wing that both may use", &offences);
+}
+
+#[test]
+fn an_exception_for_a_use_ends_with_that_use() {
+    let uses = uses(&metadata());
+    let is_needed = |exception: &Exception| {
+        let pair = (exception.user.to_owned(), exception.used.to_owned());
+        uses.contains(&pair) && !may_use(exception.user, exception.used)
+    };
+    let idle = EXCEPTIONS.iter().filter(|exception| !is_needed(exception));
+    let offences: Vec<_> = idle.map(|e| format!("{} uses {}: {}", e.user, e.used, e.reason)).collect();
+    assert_none("take it out of EXCEPTIONS", &offences);
+}
+
+#[test]
+fn a_wing_uses_what_the_table_lists_and_nothing_else() {
+    for (user, used) in [
+        ("core/image", "core/lsmt"),
+        ("disk/pull", "learn/plan"),
+        ("harvest/harvest", "disk/export"),
+        ("lab/sim", "lab/plot"),
+        ("shared/fuzz", "fleet/agent"),
+    ] {
+        assert!(may_use(user, used), "{user} may use {used}");
+    }
+    for (user, used) in [
+        ("core/image", "disk/cache"),
+        ("harvest/harvest", "disk/disk"),
+        ("harvest/harvest", "fleet/swarm"),
+        ("fleet/agent", "harvest/harvest"),
+        ("cli/headstart", "lab/sim"),
+        ("disk/disk", "shared/fuzz"),
+        ("shared/testkit", "fleet/agent"),
+        ("disk/disk/part", "core/block"),
+        ("elsewhere/disk", "core/block"),
+    ] {
+        assert!(!may_use(user, used), "{user} may not use {used}");
+    }
+}
