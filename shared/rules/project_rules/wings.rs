@@ -3,7 +3,7 @@
 //! `headstart-fuzz` and `headstart-tests` look at all crates, and no crate uses them. They stand outside of the table.
 
 use crate::assert_none;
-use crate::tree::{metadata, packages};
+use crate::tree::{metadata, packages, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -26,6 +26,9 @@ pub(crate) const WINGS: [Wing; 8] = [
     Wing { folder: "shared", uses: &["core"] },
     Wing { folder: "lab", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
 ];
+
+/// The most lines of a wing's README: one page.
+const PAGE_LINES: usize = 70;
 
 /// The crates that look at all others and that no crate uses.
 const OBSERVERS: [&str; 2] = ["shared/fuzz", "shared/rules"];
@@ -110,6 +113,28 @@ fn every_crate_is_in_a_wing_and_every_wing_has_a_crate() {
         folders.iter().filter_map(|folder| wing_of(folder)).map(|wing| wing.folder).collect();
     let empty = WINGS.iter().map(|wing| wing.folder).filter(|folder| !taken.contains(folder));
     assert_none("take it out of WINGS", &empty.map(str::to_owned).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_wing_has_a_page_that_names_its_crates() {
+    let metadata = metadata();
+    let mut offences = Vec::new();
+    for wing in &WINGS {
+        let page = std::fs::read_to_string(root().join(wing.folder).join("README.md")).unwrap_or_default();
+        if page.lines().count() > PAGE_LINES {
+            offences.push(format!("{}/README.md has more than {PAGE_LINES} lines", wing.folder));
+        }
+        for package in packages(&metadata, true) {
+            let (name, manifest) = (package["name"].as_str(), package["manifest_path"].as_str());
+            let (name, manifest) = (name.unwrap_or_default(), manifest.unwrap_or_default());
+            let is_of_the_wing =
+                wing_of(folder_of(&metadata, manifest)).is_some_and(|of| of.folder == wing.folder);
+            if is_of_the_wing && !page.contains(&format!("| `{name}` |")) {
+                offences.push(format!("{}/README.md has no row for `{name}`", wing.folder));
+            }
+        }
+    }
+    assert_none("a wing has a README of one page", &offences);
 }
 
 #[test]
