@@ -83,8 +83,8 @@ impl Stop {
 }
 
 /// The result of `asked`, which waits for a small answer of `store`. If there is none after some seconds, a warning
-/// says so, and that each answer may take `limit`; but not for a store that is tried again, because that one failed, and
-/// not without a `limit`.
+/// says so, and that each answer may take `limit`; but not for a store that is tried again, because that one failed,
+/// and not without a `limit`.
 pub async fn say_if_silent<T>(
     store: &dyn Store,
     limit: Option<Duration>,

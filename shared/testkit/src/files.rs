@@ -1,4 +1,4 @@
-//! What a directory holds.
+//! The contents of directories.
 
 use std::path::Path;
 

@@ -138,9 +138,9 @@ pub fn check_own(path: &Path) -> Result<()> {
 /// The rights that other users may have in a directory of this program's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OthersMay {
-    /// They may not write to it.
+    /// No write of other users.
     WriteNothing,
-    /// They may make entries of their own, as in `/tmp`, and give no other entry another name.
+    /// Entries of their own, as in `/tmp`; no other entry may get another name from them.
     MakeEntries,
 }
 

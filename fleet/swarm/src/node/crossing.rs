@@ -1,4 +1,4 @@
-//! What left for a peer unasked, so that a request that crosses it is not answered by sending it again.
+//! Chunks that left for a peer unasked, so that a request that crosses them is not answered by sending them again.
 
 use crate::Time;
 use crate::event::{BlobId, Chunks};

@@ -4,7 +4,7 @@ use super::parse::{Contents, Written};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// How many re-exports of re-exports are followed: more is a name that leads to itself.
+/// The number of re-exports of re-exports that are followed: more is a name that leads to itself.
 const MAX_HOPS: usize = 32;
 /// The index of the crate's root in [`Modules`].
 const ROOT: usize = 0;
@@ -35,7 +35,7 @@ pub(super) struct Use {
     pub(super) path: String,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 enum Meaning {
     Module(Id),
     /// An item of this module.
@@ -46,7 +46,7 @@ impl Modules {
     /// The modules of the crate whose root is the file `root`, read by `read`.
     pub(super) fn of(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Self {
         let mut modules = Self(Vec::new());
-        let contents = parsed(root, read(root).expect("the root of a crate can be read"));
+        let contents = parsed(root, &read(root).expect("the root of a crate can be read"));
         let directory = root.parent().unwrap_or(Path::new(""));
         modules.add(ROOT, "crate".to_owned(), contents, (root, directory), read);
         modules
@@ -73,7 +73,7 @@ impl Modules {
                     let found = places.into_iter().find_map(|place| read(&place).map(|text| (place, text)));
                     let (place, text) =
                         found.unwrap_or_else(|| panic!("{}: mod {} has no file", file.display(), child.name));
-                    let contents = parsed(&place, text);
+                    let contents = parsed(&place, &text);
                     (place, contents)
                 }
             };
@@ -134,7 +134,7 @@ impl Modules {
         uses
     }
 
-    /// What a path in the module `from` leads to; `None` where that is in another crate.
+    /// The meaning of a path in the module `from`; `None` if it is in another crate.
     fn resolve(&self, from: Id, path: &[String], hops: usize) -> Option<Meaning> {
         let (first, mut rest) = path.split_first()?;
         let mut at = match first.as_str() {
@@ -162,7 +162,7 @@ impl Modules {
         Some(Meaning::Module(at))
     }
 
-    /// What `name` stands for in the module `id`: its child, what it imports, or what it defines.
+    /// The meaning of `name` in the module `id`: its child, an import, or a definition.
     fn look_up(&self, id: Id, name: &str, hops: usize) -> Option<Meaning> {
         if hops > MAX_HOPS {
             return None;
@@ -193,6 +193,6 @@ impl Modules {
     }
 }
 
-fn parsed(file: &Path, text: String) -> Contents {
-    Contents::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+fn parsed(file: &Path, text: &str) -> Contents {
+    Contents::parse(text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }

@@ -31,7 +31,7 @@ pub(super) struct Import {
 /// A module that another one declares.
 pub(super) struct Child {
     pub(super) name: String,
-    /// What is between the braces; `None` where a file has the contents.
+    /// The contents between the braces; `None` if a file has them.
     pub(super) inline: Option<Contents>,
 }
 
