@@ -1,4 +1,4 @@
-//! Which chunks of a blob a host has: a bit each, as far as any was set.
+//! The set of a blob's chunks that a host has: one bit for each, up to the last that was ever set.
 
 use crate::event::Chunks;
 
@@ -11,7 +11,7 @@ impl Bits {
         self.0.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// Adds a run, which the caller has cut to what there can be: memory is taken up to its end.
+    /// Adds a run, which the caller has cut to the blob's chunks: memory is taken up to the run's end.
     pub(crate) fn set(&mut self, run: Chunks) {
         let range = run.numbers();
         if range.is_empty() {

@@ -1,11 +1,11 @@
-//! Who of many that ask for one chunk is sent to whom.
+//! The redirects of a host that many peers ask for one chunk: which asker is sent to which earlier one.
 //!
-//! A host that everybody asks for the same chunk cannot send it to all: with 24 hosts at 50 MB/s, 256 KiB would take
-//! it 120 ms, and the others' links would idle. It sends a few copies, and names to each later asker an earlier one,
-//! which has the chunk or will have it before: a tree in the order of asking, of [`FAN`] children each. Every host
-//! sends what it gets [`FAN`] times at most, and all have it after as many steps as the tree is deep.
+//! A host that all others ask for the same chunk cannot send it to each: with 24 hosts at 50 MB/s, 256 KiB would take
+//! it 120 ms, and the others' links would idle. The host sends a few copies, and names to each later asker an earlier
+//! one, which has the chunk or will have it before: a tree in the order of asking, of [`FAN`] children each. Every host
+//! sends a chunk [`FAN`] times at most, and all have it after as many steps as the tree is deep.
 //!
-//! Roots are sent to roots and agents to agents: a large fleet's agents know those of their own root, not others'.
+//! Roots are sent to roots and agents to agents: a large fleet's agents know those of their own root only.
 
 use crate::Time;
 use crate::event::{PeerId, Role};
@@ -14,26 +14,26 @@ use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::time::Duration;
 
-/// How many are sent to one host for one chunk.
+/// The number of askers that are sent to one host for one chunk.
 pub(crate) const FAN: u8 = 2;
 
-/// How long a chain is remembered after it was used last.
+/// The time for which a chain is remembered after its last use.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
 
-/// Those who have a chunk, or will have it, and to whom others can be sent.
+/// The hosts that have a chunk, or will have it, and to which others can be sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
-    /// Agents and roots, each in order of asking: who, and how many were sent there.
+    /// Agents and roots, each in order of asking: the host, and the number of askers that were sent there.
     open: [VecDeque<(PeerId, u8)>; 2],
-    /// All who were ever part of it, and of those who were sent to another, by what request. None of them is sent on
-    /// again: others may wait for it by now, and they would wait in a circle.
+    /// All hosts that were ever part of it, with the request of those that were sent to another. None of them is sent
+    /// on again: others may wait for it by now, and they would wait in a circle.
     known: BTreeMap<PeerId, Option<RequestId>>,
-    /// When it was used last.
+    /// The time of the last use.
     pub(crate) used: Time,
 }
 
 impl Chain {
-    /// One more has it or will have it.
+    /// Adds a host that has the chunk or will have it.
     pub(crate) fn has(&mut self, peer: PeerId, role: Role) {
         if let Entry::Vacant(entry) = self.known.entry(peer) {
             entry.insert(None);
@@ -46,12 +46,13 @@ impl Chain {
         if role == Role::Root { roots } else { agents }
     }
 
-    /// Whether a host is part of it, and if it was sent to another, by what request.
+    /// The entry of a host, if it is part of this chain: the request by which it was sent to another, if it was.
     pub(crate) fn knows(&self, peer: PeerId) -> Option<Option<RequestId>> {
         self.known.get(&peer).copied()
     }
 
-    /// Where to send `asker`, who is new, if anywhere; then it is part of this. `usable` says who can be named.
+    /// The host to which `asker`, which is new, is sent, if there is one; the asker then is part of this chain.
+    /// `usable` is `true` of the hosts that can be named.
     pub(crate) fn next(
         &mut self,
         (asker, role): (PeerId, Role),
@@ -78,7 +79,7 @@ impl Chain {
         None
     }
 
-    /// A host is gone.
+    /// Removes a host that is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.open.iter_mut().for_each(|open| open.retain(|(known, _)| *known != peer));
         self.known.remove(&peer);

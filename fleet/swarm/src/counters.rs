@@ -1,38 +1,38 @@
-//! What a node has done, in numbers that only grow.
+//! The work of a node, in counts that only grow.
 
 use serde::Serialize;
 
-/// Counts of chunks (where not said otherwise) and of events. A chunk is 64 KiB but for a blob's last.
+/// Counts of chunks (unless stated otherwise) and of events. A chunk is 64 KiB; a blob's last chunk may be shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
-    /// Wants that disks told.
+    /// Wants that disks reported.
     pub wants: u64,
-    /// Chunks of wants that were left to the store, by whatever cause.
+    /// Chunks of wants that were left to the store, for any reason.
     pub elsewhere: u64,
-    /// Chunks that came from peers because somebody waited for them.
+    /// Chunks that came from peers because a read waited for them.
     pub on_demand: u64,
-    /// Chunks that came from peers because a disk brings, without hurry, what it will read.
+    /// Chunks that came from peers because a disk preloads, without urgency, what it will read.
     pub in_background: u64,
-    /// Chunks that came from peers because these had advertised them, or sent them unasked.
+    /// Chunks that came from peers because these had advertised them, or sent them without a request.
     pub prefetched: u64,
-    /// Of those, what was read since.
+    /// Prefetched chunks that were read since.
     pub prefetched_read: u64,
-    /// Chunks that this host fetched from the store: for others, or by a disk of its own.
+    /// Chunks that this host fetched from the store: for other hosts, or by a disk of its own.
     pub from_store: u64,
     /// Chunks sent to peers.
     pub served: u64,
-    /// Advertised chunks that were only taken note of, for too much was unread or a plan was followed.
+    /// Advertised chunks that were only noted, because too much was unread or a plan was followed.
     pub withheld: u64,
-    /// Times that withheld prefetches would have been hits so often that the count of unread bytes began anew.
+    /// Resets of the count of unread bytes, because withheld prefetches would have been hits often enough.
     pub resets: u64,
-    /// Requests that were given up, for their peer was silent too long.
+    /// Requests that were given up because their peer was silent for too long.
     pub timeouts: u64,
-    /// Of those, requests whose peer had promised to answer.
+    /// Timeouts of requests whose peer had promised to answer.
     pub broken: u64,
-    /// Chunks that came and were not what they should be.
+    /// Chunks that came with a wrong digest.
     pub corrupt: u64,
     /// Chunks that came twice.
     pub duplicate: u64,
-    /// Peers dropped.
+    /// Peers that were dropped.
     pub dropped: u64,
 }

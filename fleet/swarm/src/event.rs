@@ -1,60 +1,60 @@
-//! What goes into a node's state machine and what comes out of it.
+//! The inputs and outputs of a node's state machine.
 
 use crate::Time;
 pub use crate::ids::{BlobId, BlobKey, Chunks, FetchId, PeerId, PeerKey, ReaderId, Urgency, WantId};
 use crate::message::{Message, RequestId};
 
-/// What a host is to the others.
+/// The part of a host in the swarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
-    /// It fetches from stores for others, and keeps what its agents have.
+    /// A root fetches from stores for other hosts, and keeps what its agents have.
     Root,
-    /// It fetches for itself.
+    /// An agent fetches for itself.
     Agent,
 }
 
-/// Something happened.
+/// An input of the machine.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// This host takes part in a blob: a disk of it has it, or it was asked to keep it.
+    /// This host takes part in a blob: a disk of it has the blob, or the host was asked to keep it.
     Opened {
-        /// Its name, new.
+        /// The blob's number, which is new.
         blob: BlobId,
-        /// Its name everywhere.
+        /// The blob's name on all hosts.
         key: BlobKey,
-        /// Its length in bytes; it has so many chunks as this touches.
+        /// The blob's length in bytes, which gives the number of its chunks.
         len: u64,
-        /// What of it is here: runs that ascend and do not overlap.
+        /// The chunks that are local: runs that ascend and do not overlap.
         local: &'a [Chunks],
-        /// Whether the agent can fetch it from its store: what others ask it to bring it brings only then.
+        /// `true` if the agent can fetch the blob from its store: only then does the host fetch chunks for other hosts.
         fetchable: bool,
     },
-    /// A disk reads this blob from now on. What others advertise of it is prefetched, as long as little enough of all
-    /// that this disk reads is unread. Where several disks read it, it counts as the first's; what nobody is said to
-    /// read, such as a hash tree, is brought when it is wanted.
+    /// A disk reads this blob from now on. Chunks that other hosts advertise are prefetched, as long as few enough of
+    /// the bytes prefetched for this disk are unread. If several disks read a blob, it counts as the first disk's. A
+    /// blob without a reader, such as a hash tree, is fetched only when it is wanted.
     ReadBy {
         /// The blob.
         blob: BlobId,
-        /// Who reads it.
+        /// The disk that reads it.
         reader: ReaderId,
     },
-    /// No disk has it any more and nothing of it is kept. Wants of it are forgotten.
+    /// No disk has the blob any more, and none of it is kept. Wants of it are forgotten.
     Closed {
         /// The blob.
         blob: BlobId,
     },
     /// A disk misses these chunks, or preloads them. Answered by [`Action::Answer`], once.
     Want {
-        /// Its name.
+        /// The want's number.
         want: WantId,
         /// The blob.
         blob: BlobId,
-        /// What is wanted; what of it is local costs nothing.
+        /// The wanted chunks; those that are local cost nothing.
         chunks: Chunks,
-        /// Whether somebody waits.
+        /// The urgency: whether a read waits.
         urgency: Urgency,
     },
-    /// Nobody waits for this want any more: it needs no answer.
+    /// No read or preload waits for this want any more: it needs no answer.
     Forget {
         /// The want; one that was answered is ignored.
         want: WantId,
@@ -63,208 +63,208 @@ pub enum Event<'a> {
     Read {
         /// The blob.
         blob: BlobId,
-        /// What was read.
+        /// The chunks that were read.
         chunks: Chunks,
     },
-    /// These chunks are whole and verified on this host now, by whatever way they came that was not asked for here:
-    /// a disk brought them from the store.
+    /// These chunks are whole and verified on this host now, and came in a way that the machine did not request: a disk
+    /// fetched them from the store.
     BecameLocal {
         /// The blob.
         blob: BlobId,
-        /// What came.
+        /// The chunks.
         chunks: Chunks,
     },
     /// These chunks are not on this host any more.
     Lost {
         /// The blob.
         blob: BlobId,
-        /// What was evicted.
+        /// The evicted chunks.
         chunks: Chunks,
     },
-    /// A disk preloads by a plan: what others advertise is only taken note of, until that is over.
+    /// A disk preloads by a plan: adverts of other hosts are only noted until the plan ends.
     Planned {
         /// The blob.
         blob: BlobId,
-        /// Whether a plan is being followed.
+        /// `true` while a plan is followed.
         running: bool,
     },
-    /// Bring these chunks here ahead of need: of a blob that is to be warm here, or in order of hints.
+    /// Prefetch these chunks: of a blob that is to be warm on this host, or in the order of hints.
     Warm {
         /// The blob.
         blob: BlobId,
-        /// What to bring.
+        /// The chunks to fetch.
         chunks: Chunks,
     },
-    /// The blob is kept by these hosts, stripe by stripe in turn: stripe `n` by the `copies` hosts from the `n`th on.
+    /// The blob is kept by these hosts in turn: stripe `n` by the `copies` hosts from the `n`th on.
     Pinned {
         /// The blob.
         blob: BlobId,
-        /// Who keeps it, in order.
+        /// The hosts that keep it, in order.
         holders: &'a [PeerKey],
-        /// How many keep each stripe.
+        /// The number of hosts that keep each stripe.
         copies: u32,
     },
     /// A host can be reached.
     PeerUp {
-        /// Its number.
+        /// The host's number.
         peer: PeerId,
-        /// Its name everywhere.
+        /// The host's name on all hosts.
         key: PeerKey,
-        /// What it is.
+        /// The host's role.
         role: Role,
     },
-    /// It cannot any more: what was asked of it does not come.
+    /// A host cannot be reached any more: chunks that were requested from it do not come.
     PeerDown {
-        /// Its number.
+        /// The host's number.
         peer: PeerId,
     },
-    /// A host has proved that it may read this blob, and this host has proved it to that one.
+    /// A host has proved that it may read this blob, and this host has proved it to that host.
     PeerShares {
-        /// Who.
+        /// The other host.
         peer: PeerId,
         /// The blob.
         blob: BlobId,
     },
-    /// A host said something. Names of blobs in it are this host's; the driver has translated them, and has dropped
-    /// what was about blobs that the peer has not proved that it may read.
+    /// A message of a host. Blobs in it have this host's numbers; the driver has translated them, and has dropped
+    /// messages about blobs for which the peer has not proved its right to read.
     Received {
-        /// Who.
+        /// The sender.
         peer: PeerId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Bytes of an [`Message::Ask`] have come. Of a request that is not known any more the event is the same.
+    /// Bytes of a [`Message::Ask`] have come. The event is the same for a request that was forgotten.
     Came {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
-        /// To which request.
+        /// The request that they answer.
         request: RequestId,
-        /// What it was.
+        /// The chunks.
         chunks: Chunks,
-        /// What became of it.
+        /// The result.
         outcome: Came,
     },
-    /// A host has sent these chunks unasked, and they are verified and local.
+    /// A host has sent these chunks without a request, and they are verified and local.
     Pushed {
-        /// From whom.
+        /// The sender.
         peer: PeerId,
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
     },
-    /// An [`Action::Serve`] is done with, well or not: its bytes do not wait to be sent any more.
+    /// An [`Action::Serve`] has ended, successfully or not: its bytes do not wait to be sent any more.
     Served {
-        /// To whom.
+        /// The receiver.
         peer: PeerId,
-        /// What for; `None` of what was pushed.
+        /// The request; `None` for pushed chunks.
         request: Option<RequestId>,
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
-        /// What became of it.
+        /// The result.
         outcome: Served,
     },
-    /// An [`Action::Fetch`] ended; if it went well its chunks are verified and local.
+    /// An [`Action::Fetch`] ended; if it succeeded, its chunks are verified and local.
     Fetched {
-        /// Which.
+        /// The fetch.
         fetch: FetchId,
-        /// Whether it went well.
+        /// `true` if it succeeded.
         ok: bool,
     },
-    /// Time has passed: asked for by [`Action::WakeAt`], harmless at any other time.
+    /// Time has passed: requested by [`Action::WakeAt`], harmless at any other time.
     Tick,
 }
 
-/// What became of bytes that came.
+/// The result of bytes that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Came {
-    /// They are verified and local.
+    /// The chunks are verified and local.
     Kept,
-    /// They are not what they should be.
+    /// The bytes do not have the expected digest.
     Corrupt,
-    /// This host could not keep them; it is not the peer's fault.
+    /// This host could not keep the chunks; it is not the peer's fault.
     Failed,
 }
 
-/// What became of chunks that were to be sent.
+/// The result of chunks that were to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// They are sent, or need not be any more.
+    /// The chunks are sent, or need not be sent any more.
     Well,
-    /// They turned out not to be here.
+    /// The chunks turned out not to be local.
     Missing,
-    /// They are here, but nobody could check them so far, and what is wrong is not to be passed on.
+    /// The chunks are local, but could not be checked so far, and wrong data must not be passed on.
     Unchecked,
 }
 
-/// Why a peer is dropped.
+/// The reason why a peer is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Offence {
-    /// It sent bytes that are not what they should be.
+    /// The peer sent bytes that do not have the expected digest.
     Corrupt,
-    /// It says that it has what it has not, again and again.
+    /// The peer claims chunks that it does not have, again and again.
     Lies,
-    /// It is far slower than others, again and again.
+    /// The peer is far slower than others, again and again.
     Slow,
-    /// What it sent makes no sense.
+    /// The peer sent messages that make no sense.
     Protocol,
 }
 
-/// What the driver is to do, in order.
+/// An output of the machine: an order to the driver. Orders are carried out in sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Say this to a host. Messages of a better [`class`](Message::class) overtake others.
+    /// Send this message to a host. Messages of a better [`class`](Message::class) overtake others.
     Send {
-        /// To whom.
+        /// The receiver.
         peer: PeerId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Send these chunks to a host, then say [`Event::Served`], of all of them at once or of one run after the
-    /// other. Said again of the same request (or of none) and chunks when somebody waits for them who did not before:
-    /// what of it still queues moves up to what others wait for, and is sent once.
+    /// Send these chunks to a host, then report [`Event::Served`], for all of them at once or for one run after the
+    /// other. The action is repeated for the same request (or for none) and chunks when a read begins to wait for them:
+    /// chunks that are still queued then move up to the others that reads wait for, and are sent once.
     Serve {
-        /// To whom.
+        /// The receiver.
         peer: PeerId,
-        /// What it asked for; `None` where it is pushed.
+        /// The request that they answer; `None` if they are pushed.
         request: Option<RequestId>,
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
-        /// How soon.
+        /// The urgency.
         urgency: Urgency,
     },
-    /// Fetch these chunks from the blob's store, verify and keep them, then say [`Event::Fetched`]. Said again of the
-    /// same fetch when somebody waits for it who did not before: where it still queues, it queues no more. What of it
-    /// can be read before the rest may be told before, by [`Event::BecameLocal`].
+    /// Fetch these chunks from the blob's store, verify and keep them, then report [`Event::Fetched`]. The action is
+    /// repeated for the same fetch when a read begins to wait for it: a fetch that is still queued then leaves the
+    /// queue. Chunks that can be read before the rest may be reported earlier, by [`Event::BecameLocal`].
     Fetch {
-        /// The name to answer with.
+        /// The number to answer with.
         fetch: FetchId,
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
-        /// How soon.
+        /// The urgency.
         urgency: Urgency,
     },
-    /// All of a want is local but these, which the disk is to fetch from the store itself, whole chunks of it, and to
-    /// tell by [`Event::BecameLocal`].
+    /// All of a want is local except these chunks. The disk fetches them from the store itself, as whole chunks, and
+    /// reports them by [`Event::BecameLocal`].
     Answer {
         /// The want.
         want: WantId,
-        /// What the swarm does not bring: runs that ascend and do not overlap.
+        /// The chunks that the swarm does not deliver: runs that ascend and do not overlap.
         elsewhere: Vec<Chunks>,
     },
-    /// Close the connection to a host and do not make one again for a while; say so once.
+    /// Close the connection to a host and do not open one again for a while; report the drop once.
     Drop {
-        /// Who.
+        /// The host.
         peer: PeerId,
-        /// What it did.
+        /// The reason.
         offence: Offence,
     },
-    /// Send [`Event::Tick`] at this time. It replaces the one before; an earlier one is harmless.
+    /// Send [`Event::Tick`] at this time, which replaces the time before; an earlier tick is harmless.
     WakeAt(Time),
 }

@@ -1,14 +1,14 @@
-//! An agent's side of hints: what its disks of an image read, to be reported, and what a tracker said, as a plan.
+//! An agent's side of hints: the reads of its disks of an image, to be reported, and a tracker's answers, as a plan.
 //!
-//! The first reads of all disks of the host are gathered and reported every now and then; while a disk boots and
-//! reads nothing, in the idle periods in which it has most use for hints, a report goes out as well, only less
-//! often. Reports and answers may be lost: what is counted is statistics, and what was not heard is told again,
-//! because the next report says what is known.
+//! The first reads of all disks of the host are gathered and reported at intervals. While a disk boots and reads
+//! nothing, in the idle periods in which it has most use for hints, a report goes out as well, only less often. Reports
+//! and answers may be lost: the counts are statistics, and a lost answer is repeated, because the next report says
+//! which version the agent knows.
 //!
-//! The plan begins with what most disks read, and among these with what they read first. The copy of the counts
-//! lags by up to a factor of two, so that counts between two powers of two are as good as equal; else chance would
-//! decide the order of a boot of which all disks read all. A disk that has a plan of its own does not need this
-//! one; one that has none follows it, and its engine sees to it that demand reads go first, at once.
+//! The plan begins with the slices that most disks read, and among these with those that are read first. The copy of
+//! the counts lags by up to a factor of two, so counts between two powers of two are taken as equal; otherwise chance
+//! would decide the order of a boot in which all disks read the same slices. A disk that has a plan of its own does not
+//! need this one. A disk without a plan follows it, and its engine makes sure that demand reads go first, at once.
 
 use crate::Time;
 use crate::tracker::{Access, Answer, Counts, Hint, ImageKey, REPORT_MAX, Report, Threshold};
@@ -19,22 +19,22 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Slices of a disk's block: a plan's mask has a bit for each.
+/// The number of slices in a disk's block: a plan's mask has a bit for each.
 const SLICES: u32 = u32::BITS;
 const _: () = assert!(BLOCK_SIZE / SLICE_SIZE == SLICES as u64);
-/// How far back in a plan a slice of the same block is put, in items.
+/// The distance in a plan, in items, over which a slice joins an earlier item of the same block.
 const NEAR: usize = 8;
-/// How much less often is asked when nothing was read.
+/// The factor by which reports are rarer when nothing was read.
 const IDLE: u32 = 4;
-/// Slices of which hints are kept: 4 GiB.
+/// The number of slices whose hints are kept: 4 GiB.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// What is gathered for reports, and what was heard, of one image on one host.
+/// The reads gathered for reports, and the hints heard, of one image on one host.
 #[derive(Clone, Debug)]
 pub struct Hints {
     image: ImageKey,
     every: Duration,
-    /// Disks that boot.
+    /// The number of disks that boot.
     booting: u32,
     joined: u32,
     accesses: Vec<Access>,
@@ -52,21 +52,21 @@ struct Known {
     mean_ms: u32,
 }
 
-/// What hints were worth.
+/// The value of hints so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// First reads of slices.
     pub reads: u64,
-    /// Of these, those that a hint had named before.
+    /// First reads that a hint had named before.
     pub foreseen: u64,
-    /// Hints heard; one slice may be several.
+    /// Hints heard; one slice may be counted several times.
     pub hints: u64,
     /// First reads that were not reported because they were too many.
     pub dropped: u64,
 }
 
 impl Hints {
-    /// Of an image, reported at most every so often.
+    /// Hints of an image, reported at intervals of at least `every`.
     #[must_use]
     pub fn new(image: ImageKey, every: Duration) -> Self {
         Self {
@@ -84,23 +84,23 @@ impl Hints {
         }
     }
 
-    /// A disk of this image was created on this host.
+    /// Notes a disk of this image that was created on this host.
     pub fn joined(&mut self) {
         self.joined = self.joined.saturating_add(1);
         self.booting = self.booting.saturating_add(1);
     }
 
-    /// A disk that was counted before is back: whoever gathers has begun anew meanwhile.
+    /// Notes a disk that was counted before and is back after this host's memory of it was lost.
     pub fn rejoined(&mut self) {
         self.booting = self.booting.saturating_add(1);
     }
 
-    /// It has booted, or is gone: nothing is asked on its behalf any more.
+    /// Notes a disk that has booted, or is gone: no report is sent on its behalf any more.
     pub fn booted(&mut self) {
         self.booting = self.booting.saturating_sub(1);
     }
 
-    /// A disk has read `slice` for the first time, so long after its creation.
+    /// Notes that a disk has read `slice` for the first time, `at` after its creation.
     pub fn read(&mut self, slice: u32, at: Duration) {
         self.tally.reads += 1;
         self.tally.foreseen += u64::from(self.known.contains_key(&slice));
@@ -111,7 +111,7 @@ impl Hints {
         self.accesses.push(Access { slice, at_ms: u32::try_from(at.as_millis()).unwrap_or(u32::MAX) });
     }
 
-    /// When the next report is due; `None` as long as nothing happens.
+    /// The time of the next report; `None` as long as nothing happens.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         let soon = self.joined > 0 || !self.accesses.is_empty();
@@ -123,7 +123,7 @@ impl Hints {
         Some(self.reported.map_or(Time(0), |reported| reported + wait))
     }
 
-    /// The report, if it is due: to be sent to the tracker. It is not given again.
+    /// Takes the report, if it is due: to be sent to the tracker. The same report is not given again.
     pub fn report(&mut self, now: Time) -> Option<Report> {
         if self.due()? > now {
             return None;
@@ -138,14 +138,14 @@ impl Hints {
         })
     }
 
-    /// A tracker's answer: whether it says anything new.
+    /// Takes a tracker's answer; `true` if it says anything new.
     pub fn heard(&mut self, answer: &Answer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;
         }
         if answer.epoch != self.epoch {
-            // Another tracker, which counts for itself, or another life of this one. What is known stays until it
-            // says otherwise: it was true.
+            // Another tracker, which counts for itself, or another life of this one. The hints heard so far stay until
+            // it says otherwise: they were true.
             self.epoch = answer.epoch;
         }
         (self.version, self.disks) = (answer.version, answer.disks);
@@ -161,8 +161,8 @@ impl Hints {
         new
     }
 
-    /// The plan for a disk: all slices of which a hint was heard, those that most disks read first, and of those the
-    /// earliest read first. What is local is for the disk's engine to skip.
+    /// The plan for a disk: all slices of which a hint was heard, the slices that most disks read first, and of those
+    /// the earliest read first. The disk's engine skips local slices.
     #[must_use]
     pub fn plan(&self) -> Plan {
         in_order(self.known.iter().map(|(slice, known)| (known.rank(), *slice)).collect())
@@ -174,21 +174,21 @@ impl Hints {
         self.image
     }
 
-    /// How many disks of the image the tracker has counted, as far as was heard.
+    /// The number of disks of the image that the tracker has counted, by its last answer.
     #[must_use]
     pub fn disks(&self) -> u32 {
         self.disks
     }
 
-    /// What hints were worth.
+    /// The value of hints so far.
     #[must_use]
     pub fn tally(&self) -> Tally {
         self.tally
     }
 }
 
-/// The plan that a tracker's counts of an image make, the same as an agent's that has heard all of it: for what
-/// learns from boots.
+/// The plan that a tracker's counts of an image make, the same as the plan of an agent that has heard all of them: for
+/// programs that learn from boots.
 #[must_use]
 pub fn plan_of(counts: &Counts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);
@@ -197,7 +197,7 @@ pub fn plan_of(counts: &Counts, threshold: Threshold) -> Plan {
     in_order(read.map(|hint| (rank(hint), hint.slice)).collect())
 }
 
-/// Slices by rank; one whose block was named a few items before joins it there.
+/// Makes a plan of slices by rank; a slice whose block was named a few items before joins that item.
 fn in_order(mut slices: Vec<((u32, u32), u32)>) -> Plan {
     if slices.is_empty() {
         return Plan::Lazy;
@@ -216,7 +216,8 @@ fn in_order(mut slices: Vec<((u32, u32), u32)>) -> Plan {
 }
 
 impl Known {
-    /// The least goes first: the power of two of how many read it, backwards; then when.
+    /// The sort key, of which the least goes first: the power of two of the number of disks, descending, then the mean
+    /// time.
     fn rank(self) -> (u32, u32) {
         (self.disks.leading_zeros(), self.mean_ms)
     }

@@ -1,11 +1,11 @@
-//! Hosts, blobs, chunks and requests as numbers, and how soon something is needed: the words that events and messages
+//! Hosts, blobs, chunks and requests as numbers, and the urgency of a need: the vocabulary that events and messages
 //! share.
 
 use headstart_block::ByteRange;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Another host, by a number that the driver gives and never uses again for another.
+/// Another host, by a number that the driver assigns and never uses again for another host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
@@ -13,7 +13,7 @@ pub struct PeerId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PeerKey(pub u64);
 
-/// A blob, by a number that this host's driver gives and never uses again for another.
+/// A blob, by a number that this host's driver assigns and never uses again for another blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobId(pub u32);
 
@@ -21,24 +21,24 @@ pub struct BlobId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlobKey(pub u64);
 
-/// Who reads blobs on this host, a disk, by a number that the driver gives and uses once.
+/// A reader of blobs on this host, which is a disk, by a number that the driver assigns and uses once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReaderId(pub u64);
 
-/// Something a disk of this host wants, by a number that the driver gives and uses once.
+/// A want of a disk of this host, by a number that the driver assigns and uses once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WantId(pub u64);
 
-/// Something the agent fetches from a store itself, by a number that the machine gives.
+/// A fetch of the agent from a store, by a number that the machine assigns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FetchId(pub u64);
 
-/// A run of chunks of a blob. An empty one means nothing.
+/// A run of consecutive chunks of a blob. An empty run means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Chunks {
-    /// Its first chunk.
+    /// The first chunk.
     pub first: u32,
-    /// How many.
+    /// The number of chunks.
     pub count: u32,
 }
 
@@ -49,7 +49,7 @@ impl Chunks {
         Self { first: chunk, count: 1 }
     }
 
-    /// Those that `range` of a blob touches.
+    /// The chunks that `range` of a blob touches.
     #[must_use]
     pub fn touched(range: ByteRange) -> Self {
         if range.is_empty() {
@@ -60,13 +60,13 @@ impl Chunks {
         Self { first: number(first), count: number(end - first) }
     }
 
-    /// Their numbers. Never beyond the largest number, whatever `count` says.
+    /// The numbers of the chunks. None is beyond `u32::MAX`, whatever `count` says.
     #[must_use]
     pub fn numbers(self) -> Range<u32> {
         self.first..self.first.saturating_add(self.count)
     }
 
-    /// Their bytes in a blob of `len` bytes.
+    /// The bytes of the chunks in a blob of `len` bytes.
     #[must_use]
     pub fn bytes(self, len: u64) -> ByteRange {
         let at = |chunk: u32| (u64::from(chunk) * crate::CHUNK_SIZE).min(len);
@@ -74,11 +74,11 @@ impl Chunks {
     }
 }
 
-/// How soon something is needed.
+/// The urgency of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Urgency {
-    /// Somebody waits for it.
+    /// A read waits for it now.
     Demand,
-    /// It may be wanted later.
+    /// A read may need it later.
     Background,
 }

@@ -1,21 +1,21 @@
-//! Hosts that boot the same image help each other: a pure state machine.
+//! Mutual help of hosts that boot the same image: a pure state machine.
 //!
-//! It reads no clock, opens no socket, starts no thread and draws no randomness but from its seed: an [`Event`] and the
-//! time go in, [`Action`]s come out. An agent drives it with real connections, a simulator drives the same code with
-//! modelled ones. It sees no bytes, only which chunks are where.
+//! The machine reads no clock, opens no socket, starts no thread and draws no randomness except from its seed: an
+//! [`Event`] and the time go in, [`Action`]s come out. An agent drives it with real connections; a simulator drives the
+//! same code with modelled ones. The machine sees no bytes, only which chunks are where.
 //!
-//! | module | what it decides |
+//! | module | content |
 //! |---|---|
-//! | [`event`] | what goes in and what comes out |
-//! | [`message`] | what hosts say to each other |
+//! | [`event`] | the machine's inputs and outputs |
+//! | [`message`] | the messages between hosts |
 //! | [`settings`] | knobs |
-//! | [`placement`] | who is asked for what, who is whose neighbour |
-//! | [`similarity`] | who reads alike |
-//! | [`recent`] | what a root was asked for, and what will be asked for next |
-//! | [`tracker`] | what disks of an image read, counted while they boot |
-//! | [`hints`] | what an agent reports of that, and the plan that it gets for it |
+//! | [`placement`] | the host to ask for a chunk, the neighbours of a host |
+//! | [`similarity`] | the hosts that read the same chunks |
+//! | [`recent`] | the recent requests to a root, and a prediction of the next ones |
+//! | [`tracker`] | the slices that disks of an image read, counted while they boot |
+//! | [`hints`] | an agent's reports to the tracker, and the plan that it gets in return |
 //! | [`node`] | one host: all of the above put together |
-//! | [`counters`] | what it did |
+//! | [`counters`] | counts of the node's work |
 
 #![forbid(unsafe_code)]
 
@@ -46,5 +46,5 @@ pub use message::{Class, Message, RequestId, Why};
 pub use node::Node;
 pub use settings::{Settings, Topology};
 
-/// Bytes of a chunk, the unit of presence and of exchange; the last of a blob may be short.
+/// Bytes of a chunk, the unit of presence and of exchange; the last chunk of a blob may be short.
 pub const CHUNK_SIZE: u64 = 64 << 10;

@@ -1,62 +1,63 @@
-//! What hosts say to each other. Bytes of chunks travel beside it, with the number of the request that they answer.
+//! The messages between hosts. Bytes of chunks travel beside them, with the number of the request that they answer.
 
 use crate::ids::{BlobId, Chunks, PeerKey, Urgency};
 use serde::{Deserialize, Serialize};
 
-/// A request, by a number that who asks gives; new on its connection.
+/// A request, by a number that the requesting host assigns; new on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestId(pub u32);
 
-/// What one host says to another. Blobs go by the sender's numbers on the wire; the driver translates.
+/// A message from one host to another. Blobs go by the sender's numbers on the wire; the driver translates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
-    /// An advert: these chunks have become local at the sender's. Losing one does no harm.
+    /// An advert: these chunks have become local on the sender. Losing an advert does no harm.
     Have {
         /// The blob.
         blob: BlobId,
-        /// What, in the order in which it came there.
+        /// The chunks, in the order in which they became local.
         runs: Vec<Chunks>,
     },
-    /// These are not there any more.
+    /// These chunks are no longer local on the sender.
     Lost {
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The chunks.
         runs: Vec<Chunks>,
     },
-    /// Send these chunks. Asked again under the same number with more urgency, it is the same request.
+    /// Send these chunks. Repeated under the same number with more urgency, it is the same request.
     Ask {
         /// The number that the answer carries.
         request: RequestId,
         /// The blob.
         blob: BlobId,
-        /// What.
+        /// The requested chunks.
         chunks: Chunks,
-        /// How soon.
+        /// The urgency.
         urgency: Urgency,
-        /// What the receiver has not got it is to get first, through so many hosts at most; 0: only what it has, or
-        /// what is on its way to it already.
+        /// The number of hosts through which the receiver may get chunks that it lacks. 0: it sends only chunks that it
+        /// has, or that are on their way to it already.
         hops: u8,
-        /// Others that the receiver named before were asked in vain: name none again. With no hops: only what it has,
-        /// and not what is on its way to it.
+        /// `true` if the asker has tried in vain other hosts that the receiver named before: name none again. With no
+        /// hops: send only chunks that are local, and not those that are on their way.
         insist: bool,
     },
-    /// These chunks of a request will come, but not at once: they are on their way to the sender, or many wait.
+    /// These chunks of a request will come, but not at once: they are on their way to the sender, or wait in a long
+    /// queue.
     Coming {
         /// The request.
         request: RequestId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
     },
-    /// These chunks of a request do not come.
+    /// These chunks of a request will not come.
     Sorry {
         /// The request.
         request: RequestId,
-        /// What.
+        /// The chunks.
         chunks: Chunks,
-        /// Why.
+        /// The reason.
         why: Why,
-        /// Who has them, or will have them soon: to be asked with no hops.
+        /// Hosts that have them, or will have them soon: to be asked with no hops.
         others: Vec<PeerKey>,
     },
     /// The rest of a request is not needed any more.
@@ -66,57 +67,60 @@ pub enum Message {
     },
     /// May the sender be an agent of this root?
     Join,
-    /// It may.
+    /// The answer to `Join`: the receiver may be an agent of this root.
     Welcome,
-    /// It may not, or no longer: there are as many agents as this root takes, or it is none.
+    /// The answer to `Join`: the receiver may not be one, or no longer: this root has all the agents that it takes, or
+    /// this host is no root.
     Full,
-    /// What the sender read lately of a blob, as the least hashes of it: to find out who reads alike.
+    /// A sketch of the sender's recent reads of a blob, as the least hashes of them: to find out which hosts read the
+    /// same.
     Sketch {
         /// The blob.
         blob: BlobId,
-        /// The least of so many hashes each.
+        /// The least hash of each part.
         least: Vec<u32>,
     },
-    /// An agent's disks have read these, to its root: others of its agents may read the same next. Losing it does no
-    /// harm.
+    /// The sender's disks have read these chunks; it is sent by an agent to its root, because others of the root's
+    /// agents may read the same next. Losing it does no harm.
     Read {
         /// The blob.
         blob: BlobId,
-        /// What, in the order in which it was read.
+        /// The chunks, in the order in which they were read.
         runs: Vec<Chunks>,
     },
 }
 
-/// Why chunks do not come.
+/// The reason why chunks do not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
-    /// They are not there.
+    /// The chunks are not local.
     Missing,
-    /// Too much is being sent already.
+    /// Too many bytes are being sent already.
     Busy,
-    /// They were to be got first, and could not be.
+    /// The chunks had to be fetched first, and could not be.
     Failed,
-    /// They are there, but could not be checked so far: parts of a hash tree, while what is above them is missing.
+    /// The chunks are local, but could not be checked so far: parts of a hash tree, while the nodes above them are
+    /// missing.
     Unchecked,
 }
 
-/// In which order what is to be sent is sent: the least first.
+/// The order of sending: the least class goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// Bytes that somebody waits for.
+    /// Bytes that a read waits for.
     DemandReply,
-    /// Asking for such, and what is as small and as urgent.
+    /// Requests for such bytes, and messages that are as small and as urgent.
     DemandRequest,
     /// Adverts.
     Advert,
-    /// Asking for what may be wanted later.
+    /// Requests for bytes that may be needed later.
     PrefetchRequest,
-    /// Bytes of such.
+    /// Bytes that may be needed later.
     PrefetchReply,
 }
 
 impl Message {
-    /// Its place in the order of sending.
+    /// The message's place in the order of sending.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {

@@ -1,4 +1,4 @@
-//! The node: one owner of all state, moved by events.
+//! The node: one owner of all state, driven by events.
 //!
 //! # The life of a chunk
 //!
@@ -6,93 +6,94 @@
 //!                advert, and little enough is unread
 //!     Remote ──────────────────────────────────────────► Prefetch
 //!      │  ▲ ▲                                             │  │  │
-//!      │  │ └───────────── nobody sends it ───────────────┘  │  │ it comes
-//!   it │  │ evicted                     somebody wants it:   │  ▼
+//!      │  │ └───────────── no peer sends it ──────────────┘  │  │ it comes
+//!   it │  │ evicted                     it is wanted:        │  ▼
 //!   comes │                             Remote, on its way ◄─┘ Local ── a disk reads it ──► Read
 //!      ▼  │                                                                                  ▲
 //!     Kept, or Read where a disk waited ─────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The states are the content-exchange paper's, with two differences. `Written` is missing: blobs never change, and
-//! what a guest writes goes to a layer of its own, of which nobody hears. And what is here because a plan asked for
-//! it, or another host did, is `Kept`: it says nothing about whether this host reads as its neighbours do, so it does
-//! not count as unmatched. What is on its way has an entry in the blob's `coming`, whatever its state.
+//! The states are those of the content-exchange paper, with two differences. `Written` is missing: blobs never change,
+//! and a guest's writes go to a layer of their own, which no other host learns of. And a chunk that is local because a
+//! plan or another host requested it is `Kept`: it says nothing about whether this host reads as its neighbours do, so
+//! it does not count as unmatched. A chunk that is on its way has an entry in the blob's `coming`, whatever its state.
 //!
-//! # Where a chunk is got
+//! # The sources of a chunk
 //!
-//! In this order, each only if it was not tried before for this chunk (`getting`):
+//! The sources are tried in this order, each only if it was not tried before for this chunk (`getting`):
 //!
-//! 1. whoever was named by who was asked before;
-//! 2. of those who advertised it, the one with the fewest requests outstanding;
-//! 3. the *upstream*: with homes the one host that fetches this stripe from the store for all; an agent's root, or,
-//!    while it sees none, a home; a tree's parent; of a pinned blob those who keep the stripe. What is prefetched
-//!    because it was advertised goes no further than 2;
-//! 4. the store: the disk itself where disks alone wait for it and for nothing beside it, else the agent
-//!    ([`Action::Fetch`]), for a disk that waited for an answer first would begin too late.
+//! 1. a host that was named by the host asked before;
+//! 2. of the hosts that advertised it, the one with the fewest requests outstanding;
+//! 3. the *upstream*: with homes, the one host that fetches this stripe from the store for all; an agent's root, or,
+//!    while it sees none, a home; a tree's parent; of a pinned blob, the hosts that keep the stripe. A chunk that is
+//!    prefetched because it was advertised goes no further than 2;
+//! 4. the store: fetched by the disk itself if only disks wait for the chunk, and for nothing beside it; otherwise by
+//!    the agent ([`Action::Fetch`]), because a disk that waited for an answer first would begin too late.
 //!
-//! A host that is its own upstream goes to the store, and others' requests for the chunk wait until it is here. So
-//! the store is asked once, and not because hosts agree about anything, but because they ask the same one.
+//! A host that is its own upstream goes to the store, and other hosts' requests for the chunk wait until it is local.
+//! So the store is asked once, and not because hosts agree about anything, but because they ask the same one.
 //!
-//! # Who waits for what
+//! # Waiting
 //!
-//! A want waits for chunks, a chunk on its way knows the wants and the requests of others that wait for it, and the
-//! request (to a peer, or to the store) that will bring it. *Promotion* is the first who waits with urgency: the
-//! request is made again under its number, all the way up (`hurry`). Chunks that others wait for are *promised* to
-//! them ([`Message::Coming`]): from then on they are patient as the store is slow, not as a peer is silent. While it
-//! is fetched the promise is said again and again, and passed on by those who wait and have others waiting: where
-//! nobody fetches it is not, so hosts that wait for each other do not keep each other's hopes alive.
+//! A want waits for chunks. A chunk on its way knows the wants and the requests of other hosts that wait for it, and
+//! the request (to a peer, or to the store) that will bring it. *Promotion* happens when the first read begins to wait
+//! for it: the request is repeated with urgency under its number, all the way up (`hurry`). Chunks that other hosts
+//! wait for are *promised* to them ([`Message::Coming`]): from then on these wait as long as a slow store takes, not
+//! only as long as a peer may be silent. While the chunk is fetched, the promise is repeated, and passed on by hosts
+//! that wait and have others waiting. If no host fetches the chunk, the promise is not repeated, so hosts that wait for
+//! each other do not keep each other waiting.
 //!
-//! *Chains.* Who is asked for one chunk by more than its link can serve in two milliseconds names to each later
-//! asker an earlier one, who has the chunk or will have it before him (`chain`): a tree grows in the order of asking,
-//! and a copy to each of a thousand hosts costs none of them more than a few. Who is sent on waits longer than the
-//! one before him does, so that not all of a chain give up at the same moment, and does not blame him at once. Who
-//! only knows strangers among the named asks the same host again, and insists.
+//! *Chains.* A host that is asked for one chunk by more peers than its link can serve in two milliseconds names to each
+//! later asker an earlier one, which has the chunk or will have it before (`chain`): a tree grows in the order of
+//! asking, and a copy to each of a thousand hosts costs none of them more than a few. A host that is sent on waits
+//! longer than the one before it does, so that not all of a chain give up at the same moment, and does not blame that
+//! one at once. A host to which all named hosts are strangers asks the same host again, and insists.
 //!
-//! *No circles.* Hosts that wait for each other would wait until their patience ends. Five rules keep them from it:
-//! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents),
-//! so they never lead back, whatever hosts each knows of; only who is asked as the upstream names others; it names
-//! nobody to who is part of the chain himself already (he *insists* if it was in vain, and is served, or waits, where
-//! he is); who loses his source lets go those whom another sent to him; and of two that ask each other one is
-//! refused.
+//! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent it: (1)
+//! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents), so
+//! they never lead back, whatever hosts each knows of. (2) Only a host that is asked as the upstream names others. (3)
+//! It names no host to an asker that is part of the chain already: such an asker *insists* if its attempt was in vain,
+//! and is served, or waits, where it is. (4) A host that loses its source releases those that another host sent to it.
+//! (5) Of two hosts that ask each other, one is refused.
 //!
-//! # When something fails
+//! # Failures
 //!
-//! A peer that is silent is given up after the time that peers take lately (`patience`), one that promised after the
+//! A peer that is silent is given up after the time that peers took lately (`patience`); one that promised, after the
 //! time that the store takes, but not on its bare word (`overdue`). It is avoided for twelve times as long as it was
-//! waited for, twice as long each time; so is who delivers later than the store would. The chunk is got from the
-//! next, at most `TRIES` times, then from the store; where that does not answer, from whoever has it (`resort`).
-//! Any want is answered after a time that is the same for all, but where this host's own fetches show that the
-//! store takes longer: what is not here then is left to the disk, and nobody else is asked. Losing a message,
-//! hearing it twice or late, a peer that lies, promises everything, sends rubbish or dies: all of it ends in one of
-//! these. Bytes that are wrong never become a chunk (the driver verifies), who sent them is dropped at once; who
-//! has not what it says it has, or is silent all the time, when that was often.
+//! waited for, twice as long each time; so is a peer that delivers later than the store would. The chunk is requested
+//! from the next source, at most `TRIES` times, then from the store; if that does not answer, from any host that has it
+//! (`resort`). Any want is answered after a time that is the same for all, unless this host's own fetches show that the
+//! store takes longer: chunks that are not local by then are left to the disk, and no other host is asked. A message
+//! that is lost, or heard twice or late, a peer that lies, promises everything, sends rubbish or dies: all of it ends
+//! in one of these cases. Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once;
+//! a peer that does not have what it advertised, or is silent all the time, is dropped after several such failures.
 //!
 //! # Prefetching
 //!
-//! What others advertise is asked for while little enough is unread (`throttle`), in the order in which it was
-//! advertised; what is withheld is remembered in that order and made up for when there is room: so who reads the same
-//! as a neighbour, only later, is a threshold ahead of his reads all the time. While a disk follows a plan adverts
-//! are only taken note of. What counts is how much of all that a disk reads is unread ([`Event::ReadBy`]), whatever
-//! layers its image has; what no disk reads, such as a hash tree, is not prefetched. The order in which chunks came
-//! here is kept, and told to who becomes a neighbour later, in bulk: what it prefetches first is what was read
-//! first.
+//! Chunks that other hosts advertise are requested while few enough bytes are unread (`throttle`), in the order of the
+//! adverts. Withheld chunks are remembered in that order and requested when there is room: so a host that reads the
+//! same as a neighbour, only later, is a threshold ahead of its reads all the time. While a disk follows a plan,
+//! adverts are only noted. The limit is on the unread bytes of all that a disk reads ([`Event::ReadBy`]), whatever
+//! layers its image has; a blob that no disk reads, such as a hash tree, is not prefetched. The order in which chunks
+//! came to this host is kept, and told in bulk to a host that becomes a neighbour later: it prefetches first the chunks
+//! that were read first.
 //!
 //! # Invariants
 //!
-//! 1. Every want is answered once, unless it is forgotten or its blob is closed; one that waits for nothing is
+//! 1. Every want is answered once, unless it is forgotten or its blob is closed; a want that waits for nothing is
 //!    answered.
-//! 2. What is here is not on its way. What is on its way is asked of one peer, or fetched, or left to a disk: never
-//!    two, but for what is given up and comes all the same.
-//! 3. A request is known as long as one of its chunks waits for it, and is cancelled when that ends before it is
+//! 2. A local chunk is not on its way. A chunk on its way is requested from one peer, or fetched, or left to a disk:
+//!    never two of these, except for a request that was given up and whose bytes come anyway.
+//! 3. A request is remembered as long as one of its chunks waits for it, and is cancelled when that ends before it is
 //!    answered.
-//! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those
-//!    on their way never exceed the threshold when something is prefetched.
-//! 5. Everything is bounded: what peers wait for here, each (`WAITING`), and all, where others have it as well
-//!    (`serve_window`); what is prefetched (`prefetch_window`); adverts that are remembered, chains, the log,
-//!    given-up requests (constants beside each).
+//! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those on
+//!    their way never exceed the threshold when a chunk is prefetched.
+//! 5. Everything is bounded: the chunks that peers wait for on this host, for each peer (`WAITING`), and for all, if
+//!    other hosts have them as well (`serve_window`); prefetches (`prefetch_window`); remembered adverts, chains, the
+//!    log, given-up requests (constants beside each).
 //!
-//! Within one event everything that follows from it happens; nothing is left for the next but timers. The same events
-//! and seed give the same actions.
+//! All consequences of an event happen within it; only timers are left for later. The same events and seed give the
+//! same actions.
 
 use crate::counters::Counters;
 use crate::event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, PeerId, PeerKey, Role, WantId};
@@ -132,91 +133,91 @@ mod uplink;
 #[cfg(test)]
 mod tests;
 
-/// Requests that a root remembers, to tell what comes next.
+/// The number of requests that a root remembers, to predict the next ones.
 const RECENT: usize = 1 << 16;
 
-/// How long others wait for what a disk fetches from the store.
+/// The time for which other hosts wait for a chunk that a disk fetches from the store.
 const DISK: Duration = Duration::from_secs(20);
 
-/// Hosts whose likeness is remembered.
+/// The number of hosts whose similarity is remembered.
 const RANKED: usize = 256;
 
-/// How often neighbours are chosen anew by what they read.
+/// The interval at which neighbours are chosen again by their reads.
 const CHOOSE_EVERY: Duration = Duration::from_secs(5);
 
-/// Something that is due at a time.
+/// An entry of the timer queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     /// A request may be late.
     Request(RequestId),
     /// A want must be answered.
     Want(WantId),
-    /// A disk has had the time to fetch this.
+    /// A disk has had the time to fetch these chunks.
     Disk(BlobId, Chunks),
-    /// What came here is to be told.
+    /// Adverts of new chunks are to be sent.
     Adverts,
-    /// Who waits for what is fetched here is to be told that it still is.
+    /// Hosts that wait for chunks that are fetched here are to be told that they still are.
     Signs,
     /// A root is to be asked, or asked again.
     Join,
-    /// Neighbours are to be chosen anew.
+    /// Neighbours are to be chosen again.
     Choose,
 }
 
-/// What a disk waits for.
+/// The want of a disk.
 #[derive(Debug)]
 struct Want {
     blob: BlobId,
     urgency: Urgency,
     since: Time,
-    /// Chunks that it waits for.
+    /// The number of chunks that it waits for.
     left: u32,
-    /// What is left to the disk.
+    /// The chunks that are left to the disk.
     elsewhere: Vec<u32>,
 }
 
-/// What a peer was asked for.
+/// A request to a peer.
 #[derive(Debug)]
 struct Request {
     peer: PeerId,
     blob: BlobId,
     chunks: Chunks,
-    /// Chunks that have not come.
+    /// The number of chunks that have not come.
     left: u32,
     urgency: Urgency,
     hops: u8,
     insist: bool,
-    /// When it was sent, or promised.
+    /// The time at which it was sent, or promised.
     since: Time,
-    /// When it was sent, or somebody began to wait for it.
+    /// The time at which it was sent, or at which a read began to wait for it.
     asked: Time,
-    /// Whether there was any sign of life.
+    /// `true` after any sign of life.
     heard: bool,
-    /// Whether bytes have come.
+    /// `true` after bytes have come.
     began: bool,
-    /// Whether it was promised: then it may take as long as the store.
+    /// `true` if it was promised: then it may take as long as the store.
     promised: bool,
-    /// While what its peer answered is taken in: who answers is not told that the rest is not wanted.
+    /// `true` while its peer's answer is processed: a peer that answers gets no cancellation of the rest.
     answering: bool,
-    /// Its last sign of life, or when it was sent.
+    /// The time of its last sign of life, or at which it was sent.
     lively: Time,
-    /// When bytes came last, or it was sent or promised: a sign of life alone is no progress.
+    /// The time at which bytes came last, or at which it was sent or promised: a sign of life alone is no progress.
     moved: Time,
-    /// How often promises had been kept when this was promised.
+    /// The number of promises that had been kept when this one was made.
     kept: u64,
-    /// How often others were asked whether they have it, while this was promised and did not come.
+    /// The number of times that other hosts were asked for the chunks while they were promised and did not come.
     around: u8,
 }
 
-/// What the agent fetches from the store.
+/// A fetch of the agent from the store.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
     blob: BlobId,
     chunks: Chunks,
-    /// When it began, or somebody began to wait for it.
+    /// The time at which it began, or at which a read began to wait for it.
     since: Time,
     urgency: Urgency,
-    /// Whether another host brought some of it meanwhile: then it shows nothing of the store.
+    /// `true` if another host delivered some of it meanwhile: then it tells nothing of the store.
     helped: bool,
 }
 
@@ -232,29 +233,29 @@ pub struct Node {
     keys: BTreeMap<PeerKey, PeerId>,
     blobs: BTreeMap<BlobId, Blob>,
     blob_keys: BTreeMap<BlobKey, BlobId>,
-    /// What was prefetched for each reader.
+    /// The prefetched bytes of each reader.
     accounts: Accounts,
     wants: BTreeMap<WantId, Want>,
     requests: BTreeMap<RequestId, Request>,
     next_request: u32,
-    /// Those that were given up, the latest last: their bytes may come all the same.
+    /// Requests that were given up, the latest last: their bytes may come anyway.
     late: VecDeque<(RequestId, PeerId, BlobId, Time)>,
     fetches: BTreeMap<FetchId, Fetch>,
     next_fetch: u64,
-    /// A chunk that a disk fetches from the store, and since when: it shows what the store takes.
+    /// A chunk that a disk fetches from the store, and the time since when: it shows how long the store takes.
     probe: Option<(BlobId, u32, Time)>,
-    /// When the store failed last, if it has not answered since.
+    /// The time of the store's last failure, if it has not answered since.
     store_failed: Option<Time>,
     timers: BinaryHeap<Reverse<(Time, Timer)>>,
-    /// The tick asked for last.
+    /// The last requested tick.
     wake: Option<Time>,
-    /// Whether the timer of adverts is set.
+    /// `true` if the timer of adverts is set.
     telling: bool,
-    /// Whether the timer of signs of life is set.
+    /// `true` if the timer of signs of life is set.
     signing: bool,
     patience: Patience,
     uplink: Uplink,
-    /// Bytes on their way here ahead of need.
+    /// Bytes on their way to this host ahead of need.
     prefetching: u64,
     root: Root,
     ranking: Ranking,
@@ -263,7 +264,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A host that knows nobody yet and takes part in no blob.
+    /// A host that knows no other host yet and takes part in no blob.
     #[must_use]
     pub fn new(key: PeerKey, role: Role, settings: Settings) -> Self {
         let settings = settings.sane();
@@ -304,7 +305,7 @@ impl Node {
         node
     }
 
-    /// Takes note of `event`, which happened at `now`, and appends to `actions` what is to be done, in order.
+    /// Takes `event`, which happened at `now`, and appends the resulting actions to `actions`, in order.
     pub fn on_event(&mut self, now: Time, event: Event<'_>, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
         match event {
@@ -346,31 +347,31 @@ impl Node {
         self.ask_for_tick(actions);
     }
 
-    /// What happened so far.
+    /// The counts of its work so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Its name everywhere.
+    /// The host's name on all hosts.
     #[must_use]
     pub fn key(&self) -> PeerKey {
         self.key
     }
 
-    /// What it is to the others.
+    /// The host's role.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// How it is set.
+    /// The host's settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The root that it is an agent of.
+    /// The root of which this host is an agent.
     #[must_use]
     pub fn root(&self) -> Option<PeerId> {
         self.root.of()
@@ -382,13 +383,13 @@ impl Node {
         self.accounts.unmatched()
     }
 
-    /// What agents asked for lately, to be kept over a restart.
+    /// The recent requests of agents, to be kept across a restart.
     #[must_use]
     pub fn recent(&self) -> &Recent {
         &self.recent
     }
 
-    /// Begins with what was kept.
+    /// Sets the recent requests to those that were kept.
     pub fn set_recent(&mut self, recent: Recent) {
         self.recent = recent;
     }
@@ -439,7 +440,7 @@ impl Node {
         }
     }
 
-    /// Asks for a tick when the next timer is due; those of what is over are thrown away.
+    /// Requests a tick for the next timer; timers of finished requests and wants are thrown away.
     fn ask_for_tick(&mut self, actions: &mut Vec<Action>) {
         while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
             let over = match timer {

@@ -1,24 +1,25 @@
-//! How long to wait for a peer: as long as peers take, as seen lately, and then some.
+//! The time to wait for a peer: as long as peers took lately, and a margin.
 //!
-//! Two spans are watched. From an [`Ask`](crate::Message::Ask) to the first sign of life: that is short, whatever the
-//! load, since who cannot send soon says [`Coming`](crate::Message::Coming). And from there to the bytes: that is as
-//! long as the store takes, which, when everybody reads other things, is seconds. Each is smoothed as TCP does it
-//! with round trips: the mean and four times the mean deviation.
+//! Two spans are watched. The first is from an [`Ask`](crate::Message::Ask) to the first sign of life: it is short,
+//! whatever the load, because a peer that cannot send soon answers [`Coming`](crate::Message::Coming). The second is
+//! from there to the bytes: it is as long as the store takes, which, when all hosts read different chunks, is seconds.
+//! Each is smoothed as TCP smooths round trips: the mean and four times the mean deviation.
 //!
-//! Patience that is too short would never learn that it is, for what takes longer is given up. Therefore what the
-//! store takes to this host itself is watched too, which nobody gives up, and what comes late all the same counts, as
-//! what was waited for. As long as nothing is known of it a fourth of what is set is enough: who is of no use is waited
-//! for by everybody at first, one after the other along a chain.
+//! A timeout that is too short would never be corrected, because slower answers are given up before they are measured.
+//! Therefore the time that the store takes to this host is watched as well, which is never given up, and bytes that
+//! come late anyway count with the time that was waited for them. As long as nothing is known of the store, a fourth of
+//! the set limit is enough: at first every host waits for a useless peer, one after the other along a chain.
 //!
-//! A store that everybody waits for may take minutes. Who gave up what a home fetches then would ask another home,
-//! which would fetch it as well: the slower the store, the more it would have to send, and nobody would ever be done.
-//! Therefore who has promised says so again and again while it fetches, and who waits for it waits as long as it does
-//! and this host's own fetches take as long: a peer alone cannot make anybody believe that the store is slow.
+//! A store that everyone waits for may take minutes. A host that gave up what a home is fetching then would ask another
+//! home, which would fetch it as well: the slower the store, the more it would have to send, and no host would ever
+//! finish. Therefore a peer that has promised repeats its promise while it fetches, and a host that waits for it waits
+//! as long as the promise is repeated and this host's own fetches take as long: a peer alone cannot make a host believe
+//! that the store is slow.
 
 use crate::{Time, Urgency};
 use std::time::Duration;
 
-/// A span as it was lately.
+/// A smoothed span.
 #[derive(Clone, Debug)]
 pub(crate) struct Smoothed {
     /// Mean and mean deviation, in microseconds.
@@ -47,33 +48,33 @@ impl Smoothed {
     }
 }
 
-/// Both spans.
+/// The spans that a node watches.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     sign: Smoothed,
     bytes: Smoothed,
-    /// What the store takes to this host.
+    /// The time that the store takes to this host.
     store: Smoothed,
     most: u64,
-    /// The most that anybody waits for the store.
+    /// The most that a host waits for the store.
     hard: Duration,
-    /// How often bytes came that had been promised.
+    /// The number of promises that were kept: bytes came that had been promised.
     kept: u64,
 }
 
-/// How much longer it may take where this host's own fetches show that it does.
+/// The factor by which waits may grow if this host's own fetches show that the store is slow.
 const SLOW_STORE: u32 = 48;
 
-/// How much longer than to this host the store may take to another.
+/// The factor between the store's times to this host and to another.
 const ELSEWHERE: u32 = 2;
 
-/// Promises that others must have kept since one was made, until that one's maker is believed less.
+/// The number of promises that other peers must have kept since a promise was made, until its maker is believed less.
 const OVERTAKEN: u64 = 8;
 
-/// What was promised may take so many times what an answer may.
+/// The time for which a peer that has promised may be silent, as a multiple of the time for a first answer.
 const SIGNS: u32 = 5;
 
-/// The most that anybody waits for the store, where `most` is set.
+/// The most that a host waits for the store, if `most` is set.
 pub(crate) fn longest(most: Duration) -> Duration {
     most.saturating_mul(SLOW_STORE)
 }
@@ -86,24 +87,25 @@ impl Patience {
         Self { sign, most: bytes.most, store, bytes, hard, kept: 0 }
     }
 
-    /// A peer gave its first sign of life, so long after it was asked.
+    /// Notes a peer's first sign of life: it was asked at `asked`.
     pub(crate) fn sign(&mut self, asked: Time, now: Time) {
         self.sign.seen(now.since(asked));
     }
 
-    /// Bytes came, so long after they were promised. One that is far slower than others shows little of the others.
+    /// Notes bytes that came at `now` after a promise at `promised`. A peer that is far slower than others tells little
+    /// of the others.
     pub(crate) fn bytes(&mut self, promised: Time, now: Time) {
         let most = self.bytes.patience(self.most).saturating_mul(5) / 4;
         self.bytes.seen(now.since(promised).min(most));
         self.kept += 1;
     }
 
-    /// The store answered.
+    /// Notes an answer of the store.
     pub(crate) fn store(&mut self, asked: Time, now: Time) {
         self.store.seen(now.since(asked));
     }
 
-    /// How long to wait for the answer to a request, or what comes next of it; `promised`: its peer said that it comes.
+    /// The time to wait for the answer to a request, or for its next part; `promised`: its peer said that it comes.
     pub(crate) fn of(&self, urgency: Urgency, promised: bool) -> Duration {
         match urgency {
             Urgency::Demand if promised => {
@@ -119,30 +121,31 @@ impl Patience {
         }
     }
 
-    /// How often promises were kept so far, by whomever.
+    /// The number of promises kept so far, by any peer.
     pub(crate) fn kept(&self) -> u64 {
         self.kept
     }
 
-    /// How long to wait for what was promised by who never sent anything, when so many promises had been kept: as long
-    /// as others take, if enough of theirs were kept since.
+    /// The time to wait for the promised bytes of a peer that never sent any, if `kept` promises had been kept when it
+    /// promised: as long as other peers take, if enough of their promises were kept since.
     pub(crate) fn of_stranger(&self, kept: u64) -> Option<Duration> {
         let usual = self.bytes.patience(self.bytes.most);
         (self.kept.saturating_sub(kept) >= OVERTAKEN && usual < Duration::from_micros(self.most))
             .then_some(usual)
     }
 
-    /// How long a promise that nothing bears out is relied on, where others were asked so often whether they have it.
+    /// The time for which a promise without any evidence is relied on, after other peers were asked `times` times for
+    /// the chunks.
     pub(crate) fn of_word(&self, times: u8) -> Duration {
         Duration::from_micros(self.most).saturating_mul(1 << times.min(8))
     }
 
-    /// The most that anybody waits for the store.
+    /// The most that a host waits for the store.
     pub(crate) fn hardest(&self) -> Duration {
         self.hard
     }
 
-    /// What takes longer than this from a peer had better come from the store.
+    /// The time beyond which bytes had better come from the store than from a peer.
     pub(crate) fn of_useful(&self) -> Duration {
         let least = Duration::from_micros(self.most / 10);
         match self.store.known {
@@ -151,33 +154,34 @@ impl Patience {
         }
     }
 
-    /// How long to wait for a sign of life.
+    /// The time to wait for a sign of life.
     pub(crate) fn for_sign(&self) -> Duration {
         self.sign.patience(self.most / 16)
     }
 
-    /// How long the store may take to another host, as this host's own fetches show: one of them has waited for
+    /// The time that the store may take to another host, as this host's own fetches show: one of them has waited for
     /// `waited`.
     pub(crate) fn of_store(&self, waited: Duration) -> Duration {
         self.store.patience(0).max(waited.saturating_mul(ELSEWHERE)).min(self.hard)
     }
 
-    /// How long who has promised may say nothing: he says again and again that it comes, while it does.
+    /// The time for which a peer that has promised may be silent: it repeats its promise as long as it holds.
     pub(crate) fn between_signs(&self) -> Duration {
         self.sign.patience(0) * SIGNS
     }
 
-    /// How long at least who asks another in turn may take: he may have to find out first that that one is gone.
+    /// The least time that a peer that asks another in turn may take: it may have to find out first that the other is
+    /// gone.
     pub(crate) fn of_another(&self) -> Duration {
         self.between_signs() / 2
     }
 
-    /// How often to say that what was promised is still coming.
+    /// The interval at which a promise is repeated.
     pub(crate) fn say_every(&self) -> Duration {
         Duration::from_micros(self.sign.least) * SIGNS / 2
     }
 
-    /// How long any want may take, whatever happens, but where the store shows that it takes longer.
+    /// The most that any want may take, unless the store shows that it takes longer.
     pub(crate) fn for_want(&self) -> Duration {
         Duration::from_micros(self.bytes.most.saturating_mul(2))
     }

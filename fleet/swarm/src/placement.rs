@@ -1,15 +1,15 @@
-//! Who is asked for what, and who is whose neighbour: functions of the hosts' keys alone, so that all hosts that know
-//! of the same hosts decide alike without a word.
+//! The host that is asked for a chunk, and the neighbours of each host: functions of the hosts' keys alone, so that all
+//! hosts that know the same hosts decide alike without a message.
 //!
-//! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, the heaviest is its home. Of n
-//! hosts one that comes or goes moves the nth part of the stripes, no other. Weighing all hosts takes a few
-//! nanoseconds each, so that [`BlobHomes`] remembers, stripe by stripe, what [`Homes`] found, until a host comes or
+//! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, and the heaviest is its home. When
+//! one of n hosts comes or goes, the nth part of the stripes moves, and no other. Weighing all hosts takes a few
+//! nanoseconds for each, so [`BlobHomes`] remembers, stripe by stripe, the results of [`Homes`], until a host comes or
 //! goes.
 //!
-//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: everybody has as many,
-//! is heard by as many, and can be reached from everywhere, which independent draws do not give (of hosts that draw
-//! four each, one in fifty is drawn by nobody and would hear no advert). One that comes or goes changes the places
-//! beside its own, no other.
+//! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: every host has as many, is
+//! heard by as many, and can be reached from everywhere. Independent draws do not give that: of hosts that draw four
+//! each, one in fifty is drawn by no other and would hear no advert. A host that comes or goes changes the places
+//! beside its own, and no other.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;
@@ -20,21 +20,21 @@ mod tests;
 /// The hosts among which homes are drawn.
 #[derive(Clone, Debug, Default)]
 pub struct Homes {
-    /// Ascending.
+    /// All keys, ascending.
     keys: Vec<PeerKey>,
-    /// Of each key, what it is weighed by.
+    /// The hash of each key, by which it is weighed.
     hashes: Vec<u32>,
     generation: u64,
 }
 
 impl Homes {
-    /// None yet.
+    /// No hosts yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A host that can be a home: whether it is new.
+    /// Adds a host that can be a home; `true` if it is new.
     pub fn insert(&mut self, key: PeerKey) -> bool {
         let Err(place) = self.keys.binary_search(&key) else { return false };
         self.keys.insert(place, key);
@@ -43,7 +43,7 @@ impl Homes {
         true
     }
 
-    /// It cannot any more: whether it was one.
+    /// Removes a host that cannot be a home any more; `true` if it was one.
     pub fn remove(&mut self, key: PeerKey) -> bool {
         let Ok(place) = self.keys.binary_search(&key) else { return false };
         self.keys.remove(place);
@@ -52,19 +52,20 @@ impl Homes {
         true
     }
 
-    /// All, ascending.
+    /// All keys, ascending.
     #[must_use]
     pub fn keys(&self) -> &[PeerKey] {
         &self.keys
     }
 
-    /// The home of a blob's stripe; none without hosts.
+    /// The home of a blob's stripe; `None` without hosts.
     #[must_use]
     pub fn home(&self, blob: BlobKey, stripe: u32) -> Option<PeerKey> {
         self.place(blob, stripe).map(|place| self.keys[place])
     }
 
-    /// The home and those that would be it without those before them: at most `count`, all different.
+    /// The home and its successors, each of which would be the home without those before it: at most `count`, all
+    /// different.
     #[must_use]
     pub fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
         let salt = salt(blob, stripe);
@@ -84,12 +85,12 @@ impl Homes {
     }
 }
 
-/// What a stripe adds to a weight.
+/// The part of a stripe in a weight.
 fn salt(blob: BlobKey, stripe: u32) -> u32 {
     low(random::mix(blob.0.wrapping_add(u64::from(stripe).wrapping_mul(random::STEP))))
 }
 
-/// A host's weight, and, so that no two are equal, its place: the first of equals is heavier.
+/// The weight of a host, and, so that no two are equal, its place: the first of equals is heavier.
 fn weight(hash: u32, salt: u32, place: u32) -> u64 {
     let mut bits = hash ^ salt;
     bits = (bits ^ bits >> 16).wrapping_mul(0x85eb_ca6b);
@@ -102,25 +103,25 @@ fn low(bits: u64) -> u32 {
     bits as u32
 }
 
-/// The homes of a blob's stripes, remembered until a host comes or goes: four bytes a stripe.
+/// The homes of a blob's stripes, remembered until a host comes or goes: four bytes for each stripe.
 #[derive(Clone, Debug)]
 pub struct BlobHomes {
     blob: BlobKey,
     generation: u64,
-    /// Of each stripe, the place of its home, or [`UNKNOWN`].
+    /// The place of each stripe's home, or [`UNKNOWN`].
     places: Vec<u32>,
 }
 
 const UNKNOWN: u32 = u32::MAX;
 
 impl BlobHomes {
-    /// Of a blob; memory is taken as stripes are asked for.
+    /// The homes of a blob; memory is taken as stripes are requested.
     #[must_use]
     pub fn new(blob: BlobKey) -> Self {
         Self { blob, generation: 0, places: Vec::new() }
     }
 
-    /// What [`Homes::home`] says. `stripe` must be one of the blob's: memory is taken up to it.
+    /// The same as [`Homes::home`]. `stripe` must be one of the blob's: memory is taken up to it.
     pub fn home(&mut self, homes: &Homes, stripe: u32) -> Option<PeerKey> {
         if self.generation != homes.generation {
             self.generation = homes.generation;
@@ -137,7 +138,7 @@ impl BlobHomes {
     }
 }
 
-/// The stripe of a chunk, where `stripe` chunks (at least one) make one.
+/// The stripe of a chunk, if `stripe` chunks (at least one) make one stripe.
 #[must_use]
 pub fn stripe_of(chunk: u32, stripe: u32) -> u32 {
     chunk / stripe.max(1)
@@ -150,13 +151,14 @@ pub fn chunks_of(number: u32, stripe: u32, chunks: u32) -> Chunks {
     Chunks { first, count: stripe.max(1).min(chunks - first) }
 }
 
-/// Who keeps stripe `number` of a pinned blob: the `copies` hosts (at least one, at most all) from the `number`th on.
+/// The hosts that keep stripe `number` of a pinned blob: `copies` hosts (at least one, at most all) from the `number`th
+/// on.
 pub fn holders(all: &[PeerKey], copies: u32, number: u32) -> impl Iterator<Item = PeerKey> + '_ {
     let first = (number as usize).checked_rem(all.len()).unwrap_or(0);
     all.iter().cycle().skip(first).take((copies.max(1) as usize).min(all.len())).copied()
 }
 
-/// Whether the host at `place` of `hosts` keeps stripe `number` of a pinned blob.
+/// `true` if the host at `place` of `hosts` keeps stripe `number` of a pinned blob.
 #[must_use]
 pub fn holds(place: usize, hosts: usize, copies: u32, number: u32) -> bool {
     let Some(first) = (number as usize).checked_rem(hosts) else { return false };
@@ -177,8 +179,8 @@ pub fn held(
     (0..stripes).filter(mine).map(move |number| chunks_of(number, stripe, chunks))
 }
 
-/// The hosts before and after `me` in the ring of all in the order of their keys: none if there is no other, one if
-/// there is one other. `all` ascends; whether `me` is among them makes no difference.
+/// The hosts before and after `me` in the ring of all in the order of their keys: none if there is no other host, one
+/// if there is one. `all` ascends, and may contain `me` or not.
 #[must_use]
 pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     let others: Vec<_> = all.iter().copied().filter(|key| *key != me).collect();
@@ -189,9 +191,9 @@ pub fn ring(me: PeerKey, all: &[PeerKey]) -> Vec<PeerKey> {
     neighbours
 }
 
-/// `count` neighbours of `me` (or all others, if they are fewer): the host after it and the one before it in the
-/// first of the rings that `seed` makes, then in the second, and so on. Everybody follows the first ring's arrows
-/// at least, so that all reach all. In no special order; takes some nanoseconds for each host and ring.
+/// `count` neighbours of `me` (or all other hosts, if they are fewer): the host after it and the one before it in the
+/// first of the rings that `seed` makes, then in the second, and so on. Each host has at least its successor in the
+/// first ring, so all reach all. In no special order; takes some nanoseconds for each host and ring.
 #[must_use]
 pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerKey> {
     let others = || all.iter().copied().filter(|key| *key != me);
@@ -227,7 +229,7 @@ pub fn drawn(me: PeerKey, all: &[PeerKey], count: usize, seed: u64) -> Vec<PeerK
     neighbours
 }
 
-/// Where a host stands in the tree of all: `roots`, then `agents`, each ascending; `None` if it is neither.
+/// The place of a host in the tree of all: `roots`, then `agents`, each ascending; `None` if it is neither.
 fn standing(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey]) -> Option<usize> {
     let among = |agents: &[PeerKey]| agents.binary_search(&key).ok();
     among(roots).or_else(|| among(agents).map(|place| roots.len() + place))
@@ -237,15 +239,15 @@ fn at(place: usize, roots: &[PeerKey], agents: &[PeerKey]) -> Option<PeerKey> {
     roots.get(place).or_else(|| agents.get(place.checked_sub(roots.len())?)).copied()
 }
 
-/// A host's parent in the tree of `arity` (at least one) children each, filled level by level: the roots come first,
-/// then the agents, each ascending. `None` for the first, who fetches from the store, and for a stranger.
+/// The parent of a host in the tree of `arity` (at least one) children each, filled level by level: the roots come
+/// first, then the agents, each ascending. `None` for the first host, which fetches from the store, and for a stranger.
 #[must_use]
 pub fn parent(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Option<PeerKey> {
     let place = standing(key, roots, agents)?.checked_sub(1)?;
     at(place / arity.max(1) as usize, roots, agents)
 }
 
-/// A host's children in that tree.
+/// The children of a host in that tree.
 #[must_use]
 pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32) -> Vec<PeerKey> {
     let arity = arity.max(1) as usize;
@@ -254,7 +256,7 @@ pub fn children(key: PeerKey, roots: &[PeerKey], agents: &[PeerKey], arity: u32)
     (first..first.saturating_add(arity)).map_while(|place| at(place, roots, agents)).collect()
 }
 
-/// The order in which `me` tries the roots: drawn, another for each host, the same as long as the seed is. A root
+/// The order in which `me` tries the roots: drawn, different for each host, and the same as long as the seed is. A root
 /// that comes or goes does not change the order of the others.
 #[must_use]
 pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
@@ -264,7 +266,7 @@ pub fn roots_for(me: PeerKey, roots: &[PeerKey], seed: u64) -> Vec<PeerKey> {
     order
 }
 
-/// How many agents a root takes: as many as are `set`, or twice its share, and never none.
+/// The number of agents that a root takes: the number that is `set`, or twice its share, and never zero.
 #[must_use]
 pub fn agents_max(agents: usize, roots: usize, set: Option<u32>) -> usize {
     let share = agents.div_ceil(roots.max(1));

@@ -1,40 +1,42 @@
-//! What agents asked a root for lately, in which order, and what one of them will ask for next.
+//! The recent requests of agents to a root, in their order, and a prediction of an agent's next requests.
 //!
-//! The root sends an agent that goes a known way the next chunks of it unasked (DADI, section 3.6). The list of
-//! requests is in two orders at once. In the order of *use* it is a segmented LRU: what only one agent ever asked
-//! for makes room first, so that one that scans a whole disk cannot wash out what boots need. In the order of
-//! *asking* it falls into chains: what was new was put behind what the same agent had asked for before.
+//! The root sends an agent that follows a known path the next chunks of it without a request (DADI, section 3.6). The
+//! list of requests is in two orders at once. In the order of *use* it is a segmented LRU: chunks that only one agent
+//! ever requested make room first, so that an agent that scans a whole disk cannot wash out the chunks that boots need.
+//! In the order of *asking* it falls into chains: a new chunk was put behind the one that the same agent had requested
+//! before.
 //!
-//! An agent is on up to four *tracks*, places in chains: it has several disks, and a boot reads several layers.
-//! What it asks for next is one of these:
+//! An agent is on up to four *tracks*, places in chains: it has several disks, and a boot reads several layers. The
+//! next request is one of these:
 //!
-//! * In reach of a track, ahead or behind (requests overtake each other): a step on a known way. The track moves on,
+//! * In reach of a track, ahead or behind (requests overtake each other): a step on a known path. The track moves on,
 //!   never back.
-//! * Not known: it is put behind the agent's main track, if nothing is there yet. Otherwise it begins a *side chain*.
-//! * Known, but elsewhere: a jump. It begins a new track, which is the first to be dropped.
+//! * Not in the list: the chunk is put behind the agent's main track, if nothing is there yet. Otherwise it begins a
+//!   *side chain*.
+//! * In the list, but in another place: a jump. It begins a new track, which is the first to be dropped.
 //!
-//! Both latter leave a *claim* with the chunk: where the agent came from. If the next agent comes from there as
-//! well, and goes back to where it came from instead of on from there, the chunk is moved there, and the one that
-//! followed it inherits a claim to follow it. If it goes on, the ways fork there, and nothing has to be moved. So
-//! nothing is put between what is known to follow, or torn from there, on the word of one agent: strays, however
-//! many, do no harm. And since a track leads nowhere before its first step, the root does not send what follows a
-//! stray.
+//! The latter two leave a *claim* with the chunk: the place that the agent came from. If the next agent comes from
+//! there as well, and goes back to that place instead of on from the chunk, the chunk is moved there, and the one that
+//! followed it inherits a claim to follow it. If the agent goes on, the paths fork there, and nothing has to be moved.
+//! So a single agent never puts a chunk between two that are known to follow each other, and never moves one from its
+//! place: strays, however many, do no harm. And since a track leads nowhere before its first step, the root does not
+//! send the chunks behind a stray.
 //!
-//! An agent that finds what it reads asks for nothing: it tells its root what its disks read all the same
-//! ([`Message::Read`](crate::Message::Read)), which counts here as if it had asked. So the root knows what came with
-//! something else, and how far the agent is. A chunk's worth is a comparison: how often it was asked for, and how often
-//! agents *passed* it by: went on to what comes after it and had not read it. Some are passed by because they are read
-//! a little later, or told of; but then they are asked for once more than they are passed. What is passed as often as
-//! it is asked for is not sent, and in the end forgotten.
+//! An agent that has the chunks that it reads requests nothing: it tells its root the reads of its disks anyway
+//! ([`Message::Read`](crate::Message::Read)), which count here as if they were requests. So the root knows which chunks
+//! came together with others, and how far the agent is. A chunk's worth is a comparison of two counts: the requests for
+//! it, and the times that agents *passed* it by, that is, went on to a later chunk and had not read this one. Some
+//! chunks are passed by because they are read, or reported, a little later; but then they are requested once more than
+//! they are passed. A chunk that is passed as often as it is requested is not sent, and in the end forgotten.
 //!
-//! What is told may be lost, or never said. Of an agent that has told nothing yet only what it lacks counts as passed
-//! by; and since what is sent to all would never be passed then, chunks of which little is known are withheld from one
-//! such agent in sixteen, which finds out.
+//! Reports may be lost, or never sent. For an agent that has reported nothing yet, only the chunks that it lacks count
+//! as passed by. Since a chunk that is sent to all would never be passed then, chunks of which little is known are
+//! withheld from one such agent in sixteen, which finds out.
 //!
-//! What more than one agent has asked for goes first: what only one did may be a stray.
+//! Chunks that more than one agent has requested go first: a chunk that only one requested may be a stray.
 //!
-//! How far ahead the root sends grows with an agent's steps in order, so that an agent that only looks in gets
-//! little.
+//! The distance that the root sends ahead grows with an agent's steps in order, so that an agent that only looks in
+//! gets little.
 
 use crate::event::{BlobKey, Chunks, PeerKey};
 use headstart_block::random;
@@ -46,21 +48,21 @@ mod list;
 #[cfg(test)]
 mod tests;
 
-/// How far from its track what an agent asks for is still on it, in chunks of the chain.
+/// The distance from its track within which an agent's request is still on it, in chunks of the chain.
 const REACH: usize = 64;
-/// Of how many agents tracks are kept.
+/// The number of agents whose tracks are kept.
 const AGENTS_MAX: usize = 4096;
-/// What is sent ahead at the first step; it doubles with each that follows.
+/// The number of chunks that are sent ahead at the first step; it doubles with each that follows.
 const FIRST: usize = 8;
-/// One agent in so many that tell nothing finds out about chunks of which little is known.
+/// One in this number of agents that report nothing finds out about chunks of which little is known.
 const FINDS_OUT: u64 = 16;
-/// Up to so many times asked for or passed by, little is known of a chunk.
+/// The most requests and passes up to which little is known of a chunk.
 const LITTLE: u16 = 4;
-/// Tracks of an agent.
+/// The number of tracks of an agent.
 const TRACKS: usize = 4;
-/// Steps in order that count.
+/// The number of steps in order that count.
 const STEPS: u8 = 8;
-/// Agents, net of those who came another way, whose word moves a chunk.
+/// The number of agents, net of those that came another way, that moves a chunk.
 const AGREED: u8 = 2;
 
 /// A chunk of a blob, by names that are the same everywhere.
@@ -77,47 +79,47 @@ pub struct Piece {
 pub struct Recent {
     list: List,
     agents: BTreeMap<PeerKey, Agent>,
-    /// Counts requests, to tell which agent was quiet for longest.
+    /// The number of requests, to tell which agent was silent for longest.
     clock: u64,
 }
 
-/// Where an agent is.
+/// The place of an agent.
 #[derive(Clone, Debug, Default)]
 struct Agent {
-    /// The one stepped on last comes first.
+    /// All tracks; the one of the last step comes first.
     tracks: Vec<Track>,
-    /// The first is a jump that others made from the same place.
+    /// `true` if the first track is a jump that others made from the same place.
     agreed: bool,
-    /// It has told what it reads.
+    /// `true` if the agent has reported its reads.
     tells: bool,
-    /// When it last asked.
+    /// The number of its last request.
     asked: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Track {
     at: Piece,
-    /// Steps in order, as far as they count.
+    /// Steps in order, up to [`STEPS`].
     steps: u8,
-    /// Whether it is what nobody else has asked for yet.
+    /// `true` if only this agent has requested the chunk.
     new: bool,
 }
 
 impl Agent {
-    /// The one that goes on when something new comes: stepped on last, and more than once.
+    /// The track that goes on when a new chunk comes: the one of the last step, if it has any.
     fn main(&self) -> Option<usize> {
         let stepped = self.tracks.iter().position(|track| track.steps > 0);
         stepped.or(self.tracks.len().checked_sub(1))
     }
 
-    /// A step on a track, which takes it to `at`.
+    /// Makes a step on a track, which takes it to `at`.
     fn step(&mut self, track: usize, at: Piece) {
         let steps = (self.tracks[track].steps + 1).min(STEPS);
         self.tracks[track] = Track { at, steps, ..self.tracks[track] };
         self.tracks[..=track].rotate_right(1);
     }
 
-    /// A track begins, and another ends if they are too many.
+    /// Begins a track, and ends another if they are too many.
     fn jump(&mut self, at: Piece, new: bool) {
         self.agreed = false;
         if self.tracks.len() >= TRACKS {
@@ -129,7 +131,7 @@ impl Agent {
     }
 }
 
-/// The list as plain data, to be kept over a restart.
+/// The list as plain data, to be kept across a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Saved {
     /// The chains.
@@ -139,48 +141,48 @@ pub struct Saved {
 /// A chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedChain {
-    /// In the order of asking.
+    /// The chunks, in the order of asking.
     pub items: Vec<SavedItem>,
 }
 
-/// A chunk that was asked for.
+/// A chunk that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedItem {
-    /// Which.
+    /// The chunk.
     pub piece: Piece,
-    /// How often it was asked for, of late.
+    /// The number of recent requests for it.
     pub asked: u16,
-    /// How often it was passed by.
+    /// The number of times that it was passed by.
     pub passed: u16,
-    /// Whether more than one agent has asked for it.
+    /// `true` if more than one agent has requested it.
     pub proven: bool,
-    /// Its place in the order of use: the least is the oldest.
+    /// The chunk's place in the order of use: the least is the oldest.
     pub used: u32,
-    /// Where agents came from who found it elsewhere, and how many, net of those who came another way.
+    /// The place that agents came from before they found it here, and their number, net of those that came another way.
     pub claim: Option<(Piece, u8)>,
 }
 
 impl Recent {
-    /// Of at most `capacity` chunks (at least one): about 150 bytes each.
+    /// A list of at most `capacity` chunks (at least one): about 150 bytes each.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { list: List::new(capacity), agents: BTreeMap::new(), clock: 0 }
     }
 
-    /// How many chunks are known.
+    /// The number of chunks in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether none is.
+    /// `true` if no chunk is in the list.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.len() == 0
     }
 
-    /// An agent asked for these chunks because something there waits for them, or told that it read them. `unread` says
-    /// of a chunk that it went past whether it could have read it and has not.
+    /// Notes that an agent requested these chunks because a read there waits for them, or reported that it read them.
+    /// For a chunk that it went past, `unread` is `true` if the agent could have read it and has not.
     pub fn asked(
         &mut self,
         agent: PeerKey,
@@ -197,13 +199,13 @@ impl Recent {
         self.keep(agent, state);
     }
 
-    /// An agent tells what it reads: what it has and does not tell of it has not read.
+    /// Notes that an agent reports its reads: a chunk that it has and does not report was not read.
     pub fn tells(&mut self, agent: PeerKey) {
         let state = self.agents.remove(&agent).unwrap_or_default();
         self.keep(agent, Agent { tells: true, ..state });
     }
 
-    /// Whether it does.
+    /// `true` if an agent reports its reads.
     #[must_use]
     pub fn is_told_by(&self, agent: PeerKey) -> bool {
         self.agents.get(&agent).is_some_and(|state| state.tells)
@@ -217,9 +219,9 @@ impl Recent {
         }
     }
 
-    /// What that agent will ask for next, as far as is known: chunks that it `lacks`, of the next `limit` in order
-    /// (32, say, which are 2 MiB) on each of its tracks, in turn; at most `room`, appended to `next`. What only one
-    /// agent has asked for comes last. None of where an agent has just jumped to.
+    /// The predicted next requests of an agent: chunks that it `lacks`, of the next `limit` in order (32, say, which
+    /// are 2 MiB) on each of its tracks, in turn; at most `room`, appended to `next`. Chunks that only one agent has
+    /// requested come last. A place to which the agent has just jumped gives none.
     pub fn next(
         &mut self,
         agent: PeerKey,
@@ -252,30 +254,30 @@ impl Recent {
         }
     }
 
-    /// An agent is gone.
+    /// Removes an agent that is gone.
     pub fn forget(&mut self, agent: PeerKey) {
         self.agents.remove(&agent);
     }
 
-    /// A blob is not kept here any more: what was known of it is forgotten.
+    /// Removes a blob that is not kept here any more.
     pub fn forget_blob(&mut self, blob: BlobKey) {
         self.list.remove_blob(blob);
     }
 
-    /// As plain data.
+    /// The list as plain data.
     #[must_use]
     pub fn save(&self) -> Saved {
         Saved { chains: self.list.save() }
     }
 
-    /// From plain data, of which what was used last is taken, as much as there is room for. What makes no sense in it
-    /// is left out.
+    /// Makes a list from plain data, of which the most recently used chunks are taken, as many as there is room for.
+    /// Entries that make no sense are left out.
     #[must_use]
     pub fn load(saved: &Saved, capacity: usize) -> Self {
         Self { list: List::load(&saved.chains, capacity), ..Self::new(capacity) }
     }
 
-    /// Whether a chunk is to be sent ahead to this agent.
+    /// `true` if a chunk is to be sent ahead to this agent.
     fn is_worth(&self, slot: Slot, agent: PeerKey, tells: bool) -> bool {
         let (asked, passed) = self.list.worth(slot);
         let piece = self.list.piece(slot);
@@ -285,7 +287,7 @@ impl Recent {
         asked > passed && !(little && draw.is_multiple_of(FINDS_OUT))
     }
 
-    /// One chunk is asked for.
+    /// Notes a request for one chunk.
     fn step(
         &mut self,
         key: PeerKey,
@@ -315,13 +317,14 @@ impl Recent {
         agent.agreed = agreed;
     }
 
-    /// Whether a chunk is in reach ahead of an agent's last jump.
+    /// `true` if a chunk is in reach ahead of an agent's last jump.
     fn is_ahead(&self, agent: &Agent, slot: Slot) -> bool {
         let at = agent.tracks.first().and_then(|track| self.list.find(track.at));
         at.is_some_and(|at| slot != at && self.is_behind(at, slot))
     }
 
-    /// An agent did not go on from where it jumped to, as others before it: that chunk belongs to where it came from.
+    /// Moves the chunk to which an agent jumped behind the place that it came from: like others before, it did not go
+    /// on from there.
     fn settle(&mut self, agent: &mut Agent) {
         if agent.tracks.len() < 2 {
             return;
@@ -334,7 +337,7 @@ impl Recent {
         }
     }
 
-    /// A chunk is asked for that is not in the list.
+    /// Notes a request for a chunk that is not in the list.
     fn unknown(&mut self, key: PeerKey, agent: &mut Agent, piece: Piece) {
         let going_on = agent.tracks.first().is_some_and(|track| track.new).then_some(0);
         let Some(track) = going_on.or(agent.main()) else {
@@ -354,7 +357,8 @@ impl Recent {
         }
     }
 
-    /// An agent comes to a chunk from elsewhere: whether enough agree that it belongs there.
+    /// Notes that an agent jumps to a chunk from another place; `true` if enough agents agree that the chunk belongs
+    /// there.
     fn claimed(&mut self, slot: Slot, from: Slot) -> bool {
         let claim = self.list.claim(slot);
         let agrees = claim.and_then(|(at, _)| self.list.find(at)).is_some_and(|at| self.is_behind(at, from));
@@ -368,7 +372,7 @@ impl Recent {
         votes >= AGREED && agrees
     }
 
-    /// Whether `from` leads to `to`; what is passed by on the way is counted.
+    /// The way from `from` to `to`, if there is one; chunks that are passed by on it are counted.
     fn way(&mut self, from: Slot, to: Slot, unread: &mut impl FnMut(Piece) -> bool) -> Option<Way> {
         let ahead = |slot: &Slot| Some(self.list.after(*slot)).filter(|slot| *slot != NONE);
         let found = std::iter::successors(Some(from), ahead).take(REACH + 1).position(|slot| slot == to);
@@ -389,14 +393,14 @@ impl Recent {
         }
     }
 
-    /// Whether `slot` is `from`, or in reach behind it.
+    /// `true` if `slot` is `from`, or in reach behind it.
     fn is_behind(&self, slot: Slot, from: Slot) -> bool {
         let behind = |slot: &Slot| Some(self.list.before(*slot)).filter(|slot| *slot != NONE);
         std::iter::successors(Some(from), behind).take(REACH + 1).any(|passed| passed == slot)
     }
 }
 
-/// Where in a chain something is.
+/// The direction of a chunk from a track in its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Ahead,

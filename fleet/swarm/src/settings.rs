@@ -5,53 +5,56 @@ use std::time::Duration;
 /// The most chunks that have one home together: requests are not larger.
 const STRIPE_MOST: u32 = 64;
 
-/// No peer is waited for longer.
+/// The most that a node waits for a peer.
 const PATIENCE_MOST: Duration = Duration::from_secs(3600);
 
-/// Who tells whom what it has, and who is asked for what nobody is known to have.
+/// The rule by which hosts send adverts to each other, and by which one is asked for a chunk that none is known to
+/// have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
-    /// All hosts in a ring, in the order of their keys; each has its two neighbours. The paper's.
+    /// A ring of all hosts, in the order of their keys; each has its two neighbours. The topology of the paper.
     Ring,
-    /// Each has so many neighbours, drawn.
+    /// The given number of neighbours for each host, drawn.
     Random(u32),
-    /// Each has so many neighbours: those whose recent reads are most like its own, and one drawn.
+    /// The given number of neighbours for each host: those whose recent reads are most like its own, and one drawn.
     Similar(u32),
-    /// Each agent has a root, and takes what it lacks from there or from that root's agents. Agents that see no root
-    /// have drawn neighbours and homes among themselves.
+    /// A root for each agent, which takes the chunks that it lacks from there or from that root's other agents. Agents
+    /// that see no root have drawn neighbours and homes among themselves.
     Roots,
-    /// Hosts in a tree of so many children each, in the order of their keys, roots first; each takes what it lacks from
-    /// its parent.
+    /// A tree of hosts with the given number of children each, in the order of their keys, roots first; each host takes
+    /// the chunks that it lacks from its parent.
     Tree(u32),
 }
 
-/// Everything that can be set.
+/// All settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Who is whose neighbour.
+    /// The rule for neighbours.
     pub topology: Topology,
-    /// Whether each chunk that nobody is known to have is asked of its *home*, one host for each chunk, so that the
-    /// store is asked for it once. Of all hosts in a ring, a random or a similar topology; of the roots where there are
-    /// roots. Without, everybody asks the store, as in the paper.
+    /// `true` if each chunk that no peer is known to have is requested from its *home*, one host for each chunk, so
+    /// that the store is asked for it once. In a ring, a random or a similar topology, all hosts can be homes; where
+    /// there are roots, the roots. If `false`, every host asks the store, as in the paper.
     pub homes: bool,
-    /// Chunks that have one home together, and go into one request; at most 64.
+    /// The number of chunks that have one home together, and go into one request; at most 64.
     pub stripe: u32,
-    /// How many unmatched (prefetched, unread) bytes of all that one disk reads stop prefetching for it. `None`: the
-    /// smaller of 16 MiB and 512 KiB plus a hundredth of what it has read.
+    /// The limit of unmatched (prefetched, unread) bytes of all blobs that one disk reads, at which prefetching for it
+    /// stops. `None`: the smaller of 16 MiB and 512 KiB plus a hundredth of the bytes that the disk has read.
     pub threshold: Option<u64>,
-    /// How many agents a root takes. `None`: twice its share.
+    /// The number of agents that a root takes. `None`: twice its share.
     pub agents_max: Option<u32>,
-    /// How long adverts are gathered before they are sent.
+    /// The time for which adverts are gathered before they are sent.
     pub advert_every: Duration,
-    /// Bytes of prefetches that are asked for at once, of all peers together.
+    /// Bytes of prefetches that are requested at once, from all peers together.
     pub prefetch_window: u64,
-    /// Bytes that wait to be sent to others, beyond which a host is busy to who asks for what others have as well. A
-    /// root or a home names others that have them long before: as soon as more waits than it sends in two
-    /// milliseconds, but not before two chunks do.
+    /// Bytes that wait to be sent, beyond which a host answers "busy" to requests for chunks that other hosts have as
+    /// well. A root or a home refers askers to other hosts that have them long before: as soon as the waiting bytes
+    /// exceed what it sends in two milliseconds, but not before they exceed two chunks.
     pub serve_window: u64,
-    /// Chunks that a root sends unasked to an agent that is likely to want them next; 0: none.
+    /// The number of chunks that a root sends, without a request, to an agent that is likely to want them next; 0:
+    /// none.
     pub push: u32,
-    /// The least and the most time until a request that somebody waits for is given up and made elsewhere.
+    /// The least and the most time until a request that a read waits for is given up and made to another host or the
+    /// store.
     pub patience: (Duration, Duration),
     /// The seed of all that is drawn.
     pub seed: u64,
@@ -76,15 +79,15 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long a want, or a fetch for others, may take at most: so long only where this host's own fetches show that
-    /// the store does. The one limit that those have who wait for a node: with a shorter one they would fetch
-    /// themselves what others are fetching, and the slower the store, the more it would have to send.
+    /// The most time that a want, or a fetch for other hosts, may take: so long only if this host's own fetches show
+    /// that the store takes as long. This is the only limit for those that wait for a node: with a shorter limit they
+    /// would themselves fetch what other hosts are fetching, and the slower the store, the more it would have to send.
     #[must_use]
     pub fn longest(&self) -> Duration {
         crate::patience::longest(self.clone().sane().patience.1)
     }
 
-    /// Settings that make no sense are taken as the nearest that do.
+    /// Replaces settings that make no sense by the nearest ones that do.
     pub(crate) fn sane(mut self) -> Self {
         self.stripe = self.stripe.clamp(1, STRIPE_MOST);
         self.serve_window = self.serve_window.max(crate::CHUNK_SIZE);

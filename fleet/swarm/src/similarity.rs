@@ -1,44 +1,45 @@
-//! Who reads alike: sketches of what hosts read lately of a blob, and a ranking of hosts by them.
+//! The hosts that read the same chunks: sketches of the recent reads of a blob, and a ranking of hosts by them.
 //!
-//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash says to which of [`PARTS`] parts
-//! it belongs, and each part keeps its least hash. Two sketches agree in as large a share of their parts as the
-//! sets of chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is 256 bytes.
+//! A sketch is a minhash by one permutation (Li, Owen, Zhang 2012): a chunk's hash gives the one of [`PARTS`] parts to
+//! which the chunk belongs, and each part keeps its least hash. The share of parts in which two sketches agree is the
+//! share that the sets of chunks have in common (Jaccard), give or take a sixteenth. A read costs one hash; a sketch is
+//! 256 bytes.
 //!
 //! A least hash cannot be taken back when a read grows old. Therefore reads are kept in two halves: the younger is
-//! filled, and when it has its share the older is thrown away and the younger takes its place.
+//! filled, and when it has its share, the older is thrown away and the younger takes its place.
 //!
-//! The ranking keeps one number for a host and a blob, not its sketch, and of a bounded number of hosts, the best
-//! known.
+//! The ranking keeps one number for each host and blob instead of its sketch, for a bounded number of hosts, the best
+//! ones.
 
 use crate::event::{BlobId, PeerKey};
 
 #[cfg(test)]
 mod tests;
 
-/// Numbers of a sketch.
+/// The number of parts in a sketch.
 pub const PARTS: usize = 64;
 
-/// What a part says to which no read belongs.
+/// The value of a part to which no read belongs.
 pub const EMPTY: u32 = u32::MAX;
 
-/// What this host read lately of a blob.
+/// The recent reads of this host in one blob.
 #[derive(Clone, Debug)]
 pub struct RecentReads {
     younger: [u32; PARTS],
     older: [u32; PARTS],
-    /// How many reads the younger half has, and how many it may have.
+    /// The number of reads in the younger half, and the most that it takes.
     filled: u32,
     half: u32,
 }
 
 impl RecentReads {
-    /// Of the last `window` reads, or down to half as many.
+    /// The last `window` reads, or down to half as many.
     #[must_use]
     pub fn new(window: u32) -> Self {
         Self { younger: [EMPTY; PARTS], older: [EMPTY; PARTS], filled: 0, half: (window / 2).max(1) }
     }
 
-    /// A chunk was read for the first time in a while. Reading it again does no harm, but fills the window.
+    /// Notes a chunk that was read for the first time in a while. Noting it again does no harm, but fills the window.
     pub fn read(&mut self, chunk: u32) {
         let hash = headstart_block::random::mix(u64::from(chunk).wrapping_add(headstart_block::random::STEP));
         let part = &mut self.younger[(hash >> 58) as usize];
@@ -50,21 +51,21 @@ impl RecentReads {
         }
     }
 
-    /// Whether nothing was read.
+    /// `true` if nothing was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filled == 0 && self.older == [EMPTY; PARTS]
     }
 
-    /// The sketch to send to others.
+    /// The sketch to send to other hosts.
     #[must_use]
     pub fn sketch(&self) -> Vec<u32> {
         self.younger.iter().zip(&self.older).map(|(younger, older)| *younger.min(older)).collect()
     }
 }
 
-/// How alike what two sketches stand for is, from 0 to 1: what both read of what either read. 0 if one of them is
-/// not a sketch.
+/// The similarity of the reads behind two sketches, from 0 to 1: the share that both read of the chunks that either
+/// read. 0 if one of them is not a sketch.
 #[must_use]
 #[expect(clippy::cast_precision_loss, reason = "at most 64")]
 pub fn alike(one: &[u32], other: &[u32]) -> f32 {
@@ -76,22 +77,22 @@ pub fn alike(one: &[u32], other: &[u32]) -> f32 {
     if filled == 0 { 0.0 } else { equal as f32 / filled as f32 }
 }
 
-/// Hosts by how much they read alike.
+/// Hosts by the similarity of their reads.
 #[derive(Clone, Debug)]
 pub struct Ranking {
-    /// At most so many; by host.
+    /// The most hosts that are kept.
     capacity: usize,
     hosts: std::collections::BTreeMap<PeerKey, Vec<(BlobId, f32)>>,
 }
 
 impl Ranking {
-    /// Of at most `capacity` hosts: the least alike is forgotten for a better one.
+    /// A ranking of at most `capacity` hosts: the least alike is forgotten for a better one.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self { capacity: capacity.max(1), hosts: std::collections::BTreeMap::new() }
     }
 
-    /// A host's sketch of a blob came, and is so much [`alike`] one's own.
+    /// Notes that a host's sketch of a blob came, and is [`alike`] this host's own to this degree.
     pub fn heard(&mut self, host: PeerKey, blob: BlobId, alike: f32) {
         let alike = if alike.is_finite() { alike.clamp(0.0, 1.0) } else { 0.0 };
         let known = self.hosts.entry(host).or_default();
@@ -108,26 +109,26 @@ impl Ranking {
         }
     }
 
-    /// A host is gone.
+    /// Removes a host that is gone.
     pub fn forget(&mut self, host: PeerKey) {
         self.hosts.remove(&host);
     }
 
-    /// A blob is closed.
+    /// Removes a blob that is closed.
     pub fn forget_blob(&mut self, blob: BlobId) {
         self.hosts.values_mut().for_each(|known| known.retain(|(known, _)| *known != blob));
         self.hosts.retain(|_, known| !known.is_empty());
     }
 
-    /// How much a host reads alike: the sum over the blobs; 0 of one that is not known.
+    /// The similarity of a host's reads: the sum over the blobs; 0 for an unknown host.
     #[must_use]
     pub fn score(&self, host: PeerKey) -> f32 {
         self.hosts.get(&host).map_or(0.0, |known| total(known))
     }
 
-    /// The `count` hosts that read most alike, best first. One of the `present` ones stays unless another is better
-    /// by a fifth, so that neighbours change when reads do and not with every sketch. Hosts with which nothing is
-    /// in common are none of them.
+    /// The `count` hosts whose reads are most alike, best first. One of the `present` hosts stays unless another is
+    /// better by a fifth, so that neighbours change when reads do and not with every sketch. Hosts with nothing in
+    /// common are left out.
     #[must_use]
     pub fn best(&self, present: &[PeerKey], count: usize) -> Vec<PeerKey> {
         let bonus = |host: &PeerKey| if present.contains(host) { 1.2 } else { 1.0 };

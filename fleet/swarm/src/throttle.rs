@@ -1,39 +1,39 @@
-//! When to stop prefetching what others read, and when to begin again.
+//! The decision when to stop prefetching chunks that other hosts read, and when to begin again.
 //!
-//! What was prefetched and not read yet is *unmatched*. Where that reaches a threshold, this host reads other things
-//! than the others do, and stops to prefetch what they advertise, but for what is read of it in the end. A demand
-//! read that finds its chunk at a peer which had advertised it in time shows that prefetching would have been right:
-//! when such *withheld hits* reach the threshold too, all that is unmatched is forgiven.
+//! Bytes that were prefetched and not read yet are *unmatched*. When they reach a threshold, this host reads other
+//! chunks than the other hosts, and stops prefetching what they advertise, until some of it is read. A demand read
+//! that finds its chunk at a peer that had advertised it in time shows that prefetching would have been right: when
+//! such *withheld hits* reach the threshold too, all unmatched bytes are forgiven.
 //!
-//! What was asked for ahead of need and has not come counts as if it had: else a fast link would bring more than the
-//! threshold before the first of it can be counted.
+//! Bytes that were requested ahead of need and have not come count as if they had: otherwise a fast link would bring
+//! more than the threshold before the first of them can be counted.
 //!
-//! The account is a reader's: a disk's. All blobs of its image count on it, for it is the disk that reads as the
-//! others do or does not. What no disk reads has no account, and nothing of it is prefetched because somebody has
-//! it: a hash tree is read by whoever checks data by it, and is asked for together with that data.
+//! The account belongs to a reader: a disk. All blobs of its image count on it, because it is the disk that reads as
+//! the others do or does not. A blob that no disk reads has no account, and none of it is prefetched because a peer has
+//! it: a hash tree is read by those that check data by it, and is requested together with that data.
 //!
-//! *What holds.* A reader never has more than the threshold that was prefetched because it was advertised and was
-//! not read, once more for each time that all was forgiven; and to be forgiven, it must have read a threshold's worth
-//! of what was withheld. For `unmatched` and what was forgiven are together what is unread: a chunk that is read
-//! lessens the first, and where that is nothing the second. (What a root sends unasked counts as well, and can be
-//! more.)
+//! *Invariant.* The bytes of a reader that were prefetched because of adverts and not read never exceed the threshold,
+//! plus one threshold for each time that all was forgiven; and to be forgiven, the reader must have read a threshold's
+//! worth of withheld bytes. Proof: `unmatched` and the forgiven bytes together are the unread bytes, since a chunk that
+//! is read lessens the first or, if that is zero, the second. (Chunks that a root sends without a request count as
+//! well, and can be more.)
 
 use crate::event::{BlobId, ReaderId};
 use std::collections::BTreeMap;
 
-/// What a disk may always leave unread.
+/// Bytes that a disk may always leave unread.
 const LEAST: u64 = 512 << 10;
 
-/// And of what it has read, one part of so many more.
+/// The divisor of a disk's read bytes that gives its further allowance.
 const PART: u64 = 100;
 
-/// But never more than this: the paper's 512 chunks of 32 KiB.
+/// The most bytes that a disk may leave unread: the paper's 512 chunks of 32 KiB.
 const MOST: u64 = 16 << 20;
 
 /// The account of one reader, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttle {
-    /// What is set, instead of the above.
+    /// The threshold that is set, instead of the one above.
     set: Option<u64>,
     unmatched: u64,
     asked: u64,
@@ -50,48 +50,48 @@ impl Throttle {
         self.set.unwrap_or_else(|| MOST.min(LEAST + self.read / PART))
     }
 
-    /// Whether a chunk of so many bytes may be asked for ahead of need.
+    /// `true` if a chunk of `bytes` bytes may be requested ahead of need.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.unmatched.saturating_add(self.asked).saturating_add(bytes) <= self.threshold()
     }
 
-    /// What was prefetched and not read.
+    /// Bytes that were prefetched and not read.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched
     }
 
-    /// What is on its way ahead of need.
+    /// Bytes that are on their way ahead of need.
     #[cfg(test)]
     pub(crate) fn on_its_way(&self) -> u64 {
         self.asked
     }
 
-    /// A prefetch was asked for.
+    /// Counts a prefetch that was requested.
     pub(crate) fn asked(&mut self, bytes: u64) {
         self.asked += bytes;
     }
 
-    /// It is none any more: it came, or will not come, or somebody waits for it now.
+    /// Ends the count of a prefetch: it came, or will not come, or a read waits for it now.
     pub(crate) fn settled(&mut self, bytes: u64) {
         self.asked = self.asked.saturating_sub(bytes);
     }
 
-    /// Something is here that nobody asked for yet.
+    /// Counts bytes that are local and that no read has requested yet.
     pub(crate) fn unread(&mut self, bytes: u64) {
         self.unmatched += bytes;
     }
 
-    /// Such was read now, or was lost.
+    /// Takes back unread bytes that were read now, or were lost.
     pub(crate) fn matched(&mut self, bytes: u64) {
         self.unmatched = self.unmatched.saturating_sub(bytes);
     }
 
-    /// A disk read so much for the first time.
+    /// Counts bytes that a disk read for the first time.
     pub(crate) fn read(&mut self, bytes: u64) {
         self.read += bytes;
     }
 
-    /// A read waits for what could have been prefetched: whether all is forgiven now.
+    /// Counts a read that waits for bytes that could have been prefetched; `true` if all is forgiven now.
     pub(crate) fn withheld_hit(&mut self, bytes: u64) -> bool {
         self.withheld_hits += bytes;
         let converged = self.withheld_hits >= self.threshold();
@@ -103,7 +103,7 @@ impl Throttle {
     }
 }
 
-/// The accounts of all readers that a host has. Without a reader there is none, and nothing to count.
+/// The accounts of all readers of a host. A blob without a reader has none, and nothing to count.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts(BTreeMap<ReaderId, Account>);
 
@@ -115,13 +115,13 @@ struct Account {
 }
 
 impl Accounts {
-    /// A blob counts on a reader's account from now on.
+    /// Makes a blob count on a reader's account from now on.
     pub(crate) fn join(&mut self, reader: ReaderId, blob: BlobId, set: Option<u64>) {
         let new = || Account { throttle: Throttle::new(set), blobs: Vec::new() };
         self.0.entry(reader).or_insert_with(new).blobs.push(blob);
     }
 
-    /// It is gone; an account of none is, too. `unread` bytes of it are nobody's.
+    /// Removes a blob from its account, and the account with its last blob. Its `unread` bytes count no more.
     pub(crate) fn leave(&mut self, reader: ReaderId, blob: BlobId, unread: u64) {
         let Some(account) = self.0.get_mut(&reader) else { return };
         account.throttle.matched(unread);
@@ -135,7 +135,7 @@ impl Accounts {
         self.0.get_mut(&reader?).map(|account| &mut account.throttle)
     }
 
-    /// A prefetch of a blob that counts on a reader's account, if any does, is none any more.
+    /// Ends the count of a prefetch on the account of the blob's reader, if it has one.
     pub(crate) fn settled(&mut self, reader: Option<ReaderId>, bytes: u64) {
         if let Some(throttle) = self.of(reader) {
             throttle.settled(bytes);

@@ -1,30 +1,29 @@
-//! What disks of an image read, counted while they boot, so that the slower learn from the faster (Euro-Par paper,
+//! The reads of an image's disks, counted while they boot, so that the slower learn from the faster (Euro-Par paper,
 //! section 2).
 //!
-//! A tracker counts, for each image, how many disks have read each slice and when, on average, after their creation.
-//! Agents report their disks' first accesses in batches, and every answer carries hints: the slices that at least a
-//! tenth of the image's disks have read. It knows nothing in advance: the first deployment of an image teaches
-//! itself.
+//! A tracker counts, for each image, the disks that have read each slice, and their mean time after creation. Agents
+//! report their disks' first accesses in batches, and every answer carries hints: the slices that at least a tenth of
+//! the image's disks have read. The tracker knows nothing in advance: the first deployment of an image teaches itself.
 //!
-//! The counts are a segment tree over the disk (`tree`), whose inner nodes know the greatest count below and
-//! the latest version in which something below became worth telling: what is below the threshold is skipped as a
-//! whole, and so is what the asker knows.
+//! The counts are a segment tree over the disk (`tree`), whose inner nodes know the greatest count below and the latest
+//! version in which a slice below was worth telling: subtrees below the threshold are skipped as a whole, and so are
+//! those that the asker knows.
 //!
-//! A slice is told when its count comes to the threshold, also to one that has risen, and again whenever it has
-//! doubled. Thus an agent's copy of the counts lags, by less than a factor of two, and an image's hints cost each
-//! agent a few messages in all. Copies say by a version what they know; a version means something to the tracker
-//! that gave it only, which is why each has an *epoch*.
+//! A slice is told when its count reaches the threshold, also a threshold that has risen, and again whenever the count
+//! has doubled. Thus an agent's copy of the counts lags, by less than a factor of two, and an image's hints cost each
+//! agent a few messages in all. Copies say by a version what they know; a version means something only to the tracker
+//! that gave it, which is why each has an *epoch*.
 //!
-//! Disks come and go, and what they read changes slowly: when an image has had 2^14 disks, old and new count half.
+//! Disks come and go, and their reads change slowly: when an image has had 2^14 disks, old and new count half.
 //!
 //! # Memory
 //!
-//! A member may report any image, and any slices of it: nobody can tell whether they exist. So each member answers for
-//! what it reported first: an image, a slice, and the nodes of the tree that the slice took (`members`). There is a
-//! limit for each member and one for all. A member over its own gives up what it owns of the image of which it has said
-//! nothing for longest: what others have reported as well passes to the *commons*, the rest is forgotten. Where the
-//! tracker is full, the member that holds most does, or the commons. No member's reports make another lose what only
-//! that other has reported, as long as the other holds less than the first.
+//! A member may report any image, and any slices of it: no tracker can tell whether they exist. So each member answers
+//! for what it reported first: an image, a slice, and the nodes of the tree that the slice took (`members`). There is a
+//! limit for each member and one for all. A member over its own limit gives up what it owns of the image of which it
+//! has said nothing for longest: entries that others have reported as well pass to the *commons*, the rest is
+//! forgotten. If the tracker is full, the member that holds most gives up, or the commons. No member's reports make
+//! another lose entries that only that other has reported, as long as the other holds less than the first.
 
 use crate::PeerKey;
 use members::{COMMONS, Charges, Measure, Members};
@@ -37,24 +36,24 @@ mod members;
 mod tests;
 mod tree;
 
-/// Accesses of a report that are looked at.
+/// The number of accesses of a report that are read.
 pub const REPORT_MAX: usize = 4096;
 
 /// An image, by a hash of its digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ImageKey(pub u64);
 
-/// How many of an image's disks must have read a slice before others are told.
+/// The number of an image's disks that must have read a slice before others are told.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// This share of all, from 0 to 1, and at least one.
+    /// A share of all disks, from 0 to 1, and at least one disk.
     Share(f64),
-    /// So many, at least one.
+    /// A number of disks, at least one.
     Disks(u32),
 }
 
 impl Threshold {
-    /// Of so many disks.
+    /// The threshold of an image with `disks` disks.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -73,20 +72,20 @@ impl Threshold {
 /// A tracker's knobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Below it nothing is told.
+    /// The count below which a slice is not told.
     pub threshold: Threshold,
-    /// Images that are counted.
+    /// The number of images that are counted.
     pub images_max: usize,
-    /// Images that one member answers for.
+    /// The number of images that one member answers for.
     pub images_member_max: usize,
-    /// Slices that are counted of an image (64 Ki of them are 4 GiB).
+    /// The number of slices that are counted of an image (64 Ki of them are 4 GiB).
     pub slices_max: usize,
-    /// Nodes of all trees. A node takes 45 bytes of memory. A slice takes two nodes where others beside it are read,
-    /// and 28 at most on a disk of 8 TiB where none is.
+    /// The number of nodes of all trees. A node takes 45 bytes of memory. A slice takes two nodes if others beside it
+    /// are read, and at most 28 on a disk of 8 TiB if none is.
     pub nodes_max: usize,
-    /// Nodes that one member answers for.
+    /// The number of nodes that one member answers for.
     pub nodes_member_max: usize,
-    /// Hints in one answer.
+    /// The number of hints in one answer.
     pub hints_max: usize,
 }
 
@@ -104,27 +103,27 @@ impl Default for Settings {
     }
 }
 
-/// A disk has read a slice for the first time.
+/// The first read of a slice by a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Access {
     /// The slice's number in the disk.
     pub slice: u32,
-    /// How long after the disk's creation, in milliseconds.
+    /// The time since the disk's creation, in milliseconds.
     pub at_ms: u32,
 }
 
-/// What an agent says.
+/// The report of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Of which image.
+    /// The image.
     pub image: ImageKey,
-    /// Disks of it that are new on the agent's host.
+    /// The number of its disks that are new on the agent's host.
     pub joined: u32,
     /// First accesses of its disks; those beyond [`REPORT_MAX`] are ignored.
     pub accesses: Vec<Access>,
-    /// Whose answer was the last.
+    /// The epoch of the last answer.
     pub epoch: u64,
-    /// And its version: what was told until then need not be told again.
+    /// The version of the last answer: hints that were told until then need not be told again.
     pub version: u64,
 }
 
@@ -133,46 +132,46 @@ pub struct Report {
 pub struct Hint {
     /// The slice's number in the disk.
     pub slice: u32,
-    /// How many disks have read it.
+    /// The number of disks that have read it.
     pub disks: u32,
-    /// When, on average, after their creation, in milliseconds.
+    /// The mean time after their creation, in milliseconds.
     pub mean_ms: u32,
 }
 
-/// What a tracker answers.
+/// The answer of a tracker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// Of which image.
+    /// The image.
     pub image: ImageKey,
-    /// Whose answer this is.
+    /// The epoch of the tracker that answers.
     pub epoch: u64,
-    /// What is told until now.
+    /// The version up to which hints are told.
     pub version: u64,
-    /// How many disks of the image have been counted.
+    /// The number of disks of the image that have been counted.
     pub disks: u32,
-    /// What is new.
+    /// The new hints.
     pub hints: Vec<Hint>,
 }
 
-/// What is known of an image, as plain data: to be kept over a restart, and for training.
+/// The counts of an image, as plain data: to be kept across a restart, and for training.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Which image.
+    /// The image.
     pub image: ImageKey,
-    /// How many disks were counted.
+    /// The number of disks that were counted.
     pub disks: u32,
     /// Every slice that was read, ascending.
     pub slices: Vec<Hint>,
 }
 
-/// Counts what disks read.
+/// A counter of the reads of disks.
 #[derive(Clone, Debug)]
 pub struct Tracker {
     settings: Settings,
     epoch: u64,
     images: BTreeMap<ImageKey, Image>,
     members: Members,
-    /// Counts reports, to tell which image was quiet for longest.
+    /// The number of reports, to tell which image was silent for longest.
     clock: u64,
 }
 
@@ -184,21 +183,22 @@ struct Image {
     heard: u64,
     /// The slot of the member that reported it first.
     owner: u32,
-    /// Another member has reported it as well.
+    /// `true` if another member has reported it as well.
     is_shared: bool,
 }
 
-/// Disks of an image, beyond which all count half.
+/// The number of disks of an image beyond which all count half.
 const DISKS_MAX: u32 = 1 << 14;
 
 impl Tracker {
-    /// That knows nothing. No two trackers, and no two lives of one, may have the same `epoch`.
+    /// A tracker without counts. No two trackers, and no two lives of one, may have the same `epoch`.
     #[must_use]
     pub fn new(epoch: u64, settings: Settings) -> Self {
         Self { settings, epoch, images: BTreeMap::new(), members: Members::default(), clock: 0 }
     }
 
-    /// The agent of a member reports, and is answered. The driver has made sure that it may read the image.
+    /// Takes the report of a member's agent, and answers it. The driver has made sure that the agent may read the
+    /// image.
     pub fn report(&mut self, member: PeerKey, report: &Report) -> Answer {
         self.clock += 1;
         let (key, slot) = (report.image, self.members.slot(member));
@@ -212,7 +212,7 @@ impl Tracker {
         answer
     }
 
-    /// The member in `slot` has new disks of an image, which it may be the first to name.
+    /// Counts new disks of an image for the member in `slot`, which may be the first to name the image.
     fn join(&mut self, slot: u32, key: ImageKey, joined: u32) {
         if !self.images.contains_key(&key) {
             while self.members.held(slot, Measure::Images) >= self.settings.images_member_max.max(1) {
@@ -231,7 +231,7 @@ impl Tracker {
         }
     }
 
-    /// The member in `slot` has read a slice. It is not counted where there is no room for it.
+    /// Counts a slice that the member in `slot` has read, unless there is no room for it.
     fn read(&mut self, slot: u32, key: ImageKey, access: Access) {
         let Some(image) = self.images.get(&key) else { return };
         let made = image.tree.missing(access.slice);
@@ -241,7 +241,7 @@ impl Tracker {
                 return;
             }
             while self.members.held(slot, Measure::Weight) + made > nodes_max {
-                // What is reported just now does not give way to itself.
+                // The image of this report does not give way to itself.
                 let Some(oldest) = self.members.oldest(slot, Some(key)) else { return };
                 self.give_up(slot, oldest);
             }
@@ -272,7 +272,7 @@ impl Tracker {
         Answer { image: report.image, epoch, version, disks: image.disks, hints }
     }
 
-    /// Keeps all limits, at the cost of whoever holds most. The image that was just reported goes last.
+    /// Keeps all limits, at the cost of the member that holds most. The image of the last report goes last.
     fn make_room(&mut self, reported: Option<ImageKey>) {
         for (measure, most) in
             [(Measure::Images, self.settings.images_max.max(1)), (Measure::Weight, self.settings.nodes_max)]
@@ -289,7 +289,7 @@ impl Tracker {
         }
     }
 
-    /// The member in `slot` gives up what it owns of an image.
+    /// Makes the member in `slot` give up what it owns of an image.
     fn give_up(&mut self, slot: u32, key: ImageKey) {
         let Some(image) = self.images.get_mut(&key) else { return };
         let charges = image.tree.give_up(slot);
@@ -309,19 +309,19 @@ impl Tracker {
         self.members.settle(key, Some(owner), &charges, heard);
     }
 
-    /// What is known of an image.
+    /// The counts of an image.
     #[must_use]
     pub fn counts(&self, image: ImageKey) -> Option<Counts> {
         let known = self.images.get(&image)?;
         Some(Counts { image, disks: known.disks, slices: known.tree.slices() })
     }
 
-    /// The images of which something is known.
+    /// The images that have counts.
     pub fn images(&self) -> impl Iterator<Item = ImageKey> {
         self.images.keys().copied()
     }
 
-    /// Takes what was known of an image before a restart, in place of what is known now.
+    /// Takes the counts of an image from before a restart, in place of the present ones.
     pub fn load(&mut self, counts: &Counts) {
         self.clock += 1;
         let disks = counts.disks.min(DISKS_MAX);
@@ -329,7 +329,7 @@ impl Tracker {
             Image { disks, heard: self.clock, owner: COMMONS, is_shared: true, ..Image::default() };
         let threshold = self.settings.threshold.of(image.disks);
         let mut slices: Vec<_> = counts.slices.iter().take(self.settings.slices_max).copied().collect();
-        // Told in the order in which boots want them, should an answer not have room for all.
+        // Told in the order in which boots want them, in case an answer has no room for all.
         slices.sort_unstable_by_key(|hint| (hint.mean_ms, hint.slice));
         for hint in slices {
             let disks = hint.disks.min(DISKS_MAX);
@@ -350,7 +350,7 @@ impl Image {
         self.version
     }
 
-    /// Counts disks; what each slot answers for then, if that has changed.
+    /// Counts disks; returns what each slot answers for, if that has changed.
     fn join(&mut self, disks: u32) -> Option<Charges> {
         self.disks = self.disks.saturating_add(disks.min(DISKS_MAX));
         let mut charges = None;

@@ -40,7 +40,7 @@ const PERSONS: [&str; 11] =
 const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people", "person", "reader", "users"];
 
 /// Packages that are not translated yet: doc comments that open with one of [`OPENERS`], and words for persons.
-const UNTRANSLATED: [(&str, usize, usize); 10] = [
+const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 447, 165),
     ("headstart-agent", 464, 265),
     ("headstart-cache", 92, 98),
@@ -49,7 +49,6 @@ const UNTRANSLATED: [(&str, usize, usize); 10] = [
     ("headstart-harvest", 523, 227),
     ("headstart-image", 116, 29),
     ("headstart-sim", 328, 84),
-    ("headstart-swarm", 341, 309),
     ("headstart-testkit", 86, 28),
 ];
 

@@ -1,4 +1,4 @@
-//! What is reported when, and which plan comes of what is heard.
+//! The times of reports, and the plan that the hints make.
 
 use super::*;
 use crate::PeerKey;
@@ -27,7 +27,7 @@ fn reports_go_out_every_now_and_then() {
     hints.joined();
     let first = hints.report(ms(5)).unwrap();
     assert_eq!((first.joined, first.accesses.len(), first.version), (1, 0, 0));
-    // A booting disk that reads nothing asks, but not often.
+    // For a booting disk that reads nothing, a report is due, but later.
     assert_eq!((hints.due(), hints.report(ms(404))), (Some(ms(405)), None));
     hints.read(7, Duration::from_millis(12));
     assert_eq!((hints.due(), hints.report(ms(104))), (Some(ms(105)), None));
@@ -42,12 +42,12 @@ fn reports_go_out_every_now_and_then() {
 fn the_plan_begins_with_what_most_read_first() {
     let mut hints = Hints::new(IMAGE, EVERY);
     assert_eq!(hints.plan(), Plan::Lazy);
-    // 120 and 64 are as good as equal; 63 is fewer. Slices of a block are together where their times are.
+    // 120 and 64 count as equal; 63 is fewer. Slices of a block are together if their times are close.
     assert!(
         hints.heard(&answer(4, &[(0, 64, 10), (320, 63, 1), (1, 120, 20), (64, 100, 15), (3200, 20, 0)]))
     );
     assert_eq!(items(&hints.plan()), [(0, 0b11), (2, 1), (10, 1), (100, 1)]);
-    // What is told again replaces what was told; an answer that was overtaken does not.
+    // A newer hint replaces an older one; an answer that was overtaken does not.
     assert!(hints.heard(&answer(9, &[(3200, 90, 2)])));
     assert!(!hints.heard(&answer(5, &[(3200, 20, 2)])) && !hints.heard(&answer(9, &[(3200, 91, 2)])));
     assert_eq!(items(&hints.plan())[0], (100, 1));
@@ -68,7 +68,7 @@ fn memory_is_bounded() {
 }
 
 proptest! {
-    /// Disks on several hosts that read in one order: the last host knows it after one answer, in that order.
+    /// Disks on several hosts read in one order: the last host knows it after one answer, in that order.
     #[test]
     fn what_some_read_others_know(order in Just((0_u32..300).collect::<Vec<_>>()).prop_shuffle(), hosts in 2_u64..8) {
         let mut tracker = Tracker::new(5, Settings::default());
@@ -93,7 +93,7 @@ proptest! {
             let here = |(block, mask): &(u64, u32)| *block == u64::from(slice / 32) && mask >> (slice % 32) & 1 == 1;
             plan.iter().position(here).unwrap()
         };
-        // In order, but for what joins a block that was named a few items before.
+        // In order, except for slices that join a block that was named a few items before.
         for two in order.windows(2) {
             prop_assert!(at(two[1]) + NEAR >= at(two[0]));
         }

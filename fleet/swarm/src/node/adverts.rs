@@ -1,4 +1,4 @@
-//! What is told to others of what is here, and what becomes of what others tell: the paper's Algorithm 3.
+//! The adverts of local chunks, and the treatment of other hosts' adverts: the paper's Algorithm 3.
 
 use super::blob::{Aim, Coming, Map, State, push};
 use super::{Node, Timer};
@@ -7,20 +7,20 @@ use crate::message::Message;
 use crate::placement;
 use crate::settings::Topology;
 
-/// Runs of one advert; more go into the next.
+/// The number of runs in one advert; more go into the next.
 const RUNS: usize = 1024;
 
-/// Runs that are remembered as advertised; beyond, the oldest are forgotten.
+/// The number of advertised runs that are remembered; beyond it, the oldest are forgotten.
 const RECORDED: usize = 1 << 16;
 
-/// Hosts whose adverts are heeded for one blob.
+/// The number of hosts whose adverts are heeded for one blob.
 const MAPS: usize = 1024;
 
-/// Hosts through which what is to be warm, or is advertised by a host's upstream, is asked for.
+/// The number of hosts through which requests go for chunks that are to be warm, or that a host's upstream advertises.
 const HOPS: u8 = 24;
 
 impl Node {
-    /// Something came here: it will be told.
+    /// Notes runs that became local: they will be advertised.
     pub(super) fn note(&mut self, id: BlobId, runs: &[Chunks]) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         runs.iter().for_each(|run| blob.log.push(*run));
@@ -36,7 +36,8 @@ impl Node {
         }
     }
 
-    /// Tells the neighbours of each blob what has come since they were told last, and new ones everything.
+    /// Tells the neighbours of each blob which chunks have come since they were told last, and new neighbours all
+    /// chunks.
     pub(super) fn tell(&mut self, actions: &mut Vec<Action>) {
         self.telling = false;
         let ids: Vec<BlobId> = self.blobs.keys().copied().collect();
@@ -128,7 +129,8 @@ impl Node {
         }
     }
 
-    /// Asks for what was advertised, while little enough is unread, and for what is to be warm; both in order.
+    /// Requests chunks that were advertised, while few enough are unread, and chunks that are to be warm; both in
+    /// order.
     pub(super) fn prefetch(&mut self, id: BlobId, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         if blob.recorded.is_empty() && blob.warming.is_empty() {
@@ -177,7 +179,7 @@ impl Node {
         }
     }
 
-    /// A disk reads a blob.
+    /// Notes that a disk reads a blob.
     pub(super) fn read_by(&mut self, id: BlobId, reader: ReaderId, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id).filter(|blob| blob.reader.is_none()) else { return };
         blob.reader = Some(reader);
@@ -202,7 +204,7 @@ impl Node {
         self.prefetch(id, actions);
     }
 
-    /// A disk read what is here.
+    /// Notes that a disk read local chunks.
     pub(super) fn read(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         for chunk in blob.cut(chunks).numbers() {
@@ -215,20 +217,20 @@ impl Node {
         self.tell_root(id, chunks);
     }
 
-    /// A root hears what its agents read, for it may know what they will read next.
+    /// Queues an agent's reads for its root, which may know what it will read next.
     fn tell_root(&mut self, id: BlobId, chunks: Chunks) {
         if self.settings.topology != Topology::Roots || self.role == Role::Root {
             return;
         }
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        // Of very many it misses some, as it does when a message is lost.
+        // The root misses some of very many, as it does when a message is lost.
         if blob.untold_reads.len() < RUNS {
             blob.untold_reads.push(chunks);
         }
         self.tell_soon();
     }
 
-    /// What an agent's disks have read.
+    /// Takes an agent's report of the reads of its disks.
     pub(super) fn heard_read(
         &mut self,
         peer: PeerId,
@@ -246,7 +248,7 @@ impl Node {
         }
     }
 
-    /// Chunks are not here any more. Who was told that they are is told.
+    /// Notes chunks that are not local any more, and tells the neighbours.
     pub(super) fn lost(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let mut runs = Vec::new();

@@ -1,13 +1,13 @@
-//! What a root sends its agents unasked: what they will ask for next, as far as it knows.
+//! Chunks that a root sends its agents without a request: those that they will request next, as far as it knows.
 //!
-//! Bytes go to an agent in three queues: what somebody waits for, what is sent ahead, and what was asked for without
-//! hurry. What is sent ahead is what agents before this one read next, one after the other; what is asked for without
-//! hurry is mostly a guess, the rest of a block of which a part was read. So the former goes first, and what of it was
-//! asked for already is sent in answer to that.
+//! Bytes go to an agent in three queues: chunks that reads wait for, chunks that are sent ahead, and chunks that were
+//! requested without urgency. Chunks sent ahead are those that agents before this one read next, one after the other;
+//! requests without urgency are mostly a guess, the rest of a block of which a part was read. So the former go first,
+//! and those of them that were requested already are sent in answer to that request.
 //!
-//! An agent may ask for what is on its way to it: the request crosses it. Who asks sooner after something left for it
-//! than such things take to be heard of ([`Message::Have`](crate::Message::Have)) is told that it comes, and is not
-//! sent it again. Later it is: the agent could not keep it.
+//! An agent may request a chunk that is on its way to it: the request crosses it. A request that comes sooner after the
+//! chunk left than such chunks take to be advertised ([`Message::Have`](crate::Message::Have)) is answered by a
+//! promise, and the chunk is not sent again. A later request is served: the agent could not keep the chunk.
 
 use super::Node;
 use super::blob::{Blob, Map, push};
@@ -16,17 +16,17 @@ use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Urgency};
 use crate::recent::Piece;
 use std::collections::BTreeMap;
 
-/// Chunks that wait to be sent to one peer unasked: more would not come sooner.
+/// The number of chunks that wait to be sent to one peer without a request: more would not come sooner.
 const AHEAD: usize = 32;
 
 impl Node {
-    /// A root remembers what its agents ask for, and sends one what it will ask for next.
+    /// Notes an agent's request in the root's memory, and sends the agent the chunks that it will request next.
     pub(super) fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         if self.settings.push == 0 || !self.root.has_agent(peer) {
             return;
         }
         let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
-        // What was asked for is read then, and told a second time.
+        // Requested chunks are read afterwards, and reported a second time.
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let cut = blob.cut(chunks);
         let map = blob.maps.entry(peer).or_default();
@@ -45,20 +45,20 @@ impl Node {
         self.send_ahead(peer, actions);
     }
 
-    /// Sends an agent what it will ask for next, as far as what it was to be sent before is on its way.
+    /// Sends an agent the chunks that it will request next, once half of those queued before have left.
     pub(super) fn send_ahead(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         if self.settings.push == 0 || !self.root.has_agent(peer) {
             return;
         }
         let Some(known) = self.peers.get(&peer) else { return };
         let mut room = AHEAD.saturating_sub(known.ahead.len());
-        // Not for each that leaves: to look for what is next takes a walk past all that it has.
+        // Not for each chunk that leaves: finding the next ones takes a walk past all that the agent has.
         if room < AHEAD / 2 {
             return;
         }
         let (key, mut next) = (known.key, Vec::new());
         let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
-        // Some of it may be with the driver.
+        // Some of them may be with the driver.
         let wanted = room + known.serves.len();
         self.recent.next(key, (self.settings.push as usize, wanted), lacks, &mut next);
         for piece in next {
@@ -82,7 +82,7 @@ impl Node {
         self.serve_later(peer, actions);
     }
 
-    /// What an agent was sent it need not be sent ahead.
+    /// Notes that an agent was sent chunks, which need not be sent ahead.
     pub(super) fn was_sent_ahead(&mut self, peer: PeerId, id: BlobId, chunks: Chunks) {
         if self.settings.push > 0
             && self.root.has_agent(peer)
@@ -93,8 +93,8 @@ impl Node {
         }
     }
 
-    /// Somebody waits now for what the driver has been given to send a peer unasked, or what has left for it a moment
-    /// ago. Whether that is so: it comes, and need not be sent again.
+    /// Handles a read that waits for a chunk that the driver has been given to send a peer without a request, or that
+    /// has left for it a moment ago. `true` if that is so: the chunk comes, and need not be sent again.
     pub(super) fn is_sent_ahead(
         &mut self,
         peer: PeerId,
@@ -118,19 +118,19 @@ impl Node {
 }
 
 impl Peer {
-    /// What the driver has been given to send there unasked, with this chunk in it.
+    /// The entry of chunks that the driver has been given to send there without a request, with this chunk in it.
     fn being_pushed(&mut self, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
         let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
         self.serves.iter_mut().find(|serve| serve.request.is_none() && holds(serve))
     }
 
-    /// Whether a chunk is on its way there, or will be as soon as can be.
+    /// `true` if a chunk is on its way there, or will be as soon as possible.
     fn is_sent(&self, blob: BlobId, chunk: u32) -> bool {
         let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
         self.serves.iter().any(holds) || self.ahead.iter().any(holds)
     }
 
-    /// Takes a chunk from what was asked for without hurry: in which request.
+    /// Takes a chunk from those that were requested without urgency; returns the request.
     fn take_asked(&mut self, blob: BlobId, chunk: u32) -> Option<crate::message::RequestId> {
         let holds = |serve: &&Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
         let request = self.later.iter().find(holds)?.request?;
@@ -138,7 +138,7 @@ impl Peer {
     }
 }
 
-/// Whether an agent has not got a chunk that is here, nor is about to get it unasked.
+/// `true` of a chunk that is local, and that an agent has not and is not about to get without a request.
 fn lacks(
     blobs: &BTreeMap<BlobId, Blob>,
     names: &BTreeMap<BlobKey, BlobId>,
@@ -151,8 +151,8 @@ fn lacks(
     }
 }
 
-/// Whether an agent could have read a chunk, and has not: of one that `tells`, that it has not told; of another, that
-/// it lacks it.
+/// `true` of a chunk that an agent could have read, and has not: for an agent that `tells`, a chunk that it has not
+/// reported; for another, a chunk that it lacks.
 fn unread(
     blobs: &BTreeMap<BlobId, Blob>,
     names: &BTreeMap<BlobKey, BlobId>,

@@ -13,23 +13,23 @@ use crate::throttle::Accounts;
 use crate::{Settings, Time, Topology};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Reads that a sketch tells of: 64 MiB.
+/// The number of reads that a sketch describes: 64 MiB.
 const SKETCHED: u32 = 1024;
 
-/// A chunk's state. The paper's `Written` is missing: a blob never changes; what a guest writes goes to a layer of its
-/// own, which nobody is told about.
+/// The state of a chunk. The paper's `Written` is missing: a blob never changes, and a guest's writes go to a layer of
+/// their own, of which no host is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// Not here.
+    /// Not local.
     Remote,
-    /// Asked for ahead of need, by this host's own decision.
+    /// Requested ahead of need, by this host's own decision.
     Prefetch,
-    /// Here by such a decision, and not read yet: unmatched.
+    /// Local by such a decision, and not read yet: unmatched.
     Local,
-    /// Here by another way, and not read as far as is known: a plan's, or for another host.
+    /// Local for another reason (a plan, or another host's request), and not read as far as is known.
     Kept,
-    /// Here, and read.
+    /// Local, and read.
     Read,
 }
 
@@ -39,27 +39,27 @@ impl State {
     }
 }
 
-/// Where a chunk that is not here comes from.
+/// The source of a chunk that is not local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Not decided: only within one event.
+    /// Undecided: only within one event.
     New,
-    /// A peer was asked.
+    /// Requested from a peer.
     Asked(RequestId),
-    /// The agent fetches it from the store.
+    /// Fetched from the store by the agent.
     Fetch(FetchId),
-    /// A disk of this host fetches it from the store, or does not, until then.
+    /// Left to a disk of this host, which fetches it from the store, or does not, until this time.
     Disk(Time),
 }
 
-/// Why a chunk comes here.
+/// The reason why a chunk is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
-    /// Somebody asked for it: a disk, or another host.
+    /// A disk or another host requested it.
     Needed,
-    /// Others read it.
+    /// Other hosts read it.
     Prefetch,
-    /// The agent was told to bring it.
+    /// The agent was told to fetch it.
     Warm,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Waiting {
     pub(super) peer: PeerId,
     pub(super) request: RequestId,
     pub(super) urgency: Urgency,
-    /// Whether another host sent it here.
+    /// `true` if another host sent it here.
     pub(super) sent_on: bool,
 }
 
@@ -77,22 +77,22 @@ pub(super) struct Waiting {
 #[derive(Clone, Debug)]
 pub(super) struct Coming {
     pub(super) how: How,
-    /// The most urgent of those who wait.
+    /// The greatest urgency among the waiting wants and hosts.
     pub(super) urgency: Urgency,
     pub(super) aim: Aim,
     pub(super) wants: Vec<WantId>,
     pub(super) asks: Vec<Waiting>,
-    /// Who did not send it.
+    /// Peers that did not send it.
     pub(super) tried: Vec<PeerId>,
-    /// Who is said to have it, to be asked next.
+    /// Peers that are said to have it, to be asked next.
     pub(super) named: Vec<PeerId>,
-    /// The store may not give it: whoever may have it is asked.
+    /// `true` if the store may fail to deliver it: then any host that may have it is asked.
     pub(super) resort: bool,
-    /// Who has promised it, and when, and is asked again when all others were asked whether they have it; and how often
-    /// they were.
+    /// The peer that has promised it, and the time of the promise: it is asked again after all others were asked
+    /// whether they have it. `around` is the number of times that they were asked.
     pub(super) back: Option<(PeerId, Time)>,
     pub(super) around: u8,
-    /// Somebody was named: who is asked with hops now is to name no more.
+    /// `true` if a peer named others: the next peer that is asked with hops is to name no more.
     pub(super) insist: bool,
     pub(super) tries: u8,
     pub(super) hops: u8,
@@ -118,14 +118,14 @@ impl Coming {
     }
 }
 
-/// What is known of a peer's chunks.
+/// The knowledge of a peer's chunks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
-    /// What it has.
+    /// Chunks that it has.
     pub(super) has: Bits,
-    /// What was sent there unasked, or without hurry.
+    /// Chunks that were sent there without a request, or for a request without urgency.
     pub(super) sent: Bits,
-    /// What it asked for because somebody waited, or said that it was read: what it will read next is known by.
+    /// Chunks that it requested because a read waited, or reported as read: its next reads are predicted from them.
     pub(super) read: Bits,
 }
 
@@ -139,37 +139,37 @@ pub(super) struct Blob {
     pub(super) planned: bool,
     pub(super) states: Vec<State>,
     pub(super) coming: BTreeMap<u32, Coming>,
-    /// Who takes part in it too, by key, ascending.
+    /// Peers that take part in it too, by key, ascending.
     pub(super) sharers: Vec<(PeerKey, PeerId)>,
-    /// Who can be a home of it, this host included.
+    /// Hosts that can be a home of it, this host included.
     pub(super) homes: Homes,
     pub(super) home_of: BlobHomes,
-    /// Of those who advertised something, ascending.
+    /// The chunks of the peers that advertised any, ascending.
     pub(super) maps: BTreeMap<PeerId, Map>,
-    /// Who is told what is here.
+    /// Peers that are told of local chunks.
     pub(super) neighbours: Vec<PeerId>,
-    /// In a tree, whom to ask: the parent, its parent, and so on.
+    /// In a tree, the hosts to ask: the parent, its parent, and so on.
     pub(super) ancestors: Vec<PeerKey>,
-    /// Whether sharers have changed since neighbours were chosen.
+    /// `true` if sharers have changed since neighbours were chosen.
     pub(super) stale: bool,
-    /// Whether they have since the ancestors were found.
+    /// `true` if sharers have changed since the ancestors were found.
     pub(super) moved: bool,
-    /// What came here, in order.
+    /// The chunks that became local, in order.
     pub(super) log: Log,
-    /// What disks read here and this host's root was not told, in order.
+    /// Chunks that disks of this host read and its root was not told of, in order.
     pub(super) untold_reads: Vec<Chunks>,
-    /// What was advertised and not asked for, in order.
+    /// Chunks that were advertised and not requested, in order.
     pub(super) recorded: VecDeque<Chunks>,
-    /// What the agent wants here and was not asked for yet, in order.
+    /// Chunks that the agent wants to be warm and that were not requested yet, in order.
     pub(super) warming: VecDeque<Chunks>,
-    /// On whose account it is what is prefetched of it.
+    /// The reader on whose account its prefetches are.
     pub(super) reader: Option<ReaderId>,
     pub(super) chains: BTreeMap<u32, Chain>,
-    /// When old ones of these were looked for.
+    /// The time at which old chains were last looked for.
     pub(super) swept: Time,
-    /// Who keeps it, where somebody does.
+    /// The hosts that keep it, if it is pinned.
     pub(super) pinned: Option<Pinned>,
-    /// What was read lately, where neighbours are chosen by it.
+    /// The recent reads, if neighbours are chosen by them.
     pub(super) reads: Option<Box<RecentReads>>,
 }
 
@@ -205,18 +205,18 @@ impl Blob {
         }
     }
 
-    /// A run, cut to what there is.
+    /// The part of a run that is within the blob.
     pub(super) fn cut(&self, run: Chunks) -> Chunks {
         let first = run.first.min(self.chunks);
         Chunks { first, count: run.count.min(self.chunks - first) }
     }
 
-    /// Bytes of a chunk.
+    /// The number of bytes of a chunk.
     pub(super) fn bytes(&self, chunk: u32) -> u64 {
         Chunks::one(chunk).bytes(self.len).len()
     }
 
-    /// Bytes of a run.
+    /// The number of bytes of a run.
     pub(super) fn bytes_of(&self, run: Chunks) -> u64 {
         run.bytes(self.len).len()
     }
@@ -231,7 +231,7 @@ impl Blob {
         }
     }
 
-    /// Bytes that were prefetched and not read.
+    /// The number of bytes that were prefetched and not read.
     pub(super) fn unread(&self) -> u64 {
         let unread = (0..self.chunks).filter(|chunk| self.state(*chunk) == State::Local);
         unread.map(|chunk| self.bytes(chunk)).sum()
@@ -241,19 +241,19 @@ impl Blob {
         self.state(chunk).is_here()
     }
 
-    /// Whether a peer may read this blob.
+    /// `true` if a peer may read this blob.
     pub(super) fn is_shared_with(&self, key: PeerKey) -> bool {
         self.sharers.binary_search_by_key(&key, |(known, _)| *known).is_ok()
     }
 
-    /// A sharer's number.
+    /// The number of a sharer.
     pub(super) fn sharer(&self, key: PeerKey) -> Option<PeerId> {
         let at = self.sharers.binary_search_by_key(&key, |(known, _)| *known).ok()?;
         Some(self.sharers[at].1)
     }
 
-    /// A disk read a chunk that is here, or that has just come because it waited. Whether that was the first time, and
-    /// whether it had been prefetched.
+    /// Notes that a disk read a chunk that is local, or that has just come because the disk waited. Returns whether it
+    /// was the first read, and whether the chunk had been prefetched.
     pub(super) fn read(&mut self, chunk: u32, accounts: &mut Accounts) -> (bool, bool) {
         let state = self.state(chunk);
         if state == State::Read {
@@ -272,7 +272,7 @@ impl Blob {
     }
 }
 
-/// Gathers chunks to runs.
+/// Adds a chunk to a list of runs.
 pub(super) fn push(runs: &mut Vec<Chunks>, chunk: u32) {
     match runs.last_mut() {
         Some(last) if last.numbers().end == chunk => last.count += 1,

@@ -1,4 +1,4 @@
-//! What comes, what does not, and who hears of it.
+//! Chunks that come, chunks that do not, and the hosts that are told.
 
 use super::blob::{Aim, How, State, Waiting, push};
 use super::overdue::LOOK_AGAIN;
@@ -9,23 +9,23 @@ use crate::message::{Message, RequestId, Why};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Hosts that are taken note of when they are named instead.
+/// The number of named hosts that are noted.
 const NAMED: usize = 4;
 
-/// Why chunks came.
+/// The reason why chunks came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// This host asked for them, or fetched them.
+    /// This host requested them, or fetched them.
     Order,
-    /// They had been asked for, and given up. Where nobody waits for them any more nobody may ever read them.
+    /// The request for them had been given up. If nothing waits for them any more, they may never be read.
     Delay,
-    /// A peer sent them of its own accord.
+    /// A peer sent them without a request.
     Push,
 }
 
 impl Node {
-    /// Chunks are here now, by whatever way. Says how many were new, and of them how many came only because they were
-    /// advertised or pushed.
+    /// Makes chunks local, however they came. Returns the number of new chunks, and the number of those that came only
+    /// because they were advertised or pushed.
     pub(super) fn arrived(
         &mut self,
         id: BlobId,
@@ -78,7 +78,7 @@ impl Node {
                     if let Some((peer, since)) = coming.back {
                         broken.push((peer, since));
                     } else if coming.resort {
-                        // The next is asked of others at once.
+                        // The next chunk is requested from other hosts at once.
                         self.store_failed = Some(self.now);
                     }
                     self.release(request, 1, actions);
@@ -103,7 +103,7 @@ impl Node {
         (new, unmatched)
     }
 
-    /// A disk has brought these chunks from the store.
+    /// Notes that a disk has fetched these chunks from the store.
     pub(super) fn store_answered(&mut self, id: BlobId, chunks: Chunks) {
         self.store_failed = None;
         let is_it = |probe: &mut (BlobId, u32, Time)| probe.0 == id && chunks.numbers().contains(&probe.1);
@@ -112,8 +112,8 @@ impl Node {
         }
     }
 
-    /// So many chunks of a request are not waited for any more: it is over when none is. What nobody sent is
-    /// cancelled.
+    /// Releases `count` chunks of a request, which are not waited for any more: the request is over when none is left.
+    /// It is cancelled unless its peer has just answered.
     fn release(&mut self, request: RequestId, count: u32, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get_mut(&request) else { return };
         known.left = known.left.saturating_sub(count);
@@ -197,8 +197,8 @@ impl Node {
         }
     }
 
-    /// Where what somebody waited for has come, and nobody waits for the rest of a request, that rest comes when it is
-    /// its turn, as if nobody ever had.
+    /// Lowers the urgency of a request if the chunks that reads waited for have come: the rest comes when it is its
+    /// turn, as if no read had ever waited.
     fn calm(&mut self, request: RequestId) {
         let Some(known) = self.requests.get_mut(&request).filter(|r| r.urgency == Urgency::Demand) else {
             return;
@@ -210,7 +210,8 @@ impl Node {
         }
     }
 
-    /// This host could not keep what came: whoever wants it fetches it from the store, which knows how to do without.
+    /// Handles chunks that this host could not keep: the disks that want them fetch them from the store, by a path that
+    /// works without keeping them.
     fn could_not_keep(&mut self, id: BlobId, request: RequestId, chunks: Chunks, actions: &mut Vec<Action>) {
         let failed = self.detach(id, request, chunks, None, actions);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
@@ -235,7 +236,7 @@ impl Node {
         }
     }
 
-    /// Another host brings what is fetched from the store.
+    /// Notes that another host delivers chunks that are being fetched from the store.
     fn helps(&mut self, id: BlobId, chunks: Chunks) {
         let Some(blob) = self.blobs.get(&id) else { return };
         for (_, coming) in blob.coming.range(blob.cut(chunks).numbers()) {
@@ -261,7 +262,7 @@ impl Node {
             }
             let before = self.counters.duplicate;
             self.counters.from_store += self.arrived(id, chunks, By::Order, actions).0;
-            // What the driver told of it before is not here twice.
+            // Chunks that the driver has reported before are no duplicates.
             self.counters.duplicate = before;
             return;
         }
@@ -290,7 +291,7 @@ impl Node {
             self.patience.sign(known.since, self.now);
         }
         let again = known.promised;
-        // Not at once, whatever comes: it would go round without end if hosts did wait for each other.
+        // A promise is not passed on at once: it would go round without end if hosts did wait for each other.
         let pass_on = again && self.now.since(known.lively) >= self.patience.say_every() / 2;
         if !again {
             (known.since, known.moved, known.kept) = (self.now, self.now, self.patience.kept());
@@ -303,7 +304,7 @@ impl Node {
         }
     }
 
-    /// Tells those who wait for chunks whose origin is `so` that they are on their way.
+    /// Tells the hosts that wait for chunks whose source is `so` that these are on their way.
     fn say_coming(
         &mut self,
         id: BlobId,
@@ -325,7 +326,7 @@ impl Node {
         }));
     }
 
-    /// What is fetched here for others still is.
+    /// Repeats the promises of chunks that are still fetched for other hosts.
     pub(super) fn say_again(&mut self, actions: &mut Vec<Action>) {
         self.signing = false;
         let fetched = |how: How| matches!(how, How::Fetch(_) | How::Disk(_));
@@ -342,7 +343,7 @@ impl Node {
         }
     }
 
-    /// Somebody waits for what is on its way here.
+    /// Sets the timer of promises, because a host waits for a chunk that is on its way.
     pub(super) fn sign_soon(&mut self) {
         if !self.signing {
             self.signing = true;
@@ -377,7 +378,7 @@ impl Node {
             lied = why == Why::Missing && hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
             map.has.clear(cut);
         }
-        // Who names others is to be asked again where they are strangers, and to name none.
+        // A peer that names others is to be asked again if they are strangers, and to name none.
         let failed = self.detach(id, request, chunks, others.is_empty().then_some(peer), actions);
         if !others.is_empty()
             && let Some(blob) = self.blobs.get_mut(&id)
@@ -398,8 +399,8 @@ impl Node {
         self.prefetch(id, actions);
     }
 
-    /// Takes chunks from a request, from which they will not come; `tried` is who is not to be asked again. Says
-    /// which.
+    /// Removes chunks from a request, because they will not come by it; `tried` is the peer that is not to be asked
+    /// again. Returns these chunks.
     pub(super) fn detach(
         &mut self,
         id: BlobId,
@@ -433,7 +434,7 @@ impl Node {
         failed
     }
 
-    /// Tells those who wait for chunks because another host sent them here that these do not come.
+    /// Tells peers that wait for chunks because another host sent them here that these do not come.
     fn let_go(&mut self, id: BlobId, asks: Vec<(Waiting, u32)>, actions: &mut Vec<Action>) {
         for (waiting, chunk) in asks {
             if let Some(peer) = self.peers.get_mut(&waiting.peer) {
@@ -447,7 +448,7 @@ impl Node {
         }
     }
 
-    /// A request whose peer is gone.
+    /// Handles a request whose peer is gone.
     pub(super) fn request_lost(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get(&request) else { return };
         let (peer, id, chunks) = (known.peer, known.blob, known.chunks);
@@ -456,7 +457,8 @@ impl Node {
         self.obtain(id, &failed, actions);
     }
 
-    /// Nobody brings this chunk: who waits for it at other hosts is told so. Disks must have been told before.
+    /// Gives up a chunk that no host delivers: other hosts that wait for it are told so. Disks must have been told
+    /// before.
     pub(super) fn give_up(&mut self, id: BlobId, chunk: u32, why: Why, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let bytes = blob.bytes(chunk);
@@ -480,11 +482,11 @@ impl Node {
     }
 
     pub(super) fn drop_prefetch(&mut self, id: BlobId, chunk: u32) {
-        // Nobody waits for it: nobody is told.
+        // Nothing waits for it: no host is told.
         self.give_up(id, chunk, Why::Failed, &mut Vec::new());
     }
 
-    /// A want has waited as long as any may: the disk does the rest.
+    /// Answers a want that has waited as long as any may: the disk does the rest.
     pub(super) fn want_due(&mut self, want: WantId, actions: &mut Vec<Action>) {
         let Some(known) = self.wants.get(&want) else { return };
         let (id, due) =
@@ -493,8 +495,8 @@ impl Node {
             self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
             return;
         }
-        // What nobody waits for comes behind all else. While bytes come from who was asked, over the same link from
-        // the store it would only be in the way of those.
+        // Chunks that no read waits for come behind all others. While bytes come from the peers that were asked, a
+        // fetch from the store over the same link would only slow these down.
         let patience = self.patience.of(Urgency::Background, false);
         let may_wait = known.urgency == Urgency::Background
             && self.now.since(known.since) < self.settings.longest()
@@ -512,7 +514,7 @@ impl Node {
         self.settle(want, actions);
     }
 
-    /// Whether all that a want waits for was asked of peers that have sent something lately.
+    /// `true` if all chunks that a want waits for were requested from peers that have sent something lately.
     fn comes_later(&self, id: BlobId, want: WantId, lately: Duration) -> bool {
         let Some(blob) = self.blobs.get(&id) else { return false };
         let is_lively = |how| match how {
@@ -525,7 +527,7 @@ impl Node {
         blob.coming.values().filter(|coming| coming.wants.contains(&want)).all(|coming| is_lively(coming.how))
     }
 
-    /// Takes a want from the chunks that it waits for. What is on its way comes all the same.
+    /// Removes a want from the chunks that it waits for. Chunks that are on their way come anyway.
     fn unlink(&mut self, id: BlobId, want: WantId) -> Vec<u32> {
         let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
         let mut left = Vec::new();
@@ -539,7 +541,8 @@ impl Node {
         left
     }
 
-    /// A disk fetches from the store itself what was asked of peers, who need not send it any more.
+    /// Notes that a disk fetches chunks from the store itself that were requested from peers, which need not send them
+    /// any more.
     fn left_to_disk(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let (until, enough) = (self.now + DISK, self.patience.of(Urgency::Demand, true));
         let mut broken: BTreeMap<PeerId, Time> = BTreeMap::new();
@@ -557,7 +560,8 @@ impl Node {
             self.set_timer(until, Timer::Disk(id, Chunks::one(chunk)));
             let Some(known) = self.requests.get(&request) else { continue };
             let (peer, since) = (known.peer, known.since);
-            // Who was to send what it has, said that it will, and did not for so long, would be asked first again.
+            // A peer that was to send chunks that it has, promised them, and did not send them for this long, would be
+            // asked first again.
             if known.promised && self.gets_nothing(known) && self.now.since(known.moved) >= enough {
                 broken.insert(peer, since);
             }
@@ -575,7 +579,8 @@ impl Node {
         }
     }
 
-    /// A disk has had its time: what it did not fetch is fetched for those who wait, or forgotten.
+    /// Handles chunks for which a disk has had its time: those that it did not fetch are fetched for the waiting hosts,
+    /// or forgotten.
     pub(super) fn disk_due(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         let (now, after) = (self.now, self.resort_after());
         let Some(blob) = self.blobs.get_mut(&id) else { return };

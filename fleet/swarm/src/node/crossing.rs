@@ -1,21 +1,22 @@
-//! Chunks that left for a peer unasked, so that a request that crosses them is not answered by sending them again.
+//! Chunks that left for a peer without a request, so that a request that crosses them is not answered by sending them
+//! again.
 
 use crate::Time;
 use crate::event::{BlobId, Chunks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Chunks that left for one peer unasked and may not have come yet.
+/// The number of chunks that left for one peer without a request and may not have come yet.
 const CROSSING: usize = 256;
 
-/// How long it takes until something that was sent ahead is heard of, before that is known; and at most.
+/// The time until the peer advertises a chunk that was sent ahead: assumed before any was measured, and at most.
 const HEARD: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// What left for a peer unasked and was not heard of yet.
+/// Chunks that left for a peer without a request and were not advertised by it yet.
 #[derive(Debug, Default)]
 pub(super) struct Crossing {
     left: VecDeque<(Time, BlobId, u32)>,
-    /// How long it took lately until such was heard of, in microseconds, smoothed.
+    /// The recent time until such chunks were advertised, in microseconds, smoothed.
     heard: Option<u64>,
 }
 
@@ -26,7 +27,7 @@ impl Crossing {
         self.left.drain(..too_many);
     }
 
-    /// The peer says what it has.
+    /// Takes the peer's advert of a run.
     pub(super) fn heard(&mut self, now: Time, blob: BlobId, run: Chunks) {
         let mut latest = None;
         self.left.retain(|(at, of, chunk)| {
@@ -39,7 +40,7 @@ impl Crossing {
         self.heard = Some(self.heard.map_or(took, |known| (known * 7 + took) / 8));
     }
 
-    /// Whether a chunk may be on its way still.
+    /// `true` if a chunk may still be on its way.
     pub(super) fn holds(&self, now: Time, blob: BlobId, chunk: u32) -> bool {
         let span = self.heard.map_or(HEARD.0, Duration::from_micros) * 3 / 2;
         let recent = self.left.iter().rev().take_while(|(at, ..)| now.since(*at) < span);

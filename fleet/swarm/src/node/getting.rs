@@ -1,4 +1,4 @@
-//! What disks want and others are to be brought: from whom it is got.
+//! Chunks that disks want, and that other hosts request: the choice of their source.
 
 use super::blob::{Aim, Blob, Coming, How, Map, State, push};
 use super::links::find_ancestors;
@@ -11,31 +11,32 @@ use crate::settings::Topology;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-/// Hosts through which a request goes at most. A tree of a million hosts has 20 levels.
+/// The most hosts that a request passes through. A tree of a million hosts has 20 levels.
 const HOPS: u8 = 24;
 
-/// Peers that are asked for a chunk, one after the other, before the store is.
+/// The number of peers that are asked for a chunk, one after the other, before the store is.
 const TRIES: u8 = 6;
 
-/// Chunks that are fetched from the store in one request.
+/// The number of chunks that are fetched from the store in one request.
 const FETCHED: u32 = 16;
 
-/// Hops of a request to a host that keeps what is pinned: it may name others who have it, and gets it for nobody.
+/// The hops of a request to a host that keeps a pinned blob: it may name other hosts that have the chunk, and fetches
+/// it for none.
 pub(super) const KEEPER: u8 = 1;
 
-/// Homes that are tried for a stripe.
+/// The number of homes that are tried for a stripe.
 const HOMES: usize = 4;
 
-/// Where a chunk is to be got.
+/// The source of a chunk.
 enum Route {
     Ask {
         peer: PeerId,
         hops: u8,
     },
-    /// Only for what is there.
+    /// A peer that may have the chunk: only for local chunks.
     Anybody(PeerId),
     Store,
-    /// Nobody waits, or it was to be prefetched and nobody is known to have it.
+    /// No source: nothing waits for the chunk, or it was to be prefetched and no peer is known to have it.
     Nowhere,
 }
 
@@ -87,7 +88,7 @@ impl Node {
                         record.elsewhere.push(chunk);
                         continue;
                     }
-                    // It asks again, after a while: the store has not given it.
+                    // The disk asks again, after a while: the store has not delivered it.
                     again.push(chunk);
                     entry.get_mut().urgency = urgency.min(entry.get().urgency);
                     entry.into_mut()
@@ -117,7 +118,7 @@ impl Node {
         self.prefetch_all(id, actions);
     }
 
-    /// Answers a want that waits for nothing more.
+    /// Answers a want that waits for no more chunks.
     pub(super) fn settle(&mut self, want: WantId, actions: &mut Vec<Action>) {
         if self.wants.get(&want).is_none_or(|known| known.left > 0) {
             return;
@@ -130,7 +131,7 @@ impl Node {
         actions.push(Action::Answer { want, elsewhere });
     }
 
-    /// Somebody waits now for what was on its way without.
+    /// Promotes chunks that were on their way without urgency, because a read waits for them now.
     pub(super) fn hurry(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let mut asked: BTreeMap<RequestId, Vec<Chunks>> = BTreeMap::new();
@@ -147,7 +148,7 @@ impl Node {
         for (request, runs) in asked {
             let Some(known) = self.requests.get_mut(&request) else { continue };
             if self.peers.get(&known.peer).is_some_and(|peer| peer.is_avoided(self.now)) {
-                // Who was silent to others is not waited for.
+                // A peer that was silent to other requests is not waited for.
                 let failed = self.give_up_request(request, actions);
                 self.obtain(id, &failed, actions);
                 continue;
@@ -174,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Decides where each of these chunks, which ascend and are new or failed to come, is to be got, and asks for it.
+    /// Decides on the source of each of these chunks, which ascend and are new or failed to come, and requests them.
     pub(super) fn obtain(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let most = self.settings.stripe;
         let mut store = Vec::new();
@@ -222,7 +223,8 @@ impl Node {
         }
     }
 
-    /// Where to get one chunk. `last` is who was chosen for the one before: of equal sources it is taken again.
+    /// The source of one chunk. `last` is the one that was chosen for the chunk before: of equal sources it is taken
+    /// again.
     fn route(&mut self, id: BlobId, chunk: u32, last: Option<PeerId>) -> Route {
         let suspect = self.store_is_suspect();
         let Some(blob) = self.blobs.get_mut(&id) else { return Route::Nowhere };
@@ -260,7 +262,7 @@ impl Node {
             return Route::Anybody(peer);
         }
         let Some(coming) = blob.coming.get_mut(&chunk) else { return Route::Nowhere };
-        // Nobody else has it: who has promised it is waited for again.
+        // No other peer has it: the peer that has promised it is waited for again.
         if best.is_none()
             && let Some((peer, _)) = coming.back.take()
         {
@@ -279,7 +281,8 @@ impl Node {
         if let Some(coming) = self.blobs.get_mut(&id).and_then(|blob| blob.coming.get_mut(&chunk)) {
             coming.tried = tried;
         }
-        // Who has it is asked for it and nothing else; but the upstream, who may name others if many ask.
+        // A peer that has the chunk is asked for local chunks only, unless it is the upstream, which may name others if
+        // many ask.
         if let Some(peer) = best.filter(|best| upstream != Some(*best)) {
             return Route::Ask { peer, hops: 0 };
         }
@@ -290,9 +293,9 @@ impl Node {
         }
     }
 
-    /// Who gets a chunk that nobody is known to have: another host, or none if that is for this one to do. It never
-    /// goes in a circle: homes ascend in weight, parents in order, and agents ask roots; who keeps what is pinned
-    /// gets it for nobody.
+    /// The host that fetches a chunk that no peer is known to have: another host, or `None` if this host has to. The
+    /// choice never goes in a circle: homes ascend in weight, parents in order, and agents ask roots; a host that keeps
+    /// a pinned blob fetches it for no other.
     fn upstream(&mut self, id: BlobId, chunk: u32, tried: &[PeerId]) -> Option<PeerId> {
         let (peers, now, me) = (&self.peers, self.now, self.key);
         let usable = |peer: &PeerId| {
@@ -311,7 +314,7 @@ impl Node {
             Topology::Roots if self.role == Role::Agent && self.root.is_in_sight() => {
                 let shares = |root: &PeerId| peers.get(root).is_some_and(|r| blob.is_shared_with(r.key));
                 let root = self.root.of().filter(|root| usable(root) && shares(root));
-                // Who has no root, or one that fails him, asks the one that others' roots would ask.
+                // An agent without a root, or with one that fails it, asks the home that other agents' roots would ask.
                 root.or_else(|| self.settings.homes.then(|| home(blob, me, stripe, usable)).flatten())
             }
             Topology::Tree(arity) => {
@@ -365,9 +368,9 @@ impl Node {
         actions.push(Action::Send { peer, message });
     }
 
-    /// Nobody else brings these chunks. Where disks wait for them, and for nothing beside them, they fetch them
-    /// themselves. Else the agent does: a disk that waits for other chunks as well would begin only when those are
-    /// here.
+    /// Leaves chunks that no other host delivers to the store. If disks wait for them, and for nothing beside them, the
+    /// disks fetch them themselves. Otherwise the agent does: a disk that waits for other chunks as well would begin
+    /// only when those are local.
     pub(super) fn leave_to_store(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get(&id) else { return };
         let mut counts: BTreeMap<WantId, u32> = BTreeMap::new();
@@ -385,7 +388,7 @@ impl Node {
         }
     }
 
-    /// Leaves chunks to the disks that want them; who else waits for them waits for those, or in vain.
+    /// Leaves chunks to the disks that want them; other hosts that wait for them wait for those disks, or in vain.
     pub(super) fn leave_to_disks(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let until = self.now + DISK;
         let (mut settled, mut watched) = (Vec::new(), Vec::new());
@@ -451,7 +454,7 @@ impl Node {
     }
 }
 
-/// Of those who advertised a chunk and can be asked, the one with the least load, or the `last`.
+/// Of the peers that advertised a chunk and can be asked, the one with the least load, or the `last`.
 fn least_loaded(
     maps: &BTreeMap<PeerId, Map>,
     chunk: u32,
@@ -471,7 +474,7 @@ fn least_loaded(
     best.map(|(_, peer)| peer)
 }
 
-/// The home of a stripe, or who would be it without those that cannot be asked; none if that is this host.
+/// The home of a stripe, or the host that would be it without those that cannot be asked; `None` if that is this host.
 fn home(blob: &mut Blob, me: PeerKey, stripe: u32, usable: impl Fn(&PeerId) -> bool) -> Option<PeerId> {
     let home = blob.home_of.home(&blob.homes, stripe)?;
     if home == me {

@@ -1,4 +1,4 @@
-//! Who is there: hosts that come and go, roots and their agents, neighbours.
+//! Connections: hosts that come and go, roots and their agents, neighbours.
 
 use super::blob::Blob;
 use super::peers::Peer;
@@ -12,42 +12,43 @@ use crate::similarity::alike;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long an agent that has no root waits for roots to come up before it asks one of them.
+/// The time for which an agent without a root waits for roots to come up before it asks one of them.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// How long it waits when all have refused.
+/// The time for which it waits after all roots have refused.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// How often an agent tells its root that it still is one.
+/// The interval at which an agent tells its root that it still is its agent.
 const JOINED: Duration = Duration::from_secs(10);
 
-/// How long a root counts an agent that does not.
+/// The time for which a root counts an agent that does not tell it so.
 const COUNTED: Duration = Duration::from_secs(35);
 
-/// Times in a row that a root may be silent before another is asked.
+/// The number of silences in a row after which an agent asks another root.
 const SILENCES: u32 = 3;
 
-/// Neighbours that are drawn anew each time, beside those that read alike: else who reads alike would never be met.
+/// The number of neighbours that are drawn each time, beside those with similar reads: otherwise hosts with similar
+/// reads would never meet.
 const STRANGERS: usize = 1;
 
-/// Neighbours of an agent that sees no root.
+/// The number of neighbours of an agent that sees no root.
 const ROOTLESS: usize = 4;
 
-/// Hosts that are told what is read here, beside the neighbours.
+/// The number of hosts that are told this host's reads, beside the neighbours.
 const TOLD: usize = 2;
 
-/// What an agent knows of its root, and a root of its agents.
+/// An agent's state about its root, and a root's about its agents.
 #[derive(Debug, Default)]
 pub(super) struct Root {
     of: Option<PeerId>,
-    /// Who was asked, and has not answered.
+    /// The root that was asked, and has not answered.
     courted: Option<PeerId>,
     refused: BTreeSet<PeerId>,
-    /// Agents, and when they said so last.
+    /// Agents, and the time of their last message that they are.
     agents: BTreeMap<PeerId, Time>,
-    /// Whether the timer is set.
+    /// `true` if the timer is set.
     timed: bool,
-    /// Roots that are connected, whoever's they are.
+    /// The number of roots that are connected, whichever agents they serve.
     seen: usize,
 }
 
@@ -56,7 +57,7 @@ impl Root {
         self.of
     }
 
-    /// Whether there is any.
+    /// `true` if any root is connected.
     pub(super) fn is_in_sight(&self) -> bool {
         self.seen > 0
     }
@@ -113,17 +114,17 @@ impl Node {
         }
     }
 
-    /// Whether a host of this role can be a home. Agents are for each other while they see no root.
+    /// `true` if a host of this role can be a home. Agents are homes for each other while they see no root.
     fn is_home(&self, role: Role) -> bool {
         self.settings.topology != Topology::Roots || role == Role::Root || self.is_rootless()
     }
 
-    /// Whether this is an agent that would have a root if it saw one.
+    /// `true` if this is an agent that would have a root if it saw one.
     pub(super) fn is_rootless(&self) -> bool {
         self.settings.topology == Topology::Roots && self.role == Role::Agent && !self.root.is_in_sight()
     }
 
-    /// The first root has come, or the last has gone: others are homes than before.
+    /// Chooses the hosts that can be homes again, after the first root has come or the last has gone.
     fn choose_homes(&mut self) {
         if self.settings.topology != Topology::Roots || self.role == Role::Root {
             return;
@@ -233,7 +234,7 @@ impl Node {
         }
     }
 
-    /// Chooses a blob's neighbours where hosts have come or gone. Says who is new.
+    /// Chooses a blob's neighbours if hosts have come or gone. Returns the new ones.
     pub(super) fn choose_neighbours(&mut self, id: BlobId) -> Vec<PeerId> {
         let (me, role, topology) = (self.key, self.role, self.settings.topology);
         let rootless = self.is_rootless();
@@ -282,7 +283,7 @@ impl Node {
         new
     }
 
-    /// Tells others what is read here, and chooses neighbours anew.
+    /// Tells other hosts this host's reads, and chooses neighbours again.
     pub(super) fn choose(&mut self, actions: &mut Vec<Action>) {
         self.set_timer(self.now + CHOOSE_EVERY, Timer::Choose);
         for (id, blob) in &mut self.blobs {
@@ -329,7 +330,7 @@ impl Node {
             self.join_in(JOINED);
             return;
         }
-        // Who was asked and is silent is as good as one that refuses.
+        // A root that was asked and is silent counts as one that refuses.
         if let Some(silent) = self.root.courted.take() {
             self.root.refused.insert(silent);
         }
@@ -365,7 +366,8 @@ impl Node {
         }
     }
 
-    /// A peer was silent too long: if it is this host's root, and it was not the first time, another may do better.
+    /// Notes that a peer was silent too long: if it is this host's root, and it was not the first time, another may do
+    /// better.
     pub(super) fn root_is_silent(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         let often = self.peers.get(&peer).is_some_and(|known| known.silences() >= SILENCES);
         if self.root.of == Some(peer) && often {
@@ -438,8 +440,8 @@ fn tree(
     (of(Role::Root), of(Role::Agent))
 }
 
-/// Finds a host's parent in the tree of those who share a blob, that one's parent, and so on, where some have come or
-/// gone.
+/// Finds a host's ancestors in the tree of the hosts that share a blob (its parent, that one's parent, and so on), if
+/// hosts have come or gone.
 pub(super) fn find_ancestors(
     blob: &mut Blob,
     peers: &BTreeMap<PeerId, Peer>,

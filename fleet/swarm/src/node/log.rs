@@ -1,20 +1,21 @@
-//! What came here, in the order in which it came: what is told to others, each new neighbour from the beginning.
+//! The chunks that became local, in the order in which they came: each new neighbour is told of them from the
+//! beginning.
 
 use crate::event::Chunks;
 
-/// Runs that are remembered in order. Beyond, the older half is told in the order of the blob.
+/// The number of runs that are remembered in order. Beyond it, the older part is told in the order of the blob.
 const MOST: usize = 8192;
 
 /// Runs in the order in which they came.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Log {
     runs: Vec<Chunks>,
-    /// How many of them all neighbours were told.
+    /// The number of runs that all neighbours were told.
     told: usize,
 }
 
 impl Log {
-    /// A run came.
+    /// Adds a run that came.
     pub(super) fn push(&mut self, run: Chunks) {
         let grows = self.told < self.runs.len();
         match self.runs.last_mut() {
@@ -26,7 +27,7 @@ impl Log {
         }
     }
 
-    /// What nobody was told yet; now it is.
+    /// Takes the runs that were not told yet.
     pub(super) fn untold(&mut self) -> Vec<Chunks> {
         let untold = self.runs.get(self.told..).unwrap_or_default().to_vec();
         self.told = self.runs.len();
@@ -37,12 +38,12 @@ impl Log {
         self.told == self.runs.len()
     }
 
-    /// All, in order; what is not here any more too.
+    /// All runs, in order, with those that are not local any more.
     pub(super) fn all(&self) -> &[Chunks] {
         &self.runs
     }
 
-    /// Sorts the older half and joins what touches.
+    /// Sorts the older part and joins runs that touch.
     fn shorten(&mut self) {
         let half = MOST * 3 / 4;
         let mut older: Vec<Chunks> = self.runs[..half].to_vec();
@@ -57,7 +58,7 @@ impl Log {
                 _ => joined.push(run),
             }
         }
-        // A blob of nothing but holes: the oldest go untold to whoever comes later.
+        // A blob of nothing but holes: the oldest runs are never told to later neighbours.
         joined.truncate(MOST / 2);
         let told_of_older = self.told.min(half);
         self.told = if told_of_older == half { joined.len() + self.told - half } else { 0 };

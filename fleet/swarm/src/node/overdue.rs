@@ -1,14 +1,15 @@
-//! What does not come: how long it is waited for, and what is done then.
+//! Chunks that do not come: the time for which they are waited for, and the reaction then.
 //!
-//! Who was asked sends, says that it will, or that it cannot. Who says nothing is given up soon (`patience`). Who
-//! promises is believed as long as the store may take, as this host's own fetches show, if he says again and again
-//! that it comes. But a word costs nothing, and a store that answers nobody shows no limit. Therefore:
+//! A peer that was asked sends, says that it will, or says that it cannot. A peer that says nothing is given up soon
+//! (`patience`). A peer that promises is believed as long as the store may take, as this host's own fetches show, if it
+//! repeats the promise. But a promise costs nothing, and a store that answers no host shows no limit. Therefore:
 //!
-//! * who never sent anything is not believed for longer than others take who promised the same after him;
-//! * what does not come of a promise is looked for elsewhere, from time to time: others are asked whether they have
-//!   it, which costs a few small messages and makes nobody fetch anything; then who has promised is asked again. It
-//!   does no harm where he is honest and the store slow. Where another has it his promise is broken, as if he had
-//!   been silent.
+//! * a peer that never sent anything is not believed for longer than other peers take that made the same promise after
+//!   it;
+//! * from time to time, the node looks in other places for promised chunks that do not come: it asks other peers
+//!   whether they have them, which costs a few small messages and makes no host fetch anything; then it asks the
+//!   promising peer again. If that peer is honest and the store merely slow, this costs nothing. If another peer has
+//!   the chunks, the promise counts as broken, as if its maker had been silent.
 
 use super::{Node, Request, Timer};
 use crate::Time;
@@ -17,23 +18,25 @@ use crate::message::{Message, RequestId};
 use crate::settings::Topology;
 use std::time::Duration;
 
-/// Requests that were given up and are remembered.
+/// The number of given-up requests that are remembered.
 const LATE: usize = 256;
 
-/// How often patience with a request is thought over, while others show how long such things take now.
+/// The interval at which the timeout of a request is computed again, because other requests show the present times.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
-/// How much longer than by who was asked to get it a chunk is waited for by who waits for that one.
+/// The factor by which a peer that waits for another is given more time than a peer that was asked to fetch the chunk.
 const PASSED_ON: u32 = 2;
 
-/// How often others are asked whether they have what was promised and does not come.
+/// The number of times that other hosts are asked for promised chunks that do not come.
 const AROUND: u8 = 5;
 
 impl Node {
-    /// When a request is given up if nothing is heard of it: its peer is silent, or takes longer than the store.
+    /// The time at which a request is given up without further news: its peer is silent, or takes longer than the
+    /// store.
     fn given_up_at(&self, known: &Request) -> Time {
         let gap = self.patience.of(known.urgency, known.promised);
-        // What nobody waits for comes behind all else: who sends other things meanwhile sends it when it is its turn.
+        // Chunks that no read waits for come behind all others: a peer that sends others meanwhile sends these when it
+        // is their turn.
         let heard = self.peers.get(&known.peer).map_or(Time(0), |peer| peer.heard);
         let busy = match known.urgency {
             Urgency::Background => (heard + gap).min(known.asked + self.patience.hardest()),
@@ -42,13 +45,14 @@ impl Node {
         if !known.promised {
             return (known.lively + gap).max(busy);
         }
-        // Who is asked only for what it has does not wait for the store.
+        // A peer that is asked only for chunks that it has does not wait for the store.
         let gets_nothing = self.gets_nothing(known);
         let store = if gets_nothing { Duration::ZERO } else { self.store_takes(known.urgency) };
         if known.urgency == Urgency::Background {
             return (known.lively + gap).min(known.moved + gap.max(store)).max(busy);
         }
-        // Who waits for another himself does something about it first. Who asks anybody is not let wait for others.
+        // A peer that waits for another acts first itself. A peer that is asked as any host that may have the chunk
+        // does not wait for others at all.
         let gap = match self.asks_in_turn(known) {
             _ if known.hops == 0 && known.insist => gap,
             _ if gets_nothing => gap * PASSED_ON,
@@ -63,19 +67,19 @@ impl Node {
         }
     }
 
-    /// When others are asked whether they have what was promised, and nothing bears out. That the store is slow is no
-    /// reason not to: who waits for it is asked again afterwards.
+    /// The time at which other hosts are asked for promised chunks, of which there is no evidence. A slow store is no
+    /// reason not to: the promising peer is asked again afterwards.
     fn looked_around_at(&self, known: &Request) -> Option<Time> {
         let may = known.promised && known.urgency == Urgency::Demand && !self.gets_nothing(known);
         (may && known.around < AROUND).then(|| known.moved + self.patience.of_word(known.around))
     }
 
-    /// Whether who was asked is to send only what it has, or will have anyway.
+    /// `true` if the peer is to send only chunks that it has, or will have anyway.
     pub(super) fn gets_nothing(&self, known: &Request) -> bool {
         known.hops == 0 || self.blobs.get(&known.blob).is_some_and(|blob| blob.pinned.is_some())
     }
 
-    /// Whether who was asked asks others in turn: the store's slowness, or that a host is gone, is not his fault.
+    /// `true` if the peer asks others in turn: a slow store, or a host that is gone, is not its fault.
     pub(super) fn asks_in_turn(&self, known: &Request) -> bool {
         let above = match self.settings.topology {
             Topology::Roots => self.role == Role::Agent,
@@ -85,8 +89,8 @@ impl Node {
         above || self.gets_nothing(known)
     }
 
-    /// How long the store may take, as what this host waits for itself shows. What nobody waits for may lie there for
-    /// as long as there is something else.
+    /// The time that the store may take, as this host's own waiting shows. Fetches that no read waits for may stay in a
+    /// queue as long as others are there.
     pub(super) fn store_takes(&self, urgency: Urgency) -> Duration {
         if self.store_failed.is_some() {
             return Duration::ZERO;
@@ -114,12 +118,12 @@ impl Node {
         let idle = known.urgency == Urgency::Background;
         let failed = self.give_up_request(request, actions);
         let now = self.now;
-        // What nobody waits for comes behind all else: who sends something else meanwhile is not silent.
+        // Chunks that no read waits for come behind all others: a peer that sends others meanwhile is not silent.
         if idle && self.peers.get(&peer).is_some_and(|known| known.heard > since) {
             self.obtain(id, &failed, actions);
             return;
         }
-        // Who waits too is as patient as this host is.
+        // A peer that waits too has the same timeouts as this host.
         let believed = self.peers.get_mut(&peer).filter(|_| waits_too);
         if believed.is_none_or(|known| known.is_doubted(since, now)) {
             self.blame(peer, since, actions);
@@ -127,7 +131,7 @@ impl Node {
         self.obtain(id, &failed, actions);
     }
 
-    /// A peer did not send what it was asked for, or had promised, at `since`.
+    /// Notes that a peer did not send chunks that were requested or promised at `since`.
     pub(super) fn blame(&mut self, peer: PeerId, since: Time, actions: &mut Vec<Action>) {
         let now = self.now;
         if self.peers.get_mut(&peer).is_some_and(|known| known.was_silent(since, now)) {
@@ -137,7 +141,7 @@ impl Node {
         }
     }
 
-    /// Asks others whether they have what a peer promised, and it, if nobody does, once more.
+    /// Asks other peers for chunks that one has promised, and that one, if no other has them, once more.
     fn look_around(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(known) = self.requests.get(&request) else { return };
         let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
@@ -155,7 +159,7 @@ impl Node {
         self.obtain(id, &failed, actions);
     }
 
-    /// Takes back a request. Says which chunks will not come of it.
+    /// Takes back a request. Returns the chunks that will not come by it.
     pub(super) fn give_up_request(&mut self, request: RequestId, actions: &mut Vec<Action>) -> Vec<u32> {
         let Some(known) = self.requests.get(&request) else { return Vec::new() };
         let (peer, id, chunks, since) = (known.peer, known.blob, known.chunks, known.since);
@@ -166,7 +170,7 @@ impl Node {
         failed
     }
 
-    /// A request was given up; what it brings all the same is welcome.
+    /// Remembers a request that was given up; bytes that it brings anyway are welcome.
     pub(super) fn remember_late(&mut self, late: (RequestId, PeerId, BlobId, Time)) {
         self.late.push_back(late);
         if self.late.len() > LATE {

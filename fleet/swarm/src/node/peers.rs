@@ -1,4 +1,4 @@
-//! The other hosts, and what is between this one and each of them.
+//! The other hosts, and this host's state for each of them.
 
 use super::crossing::Crossing;
 use crate::Time;
@@ -7,26 +7,27 @@ use crate::message::RequestId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long others are preferred to a peer that was silent; twice as long each time that it is again.
+/// The time for which other peers are preferred to one that was silent; twice as long each time that it is silent
+/// again.
 const AVOIDED: Duration = Duration::from_secs(3);
 
-/// How many times as long as it was waited for in vain others are preferred at least.
+/// The least time for which others are preferred, as a multiple of the time that was waited in vain.
 const WASTED: u32 = 12;
 
-/// Times in a row that a peer may be silent before it is dropped.
+/// The number of silences in a row after which a peer is dropped.
 const SILENT_MOST: u32 = 8;
 
-/// Times in a row that a peer may lack what it said it has.
+/// The number of times in a row that a peer may lack chunks that it advertised.
 const LIES: u32 = 32;
 
-/// Bytes of a peer that the driver was given to send.
+/// Bytes for a peer that the driver was given to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Serve {
     pub(super) request: Option<RequestId>,
     pub(super) blob: BlobId,
     pub(super) chunks: Chunks,
     pub(super) urgency: Urgency,
-    /// Chunks that were not sent yet.
+    /// The number of chunks that were not sent yet.
     pub(super) left: u32,
 }
 
@@ -35,33 +36,34 @@ pub(super) struct Serve {
 pub(super) struct Peer {
     pub(super) key: PeerKey,
     pub(super) role: Role,
-    /// Chunks asked of it that have not come.
+    /// The number of chunks requested from it that have not come.
     pub(super) outstanding: u32,
-    /// Times in a row that it was silent beyond patience, when that was last, and until when others are preferred.
+    /// The number of silences in a row, the time of the last one, and the time until which others are preferred.
     silent: u32,
     silent_at: Time,
     avoided_until: Time,
-    /// Whether it has ever sent what was asked for.
+    /// `true` if it has ever sent requested bytes.
     pub(super) gives: bool,
-    /// When it sent or said anything last.
+    /// The time at which it last sent or said anything.
     pub(super) heard: Time,
-    /// When one of those times was forgotten.
+    /// The time at which a silence was last forgotten.
     forgiven_at: Time,
-    /// Times in a row that it had not what it said.
+    /// The number of times in a row that it did not have chunks that it advertised.
     lies: u32,
-    /// When it was the first time that it said that it waits, and sent nothing.
+    /// The time at which it first said that it still waits, and had sent nothing.
     doubted_at: Option<Time>,
-    /// What it is being sent.
+    /// Bytes that it is being sent.
     pub(super) serves: Vec<Serve>,
-    /// Chunks of it that nobody waits for.
+    /// The number of chunks among these that no read waits for.
     pub(super) unhurried: u32,
-    /// What it is sent when those are, because it will ask for it, or has and will wait for it: each is one chunk.
+    /// Chunks to send after these, because it will request them, or has requested them and will wait for them: each is
+    /// one chunk.
     pub(super) ahead: VecDeque<Serve>,
-    /// What of that has left.
+    /// Chunks of these that have left.
     pub(super) crossing: Crossing,
-    /// What it is sent when nothing of that is left.
+    /// Chunks to send when nothing of these is left.
     pub(super) later: VecDeque<Serve>,
-    /// Chunks that it waits for while they are on their way here.
+    /// The number of chunks that it waits for while they are on their way to this host.
     pub(super) waiting: u32,
 }
 
@@ -88,8 +90,8 @@ impl Peer {
         }
     }
 
-    /// It was silent too long after it was asked, or had promised, at `since`. Whether it has been too often. What was
-    /// asked for before it was silent last counts as that time.
+    /// Notes that it was silent too long after a request or promise at `since`; `true` if it was silent too often.
+    /// Requests from before its last silence count as part of that silence.
     pub(super) fn was_silent(&mut self, since: Time, now: Time) -> bool {
         if self.silent == 0 || since > self.silent_at {
             self.silent += 1;
@@ -101,21 +103,22 @@ impl Peer {
         self.silent >= SILENT_MOST
     }
 
-    /// It sent what was asked for, but so late that the store would have been better.
+    /// Notes that it sent requested bytes, but so late that the store would have been better.
     pub(super) fn was_late(&mut self, since: Time, now: Time) {
         let was = self.silent;
         self.was_silent(since, now);
         self.silent = self.silent.min(was.max(SILENT_MOST - 1));
     }
 
-    /// It waits for what was asked of it at `since`, as it says, and this host has waited long enough. Whether it has
-    /// done so before that, too, and sent nothing since: it may be that whom it asks is to blame.
+    /// Notes that it still waits for the bytes that were requested at `since`, as it says, and that this host has
+    /// waited long enough. `true` if the same happened before that request and it sent nothing since; then the peer is
+    /// to blame, otherwise perhaps the host that it asks.
     pub(super) fn is_doubted(&mut self, since: Time, now: Time) -> bool {
         since > *self.doubted_at.get_or_insert(now)
     }
 
-    /// It sent what was asked for. Who is slow does so now and then: each silence takes a good answer to be forgotten,
-    /// and a time without another.
+    /// Notes that it sent requested bytes. A slow peer does so now and then: each silence takes a good answer, and a
+    /// time without another silence, to be forgotten.
     pub(super) fn was_good(&mut self, now: Time) {
         if !self.is_avoided(now) && now.since(self.forgiven_at) > AVOIDED {
             self.silent = self.silent.saturating_sub(1);
@@ -125,23 +128,23 @@ impl Peer {
         self.doubted_at = None;
     }
 
-    /// It has not what it said it had. Whether that was too often.
+    /// Notes that it does not have chunks that it advertised; `true` if that was too often.
     pub(super) fn lied(&mut self) -> bool {
         self.lies += 1;
         self.lies >= LIES
     }
 
-    /// How often it was silent lately.
+    /// The number of recent silences.
     pub(super) fn silences(&self) -> u32 {
         self.silent
     }
 
-    /// Whether others are to be preferred to it for now.
+    /// `true` if others are to be preferred to it for now.
     pub(super) fn is_avoided(&self, now: Time) -> bool {
         now < self.avoided_until
     }
 
-    /// The less of it, the better a source.
+    /// The load of a peer: the less, the better a source.
     pub(super) fn load(&self) -> (u32, u32) {
         (self.silent + self.lies, self.outstanding)
     }

@@ -1,58 +1,58 @@
 //! Blobs that some hosts keep, stripe by stripe in turn, with or without a store behind them.
 //!
-//! Of each stripe the hosts stand in an order, from the one it begins with. The first so many keep it. Who lacks a
-//! chunk asks those that keep it, and nobody gets anything for another: a keeper that lacks it says so. One of those
-//! that keep it asks those before it first, so that of all that lack it only the first goes to the store; and then
-//! those after it, who may have it when the store has gone. Where some are away, those that come next may have taken
-//! their place.
+//! For each stripe the hosts have an order, from the one with which it begins. The first `copies` of them keep it. A
+//! host that lacks a chunk asks those that keep it, and no host fetches anything for another: a keeper that lacks the
+//! chunk says so. A keeper asks those before it first, so that of all keepers that lack the chunk only the first goes
+//! to the store; and then those after it, which may have it when the store has gone. If some are away, those that come
+//! next may have taken their place.
 //!
-//! Where a thousand hosts read the same at once, each chunk is wanted of its few keepers five hundred times. They
-//! name those who have it from them to those who ask later, as homes do (`chain`): else they would have to refuse
-//! most, who would ask the store, which may be away.
+//! If a thousand hosts read the same chunks at once, each chunk is requested from its few keepers five hundred times.
+//! The keepers name hosts that have it from them to those that ask later, as homes do (`chain`): otherwise they would
+//! have to refuse most, which would ask the store, which may be away.
 //!
-//! That a keeper has what it keeps is no news, and says nothing about what is read: it is a source, and no reason to
-//! prefetch.
+//! A keeper's having the chunks that it keeps is no news, and says nothing about reads: the keeper is a source, and no
+//! reason to prefetch.
 //!
-//! Nobody waits in a circle: a host that has a chunk on its way from another lets only those wait who come later in
-//! the stripe's order, or are not in it; or who were sent to it, as in any chain.
+//! No host waits in a circle: a host that has a chunk on its way from another lets only those wait that come later in
+//! the stripe's order, or are not in it; or that were sent to it, as in any chain.
 
 use crate::event::{PeerId, PeerKey};
 
-/// Who keeps a blob.
+/// The keepers of a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pinned {
-    /// In order.
+    /// The hosts, in order.
     hosts: Vec<PeerKey>,
-    /// How many keep each stripe: at least one, at most all.
+    /// The number of hosts that keep each stripe: at least one, at most all.
     copies: usize,
     /// This host's place among them.
     place: Option<usize>,
 }
 
 impl Pinned {
-    /// Of `me` and others; none where nobody keeps it.
+    /// The keepers as seen by `me`; `None` if there are none.
     pub(super) fn new(me: PeerKey, hosts: &[PeerKey], copies: u32) -> Option<Self> {
         let copies = (copies.max(1) as usize).min(hosts.len());
         let known = Self { hosts: hosts.to_vec(), copies, place: None };
         (!hosts.is_empty()).then(|| Self { place: known.place_of(me), ..known })
     }
 
-    /// How late this host comes in a stripe's order; beyond all others where it is not in it.
+    /// The place of this host in a stripe's order; beyond all others if it is not in it.
     pub(super) fn rank(&self, stripe: u32) -> usize {
         self.rank_at(self.place, stripe)
     }
 
-    /// The same of another.
+    /// The same of another host.
     pub(super) fn rank_of(&self, host: PeerKey, stripe: u32) -> usize {
         self.rank_at(self.place_of(host), stripe)
     }
 
-    /// A host's place among them.
+    /// The place of a host among them.
     pub(super) fn place_of(&self, host: PeerKey) -> Option<usize> {
         self.hosts.iter().position(|known| *known == host)
     }
 
-    /// Whether the host at a place keeps a stripe, as long as nobody is away.
+    /// `true` if the host at a place keeps a stripe, as long as no host is away.
     pub(super) fn keeps(&self, place: Option<usize>, stripe: u32) -> bool {
         self.rank_at(place, stripe) < self.copies
     }
@@ -66,8 +66,8 @@ impl Pinned {
         self.hosts[(stripe as usize % self.hosts.len() + rank) % self.hosts.len()]
     }
 
-    /// Who is asked for a stripe: of those to be preferred the one with the least load. `load` says what a host has
-    /// to do, nothing where it cannot be asked; `is_there` whether it is there at all.
+    /// The host to ask for a stripe: of those to be preferred, the one with the least load. `load` is a host's load,
+    /// `None` if it cannot be asked; `is_there` is `true` if it is connected at all.
     pub(super) fn source<L: Ord>(
         &self,
         stripe: u32,
@@ -87,7 +87,7 @@ impl Pinned {
                 if away == 0 {
                     return None;
                 }
-                // Of those that come next, a few: who took whose place is not known.
+                // Of those that come next, a few: it is not known which took whose place.
                 let next = (self.copies..self.hosts.len()).filter(keeps).take(away);
                 best(&mut next.filter(|rank| *rank != mine))
             })
@@ -100,7 +100,7 @@ mod tests {
 
     const HOSTS: [PeerKey; 5] = [PeerKey(40), PeerKey(10), PeerKey(30), PeerKey(20), PeerKey(50)];
 
-    /// Who is asked for stripe 3 of three copies, where the load of a host is its key: the order is 20, 50, 40.
+    /// The host that is asked for stripe 3 of three copies, if the load of a host is its key: the order is 20, 50, 40.
     fn asked(me: u64, there: &[u64], tried: &[u64]) -> Option<u32> {
         let pinned = Pinned::new(PeerKey(me), &HOSTS, 3).unwrap();
         let is_there = |key: PeerKey| there.contains(&key.0);

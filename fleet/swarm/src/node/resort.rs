@@ -1,9 +1,9 @@
-//! The last resort: a store that does not answer, while others may have what is wanted.
+//! The last resort: a store that does not answer, while other hosts may have the chunks.
 //!
-//! Nobody knows who has everything: hosts tell only their neighbours. Where the store answers it does not matter, for
-//! the home fetches what nobody is known to have. Where it fails, or takes far longer than it did, hosts that share the
-//! blob are asked one after the other, roots first, with no hops: only for what they have. It costs a few small
-//! messages a chunk, and nobody fetches anything for it.
+//! No host knows the chunks of all others: hosts tell only their neighbours. If the store answers, it does not matter,
+//! because the home fetches chunks that no peer is known to have. If it fails, or takes far longer than it did, hosts
+//! that share the blob are asked one after the other, roots first, with no hops: only for chunks that they have. It
+//! costs a few small messages for each chunk, and no host fetches anything for it.
 
 use super::blob::{Blob, How};
 use super::peers::Peer;
@@ -13,23 +13,23 @@ use crate::event::{Action, BlobId, PeerId, Role, Urgency};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Hosts that are asked for one chunk before it is left to the store after all.
+/// The number of hosts that are asked for one chunk before it is left to the store after all.
 pub(super) const ASKED: u8 = 16;
 
-/// How long others are asked before a store that failed.
+/// The time for which other hosts are asked before a store that failed.
 const FAILED: Duration = Duration::from_secs(10);
 
-/// How much longer than usual the store may take, and how long in any case.
+/// The factor by which the store may be slower than usual, and the time that it may take in any case.
 const SLOWER: u32 = 4;
 const LEAST: Duration = Duration::from_secs(2);
 
 impl Node {
-    /// How long what was left to a disk may take before others are asked for it.
+    /// The time that a disk may take for chunks that were left to it, before other hosts are asked for them.
     pub(super) fn resort_after(&self) -> Duration {
         self.patience.of_store(Duration::ZERO).saturating_mul(SLOWER).max(LEAST)
     }
 
-    /// How long this host has waited for the store at most.
+    /// The longest time that this host has waited for the store, at least with this urgency.
     pub(super) fn waits_for_store(&self, urgency: Urgency) -> Option<Duration> {
         let fetches = self.fetches.values().filter(|fetch| fetch.urgency <= urgency).map(|fetch| fetch.since);
         let hardest = self.patience.hardest();
@@ -37,13 +37,13 @@ impl Node {
         fetches.chain(probe).min().map(|since| self.now.since(since))
     }
 
-    /// Whether others had better be asked before the store.
+    /// `true` if other hosts had better be asked before the store.
     pub(super) fn store_is_suspect(&self) -> bool {
         self.store_failed.is_some_and(|at| self.now.since(at) < FAILED)
             || self.waits_for_store(Urgency::Demand).is_some_and(|waited| waited > self.resort_after())
     }
 
-    /// Others are asked for what was left to disks that do not get it.
+    /// Asks other hosts for chunks that were left to disks and that these do not get.
     pub(super) fn resort(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         for chunk in chunks {
@@ -56,13 +56,13 @@ impl Node {
     }
 }
 
-/// Since when a disk has had what was left to it until `until`.
+/// The time since which a disk has had chunks that were left to it until `until`.
 pub(super) fn left_at(until: Time) -> Time {
     Time(until.0.saturating_sub(u64::try_from(DISK.as_micros()).unwrap_or(u64::MAX)))
 }
 
-/// The next host to ask for what anybody may have: the one asked before, if it was not asked for this, then roots, then
-/// the others from some place on.
+/// The next host to ask for a chunk that any host may have: the one asked before, if it was not asked for this chunk,
+/// then roots, then the others from some place on.
 pub(super) fn next(
     blob: &Blob,
     peers: &BTreeMap<PeerId, Peer>,

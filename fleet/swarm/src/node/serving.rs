@@ -1,4 +1,4 @@
-//! What other hosts ask for: sent, promised, got first, or others are named who have it.
+//! Requests of other hosts: chunks are sent, promised, fetched first, or hosts are named that have them.
 
 use super::Node;
 use super::blob::{Aim, Blob, Coming, How, Map, Waiting, push};
@@ -12,26 +12,27 @@ use crate::placement;
 use crate::settings::Topology;
 use std::time::Duration;
 
-/// Chunks that the driver is given for one peer that nobody waits for. What waits here can still be hurried or
-/// cancelled.
+/// The number of chunks without urgency that the driver is given for one peer. Chunks that wait in the node can still
+/// be promoted or cancelled.
 const UNHURRIED: u32 = 4;
 
-/// Chunks that one peer may wait for, of all sorts; more are refused.
+/// The number of chunks that one peer may wait for, of all sorts; more are refused.
 const WAITING: u32 = 4096;
 
-/// Chunks of one request that are looked at.
+/// The number of chunks of one request that are processed.
 const ASKED: u32 = 4096;
 
-/// Chunks whose chains are remembered for a blob, before old ones are looked for and forgotten.
+/// The number of a blob's chunks with chains, from which on old chains are looked for and forgotten.
 const CHAINS: usize = 1024;
 
-/// How often they are looked for: it takes a walk over all.
+/// The interval at which they are looked for: it takes a walk over all.
 const SWEPT_EVERY: Duration = Duration::from_secs(1);
 
-/// Who asks is told that bytes will come if they take longer than the least patience with a silent host by so many.
+/// The divisor of the least timeout of a silent host: an asker is told that bytes will come if sending takes longer
+/// than the quotient.
 const SIGN: u32 = 2;
 
-/// Who a chain begins with, of those that are known to have the chunk.
+/// The number of hosts that a chain begins with, of those that are known to have the chunk.
 const SEEDS: usize = 8;
 
 /// A request as it came.
@@ -45,26 +46,26 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// Whether others may be named to it. Who was named, and asks with no hops, is not sent on: it would be sent in a
-    /// circle sooner or later.
+    /// `true` if other hosts may be named to the asker. An asker that another host sent here has no hops, and is not
+    /// sent on: it would be sent in a circle sooner or later.
     fn may_be_sent_on(self) -> bool {
         self.hops > 0 && !self.insist
     }
 }
 
-/// What is to become of its chunks.
+/// The decisions for the chunks of a request.
 #[derive(Debug, Default)]
 struct Answers {
     send: Vec<Chunks>,
-    /// Being sent without hurry.
+    /// Chunks that are being sent without urgency.
     again: Vec<Chunks>,
     wait: Vec<Chunks>,
     missing: Vec<Chunks>,
     busy: Vec<Chunks>,
     named: Vec<(Chunks, PeerKey)>,
-    /// To be got first.
+    /// Chunks to be fetched first.
     get: Vec<u32>,
-    /// On their way without hurry, and somebody waits now.
+    /// Chunks on their way without urgency, for which a read waits now.
     hurry: Vec<u32>,
 }
 
@@ -75,7 +76,7 @@ impl Node {
         match self.blobs.get(&id) {
             Some(blob) if blob.is_shared_with(key) => {
                 let cut = Chunks { count: blob.cut(chunks).count.min(ASKED), ..blob.cut(chunks) };
-                // What does not exist is missing.
+                // Chunks beyond the blob's end are missing.
                 let rest = Chunks { first: cut.numbers().end, count: chunks.count.saturating_sub(cut.count) };
                 answers.missing.extend((rest.count > 0).then_some(rest));
                 for chunk in cut.numbers() {
@@ -94,7 +95,7 @@ impl Node {
         }
     }
 
-    /// Decides what becomes of one chunk that was asked for.
+    /// Decides on one chunk that was requested.
     fn asked_for(&mut self, ask: Ask, id: BlobId, chunk: u32, answers: &mut Answers) {
         let Some(blob) = self.blobs.get(&id) else { return };
         if blob.is_here(chunk) {
@@ -116,7 +117,7 @@ impl Node {
                 serve.urgency = Urgency::Demand;
                 let (hurried, left) = (serve.chunks, serve.left);
                 peer.unhurried = peer.unhurried.saturating_sub(left);
-                // They go out in order: the last are left.
+                // They go out in order: the last ones are not sent yet.
                 let rest = Chunks { first: hurried.numbers().end - left, count: left };
                 self.uplink.sends(self.now, blob.bytes_of(rest));
                 answers.again.push(hurried);
@@ -127,7 +128,7 @@ impl Node {
         let most = self.settings.serve_window;
         let full = self.uplink.backlog() >= most;
         let queued = if full { peer.waits_for_bytes() } else { 0 };
-        // All agents prefetch what their root tells them of: it sends that to a few, who send it on.
+        // All agents prefetch the chunks that their root advertises: the root sends those to a few, which send them on.
         let ahead = self.is_root() && ask.urgency == Urgency::Background;
         let loaded = !waited && (ahead || self.uplink.is_loaded(blob.bytes(chunk), most));
         if loaded && self.send_on(ask, id, chunk, self.is_root(), answers) {
@@ -135,7 +136,7 @@ impl Node {
         }
         let Some(blob) = self.blobs.get(&id) else { return };
         let busy = match ask.urgency {
-            // To wait is better than the store, and worse than another who has it.
+            // Waiting is better than the store, and worse than another peer that has the chunk.
             Urgency::Demand => {
                 let another = |(peer, map): (&PeerId, &Map)| *peer != ask.peer && map.has.has(chunk);
                 full && (queued >= WAITING || blob.maps.iter().any(another))
@@ -156,7 +157,7 @@ impl Node {
         let Some(coming) = blob.coming.get_mut(&chunk) else { return };
         let of_it = |request| self.requests.get(&request).is_some_and(|known| known.peer == ask.peer);
         let circle = match (coming.how, &blob.pinned, self.peers.get(&ask.peer)) {
-            // But who was sent on waits for who waits for a keeper already.
+            // Except for an asker that was sent on: it waits for a host that waits for a keeper already.
             (How::Asked(_), Some(pinned), Some(peer)) if ask.hops > 0 => {
                 let stripe = placement::stripe_of(chunk, self.settings.stripe);
                 pinned.rank(stripe) >= pinned.rank_of(peer.key, stripe)
@@ -164,7 +165,7 @@ impl Node {
             (How::Asked(request), _, _) => of_it(request),
             _ => false,
         };
-        // Who asks anybody does not wait: he may be the one who is waited for.
+        // A host that asks any that may have the chunk does not wait: it may be the one that is waited for.
         if circle || (ask.hops == 0 && ask.insist) {
             // Each would wait for the other.
             push(&mut answers.missing, chunk);
@@ -203,12 +204,12 @@ impl Node {
         answers.get.push(chunk);
     }
 
-    /// Whether it has agents, who tell it what they have.
+    /// `true` if it has agents, which tell it their local chunks.
     fn is_root(&self) -> bool {
         self.settings.topology == Topology::Roots && self.role == Role::Root
     }
 
-    /// A peer waits for a chunk that is on its way here.
+    /// Notes that a peer waits for a chunk that is on its way to this host.
     fn promise(&mut self, ask: Ask, id: BlobId, chunk: u32) {
         let Ask { peer, request, urgency, hops, .. } = ask;
         let waiting = Waiting { peer, request, urgency, sent_on: hops == 0 };
@@ -224,7 +225,7 @@ impl Node {
         self.has_soon(waiting.peer, id, chunk);
     }
 
-    /// A peer will have this chunk: others can be sent there.
+    /// Notes that a peer will have this chunk: others can be sent there.
     fn has_soon(&mut self, peer: PeerId, id: BlobId, chunk: u32) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let Some(role) = self.peers.get(&peer).map(|known| known.role) else { return };
@@ -240,8 +241,8 @@ impl Node {
         }
     }
 
-    /// Sends who asks for a chunk to another who has it, or will have it, if there is one; he will have it next.
-    /// `seed`: those count who are known to have it. Whether there is nothing more to be done.
+    /// Sends an asker of a chunk to another host that has it, or will have it, if there is one; the asker will have it
+    /// next. `seed`: hosts that are known to have it count. `true` if nothing more is to be done.
     fn send_on(&mut self, ask: Ask, id: BlobId, chunk: u32, seed: bool, answers: &mut Answers) -> bool {
         let Some(blob) = self.blobs.get_mut(&id) else { return false };
         if !ask.may_be_sent_on() {
@@ -258,7 +259,7 @@ impl Node {
             let Some(chain) = blob.chains.get_mut(&chunk) else { continue };
             chain.used = now;
             if let Some(sent) = chain.knows(ask.peer) {
-                // Asked again before he heard where to go: he will hear it.
+                // The request was repeated before the asker heard where to go: it will hear it.
                 return sent == Some(ask.request);
             }
             let next = chain.next((ask.peer, role), ask.request, usable).and_then(|peer| peers.get(&peer));
@@ -293,7 +294,7 @@ impl Node {
         self.obtain(id, &answers.get, actions);
     }
 
-    /// Gives the driver bytes to send, or keeps them back while nobody waits for them and others are being sent.
+    /// Gives the driver bytes to send, or keeps them back while no read waits for them and others are being sent.
     pub(super) fn serve(
         &mut self,
         peer: PeerId,
@@ -310,7 +311,7 @@ impl Node {
                 known.serves.push(serve);
                 let bytes = self.blobs.get(&blob).map_or(0, |blob| blob.bytes_of(chunks));
                 self.uplink.sends(self.now, bytes);
-                // One by one: whoever waits there for the first need not wait for the last.
+                // One by one: a read on the peer that waits for the first need not wait for the last.
                 let one = |chunk| Action::Serve { peer, request, blob, chunks: Chunks::one(chunk), urgency };
                 actions.extend(chunks.numbers().map(one));
             }
@@ -321,7 +322,7 @@ impl Node {
         }
     }
 
-    /// Gives the driver more of what a peer gets without hurry.
+    /// Gives the driver more of the chunks that a peer gets without urgency.
     pub(super) fn serve_later(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         while known.unhurried < UNHURRIED
@@ -357,7 +358,7 @@ impl Node {
             Served::Unchecked => Some(Why::Unchecked),
         };
         if why.is_some() {
-            // What is only not checked yet is told of again when it is.
+            // A chunk that is only not checked yet is advertised again when it is.
             self.lost(id, chunks, actions);
         }
         let Some(known) = self.peers.get_mut(&peer) else { return };
@@ -401,8 +402,8 @@ impl Node {
         self.serve_later(peer, actions);
     }
 
-    /// Sends what has come to those who waited for it: the first chunk to all, then the second, and so on, for each
-    /// of them may have others waiting.
+    /// Sends chunks that have come to the peers that waited for them: the first chunk to all, then the second, and so
+    /// on, because each of them may have others waiting.
     pub(super) fn hand_over(
         &mut self,
         id: BlobId,
@@ -415,7 +416,7 @@ impl Node {
         }
     }
 
-    /// A peer does not wait for the rest of a request any more.
+    /// Notes that a peer does not wait for the rest of a request any more.
     pub(super) fn cancelled(&mut self, peer: PeerId, request: RequestId) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
         known.later.retain(|serve| serve.request != Some(request));
@@ -425,7 +426,7 @@ impl Node {
         }
     }
 
-    /// Takes a peer from the chunks that it waits for: those of one request, or all.
+    /// Removes a peer from the chunks that it waits for: those of one request, or all.
     pub(super) fn stop_waiting(&mut self, peer: PeerId, request: Option<RequestId>) {
         let is_it = |w: &Waiting| w.peer == peer && request.is_none_or(|request| w.request == request);
         let mut gone = 0;
@@ -437,7 +438,7 @@ impl Node {
                 if count > 0
                     && let Some(chain) = blob.chains.get_mut(chunk)
                 {
-                    chain.forget(peer); // it may come from somebody who waits for this host
+                    chain.forget(peer); // it may come from a host that waits for this one
                 }
                 let bytes = Chunks::one(*chunk).bytes(blob.len).len();
                 self.uplink.promised_less(count as u64 * bytes);
@@ -451,13 +452,13 @@ impl Node {
 }
 
 impl super::peers::Peer {
-    /// Chunks that it waits for and that are here.
+    /// The number of local chunks that it waits for.
     fn waits_for_bytes(&self) -> u32 {
         let demanded = self.serves.iter().filter(|serve| serve.urgency == Urgency::Demand);
         demanded.map(|serve| serve.left).sum()
     }
 
-    /// What of a request the driver has been given to send there.
+    /// The part of a request that the driver has been given to send there, with this chunk in it.
     fn being_sent(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
         let is_it = |serve: &&mut Serve| {
             (serve.request, serve.blob) == (Some(request), blob) && serve.chunks.numbers().contains(&chunk)
@@ -465,7 +466,8 @@ impl super::peers::Peer {
         self.serves.iter_mut().find(is_it)
     }
 
-    /// Takes a chunk of a request, or one that was to be pushed, from what it gets without hurry.
+    /// Takes a chunk of a request, or one that was to be pushed, from the queues of chunks without urgency; `true` if
+    /// it was there.
     pub(super) fn take_later(&mut self, request: RequestId, blob: BlobId, chunk: u32) -> bool {
         let is_it = |serve: &Serve| {
             serve.request.is_none_or(|known| known == request)
@@ -488,8 +490,8 @@ impl super::peers::Peer {
     }
 }
 
-/// Lets a chain go on, or begin, with those who are known to have the chunk and are `like` who asks, but for himself.
-/// Whether there are any.
+/// Continues a chain, or begins it, with hosts that are known to have the chunk and are `like` the asker, other than
+/// the asker. `true` if there are any.
 fn seed_chain(blob: &mut Blob, asker: PeerId, role: Role, like: impl Fn(PeerId) -> bool, chunk: u32) -> bool {
     let known = blob.chains.get(&chunk);
     let is_new =
@@ -499,7 +501,7 @@ fn seed_chain(blob: &mut Blob, asker: PeerId, role: Role, like: impl Fn(PeerId) 
     if having.is_empty() {
         return false;
     }
-    // Not the same ones for every chunk.
+    // The seeds differ from chunk to chunk.
     let first = chunk as usize % having.len();
     having.rotate_left(first);
     let chain = blob.chains.entry(chunk).or_default();
@@ -507,7 +509,7 @@ fn seed_chain(blob: &mut Blob, asker: PeerId, role: Role, like: impl Fn(PeerId) 
     true
 }
 
-/// Gathers chunks that go to the same to runs.
+/// Adds a chunk to a list of runs with the same receiver.
 fn run_of(runs: &mut Vec<(Chunks, PeerKey)>, chunk: u32, to: PeerKey) {
     match runs.last_mut() {
         Some((run, known)) if *known == to && run.numbers().end == chunk => run.count += 1,

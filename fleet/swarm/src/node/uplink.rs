@@ -1,28 +1,28 @@
-//! How much this host is sending, and how fast that goes.
+//! The bytes that this host is sending, and their rate.
 
 use crate::{CHUNK_SIZE, Time};
 use std::time::Duration;
 
-/// What may wait to be sent before others are named instead: as much as goes out in this time.
+/// The time whose bytes may wait to be sent before other hosts are named instead.
 const AHEAD: Duration = Duration::from_millis(2);
 
-/// And at least so many bytes, on a slow link.
+/// The least number of bytes that may wait, on a slow link.
 const LEAST: u64 = 2 * CHUNK_SIZE;
 
-/// Bytes over which the rate is measured, or fewer that have taken long.
+/// The number of bytes over which the rate is measured; or fewer bytes that took `LONG`.
 const SAMPLE: u64 = 2 << 20;
 const LONG: Duration = Duration::from_millis(500);
 
-/// Bytes that go out, and are to.
+/// Bytes that go out now, or have been promised.
 #[derive(Debug, Default)]
 pub(super) struct Uplink {
-    /// Given to the driver to be sent, because somebody waits.
+    /// Bytes given to the driver because reads wait for them.
     sending: u64,
-    /// Promised to those who wait for what is on its way here.
+    /// Bytes promised to peers that wait for chunks on their way to this host.
     promised: u64,
-    /// Bytes per second, as measured.
+    /// The rate in bytes per second, as measured.
     rate: Option<u64>,
-    /// Since when it has been sending without a pause, and how much has gone since.
+    /// The time since when it has been sending without a pause, and the bytes that left since.
     busy: Option<(Time, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl Uplink {
         }
     }
 
-    /// What was given to the driver will not be sent.
+    /// Takes back bytes that were given to the driver and will not be sent.
     pub(super) fn dropped(&mut self, bytes: u64) {
         self.sending = self.sending.saturating_sub(bytes);
         if self.sending == 0 {
@@ -64,18 +64,19 @@ impl Uplink {
         self.promised = self.promised.saturating_sub(bytes);
     }
 
-    /// What is promised.
+    /// The promised bytes.
     #[cfg(test)]
     pub(super) fn promised(&self) -> u64 {
         self.promised
     }
 
-    /// What goes out and is to.
+    /// The bytes that go out now or were promised.
     pub(super) fn backlog(&self) -> u64 {
         self.sending + self.promised
     }
 
-    /// Whether what goes out and is to takes longer than `span`. Before the rate is known, whether it has.
+    /// `true` if the bytes that go out now take longer than `span`. Before the rate is known: if they are many, or have
+    /// taken longer already.
     pub(super) fn takes_longer(&self, now: Time, span: Duration) -> bool {
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         match self.rate {
@@ -84,7 +85,8 @@ impl Uplink {
         }
     }
 
-    /// Whether others are to be named to who asks for so much more; `most` is what may ever wait.
+    /// `true` if other hosts are to be named to a peer that asks for `bytes` more; `most` is the most that may ever
+    /// wait.
     pub(super) fn is_loaded(&self, bytes: u64, most: u64) -> bool {
         let micros = u64::try_from(AHEAD.as_micros()).unwrap_or(u64::MAX);
         let ahead = self.rate.map_or(0, |rate| rate.saturating_mul(micros) / 1_000_000);

@@ -21,7 +21,7 @@ fn hosts(least: usize, most: usize) -> impl Strategy<Value = BTreeSet<u64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// One that goes leaves its stripes to their successors, and no other stripe moves.
+    /// A host that goes leaves its stripes to their successors, and no other stripe moves.
     #[test]
     fn homes_move_only_with_their_host(all in hosts(1, 40), blob: u64, gone: prop::sample::Index) {
         let (all, blob) = (keys(&all), BlobKey(blob));
@@ -43,7 +43,7 @@ proptest! {
         }
     }
 
-    /// Everybody has as many neighbours as he should, himself not among them, and everybody reaches everybody.
+    /// Each host has as many neighbours as it should, itself not among them, and each host reaches all.
     #[test]
     fn drawn_neighbours_connect_all(all in hosts(1, 60), count in 1_usize..7, seed: u64) {
         let all = keys(&all);
@@ -88,7 +88,7 @@ proptest! {
         prop_assert_eq!(below + 1, all.len().max(1));
     }
 
-    /// Every chunk is kept by as many as it should be, and all say the same about who.
+    /// Every chunk is kept by as many hosts as it should be, and all functions agree on which.
     #[test]
     fn pinned_blobs_are_kept(all in hosts(1, 12), copies in 0_u32..5, stripe in 0_u32..5, chunks in 0_u32..200) {
         let all = keys(&all);
@@ -127,7 +127,7 @@ fn numbered(count: u64) -> Vec<PeerKey> {
     keys
 }
 
-/// How far the busiest of many is from the mean.
+/// The ratio of the largest count to the mean.
 fn busiest(counts: impl Iterator<Item = usize>) -> f64 {
     let counts: Vec<_> = counts.collect();
     #[expect(clippy::cast_precision_loss, reason = "small")]
@@ -150,7 +150,7 @@ fn homes_are_spread_evenly() {
     assert_eq!(BlobHomes::new(BlobKey(1)).home(&Homes::new(), 1), None);
 }
 
-/// Who hears of what: with rings, everybody from as many, not only on average.
+/// With rings, each host is heard by about as many others, not only on average.
 #[test]
 fn everybody_is_drawn_by_as_many() {
     let all = numbered(500);
@@ -159,7 +159,7 @@ fn everybody_is_drawn_by_as_many() {
         drawn(*key, &all, 4, 9).into_iter().for_each(|neighbour| *heard.entry(neighbour).or_default() += 1);
     }
     assert!(heard.len() == 500 && heard.values().all(|count| (3..=5).contains(count)));
-    // Twelve hops at most, where a ring would take 250.
+    // At most twelve hops, where a ring would take 250.
     let (mut reached, mut hops) = (BTreeSet::from([all[0]]), 0);
     while reached.len() < all.len() {
         let next: Vec<_> = reached.iter().flat_map(|key| drawn(*key, &all, 4, 9)).collect();
@@ -169,7 +169,7 @@ fn everybody_is_drawn_by_as_many() {
     assert!(hops <= 12, "{hops}");
 }
 
-/// Roots are drawn alike often first.
+/// All roots come first about equally often.
 #[test]
 fn first_roots_are_spread() {
     let (roots, mut counts) = (numbered(8), BTreeMap::<_, usize>::new());

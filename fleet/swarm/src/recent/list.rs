@@ -9,9 +9,9 @@ pub(super) type Slot = u32;
 /// No slot.
 pub(super) const NONE: Slot = u32::MAX;
 
-/// A chunk that was passed by so much more often than asked for is forgotten.
+/// The excess of passes over requests at which a chunk is forgotten.
 const FORGOTTEN: u16 = 4;
-/// Beyond so many requests, old ones count half.
+/// The sum of requests and passes beyond which both are halved.
 const HALVED: u16 = 64;
 
 #[derive(Clone, Debug)]
@@ -19,15 +19,15 @@ struct Item {
     piece: Piece,
     asked: u16,
     passed: u16,
-    /// Whether more than one agent has asked for it.
+    /// `true` if more than one agent has requested it.
     proven: bool,
-    /// Whether the agent that asked last is another than the one before.
+    /// `true` if the agent of the last request is another than that of the one before.
     by_others: bool,
     asker: Option<PeerKey>,
     used: u64,
     before: Slot,
     after: Slot,
-    /// Where agents came from who found it elsewhere, and how many, net of those who came another way.
+    /// The place that agents came from before they found it here, and their number, net of those that came another way.
     claim: Option<(Piece, u8)>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct List {
     items: Vec<Item>,
     free: Vec<Slot>,
     slots: BTreeMap<Piece, Slot>,
-    /// By use, the oldest first: what is not proven, and what is.
+    /// Slots by use, the oldest first: those that are not proven, and those that are.
     ages: [BTreeMap<u64, Slot>; 2],
     clock: u64,
 }
@@ -75,7 +75,7 @@ impl List {
         self.item(slot).before
     }
 
-    /// Where agents came from who found it elsewhere, and how many, net of those who came another way.
+    /// The place that agents came from before they found it here, and their number, net of those that came another way.
     pub(super) fn claim(&self, slot: Slot) -> Option<(Piece, u8)> {
         self.item(slot).claim
     }
@@ -84,24 +84,24 @@ impl List {
         self.item_mut(slot).claim = claim;
     }
 
-    /// An agent met it where it is.
+    /// Notes that an agent met a chunk in its place.
     pub(super) fn met(&mut self, slot: Slot) {
         let item = self.item_mut(slot);
         item.claim = item.claim.filter(|(_, votes)| *votes > 1).map(|(at, votes)| (at, votes - 1));
     }
 
-    /// How often it was asked for and passed by.
+    /// The number of requests for a chunk, and of times that it was passed by.
     pub(super) fn worth(&self, slot: Slot) -> (u16, u16) {
         let item = self.item(slot);
         (item.asked, item.passed)
     }
 
-    /// Whether more than one agent has asked for it.
+    /// `true` if more than one agent has requested it.
     pub(super) fn is_proven(&self, slot: Slot) -> bool {
         self.item(slot).proven
     }
 
-    /// Whether another agent asked for it last than the time before.
+    /// `true` if the agent of the last request is another than that of the one before.
     pub(super) fn by_others(&self, slot: Slot) -> bool {
         self.item(slot).by_others
     }
@@ -155,7 +155,7 @@ impl List {
         slot
     }
 
-    /// What only one agent asked for goes first, as long as there is a quarter of it.
+    /// Removes the oldest chunk. Chunks that only one agent requested go first, as long as they are a quarter of all.
     fn make_room(&mut self) {
         let [unproven, proven] = &self.ages;
         let first = if unproven.len() * 4 >= self.capacity || proven.is_empty() { unproven } else { proven };
@@ -164,7 +164,7 @@ impl List {
         }
     }
 
-    /// It is used now.
+    /// Makes a chunk the most recently used.
     pub(super) fn touch(&mut self, slot: Slot) {
         let (used, proven) = (self.item(slot).used, self.item(slot).proven);
         self.ages[usize::from(proven)].remove(&used);
@@ -179,7 +179,7 @@ impl List {
         self.ages[usize::from(proven)].insert(clock, slot);
     }
 
-    /// An agent asked for it.
+    /// Notes a request of an agent for a chunk.
     pub(super) fn asked(&mut self, slot: Slot, asker: PeerKey) {
         let item = self.item(slot);
         let (used, was_proven) = (item.used, item.proven);
@@ -195,7 +195,7 @@ impl List {
         self.stamp(slot);
     }
 
-    /// An agent that has not got it passed it by.
+    /// Notes that an agent passed a chunk by.
     pub(super) fn passed(&mut self, slot: Slot) {
         let item = self.item_mut(slot);
         item.passed = item.passed.saturating_add(1);
@@ -219,7 +219,7 @@ impl List {
         self.link(slot, behind);
     }
 
-    /// Between a slot and the one after it.
+    /// Puts a slot between another and the one after it.
     fn link(&mut self, slot: Slot, behind: Slot) {
         let after = self.after(behind);
         self.item_mut(behind).after = slot;
@@ -332,7 +332,7 @@ impl Item {
 
 #[cfg(test)]
 impl List {
-    /// All chains, and whether every link has its other end.
+    /// Asserts that each chunk is in one chain, and that every link has its other end.
     pub(super) fn check(&self) {
         let mut seen = 0;
         for slot in self.slots.values().filter(|slot| self.before(**slot) == NONE) {

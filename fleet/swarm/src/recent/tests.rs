@@ -1,4 +1,4 @@
-//! What a root learns from boots, with strays among them.
+//! The knowledge of a root after boots, with strays among them.
 
 use super::*;
 use headstart_block::random::Random;
@@ -12,7 +12,7 @@ fn piece(blob: BlobKey, chunk: u32) -> Piece {
     Piece { blob, chunk }
 }
 
-/// A host that reads, asks for what it has not got, and takes what it is sent.
+/// A host that reads, requests the chunks that it lacks, and takes those that it is sent.
 struct Host {
     key: PeerKey,
     has: BTreeSet<Piece>,
@@ -112,7 +112,7 @@ fn strays_do_not_come_between() {
     let (boot, mut recent) = (a_boot(800), Recent::new(1 << 16));
     let mut random = Random::new(5);
     let stray = |random: &mut Random| piece(APP, 100_000 + u32::try_from(random.below(50_000)).unwrap());
-    // Strays during the first boot, of that host and of another that does nothing else.
+    // Strays during the first boot, by that host and by another that does nothing else.
     let (mut first, mut other) = (Host::new(1), Host::new(1000));
     for (n, read) in boot.iter().enumerate() {
         first.read(&mut recent, *read);
@@ -120,7 +120,7 @@ fn strays_do_not_come_between() {
             first.read(&mut recent, stray(&mut random));
         }
         other.read(&mut recent, stray(&mut random));
-        // And of what the boot has read.
+        // And chunks that the boot has read.
         let known = boot[random.below(n + 1)];
         other.read(&mut recent, known);
     }
@@ -133,7 +133,7 @@ fn strays_do_not_come_between() {
                 host.read(&mut recent, stray(&mut random));
             }
         }
-        // 80 strays of its own are among them.
+        // 80 of them are strays of its own.
         assert!(key < 6 || host.asked < 180, "{} asked by {key}", host.asked);
         unread.push(host.unread());
     }
@@ -167,7 +167,7 @@ fn several_applications_on_one_base() {
             let mut host = Host::new(round * 10 + own);
             let order = app(own);
             for read in &order {
-                // Others' blobs are not this host's: the node does not send what is not shared.
+                // Other applications' blobs are not on this host: the node does not send chunks that are not shared.
                 host.has.extend(
                     (3..6).filter(|o| *o != own).flat_map(|o| (0..600).map(move |n| piece(BlobKey(o), n))),
                 );
@@ -212,7 +212,7 @@ fn any_piece() -> impl Strategy<Value = Piece> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Whatever is asked for, by whomever: the list holds together, is bounded, and nothing is sent that is there.
+    /// Random requests of random agents: the list stays consistent and bounded, and no local chunk is sent.
     #[test]
     fn it_holds_together(
         capacity in 1_usize..60,
@@ -236,7 +236,7 @@ proptest! {
         prop_assert_eq!(again.len(), recent.len());
     }
 
-    /// A file that somebody wrote by hand.
+    /// A file with arbitrary content.
     #[test]
     fn nonsense_can_be_loaded(
         capacity in 1_usize..30,

@@ -17,7 +17,7 @@ fn jaccard(one: &BTreeSet<u32>, other: &BTreeSet<u32>) -> f32 {
 }
 
 proptest! {
-    /// Within four standard errors of what it estimates.
+    /// The estimate is within four standard errors of the truth.
     #[test]
     fn sketches_estimate_what_is_common(from in 0_u32..1000, len in 20_u32..3000, shift in 0_u32..3000) {
         let (one, other): (BTreeSet<_>, BTreeSet<_>) =
@@ -38,7 +38,7 @@ proptest! {
         prop_assert!((0.0..=1.0).contains(&ranking.score(PeerKey(1))));
     }
 
-    /// The ranking against all that was said, where there is room for all.
+    /// The ranking against all that was reported, if there is room for all.
     #[test]
     fn the_ranking_is_by_the_sum(
         heard in prop::collection::vec((0_u64..6, 0_u32..3, 0_u8..=10), 0..60),

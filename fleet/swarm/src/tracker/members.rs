@@ -1,21 +1,22 @@
-//! [`Members`]: what each member of the swarm makes a tracker remember.
+//! [`Members`]: the memory of a tracker that each member of the swarm answers for.
 //!
-//! A member has an account in a numbered slot. In it is a part for each image in which the member owns something: the
-//! image itself, if the member reported it first, and the slices that it read first, with the nodes that they took in
-//! the image's tree. Slot 0 is the *commons*: what more than one member has reported and its first owner has given up,
-//! and what was loaded from a file. An account without parts goes, and its slot is given to another.
+//! A member has an account in a numbered slot. The account has a part for each image in which the member owns
+//! something: the image itself, if the member reported it first, and the slices that it reported first, with the nodes
+//! that they took in the image's tree. Slot 0 is the *commons*: entries that more than one member has reported and
+//! whose first owner has given them up, and those that were loaded from a file. An account without parts is closed, and
+//! its slot is given to another member.
 
 use super::ImageKey;
 use crate::PeerKey;
 use std::collections::BTreeMap;
 
-/// The slot of what no single member answers for.
+/// The slot of entries that no single member answers for.
 pub(super) const COMMONS: u32 = 0;
 
 /// The nodes that each slot answers for.
 pub(super) type Charges = BTreeMap<u32, usize>;
 
-/// The weight of a part beside its nodes, in nodes: what its entry takes.
+/// The weight of a part beside its nodes, in nodes: the memory of its entry.
 const PART: usize = 2;
 
 /// The part of an image that a member owns.
@@ -23,7 +24,7 @@ const PART: usize = 2;
 struct Part {
     nodes: usize,
     owns_image: bool,
-    /// The report of this member (of any member, in the commons) that was the last about the image.
+    /// The last report about the image by this member (by any member, in the commons).
     heard: u64,
 }
 
@@ -68,7 +69,7 @@ impl Members {
         slot
     }
 
-    /// Closes the accounts in which nothing is.
+    /// Closes the accounts without parts.
     pub(super) fn close_empty(&mut self) {
         self.accounts.retain(|slot, account| *slot == COMMONS || !account.parts.is_empty());
         self.slots.retain(|_, slot| self.accounts.contains_key(slot));
@@ -79,7 +80,7 @@ impl Members {
         self.accounts.get(&slot).map_or(0, |account| account.held(measure))
     }
 
-    /// The same of all slots.
+    /// The same, for all slots.
     pub(super) fn held_by_all(&self, measure: Measure) -> usize {
         self.accounts.values().map(|account| account.held(measure)).sum()
     }
@@ -96,13 +97,13 @@ impl Members {
         parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
     }
 
-    /// The same of those that it reported first.
+    /// The same, among the images that it reported first.
     pub(super) fn oldest_owned(&self, slot: u32) -> Option<ImageKey> {
         let parts = self.accounts.get(&slot)?.parts.iter().filter(|(_, part)| part.owns_image);
         parts.min_by_key(|(_, part)| part.heard).map(|(key, _)| *key)
     }
 
-    /// The member has reported an image.
+    /// Notes that a member has reported an image.
     pub(super) fn heard(&mut self, slot: u32, image: ImageKey, at: u64) {
         for slot in [COMMONS, slot] {
             let part = self.accounts.get_mut(&slot).and_then(|account| account.parts.get_mut(&image));
@@ -112,7 +113,7 @@ impl Members {
         }
     }
 
-    /// A slot answers for more nodes of an image.
+    /// Makes a slot answer for more nodes of an image.
     pub(super) fn charge(&mut self, slot: u32, image: ImageKey, nodes: usize, at: u64) {
         let Some(account) = self.accounts.get_mut(&slot) else { return };
         let mut part = account.take(image).unwrap_or_default();
@@ -120,7 +121,7 @@ impl Members {
         account.put(image, part);
     }
 
-    /// Every slot answers for this of an image, and for nothing else of it.
+    /// Makes every slot answer for these nodes of an image, and for nothing else of it.
     pub(super) fn settle(&mut self, image: ImageKey, owner: Option<u32>, charges: &Charges, heard: u64) {
         for (slot, account) in &mut self.accounts {
             let before = account.take(image);

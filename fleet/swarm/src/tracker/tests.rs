@@ -21,7 +21,7 @@ fn slices(answer: &Answer) -> Vec<u32> {
 fn the_example_of_the_paper() {
     let [a, b, c, d] = [0, 1, 2, 3];
     let mut tracker = Tracker::new(1, Settings { threshold: Threshold::Disks(2), ..Settings::default() });
-    // All read A. Whoever comes second finds a hint, which names what it reads itself.
+    // All read A. Each that comes second finds a hint, which names the slice that it reads itself.
     let first: Vec<_> = (0..4).map(|n| tracker.report(MEMBER, &report(1, &[(a, n)], (0, 0)))).collect();
     assert!(first.iter().all(|answer| slices(answer).iter().all(|slice| *slice == a)));
     let known = |n: usize| (first[n].epoch, first[n].version);
@@ -32,7 +32,7 @@ fn the_example_of_the_paper() {
     // (b): instance 1 reads B. The right half of the tree is below the threshold: it is not even there.
     tracker.report(MEMBER, &report(0, &[(b, 10)], known(0)));
     assert_eq!(tree(&tracker), [Some(5), Some(5), None]);
-    // Instances 2 and 3 read C. B was read once only: no hint for either of it.
+    // Instances 2 and 3 read C. B was read only once: no hint of it for either.
     let second = tracker.report(MEMBER, &report(0, &[(c, 11)], known(1)));
     let third = tracker.report(MEMBER, &report(0, &[(c, 12)], known(2)));
     assert!(!slices(&second).contains(&b) && !slices(&second).contains(&c) && !slices(&third).contains(&b));
@@ -41,14 +41,14 @@ fn the_example_of_the_paper() {
     assert_eq!(slices(&fourth), [c]);
     assert_eq!(fourth.hints, [Hint { slice: c, disks: 2, mean_ms: 11 }]);
     assert_eq!(tree(&tracker), [Some(8), Some(5), Some(3)]);
-    // Below the left half's A only B was looked at, and left out for its count.
+    // Below the left half's A only B was visited, and left out because of its count.
     let mut found = Vec::new();
     let looked = tracker.images[&IMAGE].tree.worth(2, 0, &mut found);
     assert_eq!((looked, found.len()), (7, 2));
     assert_eq!(tracker.images[&IMAGE].tree.worth(5, 0, &mut Vec::new()), 1);
 }
 
-/// What is below the threshold is skipped as a whole, and so is what is known.
+/// Subtrees below the threshold are skipped as a whole, and so are those that are known.
 #[test]
 fn little_is_looked_at() {
     let mut tree = Tree::default();
@@ -67,7 +67,7 @@ fn little_is_looked_at() {
     assert!(found.len() == 1 && looked < 50, "{looked}");
 }
 
-/// The tracker as it could be written in ten lines.
+/// The tracker as ten lines could express it.
 #[derive(Default)]
 struct Plain {
     disks: u32,
@@ -77,8 +77,8 @@ struct Plain {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// A new agent hears what a plain count says; one that follows has, in the end, all that is worth it, and never is
-    /// behind by a factor of two.
+    /// A new agent hears the plain counts; an agent that follows has, in the end, all slices above the threshold, and
+    /// never is behind by a factor of two.
     #[test]
     fn it_counts(
         reports in prop::collection::vec((0_u32..3, prop::collection::vec((0_u32..200, 0_u32..1000), 0..20)), 1..60),
@@ -115,7 +115,7 @@ proptest! {
             }
         }
         for (slice, (disks, _)) in plain.slices.iter().filter(|(_, (disks, _))| *disks >= threshold) {
-            // One that crossed a threshold that was higher then is told with its next access.
+            // A slice that crossed an earlier, higher threshold is told with its next access.
             let Some(told) = copy.get(slice) else { continue };
             prop_assert!(disks < &(told * 2), "{} {}", disks, told);
         }
@@ -147,7 +147,7 @@ proptest! {
     }
 }
 
-/// Two runs of a deployment: what the first has counted, the second knows from its first answer on.
+/// Two runs of a deployment: the counts of the first are known to the second from its first answer on.
 #[test]
 fn the_second_run_knows_all_at_once() {
     let mut tracker = Tracker::new(1, Settings::default());
@@ -157,7 +157,7 @@ fn the_second_run_knows_all_at_once() {
     tracker.report(MEMBER, &report(0, &[(9, 1)], (0, 0)));
     let answer = tracker.report(MEMBER, &report(1, &[], (0, 0)));
     assert_eq!((slices(&answer), answer.disks), (vec![1, 2, 3], 121));
-    // Over a restart as well; and an agent that knew all from the life before is told again.
+    // The same after a restart; and an agent that knew all from the life before is told again.
     let mut again = Tracker::new(2, Settings::default());
     again.load(&tracker.counts(IMAGE).unwrap());
     assert_eq!(again.counts(IMAGE), tracker.counts(IMAGE));
@@ -194,7 +194,7 @@ fn memory_is_bounded() {
         tracker.report(MEMBER, &Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [1, 2].map(ImageKey));
-    // The disks said to be new cannot make it loop or overflow.
+    // The number of new disks in a report cannot make it loop or overflow.
     tracker.report(MEMBER, &report(u32::MAX, &[(1, u32::MAX), (u32::MAX, 0)], (1, u64::MAX)));
     assert!(tracker.counts(IMAGE).unwrap().disks <= DISKS_MAX);
     let hint = Hint { slice: u32::MAX, disks: u32::MAX, mean_ms: u32::MAX };
@@ -213,7 +213,7 @@ impl Tracker {
         self.images.values().map(|image| image.tree.memory()).sum()
     }
 
-    /// All slices by image: how often each was read.
+    /// The read count of each slice, by image.
     fn all(&self) -> BTreeMap<(ImageKey, u32), u32> {
         let slices = |image| self.counts(image).map(|counts| counts.slices).unwrap_or_default();
         self.images()
@@ -222,7 +222,7 @@ impl Tracker {
     }
 }
 
-/// A member that names as many images and slices as it can makes a tracker take 14 MiB at most, and costs others
+/// A member that names as many images and slices as it can makes a tracker take at most 14 MiB, and costs others
 /// nothing.
 #[test]
 fn one_member_takes_a_share_and_no_more() {
@@ -231,7 +231,7 @@ fn one_member_takes_a_share_and_no_more() {
     for image in 0..20 {
         tracker.report(honest, &report_of(image, 0..2000));
     }
-    // It can read this one, and reports the same and more.
+    // The greedy member may read this one, and reports the same and more.
     tracker.report(greedy, &report_of(0, 1000..3000));
     let before = tracker.all();
     let (own, mut most) = (tracker.memory(), 0);
@@ -241,7 +241,7 @@ fn one_member_takes_a_share_and_no_more() {
         tracker.report(greedy, &report_of(image, slices));
         most = most.max(tracker.memory());
     }
-    // Of one image, and of many without slices.
+    // Images without slices, as many as it can.
     (0..2000).for_each(|image| drop(tracker.report(greedy, &report_of(10_000 + image, []))));
     assert!(most - own < 14 << 20, "{most} bytes, {own} before");
     assert!(tracker.images().count() <= 20 + 256);
@@ -253,7 +253,7 @@ fn one_member_takes_a_share_and_no_more() {
     assert_eq!(tracker.images().filter(|image| image.0 < 20).count(), 20);
 }
 
-/// Many members that fill a tracker together make it take what it may in all.
+/// Many members that fill a tracker together make it take no more than the limit for all.
 #[test]
 fn all_members_together_are_bounded() {
     let mut tracker = Tracker::new(1, Settings::default());
@@ -264,7 +264,7 @@ fn all_members_together_are_bounded() {
         most = most.max(tracker.memory());
     }
     assert!(tracker.images().count() > 15 && (64 << 20..100 << 20).contains(&most), "{most} bytes");
-    // One more that is small has its place.
+    // One more member that is small has its place.
     tracker.report(PeerKey(99), &report_of(7777, 0..1000));
     for n in 0..60 {
         tracker.report(PeerKey(n % 24), &report_of(100 + n, (0..4096).map(|m| m * 1_000_003)));
@@ -272,15 +272,15 @@ fn all_members_together_are_bounded() {
     assert_eq!(tracker.counts(ImageKey(7777)).map(|counts| counts.slices.len()), Some(1000));
 }
 
-/// The reads that are remembered, as they could be written without a tree: for each slice its first reader, and `true`
-/// if others have read it.
+/// The remembered reads, as they could be kept without a tree: for each slice its first reader, and `true` if others
+/// have read it.
 type Owners = BTreeMap<(ImageKey, u32), (PeerKey, bool)>;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Members report in any order: what is charged is what there is, and one member's report costs no other member
-    /// what that alone has reported, nor anybody a slice that two have read.
+    /// Members report in any order: the charges equal the nodes, and one member's report costs no other member entries
+    /// that only that member has reported, and no member a slice that two have read.
     #[test]
     fn a_members_reports_push_out_its_own(
         reports in prop::collection::vec(
@@ -307,7 +307,8 @@ proptest! {
                 let (owner, is_shared) = owners.remove(key).unwrap();
                 prop_assert!(owner == member && !is_shared && key.0 != image, "{:?} of {:?}", key, owner);
             }
-            // Of its own, the oldest went first; of those that it named first, where these were too many.
+            // Of its own entries, the oldest went first; or the oldest of the images that it named first, if these were
+            // too many.
             let newest_lost = lost.iter().map(|key| last[&(member, key.0)]).max();
             let kept = owners.iter().filter(|(key, owner)| **owner == (member, false) && key.0 != image);
             let oldest_kept = kept.map(|(key, _)| last[&(member, key.0)]).min();

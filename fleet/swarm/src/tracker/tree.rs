@@ -1,15 +1,15 @@
-//! The segment tree of an image's access counts: a binary tree over the disk's slices, of which only the ways to
-//! slices that were read exist. It grows at its root when a slice lies beyond it.
+//! The segment tree of an image's access counts: a binary tree over the disk's slices, in which only the paths to
+//! slices that were read exist. It grows at its root when a slice is beyond it.
 
 use super::members::{COMMONS, Charges};
 use super::{Access, Hint};
 
 const NONE: u32 = u32::MAX;
 
-/// The bit of a slice's owner that says that another member has read it, too.
+/// The bit of a slice's owner that is set if another member has read it, too.
 const IS_SHARED: u32 = 1 << 31;
 
-/// Of a slice, or of all slices below.
+/// A slice, or all slices below.
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     /// Accesses.
@@ -20,7 +20,7 @@ struct Node {
     most: u32,
     /// The version in which a slice below was told last; 0: none was.
     told: u64,
-    /// The halves below; of a slice, in `below[0]`, the count that was told last, and in `below[1]` the slot of the
+    /// The halves below. Of a slice: in `below[0]` the count that was told last, and in `below[1]` the slot of the
     /// member that read it first, with [`IS_SHARED`].
     below: [u32; 2],
 }
@@ -36,8 +36,8 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A disk of the member in `slot` read a slice: `true` if it is to be told, as what happened in version `told`. The
-    /// slice's first reader owns it.
+    /// Counts a read of a slice by a disk of the member in `slot`; `true` if the slice is to be told, in version
+    /// `told`. The slice's first reader owns it.
     pub(super) fn read(&mut self, access: Access, threshold: u32, told: u64, slot: u32) -> bool {
         let is_new = self.missing(access.slice) > 0;
         let path = self.path(access.slice);
@@ -51,7 +51,7 @@ impl Tree {
         leaf.time_ms = leaf.time_ms.saturating_add(u64::from(access.at_ms));
         leaf.most = leaf.most.saturating_add(1);
         let (count, last) = (leaf.most, leaf.below[0]);
-        // Whoever had not heard of it when the threshold rose above it has passed it over.
+        // An agent that had not heard of it when the threshold rose above it has passed it over.
         let anew = last == 0 || count == threshold;
         let tell = count >= threshold && (anew || count >= last.saturating_mul(2));
         if tell {
@@ -69,7 +69,7 @@ impl Tree {
         tell
     }
 
-    /// Puts a slice of the commons that is not there yet, told in that version, if any.
+    /// Adds a slice of the commons that is not there yet, told in that version, if any.
     pub(super) fn set(&mut self, hint: Hint, told: u64) {
         self.set_of(hint, told, COMMONS);
     }
@@ -145,15 +145,15 @@ impl Tree {
     fn new_node(&mut self, level: u32) -> u32 {
         let below = if level == 0 { [0; 2] } else { [NONE; 2] };
         if self.nodes.len() == self.nodes.capacity() {
-            // By an eighth: what is reserved and not used counts for nobody.
+            // By an eighth: memory that is reserved and not used is charged to no member.
             self.nodes.reserve_exact((self.nodes.len() / 8).max(16));
         }
         self.nodes.push(Node { below, ..Node::default() });
         u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
     }
 
-    /// The slices with a count of at least `threshold` that were told after version `since`, with the version in
-    /// which they were, in the order of the disk. How many nodes were looked at.
+    /// The slices with a count of at least `threshold` that were told after version `since`, each with the version in
+    /// which it was told, in the order of the disk. Returns the number of nodes that were visited.
     pub(super) fn worth(&self, threshold: u32, since: u64, found: &mut Vec<(u64, Hint)>) -> usize {
         let mut looked = 0;
         let mut ways = if self.nodes.is_empty() { vec![] } else { vec![(self.root, self.height, 0_u32)] };
@@ -176,7 +176,7 @@ impl Tree {
         looked
     }
 
-    /// How many slices were read.
+    /// The number of slices that were read.
     pub(super) fn len(&self) -> usize {
         self.slices
     }
@@ -204,7 +204,7 @@ impl Tree {
         leaves
     }
 
-    /// All count half, and what only one has read is forgotten.
+    /// Halves all counts, and forgets slices that only one disk has read.
     pub(super) fn halve(&mut self) -> Charges {
         self.rebuild(|slice, leaf| {
             let half = leaf.hint(slice);
@@ -212,8 +212,8 @@ impl Tree {
         })
     }
 
-    /// The member in `slot` gives up what it owns: slices that others have read as well become part of the commons, all
-    /// others are forgotten. The commons forget theirs.
+    /// Makes the member in `slot` give up what it owns: slices that others have read as well become part of the
+    /// commons, all others are forgotten. The commons forget theirs.
     pub(super) fn give_up(&mut self, slot: u32) -> Charges {
         self.rebuild(|slice, leaf| {
             if leaf.owner() != slot {
@@ -224,7 +224,7 @@ impl Tree {
         })
     }
 
-    /// Makes the tree anew of what becomes of its slices.
+    /// Rebuilds the tree from the results of `becomes` for its slices.
     fn rebuild(&mut self, becomes: impl Fn(u32, &Node) -> Option<(Hint, u32)>) -> Charges {
         let leaves = self.leaves();
         *self = Self::default();

@@ -1,4 +1,5 @@
-//! What is sent ahead, what crosses it, and how long what nobody waits for is waited for; event by event.
+//! Chunks that are sent ahead, requests that cross them, and the time for which chunks without urgency are waited for;
+//! event by event.
 
 use crate::event::{Came, Served};
 use crate::message::RequestId;
@@ -12,7 +13,7 @@ const BLOB: BlobId = BlobId(3);
 const OTHER: PeerId = PeerId(1);
 const ALL: Chunks = Chunks { first: 0, count: 64 };
 
-/// A node that knows one other.
+/// A node that knows one other host.
 struct One {
     node: Node,
     now: Time,
@@ -61,7 +62,7 @@ impl One {
     }
 }
 
-/// An agent that sees a root which has everything, and has asked to be its agent.
+/// An agent that sees a root that has everything, and has asked to be its agent.
 fn agent() -> One {
     let mut one = One::new(Role::Agent, &[]);
     one.wait(100);
@@ -96,8 +97,8 @@ fn is_cancelled(actions: &[Action]) -> bool {
     actions.iter().any(|action| matches!(action, Action::Send { message: Message::Cancel { .. }, .. }))
 }
 
-/// Of a request without hurry somebody waits for one chunk. When that has come, the others may take their time: who
-/// sends them is not silent.
+/// A read waits for one chunk of a request without urgency. When that chunk has come, the others may take their time:
+/// their sender is not silent.
 #[test]
 fn the_rest_of_what_was_hurried_comes_when_it_is_its_turn() {
     let mut one = agent();
@@ -115,7 +116,7 @@ fn the_rest_of_what_was_hurried_comes_when_it_is_its_turn() {
     assert_eq!(one.node.counters().timeouts, 0);
 }
 
-/// The same where what somebody waited for comes unasked.
+/// The same if the chunk that a read waits for comes without a request.
 #[test]
 fn the_rest_of_what_was_hurried_and_came_unasked_comes_when_it_is_its_turn() {
     let mut one = agent();
@@ -127,7 +128,8 @@ fn the_rest_of_what_was_hurried_and_came_unasked_comes_when_it_is_its_turn() {
     assert!(!is_cancelled(&one.wait(4000)));
 }
 
-/// What nobody waits for is not left to the disk while its source sends other things, and is when it is silent.
+/// Chunks that no read waits for are not left to the disk while their source sends other chunks, and are when it is
+/// silent.
 #[test]
 fn what_nobody_waits_for_is_waited_for_while_bytes_come() {
     let mut one = agent();
@@ -139,7 +141,7 @@ fn what_nobody_waits_for_is_waited_for_while_bytes_come() {
     assert!(is_answered(&one.wait(20_000)));
 }
 
-/// A root of which an agent before this one has asked for 0, 2, 4 and so on.
+/// A root of which an agent before this one has requested 0, 2, 4 and so on.
 fn root() -> One {
     let mut one = One::new(Role::Root, &[ALL]);
     let item = |n: u32| SavedItem {
@@ -159,7 +161,7 @@ fn root() -> One {
 #[test]
 fn what_is_sent_ahead_goes_before_what_was_asked_for_without_hurry() {
     let mut one = root();
-    // The driver is given a few; others wait, and among them 8, which will be asked for soon.
+    // The driver is given a few; others wait, and among them 8, which will be requested with urgency soon.
     assert_eq!(served(&one.asks(1, 1, Urgency::Background)).len(), 1);
     (3..13).for_each(|chunk| drop(one.asks(chunk, chunk, Urgency::Background)));
     let mut order: Vec<_> = served(&one.asks(99, 0, Urgency::Demand));
@@ -198,7 +200,7 @@ fn what_is_on_its_way_ahead_is_hurried_and_not_sent_twice() {
     one.tell(gone(Chunks::one(2)));
     one.wait(40);
     one.hears(Message::Have { blob: BLOB, runs: vec![Chunks::one(2)] });
-    // The next crosses the request.
+    // The next one crosses the request.
     one.tell(gone(Chunks::one(4)));
     let crossing = one.asks(3, 4, Urgency::Demand);
     assert!(crossing.contains(&coming(3, 4)) && !served(&crossing).iter().any(|(_, run, _)| run.first == 4));

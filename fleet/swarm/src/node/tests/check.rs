@@ -1,4 +1,4 @@
-//! What holds after every event.
+//! The invariants that hold after every event.
 
 use crate::event::Chunks;
 use crate::node::Node;
@@ -6,7 +6,7 @@ use crate::node::blob::{Aim, How, State};
 use std::collections::BTreeMap;
 
 impl Node {
-    /// Panics where one of the invariants of the head comment does not hold.
+    /// Panics if one of the invariants in the module's documentation does not hold.
     pub(in crate::node) fn check(&self) {
         let (mut prefetching, mut promised) = (0, 0);
         let mut waiting = BTreeMap::new();

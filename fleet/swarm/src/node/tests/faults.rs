@@ -1,4 +1,4 @@
-//! Whatever happens, every want is answered in time, with the truth.
+//! Property: whatever happens, every want is answered in time, and the answer is true.
 
 use super::world::{Nature, Rules, World};
 use crate::{Role, Settings, Time, Topology};
@@ -143,7 +143,7 @@ fn a_third_dies_in_the_midst() {
         let mut world = World::new(Rules { chunks: 256, ..Rules::default() }, &roles, &settings);
         world.run(Time(1));
         (0..24).for_each(|host| world.start(host, Time(100_000), (0..256).collect()));
-        // Two of the three roots among them; half of the deaths are noticed by nobody.
+        // Two of the three roots are among them; half of the deaths are not noticed.
         [1, 2, 5, 8, 11, 14, 17, 20].into_iter().for_each(|host| world.kill(host, Time(600_000)));
         world.run(Time(600_000_000));
         let done = world.hosts_left().map(|(_, host)| host.done.expect("hangs").since(Time(100_000)));
@@ -152,8 +152,8 @@ fn a_third_dies_in_the_midst() {
     }
 }
 
-/// Everybody reads other things, and the store needs minutes for what is wanted at once: what a home fetches is waited
-/// for, and not fetched again by another.
+/// All hosts read different chunks, and the store needs minutes for all that is requested at once: chunks that a home
+/// fetches are waited for, and not fetched again by another.
 #[test]
 fn a_store_slower_than_patience() {
     const HOSTS: u32 = 20;
@@ -179,7 +179,7 @@ fn a_store_slower_than_patience() {
     }
 }
 
-/// More is wanted of one host than it sends in a moment, and nobody else has it: who wants it waits.
+/// A want asks one host for more than it sends in a moment, and no other host has it: the want waits.
 #[test]
 fn a_want_larger_than_what_a_host_sends_at_once() {
     let rules = Rules { chunks: 390, read: 390, ahead: 0, ..Rules::default() };

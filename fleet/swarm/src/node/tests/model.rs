@@ -15,15 +15,15 @@ const BLOB: BlobId = BlobId(0);
 const CHUNKS: u32 = 24;
 const THRESHOLD: u64 = 3 * CHUNK_SIZE;
 
-/// What the paper says, chunk by chunk, with nothing clever; and, beyond it, that what was withheld is made up for in
-/// the order in which it was advertised.
+/// The paper's rules, chunk by chunk, with nothing clever; and, beyond them, that withheld chunks are requested later
+/// in the order in which they were advertised.
 #[derive(Default)]
 struct Model {
     state: BTreeMap<u32, State>,
     source: BTreeMap<u32, BTreeSet<u32>>,
-    /// Who was asked for a chunk that is on its way, in vain.
+    /// Peers that were asked in vain for a chunk that is on its way.
     tried: BTreeMap<u32, BTreeSet<u32>>,
-    /// Chunks that somebody waits for.
+    /// Chunks that reads wait for.
     waited: BTreeSet<u32>,
     recorded: VecDeque<u32>,
     unmatched: u64,
@@ -59,7 +59,7 @@ impl Model {
         }
     }
 
-    /// Whether the repository has to be asked.
+    /// Notes a read; `true` if the repository has to be asked.
     fn read(&mut self, chunk: u32) -> bool {
         match self.state(chunk) {
             State::Prefetch => {
@@ -99,7 +99,7 @@ impl Model {
         }
     }
 
-    /// A peer had not what it said. Whether the repository has to be asked.
+    /// Notes that a peer did not have a chunk that it advertised; `true` if the repository has to be asked.
     fn missing(&mut self, peer: u32, chunk: u32) -> bool {
         self.source.entry(chunk).or_default().remove(&peer);
         let tried = self.tried.entry(chunk).or_default();
@@ -121,7 +121,7 @@ impl Model {
 enum Step {
     Advert(u32, u32),
     Read(u32),
-    /// The oldest, or newest, of the outstanding requests is answered, or is not.
+    /// An answer, or a refusal, to the oldest or newest of the outstanding requests.
     Answer {
         newest: bool,
         well: bool,
@@ -143,7 +143,7 @@ struct Bench {
     node: Node,
     now: u64,
     wants: u64,
-    /// Requests that were sent and not answered: to whom, for what.
+    /// Requests that were sent and not answered, with the peer and the chunk.
     asked: VecDeque<(RequestId, u32, u32)>,
     elsewhere: BTreeSet<u32>,
 }

@@ -1,4 +1,4 @@
-//! The paper's patterns, at the scale of the issue: 24 hosts at 50 MB/s, a store at 12 MB/s.
+//! The paper's patterns, at a fixed scale: 24 hosts at 50 MB/s, a store at 12 MB/s.
 
 use super::world::{Rules, World};
 use crate::{CHUNK_SIZE, Role, Settings, Time, Topology};
@@ -8,14 +8,14 @@ const HOSTS: usize = 24;
 const REGION: u32 = 512;
 
 struct Outcome {
-    /// Seconds until the first and the last was done.
+    /// Seconds until the first and the last host was done.
     first: f64,
     last: f64,
     /// Bytes from the store, in regions.
     store: f64,
-    /// Of each host, bytes that were prefetched and never read.
+    /// For each host, the bytes that were prefetched and never read.
     unread: Vec<u64>,
-    /// What the store's link takes for one region.
+    /// Seconds that the store's link takes for one region.
     ideal: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Roots and their agents, what is pinned, warm or pushed.
+//! Roots and their agents; blobs that are pinned, warm or pushed.
 
 use super::world::{BLOB, Rules, World, key};
 use crate::{Chunks, Event, PeerId, Role, Settings, Time, Topology};
@@ -12,7 +12,7 @@ fn fleet(roots: usize, agents: usize, rules: Rules, settings: &Settings) -> Worl
     world
 }
 
-/// Lets time pass: a host reads what it has.
+/// Lets time pass until `until`, whether hosts read or not.
 fn pass(world: &mut World, until: Time) {
     world.run_all(until);
 }
@@ -42,7 +42,7 @@ fn who_is_refused_by_all_does_without_and_asks_again() {
     let mut agents = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
     let lucky = agents.find(|(_, host)| host.node.root().is_some()).unwrap().0;
     drop(agents);
-    // The root hears nothing from it any more, and forgets it.
+    // The root hears no more from it, and forgets it.
     world.kill(lucky, Time(3_100_000));
     pass(&mut world, Time(60_000_000));
     let mut left = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
@@ -60,7 +60,7 @@ fn another_root_is_taken_when_one_dies() {
     assert_eq!((agents.values().sum::<usize>(), agents.get(&PeerId(0))), (9, None));
 }
 
-/// The store is asked once, not once by each.
+/// The store is asked once, not once by each agent.
 #[test]
 fn without_a_root_agents_are_each_others_homes() {
     let rules = || Rules { chunks: 128, ..Rules::default() };
@@ -105,14 +105,14 @@ fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
     }
     world.store_away = true;
     (0..6).for_each(|host| world.start(host, Time(100_000), (0..64).collect()));
-    // One dies, and of each stripe there are two copies.
+    // One keeper dies, and there are two copies of each stripe.
     world.kill(2, Time(110_000));
     world.run(Time(60_000_000));
     assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
     assert_eq!(world.store_chunks, 0);
 }
 
-/// The first of those that keep a stripe has lost it, and asks the second; nobody waits for nobody.
+/// The first keeper of a stripe has lost it, and asks the second; no host waits in vain.
 #[test]
 fn who_lost_what_it_keeps_gets_it_from_the_others() {
     for seed in 0..8 {
@@ -139,7 +139,7 @@ fn start_after_others(push: u32) -> f64 {
     let rate = 25_000_000 / 8;
     let rules =
         Rules { chunks: 400, store: rate, host: rate, read: 1, ahead: 0, latency: 5000, ..Rules::default() };
-    // An order that is not that of the blob, the same for all.
+    // An order that is not the blob's, the same for all.
     let plan: Vec<u32> = (0..200).map(|n| n * 151 % 400).collect();
     let mut world = fleet(1, 3, rules, &Settings { push, threshold: Some(0), ..Settings::default() });
     plan.iter().for_each(|chunk| world.put(0, Chunks::one(*chunk)));

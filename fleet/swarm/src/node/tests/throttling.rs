@@ -1,4 +1,4 @@
-//! How much is prefetched and not read, whatever comes in whatever order.
+//! The bytes that are prefetched and not read, whatever events come in whatever order.
 
 use crate::event::Came;
 use crate::message::RequestId;
@@ -19,11 +19,11 @@ const READERS: [Option<u64>; 4] = [Some(1), Some(1), Some(2), None];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// A peer has these chunks of a blob.
+    /// An advert of a peer: it has these chunks of a blob.
     Advert(u32, u32, Chunks),
-    /// A disk reads a chunk of a blob.
+    /// A read of a chunk of a blob by a disk.
     Read(u32, u32),
-    /// The oldest, or newest, request is answered, or is not.
+    /// An answer, or a refusal, to the oldest or newest request.
     Answer {
         newest: bool,
         well: bool,
@@ -132,13 +132,13 @@ impl Bench {
         }
     }
 
-    /// Whether this host was told of a chunk in time to prefetch it, and did not.
+    /// `true` if this host was told of a chunk in time to prefetch it, and did not.
     fn is_withheld(&self, blob: u32, chunk: u32) -> bool {
         let blob = &self.node.blobs[&BlobId(blob)];
         blob.state(chunk) == State::Remote && blob.maps.values().any(|map| map.has.has(chunk))
     }
 
-    /// Of each reader: bytes that are unread or on their way ahead of need, and the threshold.
+    /// For each reader: bytes that are unread or on their way ahead of need, and the threshold.
     fn unread(&self) -> Vec<(u64, u64)> {
         let of = |reader| {
             let blobs =
@@ -151,7 +151,7 @@ impl Bench {
 }
 
 proptest! {
-    /// As long as nothing is read that was withheld, as of hosts that read other things.
+    /// No withheld chunk is read, as on hosts that read other chunks than their neighbours.
     #[test]
     fn never_more_than_the_threshold_is_unread(steps in steps()) {
         let mut bench = Bench::new();

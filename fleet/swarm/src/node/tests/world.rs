@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
 pub(super) const BLOB: BlobId = BlobId(7);
 
-/// How the world is.
+/// The rules of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Rules {
     pub(super) seed: u64,
@@ -23,17 +23,17 @@ pub(super) struct Rules {
     /// Microseconds that a message takes, and how much more at most.
     pub(super) latency: u64,
     pub(super) jitter: u64,
-    /// How many of a thousand messages get lost, and come twice.
+    /// The number of messages in a thousand that get lost, and that come twice.
     pub(super) lost: usize,
     pub(super) twice: usize,
-    /// Bytes per second: of the store, and of each host, each way.
+    /// Bytes per second: of the store, and of each host in each direction.
     pub(super) store: u64,
     pub(super) host: u64,
     /// Microseconds until the store begins to answer.
     pub(super) store_latency: u64,
-    /// How many of a thousand fetches fail.
+    /// The number of fetches in a thousand that fail.
     pub(super) store_fails: usize,
-    /// Chunks of one read, and chunks that are asked for ahead of it, without hurry.
+    /// The number of chunks of one read, and of those that are requested ahead of it, without urgency.
     pub(super) read: u32,
     pub(super) ahead: u32,
 }
@@ -57,11 +57,11 @@ impl Default for Rules {
     }
 }
 
-/// What is wrong with a host.
+/// The behaviour of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Nature {
     Honest,
-    /// Says that it has everything.
+    /// Advertises everything.
     Liar,
     /// Sends rubbish.
     Corrupt,
@@ -82,7 +82,7 @@ enum Happens {
     },
     /// The host's link has sent what it was sending.
     Sent(usize),
-    /// A chunk has come over the network to a host.
+    /// A chunk has arrived at a host over the network.
     Landed {
         to: usize,
         bytes: Bytes,
@@ -94,7 +94,7 @@ enum Happens {
     /// A host's disk goes on.
     Step(usize),
     Die(usize),
-    /// A host's cache loses some of what it has.
+    /// A host's cache loses some of its chunks.
     Evict(usize),
     /// The first hosts cannot talk to the others, or can again.
     Cut(usize),
@@ -112,7 +112,7 @@ struct Bytes {
 #[derive(Clone, Copy, Debug)]
 struct StoreRequest {
     host: usize,
-    /// `None`: a disk's own.
+    /// The fetch of an agent; `None` for a disk's own.
     fetch: Option<FetchId>,
     chunks: Chunks,
     sent: u32,
@@ -124,12 +124,12 @@ pub(super) struct Host {
     pub(super) node: Node,
     pub(super) nature: Nature,
     pub(super) dead: bool,
-    /// What its cache has.
+    /// The chunks in its cache.
     pub(super) truth: BTreeSet<u32>,
-    /// What its disk is to read, in order, and how far it is.
+    /// The chunks that its disk is to read, in order, and the place that it has reached.
     pub(super) plan: Vec<u32>,
     pub(super) at: usize,
-    /// The want that it waits for, and chunks that it has from elsewhere.
+    /// The want that it waits for.
     waits: Option<WantId>,
     asked_ahead: usize,
     wants: BTreeMap<WantId, (Vec<u32>, Urgency)>,
@@ -157,9 +157,9 @@ pub(super) struct World {
     store_busy: bool,
     pub(super) store_chunks: u64,
     pub(super) store_away: bool,
-    /// Whether caches have lost something.
+    /// `true` if caches have lost chunks.
     evicts: bool,
-    /// So many of the first hosts cannot talk to the others.
+    /// The number of the first hosts that cannot talk to the others.
     cut: usize,
     pub(super) wants: u64,
     pub(super) answers: u64,
@@ -278,7 +278,7 @@ impl World {
         self.push(at, Happens::Evict(host));
     }
 
-    /// Chunks are in a host's cache from the beginning.
+    /// Puts chunks into a host's cache from the beginning.
     pub(super) fn put(&mut self, host: usize, chunks: Chunks) {
         self.hosts[host].truth.extend(chunks.numbers());
         self.tell(host, Event::BecameLocal { blob: BLOB, chunks });
@@ -294,7 +294,7 @@ impl World {
         self.push(Time(self.now.0 + micros), happens);
     }
 
-    /// Lets the next thing happen, if that is not after `end`; whether it did.
+    /// Lets the next event happen, if that is not after `end`; `true` if it did.
     fn go_on(&mut self, end: Time) -> bool {
         while let Some(Reverse((at, id))) = self.heap.peek().copied() {
             if at > end {
@@ -309,7 +309,7 @@ impl World {
         false
     }
 
-    /// Runs until nobody reads any more, or until `end`.
+    /// Runs until no host reads any more, or until `end`.
     pub(super) fn run(&mut self, end: Time) {
         while self.go_on(end) {
             if self.hosts.iter().all(|host| host.dead || host.done.is_some() || host.plan.is_empty()) {
@@ -318,7 +318,7 @@ impl World {
         }
     }
 
-    /// Runs until `end`, whether anybody reads or not.
+    /// Runs until `end`, whether hosts read or not.
     pub(super) fn run_all(&mut self, end: Time) {
         while self.go_on(end) {}
         self.now = end;
@@ -451,7 +451,7 @@ impl World {
             }
             Action::Fetch { fetch, chunks, urgency, .. } => {
                 if !self.hosts[host].fetches.insert(fetch) {
-                    // Told again: somebody waits for it now.
+                    // Repeated: a read waits for it now.
                     if let Some(at) = self.store.iter().position(|r| (r.host, r.fetch) == (host, Some(fetch)))
                     {
                         self.store.swap(0, at);
@@ -600,7 +600,7 @@ impl World {
         let left: BTreeSet<u32> = elsewhere.iter().flat_map(|run| run.numbers()).collect();
         for chunk in chunks {
             let here = self.hosts[host].truth.contains(&chunk);
-            // What was lost since it came is wanted again when it is read.
+            // A chunk that was lost since it came is wanted again when it is read.
             assert!(here || left.contains(&chunk) || self.evicts, "chunk {chunk} was said to be here");
         }
         for run in elsewhere {
@@ -619,7 +619,7 @@ impl World {
         self.check_disk(host);
     }
 
-    /// A disk goes on when what it reads is there.
+    /// Lets a disk go on if the chunks that it reads are local.
     fn check_disk(&mut self, host: usize) {
         let known = &self.hosts[host];
         if known.waits.is_none() {
@@ -628,13 +628,13 @@ impl World {
         let missing = self.reading(host);
         let wanted = |chunk: &u32| known.wants.values().any(|(chunks, _)| chunks.contains(chunk));
         if missing.iter().all(|chunk| !wanted(chunk) && !known.disk_fetches.contains(chunk)) {
-            // All here, or lost again.
+            // All are local, or lost again.
             self.hosts[host].waits = None;
             self.after(0, Happens::Step(host));
         }
     }
 
-    /// What of the current read is not here.
+    /// The chunks of the current read that are not local.
     fn reading(&self, host: usize) -> Vec<u32> {
         let known = &self.hosts[host];
         let end = (known.at + self.rules.read as usize).min(known.plan.len());
@@ -682,7 +682,7 @@ impl World {
         }
     }
 
-    /// Those that live.
+    /// The hosts that live.
     pub(super) fn hosts_left(&self) -> impl Iterator<Item = (usize, &Host)> {
         self.hosts.iter().enumerate().filter(|(_, host)| !host.dead)
     }
