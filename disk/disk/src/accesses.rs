@@ -1,23 +1,23 @@
-//! What a disk reads first: a log that reads write and the driver of preloading reads.
+//! The first reads of a disk: a log that reads write and the driver of preloading reads.
 //!
-//! A plan is followed, left or stopped by what the guest reads, hits and misses alike. So each read says which
-//! slices of which blocks it touches, and the log keeps the first time of each, in order. That is on the way of
-//! every read: no lock, no allocation, and for slices that were read before (nearly all reads, after a while)
-//! nothing but one load.
+//! A plan is followed, left or stopped by the guest's reads, hits and misses alike. So each read notes the slices of
+//! the blocks that it touches, and the log keeps the first time of each, in order. That is on the path of every read:
+//! it takes no lock, allocates nothing, and for slices that were read before (nearly all reads, after a while) does
+//! nothing except one load.
 //!
-//! A block has a word with a bit for each slice. Whoever sets a bit first takes the next place of the log by adding
-//! one to a counter and writes there what he set, one word for block and slices: a reader that comes to a place
-//! that is taken and not yet written stops there and goes on the next time. The log is bounded, and so is the part
-//! of a disk that it looks at; what is beyond is not followed, which costs a plan's guard some of its sight and
+//! A block has a word with a bit for each slice. The thread that sets a bit first takes the next place of the log by
+//! adding one to a counter, and writes the bits that it set there, one word for block and slices. A reader that comes
+//! to a place that is taken and not yet written stops there and goes on the next time. The log is bounded, and so is
+//! the part of a disk that it covers; reads beyond are not followed, which costs a plan's guard some of its sight and
 //! nothing else.
 
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Blocks of a disk that are looked at: the first 2 TiB, 4 MiB of memory at most.
+/// The number of blocks of a disk that are covered: the first 2 TiB, 4 MiB of memory at most.
 const BLOCKS_MAX: u64 = 1 << 20;
 
-/// First accesses that are kept. A boot has some thousands.
+/// The number of first accesses that are kept. A boot has some thousands.
 const LOG_MAX: usize = 1 << 15;
 
 /// Slices of one block that were read for the first time.
@@ -31,15 +31,15 @@ pub struct FirstAccess {
 
 /// The log.
 pub struct Accesses {
-    /// Of each block the slices that were read.
+    /// The slices of each block that were read.
     seen: Box<[AtomicU32]>,
-    /// Block and slices; 0 where nothing was written yet.
+    /// Block and slices of each access; 0 if nothing was written yet.
     log: Box<[AtomicU64]>,
     next: AtomicUsize,
 }
 
 impl Accesses {
-    /// For a disk of so many bytes.
+    /// The log of a disk of `disk_size` bytes.
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         let blocks = disk_size.div_ceil(BLOCK_SIZE).min(BLOCKS_MAX);
@@ -50,7 +50,7 @@ impl Accesses {
         }
     }
 
-    /// A read of `range` of the disk.
+    /// Notes a read of `range` of the disk.
     #[inline]
     pub fn note(&self, range: ByteRange) {
         let Some(last) = range.end().checked_sub(1).filter(|_| !range.is_empty()) else { return };
@@ -92,7 +92,7 @@ impl Accesses {
         }
     }
 
-    /// What was read for the first time since `from`, which goes on behind it; at most `LOG_MAX` in all.
+    /// Passes on the first accesses since `from`, and moves `from` behind them; at most `LOG_MAX` in all.
     pub fn since(&self, from: &mut usize, each: &mut dyn FnMut(FirstAccess)) {
         while let Some(place) = self.log.get(*from) {
             let word = place.load(Ordering::Acquire);
@@ -106,13 +106,13 @@ impl Accesses {
         }
     }
 
-    /// Returns `true` once anything was read.
+    /// `true` once anything was read.
     #[must_use]
     pub fn are_any(&self) -> bool {
         self.next.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether a part of the disk was read.
+    /// The slices among `slices` of a block that were read.
     #[must_use]
     pub fn was_read(&self, block: u64, slices: u32) -> u32 {
         let seen = usize::try_from(block).ok().and_then(|block| self.seen.get(block));

@@ -1,10 +1,11 @@
 //! Attaching: an image becomes a disk.
 //!
-//! An image in a local directory is read where it lies. Any other goes through the cache: its manifest is asked
-//! for, its layers are opened, and from then on the pull engine brings what is read. Where the store does not
-//! answer, the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while
-//! its registry is away starts what it has. A store that refuses the credentials, has no such image or gives something
-//! else is not away: a user that may no longer read the image does not get it out of a cache that others filled.
+//! An image in a local directory is read in its place. Any other goes through the cache: its manifest is requested, its
+//! layers are opened, and from then on the pull engine fetches the bytes that are read. If the store does not answer,
+//! the manifest seen last is taken, provided that every byte is in the cache: a host that boots again while its
+//! registry is away can start the images that it has. A store that refuses the credentials, has no such image or gives
+//! another answer is not away: a user that may no longer read the image does not get it out of a cache that others
+//! filled.
 
 use crate::base::{Base, Health};
 use crate::blobs::Blobs;
@@ -41,51 +42,52 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use uuid::Uuid;
 
-/// How long a store may take to name an image before it is asked whether it is there at all.
+/// The time that a store may take to give an image's manifest before it is asked whether it can be reached at all.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// What the disks of a process share.
+/// The things that the disks of a process share.
 #[derive(Clone)]
 pub struct Host {
-    /// Where fetches run.
+    /// The runtime that fetches run on.
     pub runtime: Handle,
-    /// Where fetched bytes are kept.
+    /// The cache, which keeps fetched bytes.
     pub cache: Arc<Cache>,
-    /// How the steps of opening an image are tried again.
+    /// The settings by which the steps of opening an image are tried again.
     pub retry: RetrySettings,
-    /// Other hosts, which are asked first for what is missing.
+    /// Other hosts, which are asked first for missing bytes.
     pub swarm: Option<Arc<dyn Swarm>>,
-    /// The time that a store has for an answer, for the warning about one that is silent; none: no warning.
+    /// The time that a store has for an answer, for the warning about one that is silent; `None`: no warning.
     pub warn_of_silence: Option<Duration>,
 }
 
-/// How a disk is attached.
+/// The options of an attach.
 #[derive(Clone, Default)]
 pub struct DiskOptions {
-    /// How bytes are pulled.
+    /// The settings of the pull engine.
     pub pull: headstart_pull::Settings,
-    /// What is preloaded, from the start and whatever comes of it.
+    /// The plan that is preloaded from the start, whatever its success.
     pub plan: Plan,
-    /// Where plans are looked for that are followed as long as they do good; beside the attach, for an image that is
-    /// not local. Nowhere: nothing but `plan` is preloaded.
+    /// The places where plans are looked for, beside the attach, for an image that is not local. Such plans are
+    /// followed as long as they do good. `None`: only `plan` is preloaded.
     pub plans: Option<Arc<dyn PlanSource>>,
-    /// A read that lacks bytes waits for all of their blocks, and plans bring whole blocks: what others do. For
-    /// comparison.
+    /// `true` if a read that lacks bytes waits for all of their blocks, and plans fetch whole blocks, as other systems
+    /// do. For comparison.
     pub whole_blocks: bool,
-    /// Fills the disk in the background with so many bytes a second.
+    /// The rate, in bytes a second, at which the disk is filled in the background.
     pub left_rate: Option<u64>,
-    /// The layer that takes writes; read-only without.
+    /// The layer that takes writes; the disk is read-only without.
     pub writable: Option<WritableOptions>,
-    /// Records what is read and written.
+    /// The recorder of reads and writes.
     pub recorder: Option<Arc<Recorder>>,
-    /// Attaches no image of a store whose bytes are not all proven by hash trees as they come.
+    /// `true` to refuse an image of a store whose bytes are not all proven by hash trees as they come.
     pub require_tree: bool,
-    /// Attaches an image that is whole in the cache although its store refuses the credentials.
+    /// `true` to attach an image that is whole in the cache although its store refuses the credentials.
     pub cached_although_denied: bool,
-    /// The image that the reference stood for when the disk was attached first: it is asked no more what that means.
+    /// The image that the reference stood for when the disk was first attached: the store is not asked again for the
+    /// reference's meaning.
     pub known: Option<KnownImage>,
-    /// A file that exists as long as the disk is to be attached again should its process die: so long its image is
-    /// held.
+    /// A file that exists as long as the disk is to be attached again if its process dies: the image is held for that
+    /// time.
     pub record: Option<PathBuf>,
 }
 
@@ -101,13 +103,15 @@ pub struct KnownImage {
 /// The layer that takes writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WritableOptions {
-    /// Its directory; made where it is not there and `expected` allows it.
+    /// Its directory; made if it is missing and `expected` allows it.
     pub dir: PathBuf,
-    /// Size of the disk in bytes; at least the image's. `None`: as it is.
+    /// The size of the disk in bytes; at least the image's. `None`: the present size.
     pub size: Option<u64>,
-    /// Most bytes that the directory may take. `None`: twice what the disk holds over its image, and 128 MiB.
+    /// The most bytes that the directory may take. `None`: twice the bytes that the disk holds over its image, and 128
+    /// MiB.
     pub max: Option<u64>,
-    /// The name of the image that it notes, where the image is attached from a copy of that. `None`: as it is attached.
+    /// The name of the image that the directory notes, if the image is attached from a copy. `None`: the reference of
+    /// the attach.
     pub origin: Option<Reference>,
     /// The disk that the directory has to hold.
     pub expected: Expected,
@@ -123,15 +127,15 @@ pub struct Attached {
     pub manifest: Manifest,
     /// The bytes of the manifest.
     pub manifest_bytes: Vec<u8>,
-    /// The writable directory, where it was made just now.
+    /// The writable directory, if it was made by this attach.
     pub made: Option<MadeDirectory>,
     /// Keeps others from deleting the image while the disk is attached.
     pub hold: Hold,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
-/// A writable directory that was made for a disk, with what it takes to be taken back.
+/// A writable directory that was made for a disk, with the facts that are needed to remove it again.
 #[derive(Debug)]
 pub struct MadeDirectory {
     dir: PathBuf,
@@ -151,8 +155,8 @@ enum MadeLease {
 }
 
 impl MadeDirectory {
-    /// Removes it again, for a disk that was never served: nothing was written but what makes it a disk. The disk must
-    /// still be open: without its lock, another attach may have made the directory its own.
+    /// Removes the directory again, for a disk that was never served: nothing was written except the disk's own files.
+    /// The disk must still be open: without its lock, another attach may have made the directory its own.
     pub fn remove(self) {
         match &self.lease {
             // Best effort: the lease of a directory that is gone is over.
@@ -164,12 +168,12 @@ impl MadeDirectory {
         self.remove_empty();
     }
 
-    /// Removes nothing but directories that were not there before, as far as nothing is in them.
+    /// Removes only directories that were not there before, as far as they are empty.
     pub fn remove_empty(&self) {
         let _ = self.missing.iter().try_for_each(std::fs::remove_dir);
     }
 
-    /// What making `dir` would make.
+    /// The directories that making `dir` would make.
     #[must_use]
     pub fn before(dir: &Path) -> Self {
         let missing = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists());
@@ -177,8 +181,8 @@ impl MadeDirectory {
     }
 }
 
-/// A directory that was made for a disk whose lease is on its way. It goes again where that fails, or is given up
-/// because another disk of the same command fails.
+/// A directory that was made for a disk whose lease is not written yet. It is removed if the lease fails, or if the
+/// attach is given up because another disk of the same command fails.
 struct Unheld {
     made: Option<MadeDirectory>,
     /// As long as the disk is open, no other attach takes the directory.
@@ -193,10 +197,10 @@ impl Drop for Unheld {
     }
 }
 
-/// Attaches an image that lies in a directory of this host, and holds it there.
+/// Attaches an image in a directory of this host, and holds it there.
 ///
 /// # Errors
-/// What opening the image or the writable directory reports.
+/// Errors of opening the image or the writable directory.
 pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
     let store = ImageStore::open(reference.directory()?)?;
     let known = options.known.clone().map(|known| (known.digest, known.manifest));
@@ -214,14 +218,14 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
             Hold::default()
         }
     };
-    // One that cannot be written at all was said above.
+    // A lease that cannot be written at all was reported above.
     if let (Top::Writable(disk), Some(writable), true) = (&disk.top, &options.writable, warnings.is_empty()) {
         let (dir, uuid) = (&writable.dir, disk.uuid());
         let holding = HoldingDirectory { dir, uuid, image: digest, manifest: &manifest, reference };
         match (store.hold_for_directory(&holding), &mut made) {
             (Ok(()), Some(made)) => made.lease = Some(MadeLease::InDirectory(store.clone(), uuid)),
             (Ok(()), None) => {}
-            // What the process holds it holds, at least.
+            // The hold of the process remains, at least.
             (Err(error), _) => warnings.push(format!(
                 "the image is held only while it is attached, not for {}: {}",
                 dir.display(),
@@ -232,11 +236,11 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
     Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
-/// Attaches an image out of `store`, where `reference` says that it lies.
+/// Attaches an image out of `store`, the store that `reference` names.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] where the store cannot be used and not every byte is here
-/// already; what opening the image or the writable directory reports.
+/// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] if the store cannot be used and not every byte is in the cache
+/// already; errors of opening the image or the writable directory.
 pub async fn attach_remote(
     host: &Host,
     store: Arc<dyn Store>,
@@ -301,11 +305,11 @@ async fn attach_leasing(
     let record = options.record.clone();
     let (image, is_whole) = ((named.digest, &manifest), located.are_whole());
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
-    // Beside all that follows; not for an image of which nothing is to be brought.
+    // Beside all that follows; not for an image that is whole.
     let source = options.plans.as_deref().filter(|_| !located.are_whole());
     let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
     let origin = store.location();
-    // What is whole needs nobody, but others may need it.
+    // A whole image needs no other host, but other hosts may need it.
     let origin_named = reference.location.to_string();
     let image_key = hints::image_key(&located.blobs);
     let share = |swarm: &Arc<dyn Swarm>| Sharing::join(Arc::clone(swarm), &located.blobs, &origin_named);
@@ -317,7 +321,7 @@ async fn attach_leasing(
     let health = Arc::<Health>::default();
     let (runtime, settings) = (host.runtime.clone(), options.pull.clone());
     let puller = Puller::new(blobs, opened.openings, Arc::clone(&health), fetcher, runtime, settings);
-    // A writable directory is recovered meanwhile; the fetches of other disks go on.
+    // The writable directory is recovered meanwhile; the fetches of other disks go on.
     let assembled = tokio::task::block_in_place(|| {
         assemble(stack, health, Some(Arc::clone(&puller)), named.digest, reference, options)
     });
@@ -335,7 +339,7 @@ async fn attach_leasing(
         host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
         if let Some(swarm) = &host.swarm {
             let (preloader, puller) = (Arc::downgrade(preloader), Arc::downgrade(&puller));
-            // Who wants nothing to be preloaded still tells others what is read.
+            // A disk that preloads nothing still tells others its reads.
             let takes = options.plans.is_some();
             if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
                 host.runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
@@ -350,8 +354,8 @@ async fn attach_leasing(
     Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })
 }
 
-/// Where an image is attached from although its store gave this `refusal`; from nowhere for who is denied, unless the
-/// operator wants it so.
+/// The place that an image is attached from although its store gave this `refusal`; `None` if access is denied, unless
+/// the operator allows it.
 fn instead_of_store(
     refusal: &Error,
     is_whole: bool,
@@ -372,7 +376,7 @@ fn is_of_store(error: &Error) -> bool {
     kinds.contains(&error.kind()) || error.has_answered()
 }
 
-/// The error of a store that does not give an image, where all of that is in the cache.
+/// The error of a store that does not give an image, if all of the image is in the cache.
 fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
     if !is_whole || refusal.is_away() {
         return refusal;
@@ -388,8 +392,8 @@ fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
         .remedy("--cached-although-denied attaches it all the same")
 }
 
-/// Refuses an image that has a layer without a hash tree: its bytes are believed to its store until all of them are
-/// here.
+/// Refuses an image that has a layer without a hash tree: its bytes are taken on its store's word until all of them are
+/// local.
 fn check_trees(manifest: &Manifest) -> Result<()> {
     let Some(layer) = manifest.disk_layers().find(|layer| layer.tree.is_none()) else { return Ok(()) };
     let cause = format!("its layer {} has no hash tree, which --require-tree asks for", layer.blob.digest);
@@ -397,27 +401,28 @@ fn check_trees(manifest: &Manifest) -> Result<()> {
         .remedy("make hash trees with `headstart image flatten`, and attach what that makes"))
 }
 
-/// Finds an image's blobs in the cache. That may wait for who changes its directory, so it is done elsewhere.
+/// Finds an image's blobs in the cache. That may wait for a process that changes the cache's directory, so it runs on a
+/// thread that may block.
 async fn locate(host: &Host, store: &dyn Store, manifest: &Manifest) -> Result<Located> {
     let (cache, manifest, origin) = (Arc::clone(&host.cache), manifest.clone(), store.location());
     let located = tokio::task::spawn_blocking(move || Located::new(&cache, &manifest, &origin)).await;
     located.map_err(|e| Error::new(ErrorKind::Io, "looking into the cache broke off").caused_by(e))?
 }
 
-/// What a reference stands for.
+/// The image that a reference stands for.
 struct Named {
     digest: Digest,
     bytes: Vec<u8>,
-    /// Why the store did not say so itself.
+    /// The reason why the store did not name it itself.
     refusal: Option<Error>,
-    /// Its blobs in the cache, where all of them were found whole there.
+    /// Its blobs in the cache, if all of them were found whole there.
     located: Option<Located>,
-    /// Whether hosts of this one's swarm keep all of it.
+    /// `true` if hosts of this one's swarm keep all of it.
     is_pinned: bool,
 }
 
 impl Named {
-    /// What needs no store to say what it is.
+    /// An image that is named without its store.
     async fn known(host: &Host, store: &dyn Store, known: &KnownImage) -> Self {
         let KnownImage { digest, manifest: bytes } = known.clone();
         let located = locate_whole(host, store, &bytes).await;
@@ -427,7 +432,7 @@ impl Named {
 
 async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
     let known_images = KnownImages::of(host.cache.dir());
-    // Of a bucket, the reference alone does not tell at which endpoint.
+    // For a bucket, the reference alone does not name the endpoint.
     let name = known_images::name(&store.location(), &reference.selector);
     let pinned =
         |digest: &Digest| host.swarm.as_ref().and_then(|_| PinnedImages::of(host.cache.dir()).get(digest));
@@ -448,7 +453,7 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     let answer = if located.is_some() || is_pinned {
         store.manifest_again(&reference.selector, &digest).await
     } else {
-        // Without its store it is of no use: that is given the time it needs.
+        // Without its store the image is of no use: the store gets the time that it needs.
         ask_manifest(host, store, &reference.selector).await.map(Some)
     };
     match answer {
@@ -465,20 +470,20 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
     }
 }
 
-/// The blobs of the image with this manifest, where every byte of them is in the cache.
+/// The blobs of the image with this manifest, if every byte of them is in the cache.
 async fn locate_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
     let manifest = Manifest::parse(manifest).ok()?;
     locate(host, store, &manifest).await.ok().filter(Located::are_whole)
 }
 
-/// Asks for a manifest with all the patience that a slow store needs, but a store that cannot be reached, a
-/// mistyped host say, is told of within seconds: that a check finds out.
+/// Requests a manifest with all the time that a slow store needs. A store that cannot be reached, a mistyped host for
+/// example, is reported within seconds: a separate check finds that out.
 async fn ask_manifest(host: &Host, store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
     let missed = async {
         tokio::time::sleep(SILENCE).await;
         match store.check().await {
             Err(e) if e.kind() == ErrorKind::Unavailable => e,
-            // It is there. What else is wrong the manifest's own error says.
+            // The store can be reached. The manifest's own error reports other problems.
             _ => std::future::pending().await,
         }
     };
@@ -491,8 +496,8 @@ async fn ask_manifest(host: &Host, store: &dyn Store, selector: &Selector) -> Re
     say_if_silent(store, host.warn_of_silence, asked).await
 }
 
-/// Remembers an image, where that works: an attach does not fail without. A document that is no image, such as a page
-/// that asks for a password, does not take the place of one.
+/// Remembers an image; a failure does not fail the attach. A document that is no image, such as a page that asks for a
+/// password, does not take the place of one.
 fn remember(known_images: &KnownImages, name: &str, digest: &Digest, manifest: &[u8]) {
     if Manifest::parse(manifest).is_err() {
         return;
@@ -565,7 +570,7 @@ fn open_writable(
             return match WritableDisk::create(&options.dir, Some(base), &new) {
                 Ok(disk) => Ok((disk, Some(made))),
                 Err(error) => {
-                    // Files that are there now are those of another attach, which was faster.
+                    // Files that are there now belong to another attach, which was faster.
                     made.remove_empty();
                     Err(error)
                 }
@@ -597,8 +602,8 @@ async fn name_with(
     named.map_err(|error| name_base(error, reference, options).about(reference))
 }
 
-/// The error of a store that does not have an image of a tag. Where the writable directory lies on an image, as after
-/// its tag was removed, it says how that is attached.
+/// The error of a store that does not have an image of a tag. If the writable directory is based on an image, whose tag
+/// was removed for example, the error names the command that attaches it.
 fn name_base(error: Error, reference: &Reference, options: &DiskOptions) -> Error {
     let is_of_tag = matches!(reference.selector, Selector::Tag(_)) && options.known.is_none();
     let writable = options.writable.as_ref();
@@ -612,7 +617,7 @@ fn name_base(error: Error, reference: &Reference, options: &DiskOptions) -> Erro
         .remedy(attach_own(&info, parent, reference))
 }
 
-/// Refuses a directory that lies on another image, and says how that is attached.
+/// Refuses a directory that is based on another image, and names the command that attaches it.
 fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Result<()> {
     let Some(parent) = info.parent.parse::<Digest>().ok().filter(|parent| *parent != digest) else {
         return Ok(());
@@ -621,7 +626,7 @@ fn check_parent(info: &DiskInfo, digest: Digest, reference: &Reference) -> Resul
         .remedy(attach_own(info, parent, reference)))
 }
 
-/// The advice to attach a writable directory with the image that it lies on.
+/// The advice to attach a writable directory with the image that it belongs to.
 fn attach_own(info: &DiskInfo, parent: Digest, reference: &Reference) -> String {
     let noted = info.reference.as_deref().and_then(|noted| noted.parse::<Reference>().ok());
     let own = by_digest(noted.as_ref().unwrap_or(reference), parent);

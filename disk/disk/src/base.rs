@@ -1,11 +1,11 @@
 //! The read-only part of a disk: an image's merged layers, whose blobs may not be on this host.
 //!
-//! A read either finds all of its bytes here or fails with [`ErrorKind::Absent`]; nothing waits at this level. That
-//! lets the writable layer on top stay what it is: the error passes through it, its locks are released, and
-//! the [`Disk`](crate::Disk) above waits and reads again.
+//! A read either finds all of its bytes on this host or fails with [`ErrorKind::Absent`]; nothing waits at this level.
+//! That keeps the writable layer on top simple: the error passes through it, its locks are released, and the
+//! [`Disk`](crate::Disk) above waits and reads again.
 //!
-//! To know all that a read needs, not only what it met first, the disk reads once more while the thread
-//! *collects*: absent parts are then noted and filled with zeros, so that the read goes on to the next part.
+//! To know all that a read needs, not only the first absent part, the disk reads once more while the thread *collects*:
+//! absent parts are then noted and filled with zeros, so that the read goes on to the next part.
 
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, Extent, Result};
 use headstart_lsmt::Stack;
@@ -13,15 +13,15 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 thread_local! {
-    /// What this thread's reads found absent, while it collects.
+    /// The parts that this thread's reads found absent, while it collects.
     static ABSENT: RefCell<Option<Vec<ByteRange>>> = const { RefCell::new(None) };
 }
 
-/// Runs `read`, and returns with its result the parts of the disk that it needs and that are absent. If there
-/// are any, what it read is worthless.
+/// Runs `read`, and returns its result and the parts of the disk that it needs and that are absent. If there are any,
+/// the bytes that it read are worthless.
 pub(crate) fn collect_absent<T>(read: impl FnOnce() -> T) -> (T, Vec<ByteRange>) {
     ABSENT.set(Some(Vec::new()));
-    // Also where `read` panics: later reads of this thread must not take zeros for what is absent.
+    // Also if `read` panics: later reads of this thread must not take zeros for absent bytes.
     let _ended = Ended;
     let result = read();
     (result, ABSENT.take().unwrap_or_default())
@@ -36,7 +36,7 @@ impl Drop for Ended {
     }
 }
 
-/// Whether what says where the disk's bytes lie can be believed.
+/// The trust in the indices, which map the disk's bytes to blobs.
 #[derive(Default)]
 pub(crate) struct Health {
     /// The blob whose indices came wrong from its store, and are in use.
@@ -44,7 +44,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// The indices that were taken from `blob` are wrong: the disk serves nothing of the image any more.
+    /// Notes that the indices that were taken from `blob` are wrong: the disk serves nothing of the image any more.
     pub(crate) fn condemn(&self, blob: Digest) -> Error {
         error(*self.wrong.get_or_init(|| blob))
     }
@@ -112,7 +112,7 @@ mod tests {
     use headstart_block::ReadAt;
     use headstart_lsmt::{Layer, LayerMeta, LayerWriter};
 
-    /// A layer's bytes, of which a stretch is not here.
+    /// A layer's bytes, of which a range is absent.
     struct Torn(Vec<u8>, ByteRange);
 
     impl ReadAt for Torn {
@@ -136,7 +136,7 @@ mod tests {
             writer.data(start, &[7; 8192]).unwrap();
         }
         let (bytes, _) = writer.finish().unwrap();
-        // The second and the third stretch of data, behind the header and the first.
+        // The second and the third run of data, behind the header and the first.
         let absent = ByteRange::between(4096 + 8192, 4096 + 3 * 8192);
         let layer = Layer::open(Arc::new(Torn(bytes, absent))).unwrap();
         Base::new(Arc::new(Stack::new(vec![layer]).unwrap()), Arc::default())
@@ -177,7 +177,7 @@ mod tests {
         let base = base();
         let panicked = std::panic::catch_unwind(|| collect_absent(|| -> () { panic!("as it is meant to") }));
         assert!(panicked.is_err());
-        // The thread goes on with its next request: it must not get zeros for what is absent.
+        // The thread goes on with its next request: that must not get zeros for absent bytes.
         let read = base.read_at(&mut [0; 4096], 16 << 10);
         assert_eq!(read.unwrap_err().kind(), ErrorKind::Absent);
     }

@@ -1,4 +1,4 @@
-//! An image's blobs as the pull engine sees them: which of them the disk's bytes lie in, and what is missing.
+//! An image's blobs as the pull engine sees them: the blobs that hold the disk's bytes, and the bytes that are missing.
 
 use headstart_block::{BlockDevice, ByteRange, ReadAt};
 use headstart_cache::CachedBlob;
@@ -11,7 +11,7 @@ pub struct Blobs {
     stack: Arc<Stack>,
     /// The layers' blobs, each once, and behind them the hash trees of those that have one.
     blobs: Vec<Arc<CachedBlob>>,
-    /// How many of them are layers' blobs.
+    /// The number of layers' blobs among them.
     data: usize,
     /// The tree of each layer's blob.
     trees: Vec<Option<BlobId>>,
@@ -20,7 +20,7 @@ pub struct Blobs {
 }
 
 impl Blobs {
-    /// `of_layer` names for each layer of `stack`, lowest first, its place in `blobs`.
+    /// Makes the blobs of an image; `of_layer` gives for each layer of `stack`, lowest first, its place in `blobs`.
     pub(crate) fn new(stack: Arc<Stack>, blobs: Vec<Arc<CachedBlob>>, of_layer: &[usize]) -> Self {
         let data = blobs.len();
         let mut all = blobs;
@@ -34,15 +34,15 @@ impl Blobs {
         Self { stack, blobs: all, data, trees, of_layer: of_layer.iter().map(|n| id(*n)).collect() }
     }
 
-    /// Whether what was found wrong of `part` of the disk may come right when it is fetched again; or has meanwhile,
-    /// for who found it wrong may not be the only one.
+    /// `true` if wrong bytes of `part` of the disk may come right when they are fetched again; or already have, because
+    /// another reader may have found them wrong too.
     pub(crate) fn are_doubtful(&self, part: ByteRange) -> bool {
         let mut doubtful = false;
         self.each_doubtful(part, &mut |_, _| doubtful = true);
         doubtful
     }
 
-    /// A blob that reading `part` of the disk takes bytes of and that nothing proves.
+    /// A blob that has bytes of `part` of the disk and that nothing proves.
     pub(crate) fn unproven(&self, part: ByteRange) -> Option<&CachedBlob> {
         let mut unproven = None;
         self.each_doubtful(part, &mut |blob, _| {
@@ -53,7 +53,7 @@ impl Blobs {
         unproven
     }
 
-    /// Forgets of those bytes what is wrong, as far as that can be told apart.
+    /// Forgets the wrong bytes among those of `part`, as far as they can be told apart.
     pub(crate) fn discard_wrong(&self, part: ByteRange) {
         self.each_doubtful(part, &mut |blob, range| {
             if let Err(error) = blob.discard_wrong(range) {
@@ -70,7 +70,7 @@ impl Blobs {
         });
     }
 
-    /// Bytes of the layers' blobs that are here and proven by nothing.
+    /// The number of local bytes of the layers' blobs that nothing proves.
     #[must_use]
     pub fn unproven_bytes(&self) -> u64 {
         let unproven = self.data().iter().filter(|blob| !blob.is_proven());
@@ -87,13 +87,13 @@ impl Blobs {
         &self.blobs[..self.data]
     }
 
-    /// Bytes of the layers' blobs that are here, and of all.
+    /// The number of local bytes of the layers' blobs, and of all their bytes.
     #[must_use]
     pub fn local_bytes(&self) -> (u64, u64) {
         self.data().iter().fold((0, 0), |(local, all), blob| (local + blob.local_bytes(), all + blob.len()))
     }
 
-    /// Whether nothing is missing.
+    /// `true` if nothing is missing.
     #[must_use]
     pub fn are_whole(&self) -> bool {
         self.data().iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))

@@ -1,4 +1,4 @@
-//! Brings ranges into the cache for who is no disk: an agent that fetches what other hosts ask it to bring.
+//! Fetches ranges into the cache for a caller that is no disk: an agent that fetches bytes on behalf of other hosts.
 
 use crate::fetch::{Fetcher, Need};
 use headstart_block::{ByteRange, Result};
@@ -6,7 +6,7 @@ use headstart_cache::CachedBlob;
 use headstart_store::{Store, Urgency};
 use std::sync::Arc;
 
-/// Brings ranges of blobs from one store, by the code that disks fetch with: claimed, so that no disk of this host
+/// Fetches ranges of blobs from one store, by the code that disks fetch with: claimed, so that no disk of this host
 /// fetches them meanwhile, verified, kept. For a runtime of several threads.
 pub struct Carrier {
     fetcher: Fetcher,
@@ -14,14 +14,14 @@ pub struct Carrier {
 }
 
 impl Carrier {
-    /// From this store.
+    /// Makes a carrier that fetches from this store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         let location = store.location();
         Self { fetcher: Fetcher::new(store, None), location }
     }
 
-    /// Where the store is.
+    /// The location of the store.
     #[must_use]
     pub fn location(&self) -> &str {
         &self.location
@@ -30,7 +30,7 @@ impl Carrier {
     /// Returns when all of `range` is in the cache, with the pages of the hash tree that it needed.
     ///
     /// # Errors
-    /// Those of [`Store::read`] and of [`CachedBlob::insert`]. Nothing is tried again.
+    /// Errors of [`Store::read`] and of [`CachedBlob::insert`]. Nothing is tried again.
     pub async fn bring(&self, blob: &Arc<CachedBlob>, range: ByteRange, urgency: Urgency) -> Result<()> {
         self.fetcher.fetch(blob, range, &Need::of(urgency), &|| ()).await.map(drop)
     }

@@ -1,8 +1,8 @@
-//! The threads that look after a writable layer: one collects its garbage, another brings bytes of the image that are
-//! to be merged with what was written.
+//! The threads that look after a writable layer: one collects its garbage, another fetches bytes of the image that are
+//! to be merged with written bytes.
 //!
-//! The layer decides what to do ([`WritableDisk::collect`]) and how much of the time that may take ([`Load`]); the
-//! threads say when. Bytes come from elsewhere, which may take minutes: so they have a thread of their own.
+//! The layer decides on the work ([`WritableDisk::collect`]) and on the share of time that it may take ([`Load`]); the
+//! threads decide on the time. Fetching bytes may take minutes, so it has a thread of its own.
 
 use crate::puller::Puller;
 use headstart_block::{Error, Result};
@@ -24,17 +24,17 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The time between two warnings of refused writes.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// The collector of one disk. Ends when it is dropped; whoever drops it closes the disk's puller first.
+/// The collector of one disk. Ends when it is dropped; its owner closes the disk's puller first.
 pub(crate) struct Collecting {
     stop: Vec<Sender<()>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Collecting {
-    /// Starts to collect.
+    /// Starts the threads.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Io`] where there are no threads left.
+    /// [`headstart_block::ErrorKind::Io`] if a thread cannot be started.
     pub(crate) fn start(disk: &Arc<WritableDisk>, puller: Option<Arc<Puller>>) -> Result<Self> {
         let mut new = Self { stop: Vec::new(), threads: Vec::new() };
         let collected = Arc::clone(disk);
@@ -103,7 +103,7 @@ fn collect(disk: &WritableDisk, stopped: &Receiver<()>) {
     }
 }
 
-/// Brings what of the image is to be merged with what was written.
+/// Fetches bytes of the image that are to be merged with written bytes.
 fn fetch(disk: &WritableDisk, puller: &Arc<Puller>, stopped: &Receiver<()>) {
     let mut failed_at = None::<Instant>;
     let mut pause = LOOK;

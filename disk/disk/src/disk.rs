@@ -1,27 +1,26 @@
 //! The disk that a server exports.
 //!
-//! # The way of one read
+//! # The path of one read
 //!
 //! ```text
 //! server -> Disk::read_local_at -> (WritableDisk ->) Base -> Stack: lookup -> ZFileReader -> CachedBlob: pread
 //! ```
 //!
-//! On that way nothing is allocated, and no lock is taken that anything holds while it waits. Only where the
-//! blob's bytes are not on this host does the read come back with `Absent`; the server hands it to a thread
-//! that may wait, which calls [`BlockDevice::read_at`]: that notes all parts that are absent, asks the pull
-//! engine for them, waits, and reads again.
+//! On this path nothing is allocated, and no lock is taken whose holder may wait. Only if the blob's bytes are not on
+//! this host does the read return with `Absent`; the server then hands it to a thread that may wait, which calls
+//! [`BlockDevice::read_at`]: that notes all absent parts, asks the pull engine for them, waits, and reads again.
 //!
 //! # Wrong bytes
 //!
-//! What a hash tree covers is right when it comes. A read may find out that bytes are wrong, by the checksum of a
-//! frame: they were changed in the cache, or belong to an image without a tree and came so. They are then compared with
-//! the tree, dropped where they are wrong, and fetched again, a few times. What only the blob's digest finds out, once
-//! all of it is here, is the cache's affair, see [`headstart_cache::CachedBlob::watch`].
+//! Bytes that a hash tree covers are right when they come. A read may find out that bytes are wrong, by the checksum of
+//! a frame: they were changed in the cache, or belong to an image without a tree and came so. They are then compared
+//! with the tree, dropped if they are wrong, and fetched again, a few times. Errors that only the blob's digest finds,
+//! once all of the blob is local, are handled by the cache, see [`headstart_cache::CachedBlob::watch`].
 //!
 //! # Failure domains
 //!
-//! A disk has a pull engine, a writable layer and counters of its own. What it shares with the other disks of
-//! its process are the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
+//! A disk has a pull engine, a writable layer and counters of its own. It shares with the other disks of its process
+//! the cache, whose readers take no lock, and the threads that fetch, which never wait for a disk.
 
 use crate::base::collect_absent;
 use crate::collecting::Collecting;
@@ -36,19 +35,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often a read may find bytes gone again that were just fetched for it, before it gives up.
+/// The number of times that a read may find bytes gone again that were just fetched for it, before it gives up.
 const ATTEMPTS_MAX: u32 = 16;
 
 /// As [`ATTEMPTS_MAX`], before a read that is larger than [`PIECE`] goes on piece by piece.
 const ATTEMPTS_WHOLE: u32 = 2;
 
-/// How often a read fetches again what turned out wrong.
+/// The number of times that a read fetches wrong bytes again.
 const WRONG_TRIES: u32 = 2;
 
 /// Bytes of a disk that any cache has room for at once.
 const PIECE: usize = 256 << 10;
 
-/// What is on top of an image.
+/// The device on top of an image.
 pub(crate) enum Top {
     /// Nothing: the disk is read-only.
     Base(Arc<dyn BlockDevice>),
@@ -67,23 +66,23 @@ impl Top {
 
 /// An attached image: its merged layers, with or without a writable layer on top.
 pub struct Disk {
-    /// Collects the garbage of the writable layer; ends first.
+    /// The collector of the writable layer's garbage; ends first.
     pub(crate) collecting: Option<Collecting>,
     pub(crate) top: Top,
-    /// The image's layers, for what maps the disk to its blobs.
+    /// The image's layers, for the mapping of the disk to its blobs.
     pub(crate) stack: Arc<Stack>,
-    /// Brings what is not on this host; none where all is.
+    /// The fetcher of absent bytes; `None` if all are on this host.
     pub(crate) puller: Option<Arc<Puller>>,
-    /// Knows what is read, and preloads by it; none without a puller.
+    /// The preloader, which knows the reads and preloads by them; `None` without a puller.
     pub(crate) preloader: Option<Arc<Preloader>>,
-    /// Whether a read that lacks bytes waits for all of their blocks.
+    /// `true` if a read that lacks bytes waits for all of their blocks.
     pub(crate) whole_blocks: bool,
     pub(crate) stats: Stats,
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 impl Disk {
-    /// What it counted.
+    /// The disk's counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {
         &self.stats
@@ -95,7 +94,7 @@ impl Disk {
         &self.stack
     }
 
-    /// The writable layer, where it has one.
+    /// The writable layer, if it has one.
     #[must_use]
     pub fn writable(&self) -> Option<&Arc<WritableDisk>> {
         match &self.top {
@@ -104,22 +103,22 @@ impl Disk {
         }
     }
 
-    /// What brings the image's bytes here; none where all of them are in a local directory.
+    /// The driver that fetches the image's bytes; `None` if all of them are in a local directory.
     #[must_use]
     pub fn puller(&self) -> Option<&Arc<Puller>> {
         self.puller.as_ref()
     }
 
-    /// What preloads by plans; none where all bytes are in a local directory.
+    /// The driver that preloads by plans; `None` if all bytes are in a local directory.
     #[must_use]
     pub fn preloader(&self) -> Option<&Arc<Preloader>> {
         self.preloader.as_ref()
     }
 
-    /// Makes durable what was written, and has the writable layer note that, so that an attach that finds less refuses.
+    /// Makes all writes durable, and has the writable layer note that, so that an attach that finds less refuses.
     ///
     /// # Errors
-    /// What could not be made durable. A note that could not be written is warned of.
+    /// The error of making writes durable. A note that could not be written is logged as a warning.
     pub fn settle(&self) -> Result<()> {
         self.flush()?;
         if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {
@@ -128,14 +127,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Ends all waiting: reads that need bytes from elsewhere fail from now on.
+    /// Ends all waiting: reads that need bytes from a store or a peer fail from now on.
     pub fn close(&self) {
         if let Some(puller) = &self.puller {
             puller.close();
         }
     }
 
-    /// Reads, waiting as often as it takes.
+    /// Reads, waiting as often as needed.
     fn read_waiting(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let device = self.top.device();
         let is_large = buf.len() > PIECE;
@@ -158,8 +157,8 @@ impl Disk {
             return result;
         }
         if is_large {
-            // Where the cache's disk is full, memory may have less room than all of it needs at the same time. And
-            // where much comes wrong, less of it does at a time.
+            // If the cache's disk is full, memory may have less room than all of it needs at the same time. And if many
+            // bytes come wrong, fewer of them do at a time.
             let mut pieces = buf.chunks_mut(PIECE).zip((offset..).step_by(PIECE));
             return pieces.try_for_each(|(piece, offset)| self.read_waiting(piece, offset));
         }
@@ -167,7 +166,7 @@ impl Disk {
             .remedy("give the cache more room"))
     }
 
-    /// What a read that lacks `absent` waits for.
+    /// The parts that a read which lacks `absent` waits for.
     fn wanted(&self, mut absent: Vec<ByteRange>) -> Vec<ByteRange> {
         if self.whole_blocks {
             let size = self.stack.size();
@@ -179,7 +178,7 @@ impl Disk {
         absent
     }
 
-    /// Drops the bytes that a read has found wrong; whether it is worth reading again.
+    /// Drops the bytes that a read has found wrong; `true` if it is worth reading again.
     fn drops_what_is_wrong(&self, result: &Result<()>, range: ByteRange) -> bool {
         let (Err(error), Some(puller)) = (result, &self.puller) else { return false };
         let may_come_right = self.is_doubtful(error, range);
@@ -192,13 +191,13 @@ impl Disk {
         may_come_right
     }
 
-    /// Whether what a read found wrong may come right when it is fetched again.
+    /// `true` if bytes that a read found wrong may come right when they are fetched again.
     fn is_doubtful(&self, error: &Error, range: ByteRange) -> bool {
         let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt);
         puller.is_some_and(|puller| puller.blobs().are_doubtful(range))
     }
 
-    /// A read whose bytes are here.
+    /// Counts a read whose bytes are on this host.
     fn hit(&self, boot: Option<BootId>, range: ByteRange, started: Instant) {
         let took = started.elapsed();
         self.stats.hits.record(took);
@@ -213,7 +212,7 @@ impl Disk {
         Stats::add(&self.stats.slow[cause as usize], 1);
     }
 
-    /// Why a read waited long, since there had been so many failures.
+    /// The reason why a read waited long; `failures` is the number of failures when it began.
     #[cold]
     fn slow_cause(&self, range: ByteRange, failures: u64) -> SlowCause {
         if self.failures() != failures {
@@ -229,7 +228,7 @@ impl Disk {
         self.puller.as_ref().map_or(0, |puller| puller.failures())
     }
 
-    /// Tells of a read that has come. Returns the boot that it belongs to, where boots are recorded.
+    /// Notes a read that has come. Returns the boot that it belongs to, if boots are recorded.
     fn note(&self, range: ByteRange, started: Instant) -> Option<BootId> {
         if let Some(preloader) = &self.preloader {
             preloader.accesses().note(range);
@@ -242,7 +241,7 @@ impl Disk {
         self.record(boot, Op::Read, range, started, took);
     }
 
-    /// Tells of a write that has come, as [`note`](Self::note) does of a read.
+    /// The boot that a write belongs to, if boots are recorded.
     fn boot(&self) -> Option<BootId> {
         self.recorder.as_ref().map(|recorder| recorder.boot())
     }
@@ -254,7 +253,7 @@ impl Disk {
         }
     }
 
-    /// Counts what became of a write, zeroing or flush.
+    /// Counts the failure of a read, write, zeroing, resize or flush.
     fn counted(&self, result: Result<()>) -> Result<()> {
         result.inspect_err(|_| Stats::add(&self.stats.errors, 1))
     }
@@ -272,7 +271,7 @@ impl BlockDevice for Disk {
         match &result {
             Ok(()) => self.hit(boot, at(offset, buf), started),
             Err(e) if e.kind() == ErrorKind::Absent => {}
-            // To be dropped and fetched again, by who may wait.
+            // The bytes are to be dropped and fetched again by a thread that may wait.
             Err(e) if self.is_doubtful(e, at(offset, buf)) => {
                 return Err(Error::absent(at(offset, buf)));
             }
@@ -366,8 +365,8 @@ impl BlockDevice for Disk {
         let took = started.elapsed();
         self.stats.writes.record(took);
         Stats::add(&self.stats.written_bytes, range.len());
-        // A trace knows reads and writes. For what it is made for this is one: a later read of these bytes needs
-        // nothing of the image.
+        // A trace knows reads and writes. For its purpose zeroing is a write: a later read of these bytes needs nothing
+        // of the image.
         self.record(boot, Op::Write, range, started, took);
         Ok(())
     }
@@ -390,7 +389,7 @@ fn at(offset: u64, buf: &[u8]) -> ByteRange {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Fetches under way hold what they need; without this they would go on for a disk that is gone.
+        // Fetches under way hold the objects that they need; without this they would go on for a disk that is gone.
         self.close();
         self.collecting = None;
         // The collector may have written records since the disk was settled.

@@ -1,8 +1,8 @@
 //! [`Expected`]: the disk that a writable directory has to hold.
 //!
-//! A directory whose file system is not mounted is an empty one, or none. Where a disk is attached for the first time,
-//! that is the place for a new disk. Where it is attached again without an operator, a new disk would be one from which
-//! all writes are gone, and its guest would go on with it.
+//! A directory whose file system is not mounted is empty or missing. When a disk is attached for the first time, such a
+//! directory is the place for a new disk. When it is attached again without an operator, a new disk would lack all
+//! writes, and its guest would go on with it.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
@@ -12,7 +12,7 @@ use uuid::Uuid;
 /// The disk that a writable directory has to hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Any disk. Where there is none, one is made.
+    /// Any disk. If there is none, one is made.
     #[default]
     AnyOrNone,
     /// A disk that was made before; its id is not known.
@@ -25,8 +25,8 @@ impl Expected {
     /// Checks the disk in `dir`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Conflict`] where another one is there; what reading
-    /// its state reports.
+    /// [`ErrorKind::NotFound`] if the disk is not there, [`ErrorKind::Conflict`] if another one is there; errors of
+    /// reading its state.
     pub fn check(self, dir: &Path) -> Result<()> {
         if self == Self::AnyOrNone {
             return Ok(());
@@ -38,7 +38,7 @@ impl Expected {
         }
     }
 
-    /// Checks the id of the disk that was found in `dir`; `found` is `None` where there is no disk.
+    /// Checks the id of the disk that was found in `dir`; `found` is `None` if there is no disk.
     pub(crate) fn check_id(self, dir: &Path, found: Option<Uuid>) -> Result<()> {
         const REMEDY: &str =
             "mount its file system, or move the directory back: the disk goes on by itself then";

@@ -1,9 +1,9 @@
-//! Brings one range of a blob from its store into the cache: claimed, read, verified, kept.
+//! Fetches one range of a blob from its store into the cache: claimed, read, verified, kept.
 //!
 //! A claim makes sure that no other disk of this host, in this process or another, fetches the same bytes meanwhile;
-//! what others have claimed is waited for. What came is verified by the cache before anybody sees it; for
-//! that the pages of the hash tree are needed, which the pull engine asks for at the same time. Where they
-//! come later than the data, or were lost, they are waited for or fetched here.
+//! bytes that others have claimed are waited for. The cache verifies the bytes before any reader sees them. For that
+//! the pages of the hash tree are needed, which the pull engine requests at the same time. If they come later than the
+//! data, or were lost, they are waited for or fetched here.
 
 use crate::opening::Opening;
 use crate::stream::{PIECE_MOST, refuse_bypassed};
@@ -19,44 +19,44 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
-/// How long others may take for what they have claimed before it is fetched here as well: they may be stopped, or
-/// have a slower way to the store. It counts from the last byte that they brought.
+/// The time that others may take for their claimed bytes, in milliseconds, before these are fetched here as well: the
+/// others may be stopped, or have a slower way to the store. It counts from the last byte that they brought.
 const PATIENCE_MS: u64 = 3000;
 
-/// Where the store is slow, others may take this many times what it took to answer here: fetching twice makes a slow
-/// link slower, and then everybody loses his patience.
+/// The factor by which others may take longer than the store took to answer here. If the store is slow, fetching twice
+/// makes a slow link slower, and then all of them run into their timeouts.
 const PATIENCE_OF_ANSWER: u64 = 4;
 
-/// And how long at most.
+/// The most time for others, in milliseconds.
 const PATIENCE_MOST_MS: u64 = 15_000;
 
-/// And how long at least, however often that was in vain: who holds one claim and does not work holds many, and a
-/// reader that meets one after the other must not wait so long for each.
+/// The least time for others, in milliseconds, however often the wait was in vain: a process that holds one claim and
+/// does not work holds many, and a reader that meets one after the other must not wait for the full time at each.
 const PATIENCE_LEAST_MS: u64 = 100;
 
-/// What is left of the patience each time it was in vain: a fourth.
+/// The divisor of the time for others each time that the wait was in vain.
 const PATIENCE_LOSS: u64 = 4;
 
-/// What a stream of this disk brings next is waited for, but not where it brought nothing for so long.
+/// The time after which a stream of this disk that brought nothing is not waited for, even for its next piece.
 const STALLED: Duration = Duration::from_millis(500);
 
-/// How long to wait for a notice before looking again: one could be missed where a claim ends without bytes.
+/// The time to wait for a notice before looking again: a notice could be missed if a claim ends without bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Bytes of an index that are asked for at once when it may be wrong.
+/// The number of bytes of an index that are requested at once when it may be wrong.
 const OPENING_PART: u64 = 4 << 20;
 
-/// How often the pages of the hash tree may be lost again while a range is verified.
+/// The number of times that the pages of the hash tree may be lost again while a range is verified.
 const TREE_ATTEMPTS: u32 = 8;
 
-/// Brings ranges from a store.
+/// Fetches ranges from a store.
 pub(crate) struct Fetcher {
     store: Arc<dyn Store>,
-    /// Its disk's part in a swarm, where there is one.
+    /// The disk's part in a swarm, if there is one.
     sharing: Option<Sharing>,
-    /// How long others may take, in milliseconds.
+    /// The time that others may take, in milliseconds.
     patience: AtomicU64,
-    /// Its own streams that are not claimed as a whole.
+    /// The disk's own streams that are not claimed as a whole.
     streams: Mutex<HashMap<u64, OwnStream>>,
     next_stream: AtomicU64,
 }
@@ -64,19 +64,19 @@ pub(crate) struct Fetcher {
 /// A stream of this disk.
 struct OwnStream {
     blob: Digest,
-    /// From where it is to where its claims end.
+    /// The range from the stream's position to the end of its claims.
     claimed: ByteRange,
-    /// When it came there.
+    /// The time at which it came to this position.
     since: Instant,
-    /// Set by whoever waits for what comes next of it.
+    /// Set by a reader that waits for the stream's next bytes.
     hurried: watch::Sender<bool>,
 }
 
-/// Waiting for what others fetch.
+/// A wait for bytes that others fetch.
 struct Wait {
-    /// When they last gave a sign of life.
+    /// The time of their last sign of life.
     since: Instant,
-    /// Bytes that were missing then.
+    /// The bytes that were missing then.
     missing: u64,
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
     bytes
 }
 
-/// Claims what is missing of a range. Where that may wait, for the disk or for another process that was stopped while
-/// it changed the cache directory, it waits elsewhere: other fetches go on.
+/// Claims the missing bytes of a range. If that may wait, for the disk or for another process that was stopped while it
+/// changed the cache directory, it runs on a thread that may block: other fetches go on.
 pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
     if blob.claims_at_once() {
         return blob.claim(range);
@@ -97,38 +97,38 @@ pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Cl
     claimed.map_err(|e| Error::new(ErrorKind::Io, "claiming a range broke off").caused_by(e))?
 }
 
-/// How soon a fetch is needed. Somebody may begin to wait for what nobody waited for.
+/// The urgency of a fetch, which may grow: a read may begin to wait for bytes that no read waited for.
 ///
-/// What the swarm was asked for is then asked for with more urgency. A request that the store has been sent is not:
-/// it has no order there, and is too short to be worth a second one.
+/// The request to the swarm is then repeated with more urgency. A request that was sent to the store is not: it has no
+/// order there, and is too short to be worth a second one.
 #[derive(Clone)]
 pub(crate) struct Need {
     urgency: Urgency,
-    /// Up to where in the blob somebody waits.
+    /// The offset in the blob up to which reads wait.
     hurried: Option<watch::Receiver<u64>>,
 }
 
 impl Need {
-    /// By who waits, from the beginning.
+    /// The need of a read that waits, from the beginning.
     pub(crate) const DEMAND: Self = Self { urgency: Urgency::Demand, hurried: None };
 
-    /// So from the beginning to the end.
+    /// A need that is the same from the beginning to the end.
     pub(crate) fn of(urgency: Urgency) -> Self {
         Self { urgency, hurried: None }
     }
 
-    /// By nobody at first; `hurried` says up to where in the blob somebody waits.
+    /// A need for which no read waits at first; `hurried` is the offset in the blob up to which reads wait.
     pub(crate) fn until_hurried(hurried: watch::Receiver<u64>) -> Self {
         Self { urgency: Urgency::Background, hurried: Some(hurried) }
     }
 
-    /// How soon what begins at `offset` is needed, as it is now.
+    /// The urgency of the bytes at `offset`, at present.
     pub(crate) fn at(&self, offset: u64) -> Urgency {
         let hurried = self.hurried.as_ref().is_some_and(|hurried| *hurried.borrow() > offset);
         if hurried { Urgency::Demand } else { self.urgency }
     }
 
-    /// Returns when somebody waits for what begins at `offset`; never, where nobody can say so any more.
+    /// Returns when a read waits for the bytes at `offset`; never, if the sender is gone.
     pub(crate) async fn hurried(&self, offset: u64) {
         if let Some(mut hurried) = self.hurried.clone()
             && hurried.wait_for(|upto| *upto > offset).await.is_ok()
@@ -153,8 +153,8 @@ impl Fetcher {
         }
     }
 
-    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others of
-    /// this host.
+    /// Returns when all of `range` is in the cache; `true` if any of it came through this disk, and not through others
+    /// of this host.
     pub(crate) async fn fetch(
         &self,
         blob: &Arc<CachedBlob>,
@@ -168,7 +168,7 @@ impl Fetcher {
         }
     }
 
-    /// The part in a swarm.
+    /// The disk's part in a swarm.
     pub(crate) fn sharing(&self) -> Option<&Sharing> {
         self.sharing.as_ref()
     }
@@ -190,7 +190,7 @@ impl Fetcher {
             }
             let (wake, woken) = oneshot::channel();
             blob.subscribe(Box::new(move || {
-                // Whoever waited may have given up.
+                // The receiver may have given up.
                 let _ = wake.send(());
             }));
             let claim = claim(blob, range).await?;
@@ -212,7 +212,8 @@ impl Fetcher {
                 return Ok(brought);
             }
             if urgency == Urgency::Demand && self.is_streamed_late(blob, range) {
-                // The engine knows, and asks all the same: it comes later there than from here.
+                // The engine knows of the stream, and asks anyway: the bytes would come later from the stream than from
+                // here.
                 self.fetch_unclaimed(blob, range, urgency).await?;
                 return Ok(true);
             }
@@ -241,7 +242,7 @@ impl Fetcher {
         }
     }
 
-    /// Whether a layer that was opened by these bytes would be opened by the same now: fetches what of them is
+    /// `true` if a layer that was opened by these bytes would be opened by the same bytes now. Fetches those that are
     /// missing.
     pub(crate) async fn is_same(&self, blob: &Arc<CachedBlob>, opening: &Opening) -> Result<bool> {
         for part in opening.ranges.iter().flat_map(|range| range.parts(OPENING_PART)) {
@@ -250,14 +251,15 @@ impl Fetcher {
         tokio::task::block_in_place(|| opening.is_same(blob))
     }
 
-    /// Others did not bring what they had claimed within `patience`. Of many that waited together the first counts.
+    /// Notes that others did not bring their claimed bytes within `patience`. Of many that waited together only the
+    /// first counts.
     fn waited_in_vain(&self, patience: Duration) {
         let was = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let less = (was / PATIENCE_LOSS).max(PATIENCE_LEAST_MS);
         let _ = self.patience.compare_exchange(was, less, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// Fetches what is missing though others have claimed it.
+    /// Fetches missing bytes although others have claimed them.
     async fn fetch_unclaimed(
         &self,
         blob: &Arc<CachedBlob>,
@@ -282,7 +284,7 @@ impl Fetcher {
         Ok(bytes)
     }
 
-    /// The store took so long to answer.
+    /// Notes the time that the store took to answer.
     pub(crate) fn answered_after(&self, took: Duration) {
         let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         let patience = took.saturating_mul(PATIENCE_OF_ANSWER).min(PATIENCE_MOST_MS);
@@ -298,7 +300,8 @@ impl Fetcher {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A stream begins that has claimed `claimed`; under which number it is known, and whether it is hurried.
+    /// Registers a stream that begins and has claimed `claimed`; returns its number, and the channel that becomes
+    /// `true` when a read waits for it.
     pub(crate) fn stream_begins(
         &self,
         blob: &CachedBlob,
@@ -311,11 +314,11 @@ impl Fetcher {
         (number, hurry)
     }
 
-    /// It has claimed `range` by now.
+    /// Notes that a stream's position and claims are `range` now.
     pub(crate) fn stream_is_at(&self, number: u64, range: ByteRange) {
         if let Some(stream) = self.streams().get_mut(&number) {
             (stream.claimed, stream.since) = (range, Instant::now());
-            // Who waits still says so again.
+            // A reader that still waits sets it again.
             stream.hurried.send_replace(false);
         }
     }
@@ -324,8 +327,8 @@ impl Fetcher {
         self.streams().remove(&number);
     }
 
-    /// Whether a stream of this disk has claimed any of what is missing of `range`, and does not bring it as its next
-    /// piece. Those that do are hurried.
+    /// `true` if a stream of this disk has claimed any missing bytes of `range` that are not in its next piece, or
+    /// stalls. All streams that have claimed missing bytes are told that a read waits.
     fn is_streamed_late(&self, blob: &CachedBlob, range: ByteRange) -> bool {
         let (streams, digest) = (self.streams(), blob.spec().digest);
         let mut late = false;
@@ -343,7 +346,7 @@ impl Fetcher {
         late
     }
 
-    /// Verifies and keeps what came for `range`.
+    /// Verifies and keeps the bytes that came for `range`.
     pub(crate) async fn insert(
         &self,
         blob: &Arc<CachedBlob>,
@@ -352,7 +355,7 @@ impl Fetcher {
         urgency: Urgency,
     ) -> Result<()> {
         for _ in 0..TREE_ATTEMPTS {
-            // Hashing and writing take up to a millisecond, more where the disk is slow: not at the cost of others.
+            // Hashing and writing take up to a millisecond, more if the disk is slow: not at the cost of other tasks.
             let result = tokio::task::block_in_place(|| blob.insert(range.offset(), bytes));
             let result = self.noting_wrong(blob, result);
             let (Err(error), Some(tree)) = (&result, blob.tree()) else { return result };

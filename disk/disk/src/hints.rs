@@ -1,10 +1,10 @@
-//! Hints: what a disk reads first is told to those who gather that of all disks of its image, and what they make of it
-//! is preloaded where nothing better is known.
+//! Hints: a disk reports its first reads to a tracker, which gathers those of all disks of its image; the hints that
+//! come back are preloaded if nothing better is known.
 //!
-//! That works for an image that nobody has seen: while it is deployed for the first time, the slower disks follow the
+//! That works for an image that was never deployed before: during its first deployment, the slower disks follow the
 //! faster. Any plan that was learned from whole boots is better and takes the place of hints, for good.
 //!
-//! All of this goes by the log that reads write ([`Accesses`](crate::accesses::Accesses)), so it is on the way of no
+//! All of this uses the log that reads write ([`Accesses`](crate::accesses::Accesses)), so it is on the path of no
 //! read; and nothing waits for it.
 
 use crate::preloading::Preloader;
@@ -17,20 +17,20 @@ use headstart_swarm::tracker::{Access, ImageKey};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A disk that has read so long has booted.
+/// The time after which a disk that reads has booted.
 const BOOT: Duration = Duration::from_secs(600);
 
-/// And so has one that has read nothing new for so long.
+/// The time without new reads after which a disk has booted.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What disks of an image are gathered by: a number that nobody knows who does not know the roots of all its layers'
-/// hash trees, which are in its manifest and are never sent. So who asks by it may read the image. Nothing for an
-/// image that has no such trees: nothing of it goes through a swarm.
+/// The key under which the reads of an image's disks are gathered. It can be computed only from the roots of all its
+/// layers' hash trees, which are in its manifest and are never sent. So a host that asks by the key may read the image.
+/// `None` for an image without such trees: none of it goes through a swarm.
 pub(crate) fn image_key(blobs: &[Arc<CachedBlob>]) -> Option<ImageKey> {
     key_of(blobs.iter().map(|blob| (blob.spec().digest, blob.spec().tree)))
 }
 
-/// The number by which a tracker knows an image's disks, of its manifest; nothing for one without hash trees.
+/// The key by which a tracker knows an image's disks, from its manifest; `None` for an image without hash trees.
 #[must_use]
 pub fn image_key_of(manifest: &Manifest) -> Option<ImageKey> {
     let mut blobs: Vec<(Digest, Option<Tree>)> = Vec::new();
@@ -56,7 +56,7 @@ fn key_of(blobs: impl Iterator<Item = (Digest, Option<Tree>)>) -> Option<ImageKe
     is_secret.then(|| ImageKey(u64::from_le_bytes(key)))
 }
 
-/// Tells what a disk reads first, and `takes` what comes back, until it has booted or is gone.
+/// Reports a disk's first reads, and takes the hints that come back if `takes`, until it has booted or is gone.
 pub(crate) async fn follow(
     preloader: Weak<Preloader>,
     puller: Weak<Puller>,
@@ -87,20 +87,20 @@ pub(crate) async fn follow(
     }
 }
 
-/// What was told.
+/// The state of the reports.
 #[derive(Default)]
 struct Telling {
-    /// How much of the log.
+    /// The number of entries of the log that were reported.
     heard: usize,
-    /// When the disk was read first: a machine may be started long after its disk was attached.
+    /// The time of the disk's first read: a machine may be started long after its disk was attached.
     first: Option<Instant>,
-    /// When the log was looked at last.
+    /// The time at which the log was last read.
     looked: Option<Instant>,
 }
 
 impl Telling {
-    /// What is new in the log. It has no times: what came between two looks at it is taken for evenly spread, which
-    /// keeps its order.
+    /// The new entries of the log. It has no times: entries between two looks at it are taken as evenly spread, which
+    /// keeps their order.
     fn accesses(&mut self, preloader: &Preloader, now: Instant) -> Vec<Access> {
         let mut slices: Vec<u32> = Vec::new();
         preloader.accesses().since(&mut self.heard, &mut |access| {

@@ -1,7 +1,7 @@
-//! [`Hold`]: a disk's claim on its image, against those who delete images.
+//! [`Hold`]: a disk's claim on its image, against programs that delete images.
 //!
-//! In a directory that is a lease with a lock, taken before the image is opened. In an object store it is an object
-//! that is written while the image is opened, and renewed as long as the disk is attached. Web servers cannot be
+//! In a directory the claim is a lease with a lock, taken before the image is opened. In an object store it is an
+//! object that is written while the image is opened, and renewed as long as the disk is attached. Web servers cannot be
 //! written to, and registries know no disks: there is nothing to claim.
 
 mod claim;
@@ -68,7 +68,7 @@ struct InStore {
 }
 
 impl InStore {
-    /// Takes the lease out. Returns a warning where it may stay.
+    /// Takes the lease out. Returns a warning if it may stay.
     async fn remove(&mut self) -> Option<String> {
         self.is_released = true;
         let has_ended = self.writers.end(LANDS).await;
@@ -107,7 +107,7 @@ fn is_recorded(record: Option<&Path>) -> bool {
     record.is_some_and(Path::exists)
 }
 
-/// The reason for which a lease may be there after its removal: its write was waited for so long.
+/// The reason why a lease may be there after its removal: its write was waited for, for this time.
 fn may_come(waited: Duration) -> String {
     format!("its store has not written it within {} s, and may do so yet", waited.as_secs())
 }
@@ -122,12 +122,12 @@ fn stays(id: &str, of: &str, location: &str, why: &str) -> String {
 }
 
 impl Hold {
-    /// By a lease in a directory of this host.
+    /// A hold by a lease in a directory of this host.
     pub(crate) fn in_directory(lease: HeldLease) -> Self {
         Self { in_directory: Mutex::new(Some(lease)), in_store: Mutex::default() }
     }
 
-    /// Gives the image up: the disk is detached. What a writable directory needs stays held.
+    /// Gives the image up: the disk is detached. The image of a writable directory stays held.
     pub fn release(&self) {
         let in_directory = self.in_directory.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(held) = in_directory {
@@ -138,8 +138,8 @@ impl Hold {
         }
     }
 
-    /// Gives the image up where the disk could not be served, unless it is to be started again. Nothing is written to
-    /// its store from then on.
+    /// Gives the image up if the disk could not be served, unless the disk is to be started again. Nothing is written
+    /// to its store from then on.
     pub fn give_up(&self) {
         let Some(held) = self.take() else { return };
         if is_recorded(held.record.as_deref()) {
@@ -160,8 +160,8 @@ pub(crate) struct Leasing {
     begun: Begun,
 }
 
-/// The objects that an attach has written to a store before it is known to succeed. Dropped before that, as where
-/// another disk of the same command fails, it takes them back.
+/// The objects that an attach has written to a store before it is known to succeed. If it is dropped before that,
+/// because another disk of the same command fails for example, it takes them back.
 struct Begun {
     store: Arc<dyn Store>,
     runtime: Handle,
@@ -171,7 +171,7 @@ struct Begun {
     id: String,
     /// As long as this is there, that lease outlives the process.
     record: Option<PathBuf>,
-    /// The lease of a directory that goes where the attach fails.
+    /// The lease of a directory that is removed if the attach fails.
     new_directory: Option<String>,
     /// The store, as a command line names it.
     location: String,
@@ -232,8 +232,8 @@ impl Drop for Begun {
 }
 
 impl Leasing {
-    /// Begins to write the lease of an attach, where the store keeps any. `is_whole` is `true` if every byte of the
-    /// image is on this host.
+    /// Begins to write the lease of an attach, if the store keeps any. `is_whole` is `true` if every byte of the image
+    /// is on this host.
     pub(crate) fn begin(
         runtime: &Handle,
         store: &Arc<dyn Store>,
@@ -287,11 +287,12 @@ impl Leasing {
         self.begun.take_back().await;
     }
 
-    /// Waits for the leases, but not for long, and has them renewed from then on. Also says what the user should know.
+    /// Waits for the leases, but not for long, and has them renewed from then on. Also returns a warning for the user,
+    /// if there is one.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NotFound`] where the image was deleted before its lease was seen, and not all of
-    /// it is here.
+    /// [`headstart_block::ErrorKind::NotFound`] if the image was deleted before its lease was seen, and not all of it
+    /// is on this host.
     pub(crate) async fn finish(mut self, is_away: bool) -> Result<(Hold, Option<String>)> {
         let patience = if is_away { Duration::ZERO } else { PATIENCE };
         let mut told = self.begun.keep(self.claim.clone());
@@ -348,7 +349,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use tokio::time::{Instant, sleep};
 
-    /// A store that counts leases, and gives these answers to them, the last of them for ever.
+    /// A store that counts leases, and gives these answers to them, the last of them forever.
     #[derive(Default)]
     struct Counting {
         calls: AtomicU64,
@@ -479,7 +480,7 @@ mod tests {
         Leasing { claim, is_whole, begun }
     }
 
-    /// The number of leases that were written, in `answers`, once `most` were or it ended.
+    /// The number of leases that were written for `answers`, once `most` were or the renewal ended.
     async fn renewals(answers: Vec<Option<ErrorKind>>, [every, again]: [Duration; 2], most: u64) -> u64 {
         let store = Counting::answering(answers);
         let pauses = Pauses { every, again, refused: again };
@@ -503,7 +504,7 @@ mod tests {
         assert!(renewals(vec![None, denied, away, denied, None], [soon, soon], 9).await >= 9);
     }
 
-    /// Credentials that are over for a while: 403 from then on, until they are put right.
+    /// Credentials that expire for a while: the store denies from then on, until they are put right.
     #[tokio::test(start_paused = true)]
     async fn a_store_that_refuses_for_a_while_has_the_leases_again() {
         let denied = Some(ErrorKind::Denied);
@@ -536,7 +537,7 @@ mod tests {
         assert!(warning.contains("no lease can be left in s3://b/"), "{warning}");
     }
 
-    /// A prune that died and left its mark: the disk is served, all its leases are there, and they are written on.
+    /// A prune that died and left its mark: the disk is served, all its leases are there, and their renewal goes on.
     #[tokio::test(start_paused = true)]
     async fn a_prune_that_does_not_end_keeps_no_lease_from_being_written() {
         let store = Counting::answering(Vec::new());
@@ -546,7 +547,7 @@ mod tests {
         assert!(warning.is_none() && begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
         let has = |id: &str| store.written.lock().unwrap().iter().filter(|written| *written == id).count();
         assert!(has("attach") > 1 && has("directory") > 1);
-        // It goes on behind the end of all prunes.
+        // The renewal goes on after the end of all prunes.
         sleep(PRUNING_LASTS * 2).await;
         let before = has("directory");
         sleep(RENEWED / 2).await;
@@ -578,7 +579,7 @@ mod tests {
     async fn a_lease_that_is_being_written_is_removed_once_it_is_there() {
         for end in [Hold::release as fn(&Hold), Hold::give_up, |_| ()] {
             let store = Counting::slow(Duration::from_millis(300));
-            // Its store is said to be away, so that the attach does not wait.
+            // The store is marked as away, so that the attach does not wait.
             let hold = leasing(&store, &["attach"], false).finish(true).await.unwrap().0;
             store.begins().await;
             let ended = tokio::task::spawn_blocking(move || {
@@ -649,7 +650,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::NotFound);
             assert!(store.written.lock().unwrap().is_empty(), "nothing of it stays");
         }
-        // What is here needs no store.
+        // A whole image needs no store.
         let store = Counting::answering(Vec::new());
         store.has_lost.store(true, Ordering::SeqCst);
         let (_, warning) = leasing(&store, &["attach"], true).finish(false).await.unwrap();

@@ -1,8 +1,8 @@
-//! What a host remembers beside its cache: small files, one for each thing, named by the SHA-256 of the thing's name.
+//! The memory of a host beside its cache: small files, one for each thing, named by the SHA-256 of the thing's name.
 //!
-//! A file is replaced as a whole. What is read is no more than what was promised: who reads a file checks it. Files and
-//! directories are their user's alone: manifests have the roots of hash trees. A file of another user is not read,
-//! because a tag would mean another image, and nothing is written to a directory of another user.
+//! A file is replaced as a whole. A file proves nothing: its reader checks it. Files and directories are their user's
+//! alone: manifests have the roots of hash trees. A file of another user is not read, because a tag would mean another
+//! image, and nothing is written to a directory of another user.
 
 use headstart_block::guarded::{Access, GuardedDir, Like, check_own_file};
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
@@ -13,9 +13,9 @@ use std::path::PathBuf;
 #[derive(Clone)]
 pub(crate) struct KnownFiles {
     pub(crate) dir: PathBuf,
-    /// What each of them is about, for a message.
+    /// The subject of each file, for a message.
     pub(crate) about: &'static str,
-    /// So many bytes of one are read.
+    /// The most bytes that are read of a file.
     pub(crate) length_max: u64,
 }
 
@@ -30,10 +30,10 @@ impl KnownFiles {
         self.dir.join(Self::file_name(name))
     }
 
-    /// Writes what is known of a thing from now on.
+    /// Replaces the content that is remembered about a thing.
     ///
     /// # Errors
-    /// Where the file cannot be written; [`ErrorKind::Denied`] where the directory belongs to another user.
+    /// The file cannot be written; [`ErrorKind::Denied`] if the directory belongs to another user.
     pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<()> {
         let failed = |e: io::Error| {
             Error::io(format!("cannot remember {}", self.about), e).about(self.path(name).display())
@@ -55,7 +55,8 @@ impl KnownFiles {
         })
     }
 
-    /// What was known of a thing last; `None` where that is nothing, or cannot be read, which is said.
+    /// The last content that was remembered about a thing; `None` if there is none, or if it cannot be read, which is
+    /// logged.
     pub(crate) fn read(&self, name: &str) -> Option<Vec<u8>> {
         match self.read_own(name) {
             Ok(content) => Some(content),
@@ -71,7 +72,7 @@ impl KnownFiles {
         let path = self.path(name);
         let failed = |e| Error::io("cannot read", e).about(path.display());
         let dir = GuardedDir::open_own(&self.dir)?;
-        // Others could give files here each other's names. A directory of root's is closed by root.
+        // Other users could exchange the names of the files. A directory of root's is closed by root.
         let _ = private::close(dir.handle());
         dir.check_closed()?;
         let file = dir.open_file(&Self::file_name(name), Access::Read).map_err(failed)?;
@@ -93,11 +94,11 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let known = KnownFiles { dir: scratch.path().join("known"), about: "the thing", length_max: 64 };
         known.write("a", b"mine").unwrap();
-        // What others could exchange is closed first.
+        // A directory in which others could exchange files is closed first.
         fs::set_permissions(&known.dir, Permissions::from_mode(0o777)).unwrap();
         assert_eq!(known.read("a").as_deref(), Some(&b"mine"[..]));
         assert_eq!(fs::metadata(&known.dir).unwrap().mode() & 0o777, 0o700);
-        // Nothing is followed, and nothing is written through a link.
+        // No link is followed, and nothing is written through one.
         let (victim, path) = (scratch.path().join("victim"), known.path("a"));
         fs::write(&victim, "precious").unwrap();
         fs::remove_file(&path).unwrap();

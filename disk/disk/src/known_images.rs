@@ -1,15 +1,15 @@
 //! The manifests of images that were attached before, so that an image whose blobs are all in the cache attaches
 //! while its store is away.
 //!
-//! One small file an image, named by the SHA-256 of its reference:
+//! There is one small file for each image, named by the SHA-256 of its reference:
 //!
 //! ```text
 //! headstart image 1 sha256:<digest of the manifest>\n
 //! <the manifest>
 //! ```
 //!
-//! The digest is checked when it is read, so a torn or changed file is no worse than none. What a tag means
-//! may have changed since: who uses a manifest from here for a tag says so.
+//! The digest is checked when it is read, so a torn or changed file is no worse than none. The meaning of a tag may
+//! have changed since: a caller that uses a manifest from here for a tag reports that.
 
 use crate::known_files::KnownFiles;
 use headstart_block::{Digest, Result};
@@ -17,13 +17,14 @@ use headstart_image::manifest::MAX_MANIFEST_SIZE;
 use headstart_store::Selector;
 use std::path::Path;
 
-/// What the first line starts with; the number is the version of the form.
+/// The beginning of the first line; the number is the version of the form.
 const MAGIC: &str = "headstart image 1 ";
 
-/// Longest file that is read.
+/// The length of the longest file that is read.
 const LENGTH_MAX: u64 = MAX_MANIFEST_SIZE + 1024;
 
-/// What an image is remembered by: where its store is, as that says itself, and its tag or digest.
+/// The name by which an image is remembered: the location of its store, in the store's own words, and its tag or
+/// digest.
 pub(crate) fn name(store: &str, selector: &Selector) -> String {
     format!("{store}{selector}")
 }
@@ -32,7 +33,7 @@ pub(crate) fn name(store: &str, selector: &Selector) -> String {
 pub(crate) struct KnownImages(KnownFiles);
 
 impl KnownImages {
-    /// Those of the cache in `cache`.
+    /// The known images of the cache in `cache`.
     pub(crate) fn of(cache: &Path) -> Self {
         Self(KnownFiles { dir: cache.join("images"), about: "the manifest", length_max: LENGTH_MAX })
     }
@@ -40,7 +41,7 @@ impl KnownImages {
     /// Remembers that `reference` is the image with this manifest.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub(crate) fn remember(&self, reference: &str, digest: &Digest, manifest: &[u8]) -> Result<()> {
         if self.recall(reference).is_some_and(|(known, _)| known == *digest) {
             return Ok(());

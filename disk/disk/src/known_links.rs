@@ -1,21 +1,22 @@
-//! What was known of the links to stores last: the first plan of a disk is chosen before anything was fetched for it.
+//! The last known bandwidths of the links to stores: the first plan of a disk is chosen before anything was fetched for
+//! it.
 //!
-//! One small file a store, named by the SHA-256 of its location, one line:
+//! There is one small file for each store, named by the SHA-256 of its location, with one line:
 //!
 //! ```text
 //! headstart link 1 <bytes a second>\n
 //! ```
 //!
-//! A file that says anything else is no worse than none.
+//! A file with any other content is no worse than none.
 
 use crate::known_files::KnownFiles;
 use headstart_block::Result;
 use std::path::Path;
 
-/// What the line starts with; the number is the version of the form.
+/// The beginning of the line; the number is the version of the form.
 const MAGIC: &str = "headstart link 1 ";
 
-/// Longest file that is read.
+/// The length of the longest file that is read.
 const LENGTH_MAX: u64 = 64;
 
 /// The directory of known links.
@@ -23,20 +24,20 @@ const LENGTH_MAX: u64 = 64;
 pub(crate) struct KnownLinks(KnownFiles);
 
 impl KnownLinks {
-    /// Those of the cache in `cache`.
+    /// The known links of the cache in `cache`.
     pub(crate) fn of(cache: &Path) -> Self {
         Self(KnownFiles { dir: cache.join("links"), about: "the link", length_max: LENGTH_MAX })
     }
 
-    /// Remembers how many bytes a second came from `store`.
+    /// Remembers the bandwidth of `store`, in bytes a second.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub(crate) fn remember(&self, store: &str, bandwidth: u64) -> Result<()> {
         self.0.write(store, format!("{MAGIC}{bandwidth}\n").as_bytes())
     }
 
-    /// How many bytes a second came from `store` when it was used last.
+    /// The bandwidth of `store` when it was last used, in bytes a second.
     pub(crate) fn recall(&self, store: &str) -> Option<u64> {
         let line = String::from_utf8(self.0.read(store)?).ok()?;
         let bandwidth = line.strip_prefix(MAGIC)?.strip_suffix('\n')?.parse().ok()?;

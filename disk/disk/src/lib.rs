@@ -1,29 +1,29 @@
 //! A disk: layers, cache, pull engine and writable layer behind one block device.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`attach`] | makes a disk of a reference: the manifest, the layers, the writable directory |
-//! | [`disk`] | what a server reads and writes; the way of one read (start here) |
+//! | [`disk`] | the device that a server reads and writes; the path of one read (start here) |
 //! | `base` | the image's layers, which may lack bytes |
 //! | [`puller`] | drives the pull engine |
-//! | `fetch` | brings one range from the store into the cache |
-//! | `stream` | brings a long one, whose bytes can be read as they come |
-//! | [`blobs`] | where the disk's bytes lie in blobs, and what is missing |
+//! | `fetch` | fetches one range from the store into the cache |
+//! | `stream` | fetches a long range, whose bytes can be read as they come |
+//! | [`blobs`] | the places of the disk's bytes in blobs, and the bytes that are missing |
 //! | `expected` | the disk that a writable directory has to hold |
-//! | `open` | opening the layers of an image whose blobs are elsewhere |
-//! | `opening` | what a layer was opened by, where no hash tree proves it |
+//! | `open` | opening the layers of an image whose blobs are in a store |
+//! | `opening` | the bytes by which a layer was opened, if no hash tree proves them |
 //! | `known_images` | manifests seen before, for when the store is away |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep together, for the same |
-//! | [`accesses`] | what is read first: a log that reads write |
+//! | [`accesses`] | the first reads: a log that reads write |
 //! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
-//! | [`release`] | gives up what a disk held whose process is down |
+//! | [`release`] | gives up the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
-//! | `known_files` | how both are kept |
-//! | [`carrier`] | the same for who is no disk |
-//! | [`swarm`] | bytes from other hosts, asked for first |
-//! | `hints` | what boots of the same image read on other hosts, as a plan |
+//! | `known_files` | the files that keep both |
+//! | [`carrier`] | fetches for a caller that is no disk |
+//! | [`swarm`] | bytes from other hosts, which are asked first |
+//! | `hints` | the reads of boots of the same image on other hosts, as a plan |
 //! | [`stats`] | counters and latency distributions |
 
 #![forbid(unsafe_code)]

@@ -1,10 +1,10 @@
-//! Opening an image whose blobs are in a store: in as few steps as its form allows.
+//! Opening an image whose blobs are in a store, in as few steps as its form allows.
 //!
 //! A layer is opened by code that reads its blob like a file: head, trailer, indices. Here the blob is a
-//! [`CachedBlob`], which says what it lacks; that is fetched, and the layer is opened again. What opening will read is
-//! guessed first, so that for an image of ours one step is enough after the manifest: all heads and all ends at
-//! once. For images of other tools the length of the end is guessed, and a short guess costs a step more; all layers
-//! take their steps in parallel.
+//! [`CachedBlob`], which reports the bytes that it lacks; these are fetched, and the layer is opened again. The bytes
+//! that opening will read are guessed first, so that an image made by this project needs one step after the manifest:
+//! all heads and all ends at once. For images of other tools the length of the end is guessed, and a short guess costs
+//! one step more; all layers take their steps in parallel.
 
 use crate::fetch::{Fetcher, Need};
 use crate::opening::{Noting, Opening};
@@ -17,21 +17,22 @@ use headstart_lsmt::{Layer, Stack};
 use headstart_store::RetrySettings;
 use std::sync::Arc;
 
-/// Most bytes of all blobs of an image: so many are described by 704 MiB of memory and of the cache's disk, once
-/// something of each was fetched. Lengths come from manifests.
+/// The most bytes of all blobs of an image. Their description takes 704 MiB of memory and of the cache's disk, once
+/// some bytes of each were fetched. Lengths come from manifests.
 const IMAGE_MAX: u64 = 8 << 40;
 
-/// Most bytes that are fetched in one piece because opening met a gap.
+/// The most bytes that are fetched in one range because opening met a gap.
 const GAP_MAX: u64 = 64 << 20;
 
-/// Most bytes of a boot layer's hash tree that are fetched with its head: all of it will be needed, for the layer is
-/// preloaded whole, and page by page it would take a request for each few. Of a layer of 128 MiB.
+/// The most bytes of a boot layer's hash tree that are fetched with its head: all of the tree will be needed, because
+/// the layer is preloaded whole, and page by page it would take a request for every few pages. The tree of a layer of
+/// 128 MiB.
 const BOOT_TREE_MAX: u64 = 512 << 10;
 
-/// How often the same range may come wrong.
+/// The number of times that the same range may come wrong.
 const CORRUPT_TRIES: usize = 3;
 
-/// Steps that opening a layer may take; a sound layer takes three at most.
+/// The number of steps that opening a layer may take; a sound layer takes three at most.
 const STEPS_MAX: u32 = 64;
 
 /// An image whose layers are open.
@@ -39,9 +40,9 @@ pub(crate) struct OpenLayers {
     pub(crate) stack: Stack,
     /// The layers' blobs, each once.
     pub(crate) blobs: Vec<Arc<CachedBlob>>,
-    /// What each of them was opened by; none where its hash tree proves that.
+    /// The bytes by which each of them was opened; `None` if its hash tree proves them.
     pub(crate) openings: Vec<Option<Opening>>,
-    /// Which of them each layer lies in, lowest first.
+    /// The blob of each layer, as a place in `blobs`, lowest layer first.
     pub(crate) of_layer: Vec<usize>,
 }
 
@@ -75,12 +76,12 @@ impl Located {
         Ok(Self { blobs, of_layer })
     }
 
-    /// Whether every byte of every blob is here.
+    /// `true` if every byte of every blob is in the cache.
     pub(crate) fn are_whole(&self) -> bool {
         self.blobs.iter().all(|blob| blob.is_local(ByteRange::between(0, blob.len())))
     }
 
-    /// Opens all layers, fetching what that takes.
+    /// Opens all layers, fetching the bytes that this needs.
     pub(crate) async fn open(
         self,
         manifest: &Manifest,
@@ -89,7 +90,7 @@ impl Located {
     ) -> Result<OpenLayers> {
         let layers: Vec<_> = manifest.disk_layers().collect();
         let opening = self.blobs.iter().enumerate().map(|(n, blob)| {
-            // The same layer may be there several times; its first description is as good as the others.
+            // The same layer may be listed several times; its first description is as good as the others.
             let layer = self.of_layer.iter().position(|of| *of == n).map(|at| layers[at]);
             async move {
                 let layer = layer.ok_or_else(|| Error::invalid("a blob without a layer"))?;
@@ -104,7 +105,7 @@ impl Located {
     }
 }
 
-/// Refuses an image that nobody can have made, before space is taken for it.
+/// Refuses an image of impossible size before space is taken for it.
 fn check_lengths(manifest: &Manifest) -> Result<()> {
     let len = manifest.disk_layers().fold(0, |len: u64, layer| len.saturating_add(layer.blob.size));
     if len <= IMAGE_MAX {
@@ -155,8 +156,8 @@ async fn open_layer(
             bring(blob, &[widen(blob, absent)], fetcher, retry).await?;
             continue;
         }
-        // What nothing proves may have come wrong, and what came right may have been changed since. Were it left in the
-        // cache, the layer would never open.
+        // Bytes without a proof may have come wrong, and bytes that came right may have been changed since. If they
+        // stayed in the cache, the layer would never open.
         let may_be = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported);
         if may_be && !is_noting {
             is_noting = true;
@@ -164,7 +165,7 @@ async fn open_layer(
         }
         let read = noting.filter(|_| may_be).map(|noting| noting.finish().ranges);
         let Some(mut read) = read else { return Err(error) };
-        // Also what it would have read next: it came with it.
+        // Also the bytes that opening would have read next: they came with these.
         read.extend(&guess);
         let mut dropped = false;
         for range in &read {
@@ -179,8 +180,8 @@ async fn open_layer(
     Err(Error::corrupt("its ends cannot be read in a sensible number of steps"))
 }
 
-/// What to fetch where opening met a gap: at the end of the blob all up to what is there, since indices are read
-/// from front to back.
+/// The range to fetch if opening met a gap: at the end of the blob all bytes up to those that are in the cache, since
+/// indices are read from front to back.
 fn widen(blob: &CachedBlob, absent: ByteRange) -> ByteRange {
     let mut end_starts = blob.len();
     blob.missing(ByteRange::between(0, blob.len()), &mut |run| end_starts = run.end());
@@ -190,10 +191,10 @@ fn widen(blob: &CachedBlob, absent: ByteRange) -> ByteRange {
     absent
 }
 
-/// Which pages of a hash tree to fetch.
+/// The pages of a hash tree that are fetched.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pages {
-    /// Those that the ranges need.
+    /// Pages that the ranges need.
     Needed,
     All,
 }

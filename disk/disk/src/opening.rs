@@ -1,9 +1,9 @@
-//! What a layer was opened by, where nothing proves it.
+//! The bytes by which a layer was opened, if nothing proves them.
 //!
-//! Opening reads a blob's headers and indices, and what they say is kept as long as the disk. The bytes of a blob
-//! without a hash tree are believed to its store until all of them are here. If they turn out wrong, they are dropped
-//! and fetched again, but what was made of them stays. So the bytes that opening read are remembered by their digest:
-//! when the blob was wrong, the same bytes are fetched anew and compared, and a disk that was opened by others serves
+//! Opening reads a blob's headers and indices, and the result is kept as long as the disk. The bytes of a blob without
+//! a hash tree are taken on its store's word until all of them are local. If they turn out wrong, they are dropped and
+//! fetched again, but the result of opening stays. So the bytes that opening read are remembered by their digest: when
+//! the blob was wrong, the same bytes are fetched again and compared, and a disk that was opened by other bytes serves
 //! no more.
 
 use headstart_block::{ByteRange, Digest, ReadAt, Result};
@@ -13,23 +13,23 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes that are compared at once.
+/// The number of bytes that are compared at once.
 const PART: u64 = 1 << 20;
 
-/// The bytes of a blob that a layer was opened by.
+/// The bytes of a blob by which a layer was opened.
 pub(crate) struct Opening {
-    /// In the order in which they were read.
+    /// The ranges, in the order in which they were read.
     pub(crate) ranges: Vec<ByteRange>,
     digest: Digest,
-    /// How often the blob had been found wrong before.
+    /// The number of times that the blob had been found wrong before.
     pub(crate) times_wrong: u32,
 }
 
 impl Opening {
-    /// Whether these bytes of the blob are still the same.
+    /// `true` if these bytes of the blob are still the same.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Absent`] where they are not all here; what reading them reports.
+    /// [`headstart_block::ErrorKind::Absent`] if they are not all local; errors of reading them.
     pub(crate) fn is_same(&self, blob: &CachedBlob) -> Result<bool> {
         let mut digest = DigestWriter::new(io::sink());
         let mut buf = Vec::new();
@@ -42,7 +42,7 @@ impl Opening {
     }
 }
 
-/// A blob that notes what is read of it, until it is told to stop.
+/// A blob that notes the bytes that are read of it, until it is told to stop.
 pub(crate) struct Noting {
     blob: Arc<CachedBlob>,
     notes: Mutex<Option<Notes>>,
@@ -67,7 +67,7 @@ impl Noting {
         })
     }
 
-    /// What was read so far. From now on nothing is noted.
+    /// The bytes that were read so far. From now on nothing is noted.
     pub(crate) fn finish(&self) -> Opening {
         self.is_noting.store(false, Ordering::Relaxed);
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner).take();

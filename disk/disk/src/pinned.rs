@@ -1,9 +1,9 @@
 //! The manifests of images that the hosts of a swarm keep together, so that such an image attaches while its store is
 //! away.
 //!
-//! One file an image, in the cache's directory: the manifest, named by its digest and checked against it when it is
-//! read. The tag that an image was pinned by is remembered as if it had been seen in the store when the pin came: it
-//! was, by the operator who pinned it. What the store itself says later replaces that.
+//! There is one file for each image, in the cache's directory: the manifest, named by its digest and checked against it
+//! when it is read. The tag by which an image was pinned is remembered as if it had been seen in the store when the pin
+//! came: the operator that pinned the image saw it there. A later answer of the store itself replaces it.
 
 use crate::known_files::KnownFiles;
 use crate::known_images::{self, KnownImages};
@@ -13,14 +13,14 @@ use headstart_store::Selector;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// The directory of such images, and what their tags mean.
+/// The directory of such images, and the meaning of their tags.
 pub struct PinnedImages {
     manifests: KnownFiles,
     tags: KnownImages,
 }
 
 impl PinnedImages {
-    /// Those of the cache in `cache`.
+    /// The pinned images of the cache in `cache`.
     #[must_use]
     pub fn of(cache: &Path) -> Self {
         let manifests = KnownFiles {
@@ -31,10 +31,10 @@ impl PinnedImages {
         Self { manifests, tags: KnownImages::of(cache) }
     }
 
-    /// An image with this manifest is kept from now on.
+    /// Adds an image with this manifest, which is kept from now on.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub fn insert(&self, manifest: &[u8]) -> Result<()> {
         let digest = Digest::of(manifest);
         if self.get(&digest).is_some() {
@@ -43,24 +43,25 @@ impl PinnedImages {
         self.manifests.write(&digest.to_string(), manifest)
     }
 
-    /// The image with this manifest is what `selector` means in `store`, as the store says its location.
+    /// Notes that `selector` means the image with this manifest in `store`, which is the store's own name of its
+    /// location.
     ///
     /// # Errors
-    /// Where the file cannot be written.
+    /// The file cannot be written.
     pub fn resolve(&self, store: &str, selector: &Selector, manifest: &[u8]) -> Result<()> {
         self.tags.remember(&known_images::name(store, selector), &Digest::of(manifest), manifest)
     }
 
-    /// Whether it is known what `selector` means in `store`, from a pin or from the store itself.
+    /// `true` if the meaning of `selector` in `store` is known, from a pin or from the store itself.
     #[must_use]
     pub fn is_resolved(&self, store: &str, selector: &Selector) -> bool {
         self.tags.recall(&known_images::name(store, selector)).is_some()
     }
 
-    /// It is not any more.
+    /// Removes an image that is not kept any more.
     ///
     /// # Errors
-    /// Where the file cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(&self, digest: &Digest) -> Result<()> {
         let path = self.manifests.path(&digest.to_string());
         match std::fs::remove_file(&path) {

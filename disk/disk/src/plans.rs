@@ -1,4 +1,4 @@
-//! Plans as a disk follows them: made of a list, put in the order in which an image has what they name, in whole
+//! Plans as a disk follows them: made of a list, put in the order in which an image stores their slices, in whole
 //! blocks.
 
 use headstart_block::PlanItem;
@@ -6,7 +6,7 @@ use headstart_plan::{Centroid, GroupPlans, ImagePlans, RatedPlan};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Of what lies in one place, one part in so many may be brought though the plan does not name it.
+/// The divisor of the bytes in one place that gives the number that may be fetched though the plan does not name them.
 const HOLES_PART: u64 = 8;
 
 /// One plan for all bandwidths.
@@ -24,8 +24,8 @@ pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     ImagePlans::of_own(vec![group])
 }
 
-/// The same plans for an image that has what boots read in this order in one place: what lies there comes in that
-/// order, so that it is read in one go, and the rest behind it.
+/// The same plans for an image that stores the slices of boots in this order in one place: slices of that place come in
+/// its order, so that they are read in one go, and the rest behind them.
 #[must_use]
 pub fn laid_out(mut plans: ImagePlans, order: &[PlanItem]) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
@@ -40,7 +40,7 @@ fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
     let count = |items: &[PlanItem]| items.iter().map(|item| u64::from(item.mask.count_ones())).sum::<u64>();
     let of_plan = |item: &PlanItem| item.mask & wanted.get(&item.block).copied().unwrap_or(0);
     let laid: Vec<_> = order.iter().map(|item| PlanItem { block: item.block, mask: of_plan(item) }).collect();
-    // A few holes cost more than what is in them.
+    // A few holes cost more than the slices in them.
     let whole = count(&laid) * HOLES_PART >= count(order) * (HOLES_PART - 1);
     let first = if whole { order.to_vec() } else { laid };
     for item in &first {
@@ -58,7 +58,7 @@ fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
     first.into_iter().chain(rest).filter(|item| item.mask != 0).collect()
 }
 
-/// The same plans, of whole blocks, each where it comes first.
+/// The same plans, of whole blocks, each in the place of its first item.
 pub(crate) fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
         let mut known = HashSet::new();

@@ -1,23 +1,22 @@
-//! Preloading by what was learned: finds plans for a disk, and follows them while it boots.
+//! Preloading by learned plans: finds plans for a disk, and follows them while it boots.
 //!
-//! # Which plans
+//! # Sources of plans
 //!
-//! Whoever attaches a disk gives a [`PlanSource`]: places to look for plans, all looked at at the same time, beside
-//! the attach. What is found first is followed at once; what comes later and is better ([`Origin`]) takes its
-//! place, and hears what was read before. Where nothing is found within [`PATIENCE`], the disk stays lazy. A place
-//! that fails is said once and counted; nothing that is found there can fail an attach, or a read.
+//! The caller of an attach gives a [`PlanSource`]: places to look for plans, which are all looked at at the same time,
+//! beside the attach. The first plan that is found is followed at once; a later one that is better ([`Origin`]) takes
+//! its place, and is told the reads so far. If nothing is found within [`PATIENCE`], the disk stays lazy. A place that
+//! fails is logged once and counted; nothing that is found there can fail an attach, or a read.
 //!
 //! # Following
 //!
-//! Reads write what they touch into [`Accesses`]. Every [`TICK`], a task takes that and what the engine says of the
-//! link and of its cursor to the [`Pilot`], which decides; other plans go to the engine. So
-//! a read has nothing to do with any of this but one load and, the first time that it touches a slice, three writes
-//! of a word.
+//! Reads write the slices that they touch into [`Accesses`]. Every [`TICK`], a task passes these, and the engine's
+//! state of the link and of its cursor, to the [`Pilot`], which decides; other plans go to the engine. So a read has
+//! nothing to do with any of this except one load and, the first time that it touches a slice, three writes of a word.
 //!
 //! # The link
 //!
-//! Which plan is best depends on the bandwidth, of which a disk knows nothing before it has fetched. So a host
-//! remembers what was estimated for each store last (`known_links`).
+//! The best plan depends on the bandwidth, of which a disk knows nothing before it has fetched. So a host remembers the
+//! last estimate for each store (`known_links`).
 
 use crate::accesses::Accesses;
 use crate::known_links::KnownLinks;
@@ -41,42 +40,42 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior, timeout};
 
-/// How long plans are looked for.
+/// The time for which plans are looked for.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often the pilot hears what was read.
+/// The interval at which the pilot is told the reads.
 pub const TICK: Duration = Duration::from_millis(50);
 
-/// And how often once the first minutes of reading are over, when hardly anything is new.
+/// The interval once the first minutes of reading are over, when hardly any read is new.
 const SLOW_TICK: Duration = Duration::from_secs(1);
 
-/// How long these are.
+/// The length of these first minutes.
 const BOOT: Duration = Duration::from_secs(600);
 
-/// How often the bandwidth is remembered, where it changed.
+/// The interval at which the bandwidth is remembered, if it changed.
 const REMEMBER: Duration = Duration::from_secs(1);
 
-/// Where plans come from; what is earlier here is better.
+/// The origin of plans; an earlier variant is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// Somebody said which plan to follow.
+    /// The caller gave the plan to follow.
     Given,
     /// An artifact that belongs to the image, in the image's store.
     Artifact,
     /// A file of plans on this host, which knows boots of this image.
     File,
-    /// The order in which the image's boot layer lies.
+    /// The order in which the image's boot layer stores its slices.
     BootLayer,
-    /// A trace in a layer of the image, as OverlayBD's prefetcher has it.
+    /// A trace in a layer of the image, in the form of OverlayBD's prefetcher.
     TraceLayer,
     /// A file of plans on this host, which knows layers of this image or images like it.
     ZeroShot,
-    /// What disks of this image read on other hosts in these minutes.
+    /// The reads of disks of this image on other hosts in these minutes.
     Hints,
 }
 
 impl Origin {
-    /// As a word for programs.
+    /// The origin as a word for programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,21 +99,21 @@ impl fmt::Display for Origin {
 /// Plans that were found.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Where.
+    /// Their origin.
     pub origin: Origin,
-    /// They.
+    /// The plans.
     pub plans: Arc<ImagePlans>,
-    /// What they were made from, for people: `5 boots of this image`.
+    /// The data that they were made from, for people: `5 boots of this image`.
     pub why: String,
 }
 
-/// The disk that plans are looked for.
+/// The disk for which plans are looked for.
 pub struct Sought {
     /// The digest of the image's manifest.
     pub digest: Digest,
     /// The manifest.
     pub manifest: Manifest,
-    /// The store that the image lies in.
+    /// The store of the image.
     pub store: Arc<dyn Store>,
     /// The layers and the size of the disk, once it is open.
     opened: watch::Receiver<Option<Opened>>,
@@ -125,18 +124,18 @@ pub struct Sought {
 pub struct Opened {
     /// Its merged layers.
     pub stack: Arc<Stack>,
-    /// Its size in bytes: the image's, or more where it is writable.
+    /// Its size in bytes: the image's, or more if it is writable.
     pub size: u64,
 }
 
 impl Sought {
-    /// What boots of the disk are known by; see [`Manifest::known_as`].
+    /// The name under which boots of the disk are known; see [`Manifest::known_as`].
     #[must_use]
     pub fn image(&self) -> Digest {
         self.manifest.known_as(self.digest)
     }
 
-    /// Waits until the disk is open. Nothing where it will not be.
+    /// Waits until the disk is open. `None` if it will not be.
     pub async fn opened(&self) -> Option<Opened> {
         let mut opened = self.opened.clone();
         opened.wait_for(Option::is_some).await.ok()?.clone()
@@ -145,18 +144,18 @@ impl Sought {
 
 /// One place to look for plans.
 pub struct Search {
-    /// What it is, for a message.
+    /// Its name, for a message.
     pub place: &'static str,
-    /// Looks there.
+    /// The search there.
     pub answer: BoxFuture<'static, Answer>,
 }
 
-/// What looking at a place came to.
+/// The result of a search.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// What was found.
+    /// The plans that were found.
     pub found: Option<Found>,
-    /// What is there and cannot be used.
+    /// The errors of plans that are there and cannot be used.
     pub failures: Vec<Error>,
 }
 
@@ -169,29 +168,29 @@ impl From<Result<Option<Found>>> for Answer {
     }
 }
 
-/// Where plans of disks are looked for.
+/// The places where plans of disks are looked for.
 pub trait PlanSource: Send + Sync {
     /// The places for a disk, which are looked at at the same time.
     fn searches(&self, sought: &Arc<Sought>) -> Vec<Search>;
 }
 
-/// What preloading did so far.
+/// The results of preloading so far.
 #[derive(Clone, Debug, Default)]
 pub struct Preloaded {
-    /// Where the plans are from that are followed; none where it is lazy.
+    /// The origin of the plans that are followed; `None` if the disk is lazy.
     pub origin: Option<Origin>,
-    /// What they were made from, for people; empty where there are none.
+    /// The data that they were made from, for people; empty if there are none.
     pub why: String,
-    /// What came of them; of earlier ones only the switches are in it.
+    /// Their results; of earlier plans it has only the switches.
     pub report: Report,
-    /// Places that could not be looked at, or had something that is no plan.
+    /// The number of places that could not be looked at, or had something that is no plan.
     pub failures: u64,
 }
 
-/// Preloading of one disk.
+/// The preloading of one disk.
 pub struct Preloader {
     accesses: Accesses,
-    /// Whether plans name whole blocks, whatever they say.
+    /// `true` if plans name whole blocks, whatever their items are.
     whole_blocks: bool,
     state: Mutex<State>,
     failures: AtomicU64,
@@ -199,27 +198,27 @@ pub struct Preloader {
 
 #[derive(Default)]
 struct State {
-    /// Who decides; none where nothing was found, and for plans that are no lists.
+    /// The pilot, which decides; `None` if nothing was found, and for plans that are no lists.
     pilot: Option<Pilot>,
     followed: Option<(Origin, String)>,
-    /// How much of the log of accesses the pilot knows.
+    /// The number of entries of the log of accesses that the pilot knows.
     heard: usize,
-    /// What is preloaded.
+    /// The plan that is preloaded.
     plan: Plan,
-    /// Of plans that others took the place of.
+    /// The report of plans that others have replaced.
     before: Report,
-    /// Whether it was said that preloading was stopped.
+    /// `true` if the end of preloading was logged.
     stopped: bool,
 }
 
-/// The places that are being looked at, since before the disk was open.
+/// The searches that are under way, since before the disk was open.
 pub(crate) struct Searches {
     tasks: JoinSet<(&'static str, Answer)>,
     opened: watch::Sender<Option<Opened>>,
 }
 
 impl Searches {
-    /// Starts to look where `source` says; nowhere without one.
+    /// Starts the searches of `source`; none without one.
     pub(crate) fn start(
         source: Option<&dyn PlanSource>,
         digest: &Digest,
@@ -246,7 +245,7 @@ impl Searches {
         Self { tasks, opened }
     }
 
-    /// The disk is open.
+    /// Notes that the disk is open.
     pub(crate) fn opened(&self, stack: Arc<Stack>, size: u64) {
         self.opened.send_replace(Some(Opened { stack, size }));
     }
@@ -255,7 +254,7 @@ impl Searches {
         self.tasks.is_empty()
     }
 
-    /// The next answer; for ever where there is none.
+    /// The next answer; never returns if there is none.
     async fn next(&mut self) -> (&'static str, Answer) {
         match self.tasks.join_next().await {
             Some(Ok(answer)) => answer,
@@ -268,19 +267,19 @@ impl Searches {
     }
 }
 
-/// What it takes to look for plans and to follow them.
+/// The things that finding and following plans needs.
 pub(crate) struct Driving {
     pub(crate) puller: Arc<Puller>,
     pub(crate) links: KnownLinks,
-    /// What the link is known by.
+    /// The name under which the link is known.
     pub(crate) store: String,
-    /// For messages.
+    /// The image's name, for messages.
     pub(crate) image: String,
     pub(crate) searches: Searches,
 }
 
 impl Preloader {
-    /// Of a disk of so many bytes, by a plan that somebody gave.
+    /// The preloading of a disk of `disk_size` bytes, by the plan that the caller gave.
     pub(crate) fn new(disk_size: u64, given: &Plan, whole_blocks: bool) -> Arc<Self> {
         let state = State { plan: given.clone(), ..State::default() };
         let preloader = Self {
@@ -302,12 +301,12 @@ impl Preloader {
         Arc::new(preloader)
     }
 
-    /// What is preloaded now.
+    /// The plan that is preloaded now.
     pub(crate) fn plan(&self) -> Plan {
         self.state().plan.clone()
     }
 
-    /// Whether all of a part of the disk is in the plan that is followed now.
+    /// `true` if all of a part of the disk is in the plan that is followed now.
     pub(crate) fn has_planned(&self, part: ByteRange) -> bool {
         let items = match self.plan() {
             Plan::Lazy => return false,
@@ -327,12 +326,12 @@ impl Preloader {
         wanted.values().all(|slices| *slices == 0)
     }
 
-    /// What was read first.
+    /// The log of first reads.
     pub(crate) fn accesses(&self) -> &Accesses {
         &self.accesses
     }
 
-    /// What came of it so far.
+    /// The results so far.
     #[must_use]
     pub fn preloaded(&self) -> Preloaded {
         let state = self.state();
@@ -353,10 +352,10 @@ impl Preloader {
         if self.whole_blocks { Arc::new(in_whole_blocks(Arc::unwrap_or_clone(plans))) } else { plans }
     }
 
-    /// Follows what was found, where it is better than what is followed; whether it is.
+    /// Follows plans that were found, if they are better than the present ones; `true` if they are.
     fn adopt(&self, found: Found, bandwidth: Option<u64>, puller: &Arc<Puller>) -> bool {
         let mut state = self.state();
-        // What is hinted grows.
+        // Hints grow.
         let is_more = |origin: Origin| origin == Origin::Hints && found.origin == Origin::Hints;
         let better =
             state.followed.as_ref().is_none_or(|(origin, _)| found.origin < *origin || is_more(*origin));
@@ -382,8 +381,8 @@ impl Preloader {
         true
     }
 
-    /// Follows hints where there is nothing better, and as long as following them did good. What they name beyond the
-    /// disk is left out.
+    /// Follows hints if there is nothing better, and as long as following them did good. Items beyond the disk are left
+    /// out.
     pub(crate) fn hint(&self, hinted: Hinted, puller: &Arc<Puller>) {
         if self.preloaded().report.stopped.is_some() {
             return;
@@ -401,7 +400,7 @@ impl Preloader {
         }
     }
 
-    /// Tells the pilot what was read and how far the engine is, and the engine what the pilot makes of it.
+    /// Tells the pilot the reads and the engine's progress, and the engine the pilot's decisions.
     fn step(&self, puller: &Arc<Puller>, image: &str) {
         let mut state = self.state();
         let State { pilot: Some(pilot), heard, plan: followed, stopped: said, .. } = &mut *state else {
@@ -439,7 +438,7 @@ impl Preloader {
         }
     }
 
-    /// What a search came to.
+    /// Handles the result of a search.
     fn answered(
         &self,
         place: &str,
@@ -464,7 +463,7 @@ impl Preloader {
     }
 }
 
-/// What a driver's task holds of its disk.
+/// The part of a disk that a driver's task holds.
 struct Driven {
     puller: Weak<Puller>,
     links: KnownLinks,
@@ -513,7 +512,7 @@ fn ticks(period: Duration) -> Interval {
 }
 
 impl Driven {
-    /// Keeps the estimate for the next disk, where it is another than before by an eighth.
+    /// Keeps the estimate for the next disk, if it differs from the one before by an eighth.
     fn remember(&self, estimate: Option<u64>, remembered: &mut Option<u64>) {
         let Some(bandwidth) = estimate else { return };
         if remembered.is_some_and(|before| before.abs_diff(bandwidth) < before / 8) {
@@ -528,15 +527,15 @@ impl Driven {
         });
     }
 
-    /// What was kept last. The directory's disk may be slow: whoever waits for that must not hold up fetches.
+    /// The estimate that was last kept. The directory's disk may be slow: waiting for it must not hold up fetches.
     async fn recall(&self) -> Option<u64> {
         let (links, store) = (self.links.clone(), self.store.clone());
         tokio::task::spawn_blocking(move || links.recall(&store)).await.ok().flatten()
     }
 }
 
-/// What the last pilot did, with the switches of those before it. Bytes are its own alone: what others brought
-/// before, it counts when it comes to it.
+/// The report of the last pilot, with the switches of those before it. Bytes are its own alone: it counts bytes that
+/// others brought before when it comes to them.
 fn sum(before: Report, now: Report) -> Report {
     let switches = Switches {
         groups: before.switches.groups.saturating_add(now.switches.groups),

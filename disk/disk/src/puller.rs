@@ -1,8 +1,8 @@
 //! Drives a disk's pull engine with real I/O: events in, actions carried out.
 //!
-//! The engine decides everything; this only keeps what it must not know: who waits for which read, the task of
-//! each fetch, the clock. Its lock is held while the engine thinks (microseconds), never while anything
-//! waits. Reads of bytes that are here do not come near it.
+//! The engine decides everything. The puller only keeps state that the engine must not know: the waiter of each read,
+//! the task of each fetch, the clock. Its lock is held while the engine thinks (microseconds), never across a wait.
+//! Reads of local bytes do not touch it.
 
 use crate::base::Health;
 use crate::blobs::Blobs;
@@ -24,20 +24,20 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
-/// How long past its deadline a read waits for the engine's word. It never should; without a bound, a fault in
-/// the engine would hang a guest for good.
+/// The time past its deadline that a read waits for the engine's answer. It should never pass; without a bound, a fault
+/// in the engine would hang a guest for good.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How often the same kind of failure is said: a store that is away fails every fetch.
+/// The interval at which the same kind of failure is logged: a store that is away fails every fetch.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// How long to wait until an index that may be wrong is asked for once more.
+/// The pause until an index that may be wrong is requested once more.
 const OPENING_PAUSE: Duration = Duration::from_secs(1);
 
-/// A disk's pull engine and the I/O that it asked for.
+/// A disk's pull engine and the I/O that the engine requested.
 pub struct Puller {
     blobs: Arc<Blobs>,
-    /// What each of the layers' blobs was opened by; none where its hash tree proves that.
+    /// The bytes by which each of the layers' blobs was opened; `None` if its hash tree proves them.
     openings: Vec<Option<Arc<Opening>>>,
     health: Arc<Health>,
     fetcher: Fetcher,
@@ -45,38 +45,38 @@ pub struct Puller {
     started: Instant,
     deadline: Duration,
     state: Mutex<State>,
-    /// Fetches that failed, so that who waited long knows whether it was for that.
+    /// Fetches that failed, so that a read that waited long can tell whether failures were the reason.
     failures: AtomicU64,
-    /// Told when the engine is to be woken at another time.
+    /// Notified when the engine is to be woken at another time.
     wake_changed: Arc<Notify>,
 }
 
 /// A fetch under way.
 struct Fetching {
     task: AbortHandle,
-    /// Of a stream: whether it is to take nothing for now.
+    /// For a stream: `true` while it is to take no bytes.
     held: watch::Sender<bool>,
-    /// Of what nobody waited for: up to where in its blob somebody does now.
+    /// For a fetch without urgency: the offset in its blob up to which reads wait now.
     hurried: watch::Sender<u64>,
     priority: Priority,
 }
 
 struct State {
     engine: Engine,
-    /// Who waits for which read.
+    /// The channel of each waiting read.
     waiting: HashMap<ReadId, SyncSender<Result<(), Arc<Error>>>>,
     fetching: HashMap<FetchId, Fetching>,
-    /// Comparing indices with what they came from.
+    /// Tasks that compare indices with their blobs.
     comparing: Vec<AbortHandle>,
-    /// At how many bytes a second the disk is filled.
+    /// The rate, in bytes a second, at which the disk is filled.
     left_rate: Option<u64>,
     next_read: u64,
-    /// When the engine is woken next.
+    /// The next time at which the engine is woken.
     wake: Option<Time>,
     closed: bool,
-    /// Which kinds of failures were said, and when last.
+    /// The kinds of failures that were logged, with the time of the last.
     said: Vec<(ErrorKind, Time)>,
-    /// What the engine asked for; kept for its memory.
+    /// The actions of the engine; kept for their memory.
     actions: Vec<Action>,
 }
 
@@ -120,20 +120,20 @@ impl Puller {
         puller
     }
 
-    /// Has the cache tell of blobs without a hash tree that turn out wrong.
+    /// Has the cache report blobs without a hash tree that turn out wrong.
     fn watch_blobs(self: &Arc<Self>) {
         let watcher = Arc::clone(self) as Arc<dyn Watcher>;
         for (blob, opening) in self.blobs.data().iter().zip(&self.openings) {
             let Some(opening) = opening else { continue };
             blob.watch(Arc::downgrade(&watcher));
             if blob.times_wrong() != opening.times_wrong {
-                // It was told a moment ago, when nobody listened yet.
+                // The cache reported it a moment ago, when no watcher was set yet.
                 Arc::clone(&watcher).found_wrong(blob);
             }
         }
     }
 
-    /// Waits until `parts` of the disk are here.
+    /// Waits until `parts` of the disk are local.
     pub(crate) fn wait(self: &Arc<Self>, parts: &[ByteRange]) -> Result<()> {
         let (tell, told) = sync_channel(1);
         let read = {
@@ -159,71 +159,71 @@ impl Puller {
         }
     }
 
-    /// Asks for `range` of the disk without waiting.
+    /// Requests `range` of the disk without waiting.
     pub(crate) fn prefetch(self: &Arc<Self>, range: ByteRange) {
         let mut state = self.state();
         if state.closed || range.is_empty() {
             return;
         }
-        // A read that nobody waits for.
+        // A read without a waiter.
         let read = ReadId(state.next_read);
         state.next_read += 1;
         self.turn(&mut state, Event::Read { read, parts: &[range] });
     }
 
-    /// Goes on by another plan.
+    /// Replaces the plan.
     pub fn set_plan(self: &Arc<Self>, plan: Plan) {
         let mut state = self.state();
         self.turn(&mut state, Event::PlanChanged(plan));
     }
 
-    /// Fills the disk in the background with so many bytes a second; `None` stops that.
+    /// Fills the disk in the background at `rate` bytes a second; `None` stops that.
     pub fn set_left_rate(self: &Arc<Self>, rate: Option<u64>) {
         let mut state = self.state();
         state.left_rate = rate;
         self.turn(&mut state, Event::LeftRate(rate));
     }
 
-    /// How far the filling is.
+    /// The progress of the filling.
     #[must_use]
     pub fn progress(&self) -> headstart_pull::Progress {
         self.state().engine.progress()
     }
 
-    /// How far preloading is, and what it costs.
+    /// The progress of preloading, and its costs.
     #[must_use]
     pub fn preloading(&self) -> headstart_pull::Preloading {
         self.state().engine.preloading()
     }
 
-    /// Bytes that other hosts brought while this disk waited for them.
+    /// The bytes that other hosts brought while this disk waited for them.
     #[must_use]
     pub fn brought_by_swarm(&self) -> u64 {
         self.fetcher.sharing().map_or(0, Sharing::brought)
     }
 
-    /// Whether anything of a plan is on its way.
+    /// `true` if any part of a plan is on its way.
     pub(crate) fn is_preloading(&self) -> bool {
         self.state().fetching.values().any(|fetching| fetching.priority == Priority::Preload)
     }
 
-    /// How many fetches failed so far.
+    /// The number of fetches that failed so far.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether its disk is gone.
+    /// `true` if its disk is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.state().closed
     }
 
-    /// What is known of the link.
+    /// The estimate of the link.
     #[must_use]
     pub fn estimate(&self) -> headstart_pull::Estimate {
         self.state().engine.estimate()
     }
 
-    /// What the engine counted.
+    /// The engine's counters.
     #[must_use]
     pub fn counters(&self) -> headstart_pull::Counters {
         self.state().engine.counters()
@@ -235,7 +235,7 @@ impl Puller {
         &self.blobs
     }
 
-    /// Ends all fetches; whoever waits gets an error.
+    /// Ends all fetches; every waiting read gets an error.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.closed = true;
@@ -244,17 +244,17 @@ impl Puller {
         state.comparing.drain(..).for_each(|task| task.abort());
     }
 
-    /// The time as the engine has it.
+    /// The time on the engine's clock.
     pub(crate) fn now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Only the engine could panic here; its disk is then without new bytes, the others go on.
+        // Only the engine could panic here; its disk then gets no new bytes, the other disks go on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the engine of `event` and does what it asks for.
+    /// Tells the engine of `event` and performs the actions that it requests.
     fn turn(self: &Arc<Self>, state: &mut State, event: Event<'_>) {
         if state.closed {
             return;
@@ -299,7 +299,7 @@ impl Puller {
         }
     }
 
-    /// Brings a range, as a stream where it is one that can be held, and tells the engine how that went.
+    /// Fetches a range, as a stream if it is one that can be held, and tells the engine the result.
     async fn fetch(
         self: Arc<Self>,
         fetch: FetchId,
@@ -322,13 +322,14 @@ impl Puller {
         };
         let done = result.is_ok();
         self.fetched(fetch, result, !blob.is_refused());
-        // Found wrong after it came and before it was told: the filling took it for being under way, and went by.
+        // The bytes were found wrong after they came and before the engine was told: the filling took them for being
+        // under way, and passed them by.
         if done && blob.tree().is_none() && !blob.is_bypassed() && !blob.is_local(range.range) {
             self.fill_again(&mut self.state(), blob);
         }
     }
 
-    /// What was here of a blob is not any more: the filling of the disk begins anew.
+    /// Begins the filling of the disk again, because a blob's local bytes are gone.
     fn fill_again(self: &Arc<Self>, state: &mut State, blob: &CachedBlob) {
         if let Some(rate) = state.left_rate.filter(|_| !state.closed && !blob.is_refused()) {
             self.turn(state, Event::LeftRate(None));
@@ -336,7 +337,7 @@ impl Puller {
         }
     }
 
-    /// Some of a stream has come, or was found.
+    /// Notes that a part of a stream has come, or was found.
     fn progressed(self: &Arc<Self>, fetch: FetchId, blob: BlobId, piece: Piece) {
         let event = match piece {
             Piece::Upto(upto) => Event::Progress { fetch, upto },
@@ -351,7 +352,7 @@ impl Puller {
         self.turn(&mut state, Event::Arrived { fetch });
     }
 
-    /// A fetch has ended; `hopeful`: another try may end better.
+    /// Notes that a fetch has ended; `hopeful`: another try may end better.
     fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<bool>, hopeful: bool) {
         let outcome = match result {
             Ok(true) => Outcome::Done,
@@ -373,7 +374,7 @@ impl Puller {
         self.turn(&mut state, Event::Fetched { fetch, outcome });
     }
 
-    /// Something came and was found wrong only when it was read.
+    /// Logs bytes that came and were found wrong only when they were read.
     pub(crate) fn say_failed(&self, error: &Error) {
         let mut state = self.state();
         self.say(&mut state, error);
@@ -382,7 +383,7 @@ impl Puller {
     /// Tells the user why reads wait.
     fn say(&self, state: &mut State, error: &Error) {
         let (now, kind) = (self.now(), error.kind());
-        // The cache itself says where its disk is full, and no read waits for that.
+        // The cache itself reports that its disk is full, and no read waits for that.
         if kind == ErrorKind::NoSpace {
             return;
         }
@@ -394,9 +395,9 @@ impl Puller {
         tracing::warn!(%error, "a fetch failed; its reads wait, and it is tried again");
     }
 
-    /// The engine is to be told at `time`. Where it is to be told earlier anyway, it asks again then. But not where
-    /// that earlier time has passed and only its tick is still on its way: the engine, told of something else
-    /// meanwhile, has seen the clock pass it, has asked again just now, and will not do so a third time.
+    /// Sets the time of the engine's next tick to `time`, unless an earlier one is set: the engine then asks again. But
+    /// an earlier time that has passed, and whose tick is still on its way, does not count: the engine, told of another
+    /// event meanwhile, has seen the clock pass it, has asked again just now, and will not do so a third time.
     fn wake_at(&self, state: &mut State, time: Time) {
         let now = self.now();
         let sooner = state.wake.filter(|wake| *wake > now && *wake <= time);
@@ -406,8 +407,9 @@ impl Puller {
 }
 
 impl Watcher for Puller {
-    /// Nothing of it is here any more. What was made of its bytes may be wrong as well: frames that threads remember,
-    /// the index that the disk was opened by, the engine's belief that the disk is full.
+    /// Handles a blob whose local bytes were found wrong and dropped. Data that was made of its bytes may be wrong as
+    /// well: frames that threads remember, the index by which the disk was opened, the engine's belief that the disk is
+    /// full.
     fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>) {
         headstart_zfile::forget_recent_frames();
         let mut state = self.state();
@@ -424,7 +426,7 @@ impl Watcher for Puller {
     }
 }
 
-/// Fetches anew what a layer was opened by, and condemns the disk where it is something else now.
+/// Fetches the bytes by which a layer was opened again, and condemns the disk if they are different now.
 async fn compare(puller: Weak<Puller>, blob: Arc<CachedBlob>, opening: Arc<Opening>) {
     loop {
         let Some(puller) = puller.upgrade() else { return };
@@ -435,7 +437,7 @@ async fn compare(puller: Weak<Puller>, blob: Arc<CachedBlob>, opening: Arc<Openi
                 tracing::error!(%error, "a disk serves nothing of its image any more");
                 return;
             }
-            // Every read says so.
+            // Every read reports it.
             Err(_) if blob.is_refused() => return,
             Err(error) => tracing::debug!(%error, "an index that may be wrong cannot be fetched yet"),
         }
@@ -451,7 +453,7 @@ impl Drop for Puller {
     }
 }
 
-/// Tells the engine when it is time, until its disk is gone.
+/// Ticks the engine at its times, until its disk is gone.
 async fn keep_time(puller: Weak<Puller>, wake_changed: Arc<Notify>) {
     loop {
         let wake = {
@@ -478,7 +480,7 @@ async fn keep_time(puller: Weak<Puller>, wake_changed: Arc<Notify>) {
 
 fn hold(state: &State, fetch: FetchId, held: bool) {
     if let Some(fetching) = state.fetching.get(&fetch) {
-        // Where nobody listens any more, it has ended.
+        // A fetch whose receiver is gone has ended.
         let _ = fetching.held.send(held);
     }
 }
@@ -490,7 +492,7 @@ fn tell(state: &mut State, read: ReadId, result: Result<(), Arc<Error>>) {
     }
 }
 
-/// Whether the same fetch may succeed later.
+/// `true` if the same fetch may succeed later.
 fn is_worth_a_retry(kind: ErrorKind) -> bool {
     // Credentials come back, too: a rotated secret, a token service that was away.
     matches!(

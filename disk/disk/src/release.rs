@@ -1,5 +1,5 @@
-//! Leases that are given back from outside of a [`Hold`](crate::Hold): that of a writable directory that goes again
-//! with its attach, and that of a disk whose process is down.
+//! Leases that are given back from outside of a [`Hold`](crate::Hold): that of a writable directory that is removed
+//! with its failed attach, and that of a disk whose process is down.
 
 use crate::local::is_local;
 use headstart_block::guarded::shell_word;
@@ -20,8 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// The longest time that an attach that fails waits for an answer about its leases.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 
-/// Waits for the removal of a lease in a thread of its own, because the caller may be a task that drops what failed,
-/// and a task cannot wait. `None` if the removal panics.
+/// Waits for the removal of a lease in a thread of its own, because the caller may be a task that drops a failed
+/// attach, and a task cannot wait. `None` if the removal panics.
 ///
 /// The caller's thread is blocked meanwhile, and the removal needs `runtime` for its timers and connections. An attach
 /// must therefore not be spawned as a task of a current-thread runtime: it would deadlock.
@@ -29,7 +29,7 @@ pub(crate) fn wait_apart<T: Send>(runtime: &Handle, removal: impl Future<Output 
     std::thread::scope(|scope| scope.spawn(|| runtime.block_on(removal)).join().ok())
 }
 
-/// The lease in a store of a writable directory that was made for an attach. It goes where the directory goes.
+/// The lease in a store of a writable directory that was made for an attach. It is removed together with the directory.
 pub(crate) struct NewLease {
     store: Arc<dyn Store>,
     runtime: Handle,
@@ -57,11 +57,11 @@ impl std::fmt::Debug for NewLease {
 }
 
 /// Gives up an image for a disk of an agent that is detached, or was never served, and has no process: `record` is the
-/// file that says which images the disk has. What a writable directory needs stays held. `store` is the store of the
+/// file that names the images of the disk. The image of a writable directory stays held. `store` is the store of the
 /// image, unless that is in a directory of this host.
 ///
 /// # Errors
-/// Where the lease may still be there; with the command that takes it away.
+/// The lease may still be there; the error names the command that removes it.
 pub async fn release_image(
     store: Option<&dyn Store>,
     reference: &Reference,

@@ -1,4 +1,4 @@
-//! What a disk counts while it serves: cheap enough for every read, and with whole distributions, not averages.
+//! The counters of a disk while it serves: cheap enough for every read, and with whole distributions, not averages.
 //!
 //! All counters are relaxed atomics of their own; a scrape sees each one right, not all at one instant.
 
@@ -34,7 +34,7 @@ impl Histogram {
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     #[must_use]
     pub fn snapshot(&self) -> Distribution {
         Distribution {
@@ -81,12 +81,12 @@ impl Distribution {
     }
 }
 
-/// What one disk counts.
+/// The counters of one disk.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Reads all of whose bytes were on this host when they arrived, and how long they took.
+    /// Reads all of whose bytes were on this host when they arrived, with their times.
     pub hits: Histogram,
-    /// Reads that had to wait for bytes from elsewhere, and how long they took in all.
+    /// Reads that had to wait for bytes from a store or a peer, with their whole times.
     pub misses: Histogram,
     /// Writes, zeroing and discards included.
     pub writes: Histogram,
@@ -104,27 +104,27 @@ pub struct Stats {
     pub slow: [AtomicU64; SlowCause::ALL.len()],
 }
 
-/// A read that takes longer is slow: that is what people notice, and guests log.
+/// The time beyond which a read is slow: people notice it, and guests log it.
 pub const SLOW: Duration = Duration::from_secs(1);
 
-/// Why a read was slow.
+/// The cause of a slow read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowCause {
-    /// No plan had foreseen it.
+    /// No plan had foreseen the read.
     Unforeseen,
-    /// It was planned, but not here in time.
+    /// The read was planned, but its bytes were not local in time.
     Late,
     /// The store failed meanwhile.
     Store,
-    /// Its bytes were here: this host was slow.
+    /// The bytes were local: this host was slow.
     Other,
 }
 
 impl SlowCause {
-    /// All.
+    /// All causes.
     pub const ALL: [Self; 4] = [Self::Unforeseen, Self::Late, Self::Store, Self::Other];
 
-    /// As a word for programs.
+    /// The cause as a word for programs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ impl SlowCause {
 }
 
 impl Stats {
-    /// Reads that were slow of this cause.
+    /// The number of reads that were slow for this cause.
     #[must_use]
     pub fn slow_by(&self, cause: SlowCause) -> u64 {
         self.slow[cause as usize].load(Ordering::Relaxed)

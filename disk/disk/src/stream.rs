@@ -1,19 +1,19 @@
-//! Brings a long range of a blob as one answer of its store, piece by piece: each verified, kept and told as it
+//! Fetches a long range of a blob as one answer of its store, piece by piece: each is verified, kept and reported as it
 //! comes.
 //!
-//! *Claims* go ahead of the stream by a short stretch and no more: who needs something far ahead fetches it
-//! himself. What came so is passed over when the stream gets there.
+//! *Claims* go ahead of the stream by a short stretch and no more: a reader that needs bytes far ahead fetches them
+//! itself. The stream skips such bytes when it gets there.
 //!
-//! *Others* on this host that stream the same blob, because they boot the same image, are found by what they have
-//! claimed. Whoever comes second follows: he waits for each stretch, and asks the store for nothing until what comes
-//! next is claimed by nobody. Since a claim is given back only when the next one is taken, he never gets ahead.
+//! *Other streams* on this host of the same blob, because their disks boot the same image, are found by their claims. A
+//! stream that comes second follows: it waits for each stretch, and asks the store for nothing until the next bytes are
+//! claimed by none. Since a claim is given back only when the next one is taken, it never gets ahead.
 //!
-//! *Whole ones*, which come soon, are claimed as a whole, as other requests are, and made only where others have
-//! claimed nothing of what they would bring: so disks that read the same at once fetch no byte twice. Who needs
-//! something of such a one waits for it, the own disk too.
+//! *Whole streams*, which come soon, are claimed as a whole, as other requests are, and are made only if others have
+//! claimed none of their bytes: so disks that read the same at once fetch no byte twice. A reader that needs bytes of a
+//! whole stream waits for it, also on the same disk.
 //!
-//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But where a
-//! read of this disk waits for its next piece, it goes on until that is there.
+//! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But if a read of
+//! this disk waits for its next piece, it goes on until that piece is local.
 
 use crate::fetch::{Arrived, Fetcher, Need, claim};
 use bytes::{Bytes, BytesMut};
@@ -26,48 +26,48 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// The least that is verified and told at once, but at the end.
+/// The least number of bytes that are verified and reported at once, except at the end.
 const PIECE: u64 = 64 << 10;
 
-/// And the most.
+/// The most bytes that are verified and reported at once.
 pub(crate) const PIECE_MOST: u64 = 128 << 10;
 
 /// Bytes of a claim.
 const STRETCH: u64 = 128 << 10;
 
-/// At least so much ahead of a stream is claimed. Who follows looks on when he sees a piece, perhaps before the
-/// claims have moved on with it: what he looks at is claimed all the same, for a piece and a step are less than
-/// this.
+/// The least number of bytes that are claimed ahead of a stream. A follower looks on when it sees a piece, perhaps
+/// before the claims have moved on with it: the bytes that it looks at are claimed anyway, because a piece and a step
+/// are less than this.
 const AHEAD: u64 = 256 << 10;
 
-/// Bytes that who follows looks at and waits for at a time.
+/// The number of bytes that a follower looks at and waits for at a time.
 const STEP: u64 = 64 << 10;
 
-/// What came of a stream.
+/// The progress of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Piece {
-    /// All of it up to this offset, over the link.
+    /// All bytes up to this offset came over the link.
     Upto(u64),
-    /// These bytes, which others brought.
+    /// Others brought these bytes.
     Found(ByteRange),
 }
 
-/// What a stream is told, and tells.
+/// The inputs of a stream, and its reports.
 pub(crate) struct Streaming<'a> {
-    /// How soon it is needed: by nobody at first.
+    /// The urgency: no read waits for it at first.
     pub(crate) need: &'a Need,
-    /// Whether it is to take nothing for now.
+    /// `true` while the stream is to take no bytes.
     pub(crate) held: watch::Receiver<bool>,
-    /// Whether it is claimed as a whole.
+    /// `true` if the stream is claimed as a whole.
     pub(crate) whole: bool,
     pub(crate) tell: &'a (dyn Fn(Piece) + Send + Sync),
-    /// The last byte has come over the link, before it is verified.
+    /// Called when the last byte has come over the link, before it is verified.
     pub(crate) arrived: Arrived<'a>,
 }
 
 impl Fetcher {
-    /// Returns when all of `range` is in the cache; says whether any of it came through here, and not by others of
-    /// this host.
+    /// Returns when all of `range` is in the cache; `true` if any of it came through this disk, and not through others
+    /// of this host.
     pub(crate) async fn stream(
         &self,
         blob: &Arc<CachedBlob>,
@@ -122,7 +122,7 @@ impl Fetcher {
         Ok(brought)
     }
 
-    /// Streams all of `range`, of whose beginning `claim` is.
+    /// Streams all of `range`, whose beginning `claim` covers.
     async fn lead(
         &self,
         blob: &Arc<CachedBlob>,
@@ -164,7 +164,7 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Verifies and keeps what of a piece is not there yet.
+    /// Verifies and keeps the bytes of a piece that are missing.
     async fn keep(&self, blob: &Arc<CachedBlob>, at: u64, piece: &Bytes) -> Result<()> {
         let range = ByteRange::between(at, at + piece.len() as u64);
         let mut missing = Vec::new();
@@ -178,7 +178,8 @@ impl Fetcher {
     }
 }
 
-/// It would push what somebody waits for out of memory.
+/// Refuses to preload while the cache's disk takes nothing: preloaded bytes would push those that reads wait for out of
+/// memory.
 pub(crate) fn refuse_bypassed(blob: &CachedBlob) -> Result<()> {
     if blob.is_bypassed() {
         return Err(Error::new(
@@ -195,7 +196,7 @@ fn first_missing(blob: &CachedBlob, range: ByteRange) -> Option<u64> {
     first
 }
 
-/// Takes the next whole units out of what has come at `at`, if it is enough of them; at the end, what there is.
+/// Takes the next whole units out of the bytes that have come at `at`, if they are enough; at the end, all bytes.
 fn next_piece(buffer: &mut BytesMut, at: u64, last: bool, unit: u64) -> Option<Bytes> {
     let have = buffer.len() as u64;
     let whole = |bytes: u64| ((at + bytes) / unit * unit).saturating_sub(at);
@@ -207,14 +208,15 @@ fn next_piece(buffer: &mut BytesMut, at: u64, last: bool, unit: u64) -> Option<B
     (take > 0).then(|| buffer.split_to(usize::try_from(take).unwrap_or(buffer.len())).freeze())
 }
 
-/// What is claimed ahead of a stream.
+/// The claims ahead of a stream.
 struct Ahead<'a> {
     fetcher: &'a Fetcher,
     blob: &'a Arc<CachedBlob>,
     range: ByteRange,
-    /// Each with where it ends.
+    /// The claims, each with its end.
     claims: VecDeque<(u64, Claim)>,
-    /// Under which the fetcher knows it, and whether it is hurried; where it is not claimed as a whole.
+    /// The stream's number in the fetcher, and the channel that is `true` when a read waits for it; `None` if it is
+    /// claimed as a whole.
     known: Option<(u64, watch::Receiver<bool>)>,
 }
 
@@ -232,9 +234,9 @@ impl<'a> Ahead<'a> {
         Self { fetcher, blob, range, claims: VecDeque::from([(end, first)]), known }
     }
 
-    /// Returns when the stream is not held, or somebody waits for what it has claimed.
+    /// Returns when the stream is not held, or a read waits for its claimed bytes.
     async fn may_go_on(&mut self, held: &mut watch::Receiver<bool>) {
-        // Whoever held it and is gone holds it no more.
+        // A sender that is gone holds the stream no more.
         let free = held.wait_for(|held| !held);
         match &mut self.known {
             Some((_, hurried)) => tokio::select! {
@@ -245,7 +247,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// The stream has come to `at`: claims what follows, then gives back what lies behind.
+    /// Moves the stream's position to `at`: claims the bytes that follow, then gives back the claims behind it.
     async fn advance(&mut self, at: u64) -> Result<()> {
         let mut end = self.claims.back().map_or(at, |(end, _)| (*end).max(at));
         while end < self.range.end() && end < at.saturating_add(AHEAD) {

@@ -1,15 +1,15 @@
-//! A disk's bytes from other hosts that have the same image: asked for first, relied on for nothing.
+//! A disk's bytes from other hosts that have the same image: they are asked first, and relied on for nothing.
 //!
-//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the
-//! end of a wait: what the cache lacks then, the disk fetches from its store, as it would without. Whoever answers
-//! late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
+//! A [`Swarm`] brings verified chunks of blobs into the cache that this disk reads from. So its answer is only the end
+//! of a wait: bytes that the cache lacks then, the disk fetches from its store, as it would without a swarm. A host
+//! that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 //!
-//! Bytes are exchanged in whole chunks. So with a swarm a disk also asks its store for whole chunks: what it has of
-//! one it can give away. Long ranges go in steps, several of them on their way at a time; what the swarm does not
-//! bring of them is streamed from the store.
+//! Bytes are exchanged in whole chunks. So with a swarm a disk also requests whole chunks from its store: it can pass
+//! on only whole chunks. Long ranges go in steps, several of them on their way at a time; the bytes of a step that the
+//! swarm does not bring are streamed from the store.
 //!
-//! Only blobs with a hash tree are shared, and the trees themselves. Those are believed only when data is checked by
-//! them; where a check fails, the blob and its tree come from the store alone for a while.
+//! Only blobs with a hash tree are shared, and the trees themselves. The trees are verified only when data is checked
+//! by them; if a check fails, the blob and its tree come from the store alone for a while.
 
 use crate::blobs::Blobs;
 use crate::fetch::{Arrived, Fetcher, Need, missing_bytes};
@@ -34,98 +34,99 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Bytes of a long range that are asked for at once.
+/// The number of bytes of a long range that are requested at once.
 const STEP: u64 = 512 << 10;
 
-/// The same where the swarm brings nothing: fewer and longer requests to the store.
+/// The same if the swarm brings nothing: fewer and longer requests to the store.
 const STEP_MOST: u64 = 4 << 20;
 
-/// Steps that are on their way at a time.
+/// The number of steps that are on their way at a time.
 const STEPS_AHEAD: usize = 4;
 
-/// How long a blob comes from its store alone after a check of it failed: agents leave alone who is to blame
-/// meanwhile.
+/// The time for which a blob comes from its store alone after a check of it failed: meanwhile agents leave alone the
+/// peer that is to blame.
 const DISTRUST: Duration = Duration::from_secs(5);
 
-/// How long pages of a hash tree may take the swarm, whatever it makes of that: data that came waits for them, and
-/// by how long that takes an agent would judge how slow the store is. They are few: who fetches them as well costs
-/// it little.
+/// The longest time that the swarm may take for pages of a hash tree, whatever its own limit is: data that came waits
+/// for them, and from the length of that wait an agent would judge how slow the store is. The pages are few: fetching
+/// them from the store as well costs it little.
 const TREE_LONGEST: Duration = Duration::from_secs(3);
 
-/// How often the swarm is told what was read.
+/// The interval at which the swarm is told the reads.
 pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
 
-/// And how often where nothing was for [`BUSY`].
+/// The interval after no reads for [`BUSY`].
 pub(crate) const TELL_IDLE: Duration = Duration::from_millis(500);
 
-/// After so long without reads of anything new, a disk is idle.
+/// The time without reads of new slices after which a disk is idle.
 pub(crate) const BUSY: Duration = Duration::from_secs(10);
 
-/// Reads of bytes that were not here yet and that are looked at again; more are forgotten.
+/// The number of reads of absent bytes that are looked at again; more are forgotten.
 const PENDING_MAX: usize = 4096;
 
 /// Other hosts that have the same blobs. Blobs go by their digests, ranges are whole chunks, cut at a blob's end.
 ///
 /// No call fails, and none but [`bring`](Self::bring) waits: a swarm that is away brings nothing.
 pub trait Swarm: Send + Sync {
-    /// A disk takes part in a blob that has a hash tree, and in the tree; `origin` is the store that it lies in, as a
-    /// reference names it. As often as a disk does.
+    /// Notes that a disk takes part in a blob that has a hash tree, and in the tree; `origin` is the blob's store, as a
+    /// reference names it. Called as often as a disk joins.
     fn join(&self, blob: &Arc<CachedBlob>, origin: &str);
 
-    /// That disk is gone.
+    /// Notes that a disk that joined is gone.
     fn leave(&self, blob: &Digest);
 
-    /// Returns when nothing more of the range is to be expected: what is missing then, the disk is to fetch from its
-    /// store, and to tell by [`became_local`](Self::became_local). Dropped, nobody waits any more.
+    /// Returns when no more of the range is to be expected: the disk has to fetch the bytes that are missing then from
+    /// its store, and report them by [`became_local`](Self::became_local). If the future is dropped, no read waits any
+    /// more.
     fn bring<'a>(&'a self, blob: &'a Digest, range: ByteRange, urgency: Urgency) -> BoxFuture<'a, ()>;
 
-    /// How long that may take at most, whatever happens: it bounds its waits itself, and sooner, as it knows how long
-    /// the store takes now. After that it is dropped.
+    /// The most time that [`bring`](Self::bring) may take, whatever happens: the swarm bounds its waits itself, and
+    /// sooner, because it knows how long the store takes now. After that time it is dropped.
     fn longest(&self) -> Duration;
 
-    /// The disk has brought these bytes itself.
+    /// Notes that the disk has fetched these bytes itself.
     fn became_local(&self, blob: &Digest, range: ByteRange);
 
-    /// The disk has read some of these bytes.
+    /// Notes that the disk has read some of these bytes.
     fn read(&self, blob: &Digest, range: ByteRange);
 
-    /// Whether the disk follows a plan at present: then the swarm brings nothing but what it is asked for.
+    /// Notes whether the disk follows a plan at present: if `running`, the swarm brings only requested chunks.
     fn planned(&self, blob: &Digest, running: bool);
 
-    /// A disk of an image was created and is going to boot. Nothing where nobody gathers what boots read.
+    /// Notes that a disk of an image was created and is going to boot. `None` if the reads of boots are not gathered.
     fn boot(&self, _image: ImageKey) -> Option<Box<dyn Boot>> {
         None
     }
 }
 
-/// A disk that boots, as those see it who gather what boots read. Dropped, it has booted, or is gone.
+/// A disk that boots, as seen by the tracker that gathers the reads of boots. Dropped, it has booted, or is gone.
 pub trait Boot: Send {
-    /// It has read these slices for the first time.
+    /// Notes that it has read these slices for the first time.
     fn read(&mut self, accesses: &[Access]);
 
-    /// What boots of this image elsewhere read, where that is news.
+    /// The reads of this image's boots on other hosts, if they are new.
     fn hinted(&mut self) -> Option<Hinted>;
 }
 
-/// What boots of an image read elsewhere.
+/// The reads of an image's boots on other hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hinted {
-    /// What to preload, in this order.
+    /// The items to preload, in this order.
     pub items: Vec<PlanItem>,
-    /// How many disks were counted.
+    /// The number of disks that were counted.
     pub disks: u32,
 }
 
 /// The part of one disk in a swarm.
 pub(crate) struct Sharing {
     swarm: Arc<dyn Swarm>,
-    /// What it has joined.
+    /// The blobs that it has joined.
     blobs: Vec<Arc<CachedBlob>>,
     /// The digests of these and of their trees.
     shared: HashSet<Digest>,
-    /// Blobs, by their own digests and their trees', and until when they come from the store alone.
+    /// Blobs and trees, by digest, with the time until which they come from the store alone.
     distrusted: Mutex<HashMap<Digest, Instant>>,
-    /// Bytes that were missing when the swarm was asked and here when it had answered.
+    /// Bytes that were missing when the swarm was asked and local when it had answered.
     brought: AtomicU64,
 }
 
@@ -142,7 +143,7 @@ impl Sharing {
         Self { swarm, blobs, shared, distrusted: Mutex::default(), brought: AtomicU64::new(0) }
     }
 
-    /// Whether a blob is asked of the swarm.
+    /// `true` if a blob is requested from the swarm.
     pub(crate) fn has(&self, blob: &CachedBlob) -> bool {
         let digest = blob.spec().digest;
         let distrusted = || {
@@ -155,7 +156,7 @@ impl Sharing {
         self.shared.contains(&digest) && !distrusted()
     }
 
-    /// Bytes of a blob, or pages of its tree, were wrong.
+    /// Notes that bytes of a blob, or pages of its tree, were wrong.
     pub(crate) fn distrust(&self, blob: &CachedBlob) {
         let until = Instant::now() + DISTRUST;
         let mut distrusted = self.distrusted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +164,7 @@ impl Sharing {
         distrusted.extend(blob.tree().map(|tree| (tree.spec().digest, until)));
     }
 
-    /// Bytes that the swarm brought while this disk waited for them.
+    /// The number of bytes that the swarm brought while this disk waited for them.
     pub(crate) fn brought(&self) -> u64 {
         self.brought.load(Ordering::Relaxed)
     }
@@ -178,7 +179,7 @@ impl Sharing {
                     () = need.hurried(range.offset()) => {}
                 }
             }
-            // Of what is on its way nothing is asked for twice: it is the same want with more urgency.
+            // Bytes that are on their way are not requested twice: it is the same want with more urgency.
             self.swarm.bring(digest, range, Urgency::Demand).await;
         };
         let mut longest = self.swarm.longest();
@@ -192,7 +193,7 @@ impl Sharing {
         self.brought.fetch_add(brought, Ordering::Relaxed);
     }
 
-    /// The whole chunks of `range` that are here.
+    /// Reports the whole chunks of `range`, if they are local.
     fn became_local(&self, blob: &CachedBlob, range: ByteRange) {
         if blob.is_local(range) && !range.is_empty() {
             self.swarm.became_local(&blob.spec().digest, range);
@@ -215,7 +216,7 @@ fn whole_chunks(range: ByteRange, len: u64) -> ByteRange {
 }
 
 impl Fetcher {
-    /// As [`Fetcher::fetch`], of a blob that is shared.
+    /// As [`Fetcher::fetch`], for a blob that is shared.
     pub(crate) async fn fetch_together(
         &self,
         sharing: &Sharing,
@@ -261,7 +262,7 @@ impl Fetcher {
         Ok(left < before || brought.into_iter().any(|brought| brought))
     }
 
-    /// As [`Fetcher::stream`], of a blob that is shared.
+    /// As [`Fetcher::stream`], for a blob that is shared.
     pub(crate) async fn stream_together(
         &self,
         sharing: &Sharing,
@@ -281,7 +282,7 @@ impl Fetcher {
             let asked = parts.map(|part| {
                 let mut held = held.clone();
                 async move {
-                    // Whoever held it and is gone holds it no more.
+                    // A sender that is gone holds the stream no more.
                     let _ = held.wait_for(|held| !held).await;
                     let before = missing_bytes(blob, part);
                     if before > 0 {
@@ -315,12 +316,12 @@ impl Fetcher {
             (streaming.arrived)();
             Ok(brought)
         };
-        // Where what takes has failed, what asks is dropped with it.
+        // If `taking` has failed, `asking` is dropped with it.
         let ((), brought) = try_join(asking, taking).await?;
         Ok(brought)
     }
 
-    /// Streams from the store what the swarm did not bring of a step.
+    /// Streams the bytes of a step that the swarm did not bring from the store.
     async fn stream_rest(
         &self,
         sharing: &Sharing,
@@ -334,7 +335,7 @@ impl Fetcher {
             if run.offset() > part.offset() {
                 (streaming.tell)(Piece::Upto(run.offset()));
             }
-            // Chunks up to here were told of.
+            // Chunks up to this offset were reported.
             let told = AtomicU64::new(whole_chunks(run, blob.len()).offset());
             let tell = |piece| {
                 if let Piece::Upto(upto) = piece {
@@ -354,7 +355,7 @@ impl Fetcher {
         Ok(brought)
     }
 
-    /// What of a blob is checked was found wrong.
+    /// Notes a blob whose bytes were found wrong by a check.
     pub(crate) fn noting_wrong(&self, blob: &CachedBlob, result: Result<()>) -> Result<()> {
         if let (Err(error), Some(sharing)) = (&result, self.sharing())
             && error.kind() == ErrorKind::Corrupt
@@ -365,7 +366,7 @@ impl Fetcher {
     }
 }
 
-/// Tells the swarm what a disk reads and whether it follows a plan, until the disk is gone.
+/// Tells the swarm a disk's reads and whether it follows a plan, until the disk is gone.
 pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
     let Some(blobs) = puller.upgrade().map(|puller| Arc::clone(puller.blobs())) else { return };
     let mut telling = Telling { swarm, blobs, heard: 0, pending: Vec::new(), planned: false, passed: 0 };
@@ -384,16 +385,16 @@ pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm
     }
 }
 
-/// What the swarm was told.
+/// The state of the reports to the swarm.
 struct Telling {
     swarm: Arc<dyn Swarm>,
     blobs: Arc<Blobs>,
-    /// How much of the log of accesses.
+    /// The number of entries of the log of accesses that were reported.
     heard: usize,
-    /// What was read and was not here yet when it was looked at last: a place in the blobs, and a range.
+    /// Reads whose bytes were not local when they were last looked at: a place in the blobs, and a range.
     pending: Vec<(usize, ByteRange)>,
     planned: bool,
-    /// How many items of the plan that ended last were passed.
+    /// The number of items that were passed of the plan that ended last.
     passed: u64,
 }
 
@@ -406,7 +407,7 @@ impl Drop for Telling {
 }
 
 impl Telling {
-    /// Whether there were any.
+    /// Reports new reads; `true` if there were any.
     fn reads(&mut self, preloader: &Preloader) -> bool {
         let blobs = &self.blobs;
         let mut reads = std::mem::take(&mut self.pending);
@@ -435,7 +436,7 @@ impl Telling {
         any
     }
 
-    /// Whether a plan is followed.
+    /// Reports whether a plan is followed, if that changed; `true` if one is.
     fn planned(&mut self, puller: &Puller) -> bool {
         let preloading = puller.preloading();
         let more = match &preloading.plan {
@@ -443,7 +444,7 @@ impl Telling {
             Plan::Sequential => preloading.items < self.blobs.disk_size().div_ceil(BLOCK_SIZE),
             Plan::List(items) => preloading.items < items.len() as u64,
         };
-        // A long range is passed when it is asked for. What reads bring along later is nobody's plan.
+        // A long range is passed when it is requested. Bytes that reads bring along later belong to no plan.
         let last = || preloading.items > 0 && self.passed != preloading.items && puller.is_preloading();
         let running = more || last();
         if !running {

@@ -44,7 +44,6 @@ const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 447, 165),
     ("headstart-agent", 464, 265),
     ("headstart-cache", 92, 98),
-    ("headstart-disk", 166, 86),
     ("headstart-export", 205, 95),
     ("headstart-harvest", 523, 227),
     ("headstart-image", 116, 29),

@@ -81,7 +81,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    /// Writes the first lease, and then looks whether the image is there.
+    /// Writes the first lease, and then checks whether the image is there.
     pub(super) async fn first(self) -> Result<First> {
         let (id, lease) = &self.leases[0];
         let is_pruned = self.put_one(id, lease).await?;
@@ -89,7 +89,7 @@ impl Claim {
     }
 
     /// Writes all leases, again and again while a prune goes on that may not have seen them; then `true` if the image
-    /// is there. `first` is the result of the first one, where it was written already.
+    /// is there. `first` is the result of the first one, if it was written already.
     async fn take(&self, first: Option<First>) -> Result<bool> {
         let begun = Instant::now();
         let mut pause = LOOK;
@@ -124,8 +124,8 @@ impl Claim {
         self.store.put_lease(id, lease).await
     }
 
-    /// Writes leases, all of them even where some fail; `true` if a prune goes on that may not have seen them. Of
-    /// several errors, one that is final is reported.
+    /// Writes leases, all of them even if some fail; `true` if a prune goes on that may not have seen them. Of several
+    /// errors, one that is final is reported.
     pub(super) async fn put(&self, leases: &[(String, Lease)]) -> Result<bool> {
         let (mut is_pruned, mut failed) = (false, None);
         for (id, lease) in leases {
@@ -140,7 +140,7 @@ impl Claim {
 
     async fn is_there(&self) -> Result<bool> {
         match self.store.blob_len(&self.image).await {
-            // Who may not look reads it, or finds out.
+            // A client that may not ask for the length reads the image anyway, or fails later.
             Err(error) if is_final(&error) => Ok(true),
             len => len.map(|len| len.is_some()),
         }
@@ -171,9 +171,9 @@ impl Claim {
         }
     }
 
-    /// Writes the leases again and again, first after `pause`: every so often where it succeeds, and where it does not.
-    /// `is_written` is `true` if they were written before. A store that refuses them then may have credentials that are
-    /// over, and is asked again; one that never took any keeps none.
+    /// Writes the leases again and again, first after `pause`, then at the interval for success or for failure.
+    /// `is_written` is `true` if they were written before. A store that refuses them then may have been given expired
+    /// credentials, and is asked again; a store that never took any keeps none.
     pub(super) async fn renew(self, pause: Duration, mut is_written: bool, pauses: Pauses) {
         let (mut pause, mut was_there, mut is_refused) = (pause, true, false);
         loop {

@@ -1,4 +1,4 @@
-//! Disks whose image lies in a store that is slow, away or wrong, over the real cache and pull engine.
+//! Disks whose image is in a store that is slow, away or wrong, over the real cache and pull engine.
 
 #![allow(clippy::cast_possible_truncation, clippy::expect_used, clippy::unwrap_used, reason = "tests")]
 
@@ -28,7 +28,7 @@ use trying_store::TryingStore;
 
 const DISK: usize = 8 << 20;
 
-/// Nothing here takes so long; a test that hangs fails. Reads give up by their deadline, which is as long.
+/// The limit of every wait: a test that hangs fails. Reads give up at their deadline, which is as long.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// An image in a directory, a store over it, a cache, and threads to fetch.
@@ -95,7 +95,7 @@ impl Rig {
         assert!(buf == self.content[offset..offset + len], "wrong bytes at {offset}");
     }
 
-    /// All of the disks are read at the same time.
+    /// Reads all disks at the same time.
     fn check_all_at_once(&self, disks: &[Arc<Disk>]) {
         std::thread::scope(|scope| {
             for disk in disks {
@@ -170,8 +170,8 @@ fn attaching_takes_three_steps_after_one_another() {
         *rig.store.delay.lock().unwrap() = delay;
         let started = Instant::now();
         let disk = rig.attach(&host);
-        // The manifest, then heads and ends with their pages of the hash tree. What is left to a third step is room
-        // for a busy machine.
+        // The manifest, then heads and ends with their pages of the hash tree. The time of a third step is a margin for
+        // a busy machine.
         took = started.elapsed();
         *rig.store.delay.lock().unwrap() = Duration::ZERO;
         rig.check(&disk, 0, 4096);
@@ -182,7 +182,7 @@ fn attaching_takes_three_steps_after_one_another() {
     assert!(took < delay * 3, "{took:?}");
 }
 
-/// As another tool would make it: no hash tree, no hint where the index begins, and that is long.
+/// An image as another tool would make it: no hash tree, no note of the start of the index, and a long index.
 #[test]
 fn an_index_longer_than_guessed_takes_a_step_more() {
     let rig = Rig::new();
@@ -237,7 +237,7 @@ fn two_caches_on_one_directory_fetch_each_byte_once() {
     rig.check_given_once();
 }
 
-/// A link so slow that one answer takes longer than the patience with a stopped neighbour.
+/// A link so slow that one answer takes longer than the time that a stopped neighbour is given.
 #[test]
 fn a_slow_store_is_not_asked_twice() {
     let rig = Rig::new();
@@ -267,7 +267,7 @@ fn reads_wait_for_a_store_that_is_away_and_go_on_when_it_is_back() {
     rig.set_failing(Some(ErrorKind::Unavailable));
     std::thread::scope(|scope| {
         let reading = scope.spawn(|| rig.check(&disk, 5 << 20, 65_536));
-        // However late the thread comes to run.
+        // The thread may run late.
         wait_until("the read waits", || disk.stats().waiting.load(Ordering::Relaxed) == 1);
         let before = rig.store.requests.load(Ordering::Relaxed);
         wait_until("it is tried again", || rig.store.requests.load(Ordering::Relaxed) > before + 2);
@@ -341,13 +341,13 @@ fn a_store_that_is_away_stops_only_what_is_not_cached() {
 fn a_store_that_is_slow_is_waited_for_where_it_is_needed() {
     let rig = Rig::new();
     rig.check(&rig.attach(&rig.host()), 0, 4096);
-    // Longer than an image waits that is all in the cache.
+    // Longer than the wait of an image that is whole in the cache.
     *rig.store.delay.lock().unwrap() = Duration::from_millis(5500);
     let attached = rig.try_attach(&rig.host(), &DiskOptions::default()).unwrap();
     assert_eq!(attached.warnings, Vec::<String>::new());
 }
 
-/// A full disk under the cache, a large read, and memory for less than that read needs.
+/// A full disk under the cache, a large read, and less memory than that read needs.
 #[test]
 fn a_read_larger_than_what_the_cache_can_hold_is_served() {
     let rig = Rig::new();
@@ -358,7 +358,7 @@ fn a_read_larger_than_what_the_cache_can_hold_is_served() {
     assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 0);
 }
 
-/// What nobody waits for has no place to stay, and would push out what somebody does.
+/// Bytes that no read waits for have no place to stay, and would push out those that reads wait for.
 #[test]
 fn nothing_is_preloaded_into_a_cache_that_takes_nothing() {
     let rig = Rig::new();
@@ -388,7 +388,7 @@ fn a_stuck_disk_harms_no_other() {
         std::thread::sleep(Duration::from_millis(100));
         let started = Instant::now();
         other.check(&healthy, 0, DISK);
-        // The stuck ones wait for a minute.
+        // The stuck reads wait for a minute.
         assert!(started.elapsed() < LIMIT / 2);
         disk.close();
         for read in stuck {
@@ -449,7 +449,7 @@ fn filling_brings_all_of_it() {
 }
 
 /// A process that was stopped while it changed the cache directory keeps new images from being attached for a while. It
-/// must not keep disks from fetching that are attached.
+/// must not keep attached disks from fetching.
 #[test]
 fn a_stuck_cache_directory_holds_up_no_fetch() {
     use rustix::fs::{FlockOperation, fcntl_lock};
@@ -521,14 +521,14 @@ fn a_directory_that_was_made_for_nothing_goes_away_again() {
     drop(attached.disk);
     attached.made.unwrap().remove();
     assert!(!top.exists());
-    // What was there before stays, and what is not ours.
+    // A directory that was there before stays, and so do other files in it.
     std::fs::create_dir(&top).unwrap();
     let attached = attach(&top);
     std::fs::write(top.join("note"), "").unwrap();
     attached.made.unwrap().remove();
     let left: Vec<_> = std::fs::read_dir(&top).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["note"]);
-    // One that was there is opened, not made.
+    // A directory that was there is opened, not made.
     let dir = rig.dir.path().join("kept");
     drop(attach(&dir));
     assert!(attach(&dir).made.is_none() && has_state(&dir));

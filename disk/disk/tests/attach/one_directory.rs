@@ -6,7 +6,7 @@ use headstart_disk::attach::attach_local;
 use headstart_disk::{DiskOptions, WritableOptions};
 use std::sync::Barrier;
 
-/// Rounds of two attaches: which of their steps meet is left to chance.
+/// The number of rounds of two attaches: chance decides which of their steps meet.
 const ROUNDS: usize = 20;
 
 #[test]

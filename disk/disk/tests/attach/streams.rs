@@ -3,10 +3,11 @@
 use super::*;
 use headstart_pull::Plan;
 
-/// A machine that stands still looks like a store that does, but not each time: `true` for the last try.
+/// The tries of a test, `true` for the last: a machine that stands still looks like a store that does, but not each
+/// time.
 const TRIES: [bool; 5] = [false, false, false, false, true];
 
-/// A disk whose preloading begins at once, in as few requests as it takes.
+/// A disk whose preloading begins at once, in as few requests as possible.
 fn preloading() -> DiskOptions {
     let pull = headstart_pull::Settings {
         miss_rest: headstart_pull::Rest::None,
@@ -50,7 +51,7 @@ fn a_stream_that_breaks_keeps_what_came() {
         let streams = rig.store.streams.load(Ordering::Relaxed);
         let given = rig.store.given.lock().unwrap();
         let twice = given.values().filter(|times| **times > 1).count();
-        // What was not yet a whole piece when it broke.
+        // The bytes that were not yet a whole piece when it broke.
         let is_kept = streams == 2 && twice <= 2 * (256 << 10) / 4096;
         assert!(is_kept || !last, "{streams} streams, {twice}");
         if is_kept {
@@ -69,7 +70,7 @@ fn wrong_bytes_in_a_stream_are_fetched_again() {
     assert!(rig.store.streams.load(Ordering::Relaxed) >= 4);
 }
 
-/// A stream of two seconds: whoever needs something far ahead in it has it at once, of this disk and of another.
+/// A stream of two seconds: a read far ahead in it has its bytes at once, on the same disk and on another.
 #[test]
 fn no_read_waits_for_a_stream() {
     for last in TRIES {
@@ -99,7 +100,7 @@ fn no_read_waits_for_a_stream() {
     }
 }
 
-/// Who comes second follows who came first.
+/// A disk that comes second follows the one that came first.
 #[test]
 fn disks_that_stream_the_same_fetch_each_byte_once() {
     let rig = Rig::new();
@@ -116,7 +117,7 @@ fn disks_that_stream_the_same_fetch_each_byte_once() {
     assert!(twice * 50 < given.len(), "{twice} of {} units", given.len());
 }
 
-/// When who was followed goes away, who follows goes on by himself.
+/// A follower goes on by itself when the stream that it followed goes away.
 #[test]
 fn who_follows_goes_on_alone() {
     let rig = Rig::new();

@@ -1,5 +1,5 @@
-//! Other hosts beside the store: what they bring is not asked of the store, and nothing they do or leave undone fails
-//! a read.
+//! Other hosts beside the store: bytes that they bring are not requested from the store, and no fault of theirs fails a
+//! read.
 
 use super::*;
 use futures::FutureExt;
@@ -14,7 +14,7 @@ use std::sync::Mutex;
 
 const CHUNK: u64 = 64 << 10;
 
-/// What the swarm makes of a chunk that it is asked for.
+/// The answer of the swarm to a request for a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gives {
     Nothing,
@@ -24,20 +24,20 @@ enum Gives {
     Half,
     /// No answer.
     Silence,
-    /// No data, and no answer where trees are asked for.
+    /// No data, and no answer to requests for trees.
     SilenceOfTrees,
-    /// Every chunk where somebody waits, else no answer.
+    /// Every chunk that a read waits for, otherwise no answer.
     WhatIsUrgent,
-    /// Of trees, wrong pages.
+    /// Wrong pages of trees.
     WrongTrees,
 }
 
 /// Hosts that have all of an image, in memory.
 struct Fake {
     gives: Mutex<Gives>,
-    /// How long that takes.
+    /// The time that an answer takes.
     delay: Mutex<Duration>,
-    /// Where it gets what it brings: the same image, in another cache.
+    /// The source of its chunks: the same image's blobs, by digest.
     from: Mutex<HashMap<Digest, Vec<u8>>>,
     blobs: Mutex<HashMap<Digest, Arc<CachedBlob>>>,
     asked: Mutex<Vec<(Digest, ByteRange, Urgency)>>,
@@ -62,7 +62,7 @@ impl Fake {
         })
     }
 
-    /// It has all that is in `dir`, the blobs of a layout.
+    /// Gives it all blobs of the rig's store, which is a layout.
     fn knows(&self, rig: &Rig) {
         let blobs = rig.dir.path().join("store/blobs/sha256");
         let mut from = self.from.lock().unwrap();
@@ -78,7 +78,7 @@ impl Fake {
         asked.iter().filter(|(blob, ..)| data.contains(blob)).map(|(_, range, how)| (*range, *how)).collect()
     }
 
-    /// Puts what it gives of a range into the cache, the pages of the tree first, as an agent does.
+    /// Puts the chunks of a range that it gives into the cache, the pages of the tree first, as an agent does.
     fn give(&self, digest: &Digest, range: ByteRange) {
         let blobs = self.blobs.lock().unwrap();
         let tree = |blob: &Arc<CachedBlob>| blob.tree().filter(|tree| tree.spec().digest == *digest).cloned();
@@ -174,7 +174,7 @@ fn sequential() -> DiskOptions {
     DiskOptions { plan: Plan::Sequential, ..patient(LIMIT) }
 }
 
-/// Whole chunks but at the end of a blob; and each is asked of the store in full by who gives none of it away.
+/// Checks that whole chunks were requested, except at the end of a blob.
 fn check_whole_chunks(fake: &Fake) {
     let blobs = fake.blobs.lock().unwrap();
     for (digest, range, _) in &*fake.asked.lock().unwrap() {
@@ -210,7 +210,7 @@ fn what_it_does_not_bring_comes_from_the_store_in_whole_chunks() {
         });
         check_whole_chunks(&fake);
         rig.check_given_once();
-        // What came from the store, and nothing else, is told of; as whole chunks.
+        // Exactly the bytes that came from the store are reported, as whole chunks.
         let mut told = std::collections::BTreeSet::new();
         for (digest, range) in &*fake.told.lock().unwrap() {
             told.extend(range.parts(CHUNK).map(|chunk| (*digest, chunk.offset() / CHUNK)));
@@ -237,9 +237,9 @@ fn a_swarm_that_is_silent_costs_patience_and_no_error() {
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
 }
 
-/// What nobody waits for may lie at other hosts behind everything else. As soon as somebody does, it is asked for
-/// again, with more urgency: a stream as far as he waits, another fetch whole. Here nothing else would help him:
-/// the engine asks for nothing twice.
+/// Chunks that no read waits for may queue at other hosts behind all others. As soon as a read waits, they are
+/// requested again, with more urgency: a stream's up to the end of the read, those of another fetch as a whole. Here
+/// nothing else would help the read: the engine requests nothing twice.
 #[test]
 fn what_a_read_finds_on_its_way_is_hurried() {
     let one_slice = Plan::List([headstart_block::PlanItem { block: 0, mask: 0b10 }].into());
@@ -256,12 +256,12 @@ fn what_a_read_finds_on_its_way_is_hurried() {
         });
         let given = rig.store.requests.load(Ordering::Relaxed);
         let (before, started) = (fake.asked_of_the_data().len(), Instant::now());
-        // The first chunk is here since it was opened.
+        // The first chunk is local since the disk was opened.
         rig.check(&disk, 80 << 10, 4096);
         assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
         assert!(disk.puller().unwrap().counters().promoted > 0, "it waited for what was on its way");
         assert_eq!(rig.store.requests.load(Ordering::Relaxed), given);
-        // What lies behind is as little urgent as before.
+        // The chunks behind it are as little urgent as before.
         let since = fake.asked_of_the_data().split_off(before);
         let urgent = since.into_iter().filter(|(_, how)| *how == Urgency::Demand).map(|(range, _)| range);
         let urgent: Vec<_> = urgent.collect();
@@ -269,7 +269,8 @@ fn what_a_read_finds_on_its_way_is_hurried() {
     }
 }
 
-/// An agent that was promised them waits as long as the store takes to this host's own disks; which wait for them.
+/// An agent to which the pages were promised waits as long as the store takes to this host's own disks, which wait for
+/// the pages.
 #[test]
 fn pages_of_a_tree_that_never_come_hold_nothing_up() {
     let started = Instant::now();
@@ -278,7 +279,7 @@ fn pages_of_a_tree_that_never_come_hold_nothing_up() {
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 
-/// Pages of a hash tree are believed until data is checked by them. Wrong ones cost another fetch.
+/// Pages of a hash tree are not verified until data is checked by them. Wrong ones cost another fetch.
 #[test]
 fn wrong_trees_come_from_the_store_the_next_time() {
     let (rig, fake, disk) = attached(Gives::WrongTrees, &patient(LIMIT));
@@ -298,7 +299,7 @@ fn it_hears_of_reads_and_plans_and_of_the_end() {
     wait_until("reads are told of", || {
         let blobs = fake.blobs.lock().unwrap();
         let read: u64 = fake.read.lock().unwrap().iter().map(|(_, range)| range.len()).sum();
-        // A disk that is half random: of a mebibyte, most is stored.
+        // The disk is half random: of a mebibyte, most is stored.
         blobs.len() == 1 && read >= 512 << 10
     });
     let most: u64 = fake.read.lock().unwrap().iter().map(|(_, range)| range.end()).max().unwrap();

@@ -1,5 +1,5 @@
-//! Images without hash trees, as other tools make them: their bytes are believed to their store until they are found
-//! wrong, by the checksum of a frame or by the digest of the whole.
+//! Images without hash trees, as other tools make them: their bytes are taken on their store's word until they are
+//! found wrong, by the checksum of a frame or by the digest of the whole.
 
 use super::{DISK, LIMIT, Rig, patient, read_error, wait_until};
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
@@ -32,7 +32,7 @@ fn stripped(rig: &Rig) -> Reference {
     put_manifest(rig, manifest.to_string(), "stripped")
 }
 
-/// An image of one bare layer, which nothing covers but its digest; and where its table begins.
+/// An image of one bare layer, which nothing covers except its digest, and the offset of its table.
 fn bare(rig: &Rig) -> (Reference, u64) {
     let meta = LayerMeta { virtual_size: DISK as u64, ..LayerMeta::default() };
     let mut writer = LayerWriter::new(Vec::new(), meta).unwrap();
@@ -89,7 +89,7 @@ fn frames_that_fail_their_checksum_are_fetched_again() {
     assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 1);
 }
 
-/// A server takes the way of the local read first.
+/// A server takes the path of the local read first.
 #[test]
 fn a_local_read_leaves_wrong_frames_to_who_may_wait() {
     let rig = Rig::new();
@@ -152,7 +152,7 @@ fn a_store_that_is_always_wrong_is_not_asked_for_ever() {
         assert_eq!(local.kind(), ErrorKind::Corrupt, "{local}");
     }
     assert!(requests() <= before + 2, "{} more requests", requests() - before);
-    // The store is repaired: a new attach begins anew.
+    // The store is repaired: a new attach begins again.
     drop(disk);
     rig.store.wrong_at.lock().unwrap().clear();
     let host = rig.host();
@@ -166,7 +166,7 @@ fn a_store_that_is_always_wrong_is_not_asked_for_ever() {
 fn a_disk_that_was_opened_by_a_wrong_index_serves_no_more() {
     let rig = Rig::new();
     let (host, (reference, table)) = (rig.host(), bare(&rig));
-    // Where the first segment's data lies: a sector further on.
+    // The place of the first segment's data: a sector further on.
     rig.store.wrong_at.lock().unwrap().insert(table + 8, 1);
     let disk = attach(&rig, &host, &reference, &filled());
     wait_until("it is found out", || host.cache.counters().wrong_blobs == 1);

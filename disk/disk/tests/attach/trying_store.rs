@@ -1,4 +1,4 @@
-//! A store over a directory that can be slow, away, wrong, and that counts.
+//! A store over a directory that can be slow, away or wrong, and that counts.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,28 +10,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What it does to requests, and what it saw.
+/// The faults that it makes, and the requests that it saw.
 #[derive(Default)]
 pub(crate) struct TryingStore {
     inner: Option<Arc<dyn Store>>,
-    /// How long each request takes.
+    /// The time that each request takes.
     pub(crate) delay: Mutex<Duration>,
-    /// Nothing is answered but by this error.
+    /// The error of every answer; `None`: answers are right.
     pub(crate) failing: Mutex<Option<ErrorKind>>,
-    /// Reads of blobs never end.
+    /// `true` if reads of blobs never end.
     pub(crate) hanging: AtomicBool,
-    /// So many of the next reads give wrong bytes.
+    /// The number of the next reads that give wrong bytes.
     pub(crate) corrupt: AtomicU64,
-    /// Bytes, by their offset in a blob, that are wrong so many times.
+    /// Bytes, by their offset in a blob, with the number of times that they are wrong.
     pub(crate) wrong_at: Mutex<HashMap<u64, u64>>,
-    /// How often each byte of each blob was given out, by units of 4 KiB.
+    /// The number of times that each unit of 4 KiB of each blob was given out.
     pub(crate) given: Mutex<HashMap<(Digest, u64), u64>>,
     pub(crate) requests: AtomicU64,
-    /// Streams that were begun.
+    /// The number of streams that were begun.
     pub(crate) streams: AtomicU64,
-    /// How long each part of a stream takes.
+    /// The time that each part of a stream takes.
     pub(crate) part_delay: Mutex<Duration>,
-    /// So many of the next parts of streams come before one breaks; 0: none does.
+    /// The next part of streams that breaks, counted from 1; 0: none does.
     pub(crate) breaks_after: AtomicU64,
 }
 
