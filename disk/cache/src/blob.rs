@@ -1,24 +1,24 @@
-//! One blob in the cache: reading what is local, naming what is missing, taking what was fetched.
+//! One blob in the cache: reads of local bytes, the list of missing ranges, and inserts of fetched bytes.
 //!
 //! # Reading while others evict
 //!
-//! [`read_at`](ReadAt::read_at) takes no lock. It looks at the generation, then at the bits, reads the file,
-//! and looks at the generation again; where that changed, it begins anew. Why this never gives bytes that
-//! were given back:
+//! [`read_at`](ReadAt::read_at) takes no lock. It looks at the generation, then at the bits, reads the file, and looks
+//! at the generation again; if that changed, it starts again. Why this never returns bytes that were given back:
 //!
 //! 1. An evictor clears the bits, then raises the generation, then gives the bytes back (punches a hole). An
-//!    insert writes the bytes, then sets the bits; it and the punching exclude each other by a lock, and
-//!    under that lock the evictor looks again and spares what was inserted anew.
+//!    insert writes the bytes, then sets the bits; it and the punching of holes exclude each other by a lock, and
+//!    under that lock the evictor looks again and spares units that were inserted again.
 //! 2. Suppose the read saw a hole. The hole was punched before the read of that page, the generation raised
 //!    before that: the second look, after the read, sees it raised by then. If it was raised after the first
-//!    look, the two looks differ, and the reader begins anew.
-//! 3. If it was raised before the first look already, then so were the bits cleared, and the reader, which
+//!    look, the two looks differ, and the reader starts again.
+//! 3. If it was raised before the first look, the bits were cleared before it too, and the reader, which
 //!    looks at the bits after the generation, saw them cleared, unless an insert had set them again. That
 //!    insert wrote its bytes before it set the bits, and after the punching (by the lock, and because it
 //!    would have been spared otherwise); so the read that follows sees the insert's bytes and no hole, or one
 //!    of a later eviction, for which 2 holds.
 //!
-//! Nothing of this depends on who does what: bits and generation are in shared memory, calls on one file are ordered.
+//! Nothing of this depends on which thread or process does what: bits and generation are in shared memory, and calls on
+//! one file are ordered.
 
 use crate::cache::{Cache, takes_nothing};
 use crate::claim::{ClaimTable, missing_of_run};
@@ -39,48 +39,50 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-/// How often a read begins anew because something of its blob was evicted: evictions are few and far between.
+/// The most times that a read starts again because a part of its blob was evicted: evictions are rare.
 const READ_TRIES: usize = 64;
 
-/// An outboard up to this length, in bytes, is fetched as a whole: the first page costs a round trip anyway.
+/// The longest outboard, in bytes, that is fetched as a whole: the first page costs a round trip anyway.
 const SMALL_TREE: u64 = 64 << 10;
 
-/// Longest sidecar, in bytes, that is made before any byte of its blob came: that of a blob of 1.5 GiB. Lengths come
-/// from manifests, and from orders of other hosts; nothing proves them.
+/// The longest sidecar, in bytes, that is made before any byte of its blob came: that of a blob of 1.375 GiB. Lengths
+/// come from manifests, and from orders of other hosts; nothing proves them.
 const UNPROVEN_MAX: u64 = 128 << 10;
 
-/// Called when something of a blob changed.
+/// A callback for a change of a blob.
 type Waker = Box<dyn FnOnce() + Send>;
 
 /// One blob in the cache. Dropping it leaves its bytes there.
 pub struct CachedBlob {
     me: Weak<Self>,
     cache: Arc<Cache>,
-    /// Its number in this process: its name in the overlay.
+    /// The blob's number in this process: its name in the overlay.
     number: u64,
     spec: BlobSpec,
     identity: Identity,
     layout: Layout,
     tree: Option<Arc<CachedBlob>>,
-    /// Made when something is first claimed or inserted; taken at once where they are there.
+    /// The two files: made at the first claim or insert, or taken into use at once if they exist.
     files: OnceLock<Files>,
-    /// Held by who makes them.
+    /// Held by the thread that makes the files.
     making_files: Mutex<()>,
-    /// `true` if no byte that this process inserted stayed: empty files are then not left behind.
+    /// `true` if no byte that this process inserted stayed; empty files are then removed at the end.
     is_untouched: AtomicBool,
-    /// They could not be opened or made: not to be tried before then, in milliseconds as the cache counts them.
+    /// The time before which files that could not be opened or made are not tried again, in milliseconds since the
+    /// cache was opened.
     no_files_until: AtomicU64,
-    /// Units that the overlay has.
+    /// The number of units in the overlay.
     units_in_memory: Arc<AtomicUsize>,
-    /// Whether something was inserted since the last sync.
+    /// `true` if something was inserted since the last sync.
     dirty: AtomicBool,
-    /// Threads that write at the moment: the first takes the lock between processes, the last gives it back.
+    /// The number of threads that write at the moment: the first takes the lock between processes, the last gives it
+    /// back.
     pub(crate) writers: Mutex<usize>,
     pub(crate) claims: Mutex<ClaimTable>,
-    /// Pinned chunks, as often as they are.
+    /// Pinned ranges of chunks, each once for every pin.
     pub(crate) pins: Mutex<Vec<Range<u64>>>,
     wakers: Mutex<Vec<Waker>>,
-    /// What is known of it as a whole, where it has no tree.
+    /// The check of the whole blob by its digest, if it has no tree.
     check: Check,
 }
 
@@ -116,7 +118,7 @@ impl CachedBlob {
         }
     }
 
-    /// What it was opened as.
+    /// The description that it was opened with.
     #[must_use]
     pub fn spec(&self) -> &BlobSpec {
         &self.spec
@@ -135,7 +137,7 @@ impl CachedBlob {
         self.tree.as_ref()
     }
 
-    /// Whether all bytes of `range` can be read now. What is past the end is not there.
+    /// `true` if all bytes of `range` can be read now. Bytes past the end are not there.
     #[must_use]
     pub fn is_local(&self, range: ByteRange) -> bool {
         if range.end() > self.layout.len {
@@ -168,29 +170,29 @@ impl CachedBlob {
         }
     }
 
-    /// Bytes that are local, on disk. Counts a bitmap: for progress, not for every read.
+    /// The number of bytes that are local, on disk. This counts a bitmap: it is meant for progress, not for every read.
     #[must_use]
     pub fn local_bytes(&self) -> u64 {
         self.files.get().map_or(0, Files::all_local_bytes)
     }
 
-    /// Whether the disk takes nothing at present, so that what is inserted stays in memory, and not for long: fetch
-    /// only what somebody waits for.
+    /// `true` if the disk takes nothing at present, so that inserts stay in memory, and not for long: fetch only ranges
+    /// that a read waits for.
     #[must_use]
     pub fn is_bypassed(&self) -> bool {
         self.cache.is_bypassing()
     }
 
-    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. Where there
-    /// is a hash tree, they are checked against it before anyone sees them; they can be read when it returns.
-    /// Units that are local already stay as they are. A disk that takes nothing more is no error, nor is a full cache
-    /// from which another thread or process evicts: the bytes are kept in memory.
+    /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. If there is a hash
+    /// tree, they are checked against it before they become visible; they can be read when this returns. Units that are
+    /// local already stay as they are. Neither a disk that takes nothing more nor a full cache from which another
+    /// thread or process evicts is an error: the bytes are kept in memory.
     ///
     /// # Errors
-    /// [`ErrorKind::Absent`] where pages of the tree are missing ([`tree_missing`](Self::tree_missing) names
-    /// them). [`ErrorKind::Corrupt`] where the check fails: fetch again, elsewhere if possible. If it is the
-    /// tree that is wrong, its pages are forgotten, and `tree_missing` names them again.
-    /// Also where a blob without a tree came wrong too often. [`ErrorKind::Invalid`] where they are not whole units.
+    /// [`ErrorKind::Absent`] if pages of the tree are missing ([`tree_missing`](Self::tree_missing) names them).
+    /// [`ErrorKind::Corrupt`] if the check fails: fetch again, from another source if possible. If the tree is wrong,
+    /// its pages are forgotten, and `tree_missing` names them again. Also if a blob without a tree was complete and
+    /// wrong too often. [`ErrorKind::Invalid`] if the bytes are not whole units.
     pub fn insert(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.layout.len);
         let whole = |at: u64| at.is_multiple_of(self.layout.unit) || at == self.layout.len;
@@ -249,7 +251,7 @@ impl CachedBlob {
         Ok(true)
     }
 
-    /// Chunks of which nothing was local begin anew.
+    /// Resets the access words of chunks of which nothing was local.
     fn mark_inserted(&self, files: &Files, units: &Range<u64>) {
         let epoch = self.cache.state.epoch();
         for chunk in self.chunks_of(units) {
@@ -277,7 +279,7 @@ impl CachedBlob {
     /// Forgets the units that touch `range`: they are missing from now on.
     ///
     /// # Errors
-    /// What writing the sidecar reports; then they may be back after a loss of power.
+    /// The error of writing the sidecar; then the units may be back after a loss of power.
     pub fn discard(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.layout.len));
         let units = self.layout.units_of(range.offset(), range.end());
@@ -297,50 +299,51 @@ impl CachedBlob {
         Ok(())
     }
 
-    /// Whether what is local of it was checked: against its hash tree, or, where it has none, all of it against its
+    /// `true` if all local bytes were checked: against the hash tree or, without one, the whole blob against its
     /// digest.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         !self.is_plain() || self.files.get().is_some_and(whole::is_proven)
     }
 
-    /// Whether nothing of it is taken any more: it has no hash tree, and came whole and wrong too often.
+    /// `true` if the cache takes nothing of the blob any more: it has no hash tree, and was complete and wrong too
+    /// often.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.check.refusal(self).is_some()
     }
 
-    /// How often it came whole and wrong since this process uses it. For who begins to [`watch`](Self::watch) after
-    /// he has looked at its bytes.
+    /// The number of times that the blob was complete and wrong since this process uses it. For a caller that begins to
+    /// [`watch`](Self::watch) after it has looked at the blob's bytes.
     #[must_use]
     pub fn times_wrong(&self) -> u32 {
         self.check.times_wrong()
     }
 
-    /// Tells `watcher` whenever the blob, which has no hash tree, comes whole and wrong.
+    /// Notifies `watcher` whenever the blob, which has no hash tree, is complete and wrong.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         self.check.watch(watcher);
     }
 
-    /// Takes its files into use where another process has made them since, as a [`claim`](Self::claim) does.
+    /// Takes the blob's files into use if another process has made them meanwhile, as a [`claim`](Self::claim) does.
     pub fn look_again(&self) {
         if self.files.get().is_none() {
             self.find_files();
         }
     }
 
-    /// Whether [`claim`](Self::claim) waits for nothing: no disk, no process that changes the cache directory.
+    /// `true` if [`claim`](Self::claim) waits neither for a disk nor for a process that changes the cache directory.
     #[must_use]
     pub fn claims_at_once(&self) -> bool {
         self.files.get().is_some() || self.leaves_files_alone()
     }
 
-    /// Claims what is missing of `range` and nobody else fetches already. May wait for the disk, and for seconds where
+    /// Claims the missing units of `range` that no other claim covers. May wait for the disk, and for seconds if
     /// another process changes the cache directory and does not end, unless it [is quick](Self::claims_at_once).
     ///
     /// # Errors
-    /// What the operating system reports of locks; [`ErrorKind::Corrupt`] where a blob without a tree came wrong too
-    /// often.
+    /// Errors of the operating system's locks; [`ErrorKind::Corrupt`] if a blob without a tree was complete and wrong
+    /// too often.
     pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<Claim> {
         Claim::new(self, range)
     }
@@ -348,14 +351,13 @@ impl CachedBlob {
     /// Keeps `range` from being evicted, by any process, as long as the guard lives.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process evicts parts of it and does not end.
+    /// [`ErrorKind::Conflict`] if another process evicts parts of it and does not end.
     pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<Pin> {
         Pin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
     }
 
-    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the
-    /// caller must not hold what the waker takes. Subscribe first, then look again whether what you wait for
-    /// has happened.
+    /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must
+    /// not hold a lock that the waker takes. Subscribe first, then look again whether the awaited change has happened.
     pub fn subscribe(&self, waker: Box<dyn FnOnce() + Send>) {
         lock(&self.wakers).push(waker);
     }
@@ -365,7 +367,7 @@ impl CachedBlob {
         wakers.into_iter().for_each(|waker| waker());
     }
 
-    /// Makes what is local durable.
+    /// Makes the local units durable.
     pub(crate) fn sync(&self) -> Result<()> {
         let Some(files) = self.files.get().filter(|_| self.dirty.swap(false, Ordering::AcqRel)) else {
             return Ok(());
@@ -377,7 +379,7 @@ impl CachedBlob {
         &self.cache
     }
 
-    /// Itself, unless it is being dropped.
+    /// The blob's own `Arc`, unless it is being dropped.
     pub(crate) fn shared(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
@@ -386,7 +388,7 @@ impl CachedBlob {
         &self.check
     }
 
-    /// Fails where nothing of it is taken any more.
+    /// Fails if the cache takes nothing of the blob any more.
     pub(crate) fn check_taken(&self) -> Result<()> {
         self.check.refusal(self).map_or(Ok(()), Err)
     }
@@ -395,12 +397,12 @@ impl CachedBlob {
         self.identity.kind == Kind::Plain
     }
 
-    /// Its files, if it has any.
+    /// The blob's files, if it has any.
     pub(crate) fn present_files(&self) -> Option<&Files> {
         self.files.get()
     }
 
-    /// Takes its files into use if they are there; where they cannot be used, says so and goes on without.
+    /// Takes the blob's files into use if they exist; if they cannot be used, logs that and goes on without them.
     pub(crate) fn find_files(&self) {
         if self.leaves_files_alone() {
             return;
@@ -414,7 +416,7 @@ impl CachedBlob {
         }
     }
 
-    /// Its files, made where there are none; `None` if there is no room for them yet.
+    /// The blob's files, made if there are none; `None` if there is no room for them yet.
     fn files(&self) -> Result<Option<&Files>> {
         if let Some(files) = self.files.get() {
             return Ok(Some(files));
@@ -426,7 +428,7 @@ impl CachedBlob {
         if let Some(files) = self.cache.directory.open_blob(&self.identity, false)? {
             return self.use_files(files).map(Some);
         }
-        // What describes the blob counts as well: a manifest may name blobs of any length.
+        // The files that describe the blob count as well: a manifest may name blobs of any length.
         let beside = self.layout.file_len();
         let Some(room) = self.cache.make_room(beside)? else { return Ok(None) };
         let made = self.cache.directory.open_blob(&self.identity, true)?;
@@ -442,7 +444,7 @@ impl CachedBlob {
         Ok(files)
     }
 
-    /// Its files; where they cannot be opened or made, says so and goes on without.
+    /// The blob's files; if they cannot be opened or made, logs that and goes on without them.
     pub(crate) fn files_or_bypass(&self) -> Option<&Files> {
         match self.files.get() {
             Some(files) => Some(files),
@@ -451,8 +453,8 @@ impl CachedBlob {
         }
     }
 
-    /// The files for a claim. A claim makes only small ones, and only in room that is free: others are made when the
-    /// first bytes came (and were found right, where there is a tree). Until then claims hold within this process.
+    /// The files for a claim. A claim makes only small ones, and only in room that is free: larger ones are made when
+    /// the first bytes came (and were found right, if there is a tree). Until then claims hold within this process.
     pub(crate) fn files_to_claim(&self) -> Option<&Files> {
         self.look_again();
         let len = self.layout.file_len();
@@ -478,12 +480,13 @@ impl CachedBlob {
         }
     }
 
-    /// Whether its files are not tried at present.
+    /// `true` if the blob's files are not tried at present.
     fn leaves_files_alone(&self) -> bool {
         self.cache.is_bypassing() || self.cache.now_ms() < self.no_files_until.load(Ordering::Relaxed)
     }
 
-    /// They are tried again after a while. A disk that takes nothing concerns all blobs, a damaged file only this one.
+    /// Logs that the files cannot be used; they are tried again after a while. A disk that takes nothing concerns all
+    /// blobs, a damaged file only this one.
     #[cold]
     fn files_failed(&self, error: &Error) {
         if takes_nothing(error) {
@@ -547,7 +550,7 @@ impl CachedBlob {
         self.units_in_memory.load(Ordering::Acquire) > 0
     }
 
-    /// Reads from the file; whether all of it was there. See the module for why this is right.
+    /// Reads from the file; `true` if all of the bytes were there. The module's head says why this is right.
     pub(crate) fn read_file(&self, files: &Files, buf: &mut [u8], offset: u64) -> bool {
         let units = self.layout.units_of(offset, offset + buf.len() as u64);
         let sidecar = &files.sidecar;
@@ -568,7 +571,7 @@ impl CachedBlob {
         false
     }
 
-    /// The disk has lost bytes: they are fetched again.
+    /// Forgets bytes that the disk has lost, so that they are fetched again.
     #[cold]
     fn read_failed(&self, files: &Files, units: &Range<u64>, error: &std::io::Error) {
         let range = self.bytes_of(units);
@@ -594,7 +597,7 @@ impl CachedBlob {
         }
     }
 
-    /// A read of what the file alone does not have: unit by unit from the file and from memory.
+    /// Reads bytes that the file alone does not have: unit by unit from the file and from memory.
     #[cold]
     fn read_with_memory(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let range = ByteRange::between(offset, offset + buf.len() as u64);

@@ -1,4 +1,4 @@
-//! The cache directory as one process has it open.
+//! The cache directory, as one process has it open.
 
 use crate::blob::CachedBlob;
 use crate::earlier;
@@ -20,27 +20,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-/// Above the limit less this part of it an eviction is due; it goes down to the limit less twice this part.
+/// The part of the size limit that decides when to evict: an eviction is due above the limit less this part, and goes
+/// down to the limit less twice this part.
 const SLACK: u64 = 16;
 
-/// How long a disk that takes nothing is left alone, in milliseconds.
+/// The time for which a disk that takes nothing is left alone, in milliseconds.
 const RETRY_AFTER_MS: u64 = 1000;
 
-/// How long what was said of a disk that takes nothing is not said again, in milliseconds.
+/// The time for which the warning about a disk that takes nothing is not repeated, in milliseconds.
 const QUIET_MS: u64 = 60_000;
 
-/// The time for which inserts find no room beside the same evictor until the disk is left alone, in milliseconds: an
-/// eviction seldom takes as long, unless its process was stopped.
+/// The longest time for which inserts find no room beside the same evictor before the disk is left alone, in
+/// milliseconds: an eviction seldom takes as long, unless its process was stopped.
 const CROWDED_MS: u64 = 1000;
 
-/// How a cache behaves.
+/// The settings of a cache.
 #[derive(Clone, Debug)]
 pub struct CacheSettings {
-    /// Most bytes of blobs and their sidecars that it holds; `None`: as many as the disk takes.
+    /// The most bytes of blobs and their sidecars on disk; `None`: as many as the disk takes.
     pub size_limit: Option<u64>,
-    /// Most bytes of this process's memory that hold what the disk did not take.
+    /// The most bytes of this process's memory for bytes that the disk did not take.
     pub overlay_limit: u64,
-    /// Whether blobs without a hash tree are checked by their digest, in the background, once they are whole.
+    /// `true` if blobs without a hash tree are checked by their digest, in the background, once they are whole.
     pub check_whole: bool,
 }
 
@@ -58,29 +59,30 @@ pub struct Cache {
     pub(crate) counts: Counts,
     pub(crate) overlay: Mutex<Overlay>,
     pub(crate) evictor: Mutex<Evictor>,
-    /// Held by the thread that checks a whole blob.
+    /// Lock of the thread that checks a whole blob.
     pub(crate) checking: Mutex<()>,
-    /// Blobs of which was said that their files cannot be used.
+    /// The blobs whose unusable files were logged.
     pub(crate) said_broken: Mutex<BTreeSet<Digest>>,
-    /// Blobs of which was said that bytes of them are wrong.
+    /// The blobs whose wrong bytes were logged.
     pub(crate) said_wrong: Mutex<BTreeSet<Digest>>,
-    /// The directory cannot be used: all goes through memory.
+    /// `true` if the directory cannot be used: all goes through memory.
     keeps_nothing: bool,
     /// The blobs in use, by the stems of their files.
     blobs: Mutex<BTreeMap<String, Weak<CachedBlob>>>,
     next_number: AtomicU64,
-    /// When to try the disk again, in milliseconds since `opened`; 0: it takes what comes.
+    /// The time at which to try the disk again, in milliseconds since `opened`; 0: the disk takes writes.
     bypassing_until: AtomicU64,
-    /// Until when it is not said again that the disk takes nothing; milliseconds, too.
+    /// The time until which the warning about the disk is not repeated, in milliseconds since `opened`.
     quiet_until: AtomicU64,
-    /// Bytes for which threads of this process have room, and which they are about to write.
+    /// The bytes for which threads of this process have found room, and which they are about to write.
     reserved: AtomicU64,
-    /// The time since which no insert found room beside an evictor; milliseconds, too; 0: they find room.
+    /// The time since which no insert found room beside an evictor, in milliseconds since `opened`; 0: inserts find
+    /// room.
     crowded_since: AtomicU64,
     opened: Instant,
 }
 
-/// What one process counted since it opened the cache.
+/// The counts of one process since it opened the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Bytes inserted and written.
@@ -101,7 +103,7 @@ pub struct Counters {
     pub damaged_bytes: u64,
 }
 
-/// As [`Counters`], counting.
+/// The counters behind [`Counters`].
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) inserted_bytes: AtomicU64,
@@ -114,7 +116,8 @@ pub(crate) struct Counts {
     pub(crate) damaged_bytes: AtomicU64,
 }
 
-/// Room in a cache for bytes that are being written. They count as taken when it is dropped, or never.
+/// Room in a cache for bytes that are being written. When it is dropped, the bytes count as taken, or the write has
+/// failed.
 pub(crate) struct Room<'a> {
     cache: &'a Cache,
     bytes: u64,
@@ -133,7 +136,7 @@ impl Drop for Room<'_> {
     }
 }
 
-/// What an eviction did.
+/// The result of an eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evicted {
     /// Bytes given back.
@@ -142,7 +145,8 @@ pub struct Evicted {
     pub left_bytes: u64,
     /// Blobs left, outboards included.
     pub left_blobs: u64,
-    /// `true` if less could go than had to: the rest is pinned or describes blobs in use, or an error kept it.
+    /// `true` if less could be evicted than was needed: the rest is pinned or describes blobs in use, or an error kept
+    /// it.
     #[serde(skip)]
     pub(crate) is_stuck: bool,
 }
@@ -157,24 +161,24 @@ fn boot_id() -> Result<BootId> {
     Ok(id.to_be_bytes())
 }
 
-/// The bytes that may be left when `bytes` more are to fit.
+/// The bytes that may stay in the cache when `bytes` more are to fit.
 fn target_for(limit: u64, bytes: u64) -> u64 {
     (limit - limit / SLACK * 2).min(limit.saturating_sub(bytes))
 }
 
-/// What the operating system said.
+/// The error of the operating system behind an error, if there is one.
 fn errno_of(error: &Error) -> Option<Errno> {
     let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
     io.and_then(Errno::from_io_error)
 }
 
-/// Whether the disk takes no more, whatever the file.
+/// `true` if the disk takes no more, whatever the file.
 pub(crate) fn takes_nothing(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::ReadOnly) || errno_of(error) == Some(Errno::FBIG)
 }
 
-/// Whether a directory cannot be used because of its disk, or of a process that was stopped, and not because it is the
-/// wrong one.
+/// `true` if a directory cannot be used because of its disk, or of a stopped process, and not because it is the wrong
+/// one.
 pub(crate) fn is_fault_of_disk(error: &Error) -> bool {
     const FAULTS: [Errno; 4] = [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::STALE];
     takes_nothing(error)
@@ -182,30 +186,30 @@ pub(crate) fn is_fault_of_disk(error: &Error) -> bool {
         || errno_of(error).is_some_and(|errno| FAULTS.contains(&errno))
 }
 
-/// What the outboard of a hash tree is in the cache.
+/// The spec and identity of a hash tree's outboard, as a blob in the cache.
 fn outboard_of(tree: &Tree) -> Result<(BlobSpec, Identity)> {
     let spec = BlobSpec { digest: tree.digest, len: tree.size, tree: None, origin: None };
-    // Its pages come unverified and are proven from this root at each use: under another root they are another blob's,
-    // and whoever names that one must not reach them, nor spoil them.
+    // Its pages come unverified and are proven from this root at each use. Under another root they belong to another
+    // blob; a manifest that names that root must neither reach nor spoil them.
     let root = *tree.root.as_bytes();
     let identity = Identity { kind: Kind::Outboard, root, ..spec.identity()? };
     Ok((spec, identity))
 }
 
 impl Cache {
-    /// Opens a cache directory; it is made where it is not there.
+    /// Opens a cache directory; makes it if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the directory is no cache and holds something else: it stays as it is. What the
-    /// operating system reports where the directory cannot be made, written or locked.
+    /// [`ErrorKind::Invalid`] if the directory is no cache and holds something else: it stays as it is. Errors of the
+    /// operating system if the directory cannot be made, written or locked.
     pub fn open(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         Self::open_in_boot(dir, settings, boot_id()?)
     }
 
-    /// Opens a directory that is a cache already, and makes nothing where it is none.
+    /// Opens a directory that is a cache already; makes nothing if it is none.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is no cache, otherwise as [`open`](Self::open).
+    /// [`ErrorKind::NotFound`] if it is no cache, otherwise as [`open`](Self::open).
     pub fn open_existing(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         if !Directory::is_there(dir)? {
             let cause = match dir.symlink_metadata() {
@@ -219,19 +223,20 @@ impl Cache {
         Self::open(dir, settings)
     }
 
-    /// `true` if a directory is no cache yet, but holds what disks leave in one before that: recorded boots, say.
+    /// `true` if a directory is no cache yet, but holds entries that disks leave in one before that, such as recorded
+    /// boots.
     #[must_use]
     pub fn is_begun(dir: &Path) -> bool {
         let is_empty = std::fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none());
         !is_empty && Directory::foreign_entry(dir).is_none()
     }
 
-    /// As [`open`](Self::open); but where the directory is right and its disk fails or takes nothing, the cache goes
-    /// without: all that is fetched goes through memory. The second value then says why.
+    /// As [`open`](Self::open), except that the cache goes without a directory that is right but whose disk fails or
+    /// takes nothing: all fetched bytes go through memory. The second value then is the reason.
     ///
     /// # Errors
-    /// Where the directory was not chosen well: it cannot be made, is none, belongs to another user, or holds something
-    /// else.
+    /// Errors of a directory that was not chosen well: it cannot be made, is none, belongs to another user, or holds
+    /// something else.
     pub fn open_or_bypass(dir: &Path, settings: CacheSettings) -> Result<(Arc<Self>, Option<Error>)> {
         match Self::open(dir, settings.clone()) {
             Ok(cache) => Ok((cache, None)),
@@ -242,7 +247,7 @@ impl Cache {
         }
     }
 
-    /// All goes through memory.
+    /// Opens a cache without a directory: all goes through memory.
     pub(crate) fn without_directory(dir: &Path, settings: CacheSettings) -> Result<Arc<Self>> {
         let directory = Directory::unusable(dir)?;
         let state = SharedState::alone(settings.size_limit)?;
@@ -295,13 +300,13 @@ impl Cache {
         &self.directory.path
     }
 
-    /// How it was opened.
+    /// The settings that it was opened with.
     #[must_use]
     pub fn settings(&self) -> &CacheSettings {
         &self.settings
     }
 
-    /// The directory to use where the user names none: `/var/cache/headstart` for root, else in the user's cache.
+    /// The directory to use if the user names none: `/var/cache/headstart` for root, otherwise in the user's cache.
     #[must_use]
     pub fn default_dir() -> PathBuf {
         let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
@@ -312,12 +317,12 @@ impl Cache {
         user.unwrap_or_else(|| PathBuf::from("/var/cache")).join("headstart")
     }
 
-    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root of the tree;
-    /// without a tree also the origin) as long as it is in use. Makes no files yet; files that are there and cannot be
-    /// used are no error, the blob then goes through memory. Waits for whoever changes the cache directory.
+    /// A blob, together with its hash tree's outboard: one for each identity (digest, length, root of the tree; without
+    /// a tree also the origin) as long as it is in use. Makes no files yet. Files that exist and cannot be used are no
+    /// error: the blob then goes through memory. Waits for a process that changes the cache directory.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] where the tree's size
+    /// [`ErrorKind::Unsupported`] for a blob of more than 1 TiB, [`ErrorKind::Corrupt`] if the tree's size
     /// is not that of such a blob.
     pub fn blob(self: &Arc<Self>, spec: &BlobSpec) -> Result<Arc<CachedBlob>> {
         let identity = spec.identity()?;
@@ -335,7 +340,8 @@ impl Cache {
         Ok(blob)
     }
 
-    /// The outboard of a hash tree as version 0.1.0 cached it, if it did: it left the root out of the identity.
+    /// The outboard of a hash tree as version 0.1.0 cached it, if it did: that version left the root out of the
+    /// identity.
     pub(crate) fn earlier_outboard(self: &Arc<Self>, tree: &Tree) -> Result<Arc<CachedBlob>> {
         let (spec, identity) = outboard_of(tree)?;
         let identity = Identity { root: [0; 32], ..identity };
@@ -345,8 +351,8 @@ impl Cache {
         Ok(blob)
     }
 
-    /// The blob that files are of, with its hash tree, apart from the one that disks of this process use: for who
-    /// looks at what is in the files.
+    /// The blob of a pair of files, with its hash tree, separate from the object that disks of this process use: for
+    /// callers that look at the content of the files.
     pub(crate) fn blob_apart(self: &Arc<Self>, identity: &Identity) -> Result<Arc<CachedBlob>> {
         let tree = (identity.kind == Kind::Verified).then(|| Tree {
             root: TreeRoot::from_bytes(identity.root),
@@ -381,7 +387,7 @@ impl Cache {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let blob = Arc::new_cyclic(|me| CachedBlob::new(me, self, number, spec, identity, tree));
         blob.find_files();
-        // Who brought the last of it may have ended before it was checked.
+        // The process that brought the last unit may have ended before it checked the blob.
         whole::check_if_whole(&blob);
         blobs.retain(|_, blob| blob.strong_count() > 0);
         blobs.insert(stem, Arc::downgrade(&blob));
@@ -392,12 +398,12 @@ impl Cache {
         lock(&self.blobs).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Makes durable what this process inserted, lets the access clock go on, and evicts if that is due. For a
-    /// background thread, every few seconds and before the end: what is not synced survives the end of every process,
-    /// but no loss of power.
+    /// Makes durable what this process inserted, advances the access clock, and evicts if that is due. Meant for a
+    /// background thread, every few seconds and before the end: bytes that are not synced survive the end of every
+    /// process, but no loss of power.
     ///
     /// # Errors
-    /// The first that a blob reports; the others are synced all the same.
+    /// The first that a blob reports; the other blobs are synced anyway.
     pub fn sync(&self) -> Result<()> {
         self.state.tick();
         let mut result = Ok(());
@@ -412,7 +418,7 @@ impl Cache {
         result
     }
 
-    /// Whether there is so much in it that [`evict`](Self::evict) should be called soon: within a 16th of the limit.
+    /// `true` if the cache is so full that [`evict`](Self::evict) should be called soon: within a 16th of the limit.
     /// Inserts beyond the limit evict by themselves, which takes as long as a sync of the disk.
     #[must_use]
     pub fn is_crowded(&self) -> bool {
@@ -420,17 +426,17 @@ impl Cache {
         self.settings.size_limit.is_some_and(|limit| self.state.taken_bytes() > high(limit))
     }
 
-    /// Evicts what is least useful and not pinned, down to an 8th below the limit. Does nothing where there
-    /// is no limit, or another thread or process evicts already.
+    /// Evicts the least useful chunks that are not pinned, down to an 8th below the limit. Does nothing if there is no
+    /// limit, or if another thread or process evicts already.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn evict(&self) -> Result<Evicted> {
         let Some(limit) = self.settings.size_limit else { return Ok(Evicted::default()) };
         Ok(evict::evict(self, limit - limit / SLACK * 2)?.unwrap_or_default())
     }
 
-    /// What this process counted.
+    /// The counts of this process.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -446,30 +452,30 @@ impl Cache {
         }
     }
 
-    /// Makes sure that `bytes` more may be written, and reserves room for them. `None` if there is none before another
-    /// thread or process, which evicts, has made some, or because of what other threads are writing: neither is waited
-    /// for, because a read may wait for the insert.
+    /// Reserves room for `bytes` more to be written, and evicts if that is necessary. `None` if there is no room
+    /// because another thread or process that evicts has not made it yet, or because of bytes that other threads are
+    /// writing: neither is waited for, because a read may wait for the insert.
     pub(crate) fn make_room(&self, bytes: u64) -> Result<Option<Room<'_>>> {
         if self.is_bypassing() {
             return Err(Error::new(ErrorKind::NoSpace, "the cache's disk took nothing a moment ago"));
         }
         let Some(limit) = self.settings.size_limit else { return Ok(Some(Room::reserve(self, bytes))) };
-        // No eviction makes room for that.
+        // No eviction makes room for more than the limit.
         if bytes > limit {
             return Err(self.is_full());
         }
         let room = Room::reserve(self, bytes);
         let taken = || self.state.taken_bytes();
-        // In this order: what another thread finishes meanwhile counts twice and not never.
+        // In this order, so that bytes whose write another thread finishes meanwhile count twice, not never.
         let fits = || self.reserved.load(Ordering::Acquire).saturating_add(taken()) <= limit;
         let is_too_much = || taken().saturating_add(bytes) > limit;
-        // An eviction goes down to this: below it only what others are writing stands in the way.
+        // An eviction goes down to this: below it only bytes that others are writing stand in the way.
         let low = target_for(limit, 0);
         if !fits() && (is_too_much() || taken() > low) {
             match evict::evict(self, target_for(limit, bytes))? {
                 None if !fits() => return self.crowded_out(),
                 None => {}
-                // Where it was not stuck, or gave back enough, others were faster to take it.
+                // If it was not stuck, or gave back enough, others took the room first.
                 Some(evicted) if evicted.is_stuck && evicted.bytes < bytes && is_too_much() => {
                     return Err(self.is_full());
                 }
@@ -485,7 +491,7 @@ impl Cache {
         Ok(Some(room))
     }
 
-    /// Notes that an insert found no room beside an evictor; an error once that has been so for too long.
+    /// Notes that an insert found no room beside an evictor; an error once that has lasted for too long.
     fn crowded_out(&self) -> Result<Option<Room<'_>>> {
         let now = self.now_ms().max(1);
         let since = self.crowded_since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
@@ -504,7 +510,7 @@ impl Cache {
         self.settings.size_limit.is_none_or(|limit| taken <= limit - limit / SLACK)
     }
 
-    /// The error of a cache in which nothing may be evicted.
+    /// The error of a full cache of which nothing may be evicted.
     fn is_full(&self) -> Error {
         let cause = "the cache is full of what attached disks have pinned or use";
         Error::new(ErrorKind::NoSpace, cause)
@@ -512,8 +518,8 @@ impl Cache {
             .remedy("give it a larger size limit")
     }
 
-    /// How many bytes it can have in all: up to its limit, and what its disk has free beside what it has taken. Nothing
-    /// where its disk cannot be used.
+    /// The number of bytes that the cache can have in all: up to its limit, and at most the bytes that it has taken and
+    /// those that are free on its disk. 0 if its disk cannot be used.
     #[must_use]
     pub fn room(&self) -> u64 {
         if self.keeps_nothing {
@@ -529,18 +535,18 @@ impl Cache {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// When to try again what has just failed.
+    /// The time at which to try again what has just failed, in milliseconds since the cache was opened.
     pub(crate) fn retry_at(&self) -> u64 {
         self.now_ms().saturating_add(RETRY_AFTER_MS)
     }
 
-    /// Whether the disk is left alone for now.
+    /// `true` if the disk is left alone for now.
     pub(crate) fn is_bypassing(&self) -> bool {
         let until = self.bypassing_until.load(Ordering::Relaxed);
         self.keeps_nothing || until > 0 && self.now_ms() < until
     }
 
-    /// The disk took something.
+    /// Notes that the disk took a write.
     pub(crate) fn bypass_ended(&self) {
         if self.bypassing_until.load(Ordering::Relaxed) > 0
             && self.bypassing_until.swap(0, Ordering::Relaxed) > 0
@@ -549,7 +555,8 @@ impl Cache {
         }
     }
 
-    /// The disk did not take something. Said once until it does again, and not each time where it does by turns.
+    /// Notes that the disk refused a write. Logged once until it takes one again, and not each time if it takes and
+    /// refuses by turns.
     pub(crate) fn bypass_began(&self, error: &Error) {
         if self.is_bypassing() {
             return;
@@ -562,8 +569,8 @@ impl Cache {
         }
     }
 
-    /// Whether a disk that takes nothing is worth a word: one that is nearly full takes small things and refuses large
-    /// ones.
+    /// `true` if the warning about a disk that takes nothing is due: a disk that is nearly full takes small writes and
+    /// refuses large ones.
     pub(crate) fn is_news(&self, now_ms: u64) -> bool {
         let said = |until| (now_ms >= until).then_some(now_ms.saturating_add(QUIET_MS));
         self.quiet_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, said).is_ok()

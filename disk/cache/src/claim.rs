@@ -1,12 +1,13 @@
-//! Single-flight: what is missing is fetched once, whoever on the host wants it.
+//! Single-flight: a missing unit is fetched once, however many threads and processes of the host want it.
 //!
 //! A claim is a lock on units of a blob. Between processes it is an exclusive lock on byte ranges of the sidecar, so
-//! that the kernel frees it when its holder dies; the threads of a process share an open file, so a table
-//! keeps them apart. A claim is advice against double work and never a condition of an insert: whoever has waited
-//! long enough for another process may fetch what that one has claimed, and both insert the same bytes.
+//! that the kernel frees it when its holder dies; the threads of a process share an open file, so a table keeps them
+//! apart. A claim is advice against double work and never a condition of an insert: a process that has waited long
+//! enough for another may fetch the units that the other has claimed, and both insert the same bytes.
 //!
-//! The order matters: lock first, then look whether the unit is still missing. Who has the lock and sees it missing
-//! knows that nobody else is at it, since a holder inserts before he gives the lock back.
+//! The order matters: lock first, then look whether the unit is still missing. A caller that has the lock and sees the
+//! unit missing knows that no other process or thread fetches it, because a holder inserts before it gives the lock
+//! back.
 
 use crate::blob::CachedBlob;
 use crate::files::lock;
@@ -19,17 +20,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often to look whether another process is done. A fetch takes a round trip at least, which is seldom less.
+/// The time between two looks whether another process is done. A fetch takes a round trip at least, which is seldom
+/// less.
 const POLL: Duration = Duration::from_millis(2);
 
-/// How to wait for what others fetch.
+/// The way to wait for units that others fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitHint {
-    /// Nobody else fetches anything of the range.
+    /// No other claim covers any of the range.
     Nothing,
-    /// Others of this process fetch it, and nobody else: [`subscribe`](CachedBlob::subscribe).
+    /// Only other threads of this process fetch it: [`subscribe`](CachedBlob::subscribe).
     Notified,
-    /// Another process does: look again after this time.
+    /// Another process fetches it: look again after this time.
     Poll(Duration),
 }
 
@@ -59,10 +61,10 @@ impl Claim {
         self.wait_hint
     }
 
-    /// Claims what is missing of `range` and nobody else has claimed.
+    /// Claims the missing units of `range` that no other claim covers.
     pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         blob.check_taken()?;
-        // Where the disk takes no files, what is fetched goes to this process's memory, and others do not matter.
+        // Where the disk takes no files, fetched bytes go to this process's memory, and other processes do not matter.
         let file = blob.files_to_claim().map(|files| &files.sidecar.file);
         let mut wait_hint = WaitHint::Nothing;
         let mut table = lock(&blob.claims);
@@ -111,7 +113,7 @@ fn unlock(file: Option<&std::fs::File>, units: Range<u64>) {
     }
 }
 
-/// Names the parts of `run` that are not in the table; whether some are.
+/// Names the parts of `run` that are not in the table; `true` if some of it is in the table.
 fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Range<u64>)) -> bool {
     if run.is_empty() {
         return false;
@@ -138,7 +140,8 @@ fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Rang
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Who got nothing has nothing to tell, least of all himself: he may have subscribed already.
+        // A claim that got nothing has nothing to tell, least of all to its own owner, which may have subscribed
+        // already.
         if self.units.is_empty() {
             return;
         }
@@ -153,7 +156,7 @@ impl Drop for Claim {
     }
 }
 
-/// Which of `run` neither the file nor memory has; used by the blob.
+/// Names the parts of `run` that the file does not have, by its bits; used by the blob, which then looks in memory.
 pub(crate) fn missing_of_run(
     bits: Option<&[std::sync::atomic::AtomicU64]>,
     run: &Range<u64>,

@@ -1,4 +1,4 @@
-//! What is in a cache, for people: listing, removing, pruning.
+//! The content of a cache, for people: listing, removing, pruning.
 
 use crate::cache::{Cache, Evicted};
 use crate::durable;
@@ -11,15 +11,15 @@ use headstart_block::{Digest, Error, ErrorKind, Result};
 use serde::Serialize;
 use std::path::Path;
 
-/// What an entry of the cache is.
+/// The kind of an entry of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum EntryKind {
-    /// A layer's blob with a hash tree: all that is local was checked.
+    /// A layer's blob with a hash tree: all local bytes were checked.
     Verified,
     /// A layer's blob without one that is whole and matches its digest.
     Whole,
-    /// A layer's blob without one, believed to its store.
+    /// A layer's blob without one, whose bytes are trusted as they came from the store.
     Unverified,
     /// The outboard of a hash tree.
     HashTree,
@@ -28,9 +28,9 @@ pub enum EntryKind {
 /// A blob in the cache.
 #[derive(Clone, Debug, Serialize)]
 pub struct Entry {
-    /// Its name.
+    /// Its name: the digest.
     pub digest: Digest,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
     /// Its length in bytes.
     pub len: u64,
@@ -40,11 +40,11 @@ pub struct Entry {
     pub durable_bytes: u64,
     /// Bytes that attached disks have pinned, local or not.
     pub pinned_bytes: u64,
-    /// Whether a process has it open.
+    /// `true` if a process has it open.
     pub in_use: bool,
 }
 
-/// What a cache holds.
+/// The space that a cache takes, and the number of its blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Usage {
     /// Blobs, outboards included.
@@ -55,11 +55,11 @@ pub struct Usage {
     pub local_bytes: u64,
     /// Bytes of the files beside them.
     pub sidecar_bytes: u64,
-    /// Bytes that the file system has left.
+    /// Bytes that are free on the file system.
     pub free_bytes: u64,
 }
 
-/// What files are of.
+/// The kind of a pair of files.
 pub(crate) fn kind_of(files: &Files) -> EntryKind {
     match files.header.identity.kind {
         Kind::Verified => EntryKind::Verified,
@@ -99,7 +99,7 @@ impl Cache {
     /// All blobs, by digest; one that several images describe differently is there several times.
     ///
     /// # Errors
-    /// What the directory reports.
+    /// Errors of reading the directory.
     pub fn list(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for stem in self.directory.stems()? {
@@ -110,7 +110,7 @@ impl Cache {
         Ok(entries)
     }
 
-    /// The files under a name; those that cannot be opened are said and left out, they hide no others.
+    /// The files under a name. Files that cannot be opened are logged and left out; they hide no others.
     pub(crate) fn readable(&self, stem: &str) -> Option<Files> {
         let opened = self.directory.open_stem(stem);
         opened
@@ -119,10 +119,10 @@ impl Cache {
             .flatten()
     }
 
-    /// What it holds in all.
+    /// The space that the cache takes in all.
     ///
     /// # Errors
-    /// What the directory reports.
+    /// Errors of reading the directory.
     pub fn usage(&self) -> Result<Usage> {
         let mut usage = Usage::default();
         for stem in self.directory.stems()? {
@@ -137,19 +137,19 @@ impl Cache {
         Ok(usage)
     }
 
-    /// The usage of a cache that is not there yet: nothing, on the disk that it would be on.
+    /// The usage of a cache that does not exist yet: nothing, on the disk that it would be on.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn usage_of_none(dir: &Path) -> Result<Usage> {
         let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("."));
         Ok(Usage { free_bytes: free_bytes(there)?, ..Usage::default() })
     }
 
-    /// Removes a blob and its hash tree; the bytes that were local.
+    /// Removes a blob and its hash tree. Returns the number of bytes that were local.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Conflict`] where a process has it open.
+    /// [`ErrorKind::NotFound`] if it is not there, [`ErrorKind::Conflict`] if a process has it open.
     pub fn remove(&self, digest: &Digest) -> Result<u64> {
         let stems = self.directory.stems()?;
         let mut found = Vec::new();
@@ -200,11 +200,11 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// Evicts what is not pinned, the least useful first, until at most `target` bytes are taken, by blobs and what
-    /// lies beside them; blobs of which nothing is left and that nobody uses go altogether.
+    /// Evicts chunks that are not pinned, the least useful first, until at most `target` bytes are taken by blobs and
+    /// the files beside them. Blobs of which no byte is left and that no process uses are removed altogether.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process evicts and does not end; what the directory reports.
+    /// [`ErrorKind::Conflict`] if another process evicts and does not end; errors of reading the directory.
     pub fn prune(&self, target: u64) -> Result<Evicted> {
         evict::evict_patiently(self, target)
     }

@@ -1,12 +1,12 @@
-//! What survives a loss of power, and how units are forgotten.
+//! The units that survive a loss of power, and the way in which units are forgotten.
 //!
 //! The rule, in both directions: *a slot on disk that names a unit implies that the unit's bytes are on disk.*
 //!
 //! * Growing ([`sync`]): look at `local`; `fdatasync` the data file, which makes everything durable that was written
 //!   before, hence all units seen; write them as a new slot over the older one; `fdatasync` the sidecar.
-//! * Shrinking ([`forget`]): clear the bits in `local`, so that nobody begins to read them; raise the generation, so
-//!   that whoever is reading notices; write a new slot without them, sync it, and make the other slot invalid. Only
-//!   then may the bytes be given back.
+//! * Shrinking ([`forget`]): clear the bits in `local`, so that no new read begins on them; raise the generation, so
+//!   that reads under way notice; write a new slot without them, sync it, and make the other slot invalid. Only then
+//!   may the bytes be given back.
 //!
 //! Both hold [`Locks::DURABLE`], so that no slot is written from an old look at `local`. A failed `fdatasync` of the
 //! data file may have dropped pages that are not durable; all units that are not in a slot are forgotten then.
@@ -23,7 +23,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How long to wait for another process that syncs: as long as a slow disk takes.
+/// The longest wait for another process that syncs: as long as a slow disk takes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The content of a slot.
@@ -60,12 +60,12 @@ fn begin(files: &Files) -> Result<Writing<'_>> {
         .about(files.data_path.display()))
 }
 
-/// The sum of a slot: over what the sidecar is about, the sequence number and the bitmap.
+/// The sum of a slot: over the sidecar's fixed header, the sequence number and the bitmap.
 fn sum(fixed: &[u8], sequence: &[u8], bitmap: &[u8]) -> Digest {
     Digest::of(&[fixed, sequence, bitmap].concat())
 }
 
-/// A slot as it stands, or `None` where it was never written, is torn or damaged.
+/// A slot as stored, or `None` if it was never written, is torn or damaged.
 fn read_slot(files: &Files, slot: usize) -> Result<Option<Slot>> {
     let sidecar = &files.sidecar;
     let mut bytes = vec![0; sidecar.layout.slot_len()];
@@ -77,7 +77,7 @@ fn read_slot(files: &Files, slot: usize) -> Result<Option<Slot>> {
     Ok(Some(slot).filter(|slot| right && slot.sequence > 0))
 }
 
-/// The valid slot with the highest sequence number and its place; an empty one where there is none.
+/// The valid slot with the highest sequence number and its place; an empty one if there is none.
 fn newest(files: &Files) -> Result<(usize, Slot)> {
     let mut found = (1, Slot { sequence: 0, units: vec![0; files.sidecar.layout.words()] });
     for place in 0..2 {
@@ -88,7 +88,7 @@ fn newest(files: &Files) -> Result<(usize, Slot)> {
     Ok(found)
 }
 
-/// What is durable.
+/// The durable units, as a bitmap.
 pub(crate) fn durable_units(files: &Files) -> Result<Vec<u64>> {
     Ok(newest(files)?.1.units)
 }
@@ -104,12 +104,13 @@ fn write_slot(files: &Files, place: usize, slot: &Slot) -> io::Result<()> {
     sidecar.file.sync_data()
 }
 
-/// In a new boot: `local` becomes what is durable. Under the directory's lock, before anybody uses the files.
+/// Copies the durable units to `local` in a new boot. Called under the directory's lock, before any process uses the
+/// files.
 pub(crate) fn recover(files: &Files) -> Result<()> {
     let sidecar = &files.sidecar;
     for place in 0..2 {
-        // What is not believed now must not be believed later either, when bytes it names may be gone: a disk that
-        // fails to read may read right the next time.
+        // A slot that is not trusted now must not be trusted later either, when bytes that it names may be gone: a disk
+        // that fails to read may read right the next time.
         if read_slot(files, place)?.is_none() {
             sidecar.file.write_all_at(&[0; SLOT_HEADER], sidecar.layout.slot_offset(place))?;
         }
@@ -127,10 +128,10 @@ pub(crate) fn recover(files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// Makes what is local durable; whether that took a write.
+/// Makes the local units durable; `true` if that took a write.
 ///
 /// # Errors
-/// What the disk reports. Units that may not have reached it are forgotten.
+/// Errors of the disk. Units that may not have reached it are forgotten.
 pub(crate) fn sync(files: &Files) -> Result<bool> {
     let _writing = begin(files)?;
     let sidecar = &files.sidecar;
@@ -160,11 +161,11 @@ fn sync_directory(files: &Files) -> io::Result<()> {
     files.data_path.parent().map_or(Ok(()), |directory| std::fs::File::open(directory)?.sync_all())
 }
 
-/// Forgets units; how many were local. When it returns without an error, no slot names them either, and their
-/// bytes may be given back.
+/// Forgets units; returns the number that were local. When it returns without an error, no slot names them either, and
+/// their bytes may be given back.
 ///
 /// # Errors
-/// What writing a slot reports; then the bytes must stay, though nobody reads them any more in this boot.
+/// Errors of writing a slot; then the bytes must stay, although nothing reads them any more in this boot.
 pub(crate) fn forget(files: &Files, runs: &[Range<u64>]) -> Result<u64> {
     let _writing = begin(files)?;
     let sidecar = &files.sidecar;
@@ -183,7 +184,7 @@ pub(crate) fn forget(files: &Files, runs: &[Range<u64>]) -> Result<u64> {
     }
     let failed = |e| Error::io("cannot write a sidecar", e).about(files.data_path.display());
     write_slot(files, 1 - place, &after).map_err(failed)?;
-    // Should the new slot be damaged one day, the one before must not be believed in its place.
+    // If the new slot is damaged one day, the one before must not be trusted in its place.
     sidecar.file.write_all_at(&[0; SLOT_HEADER], sidecar.layout.slot_offset(place)).map_err(failed)?;
     Ok(cleared)
 }

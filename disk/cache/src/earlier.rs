@@ -1,9 +1,9 @@
 //! Hash trees that version 0.1.0 cached.
 //!
-//! It named the files of an outboard without the root of the tree, so that blobs of other roots reached them, too. Such
-//! files are read once: where an outboard has no files of its own yet, those pages are taken over that prove under its
-//! root. Without them, a host whose store is away could give nothing to others, although every byte is there. The files
-//! themselves stay until they are evicted.
+//! That version named the files of an outboard without the root of the tree, so that blobs of other roots reached them
+//! too. Such files are read once: if an outboard has no files of its own yet, the pages that prove under its root are
+//! taken over. Without them, a host whose store is away could give nothing to others, although every byte is there. The
+//! files themselves stay until they are evicted.
 
 use crate::blob::CachedBlob;
 use crate::cache::Cache;
@@ -11,10 +11,11 @@ use headstart_block::{ByteRange, ReadAt, Result};
 use headstart_image::hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
 use std::sync::Arc;
 
-/// Bytes of an outboard that are proven at once.
+/// The number of bytes of an outboard that are proven at once.
 const PART: u64 = 64 << 10;
 
-/// Takes over what version 0.1.0 cached of a blob's hash tree. What cannot be taken over is fetched again.
+/// Takes over the pages of a blob's hash tree that version 0.1.0 cached. Pages that cannot be taken over are fetched
+/// again.
 pub(crate) fn take_over_tree(cache: &Arc<Cache>, blob: &CachedBlob) {
     if let Err(error) = try_take_over(cache, blob) {
         tracing::debug!(blob = %blob.spec().digest, %error, "a hash tree of an earlier version is not taken over");

@@ -1,13 +1,12 @@
-//! Giving space back: which chunks is for [`policy`], how is here.
+//! Giving space back: [`policy`] chooses the chunks, this module removes them.
 //!
-//! One evictor at a time on a cache (a lock on the file `evict`); who finds it held leaves the work to its
-//! holder. Blobs are opened one after the other, twice: an evictor needs no more files or memory for a large
-//! cache than for a small one. It has file handles of its own, so that it meets the locks of its own process
-//! like those of others.
+//! One evictor at a time on a cache (a lock on the file `evict`); an evictor that finds it held leaves the work to its
+//! holder. Blobs are opened one after the other, twice: an evictor needs no more files or memory for a large cache than
+//! for a small one. It has file handles of its own, so that it meets the locks of its own process like those of others.
 //!
-//! Per blob: take the pins' lock of what is to go, exclusively, leaving out what is pinned; forget it (see
-//! `durable`); then, while nobody writes, punch holes where nothing was inserted meanwhile. A blob of which
-//! nothing is left and that nobody uses is unlinked.
+//! Per blob: take the pins' lock of the chunks that are to go, exclusively, leaving out pinned ones; forget their units
+//! (see `durable`); then, while no thread writes, punch holes where nothing was inserted meanwhile. A blob of which
+//! nothing is left and that no process uses is unlinked.
 
 use crate::cache::{Cache, Evicted};
 use crate::durable;
@@ -26,13 +25,13 @@ use std::sync::TryLockError;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// How long to wait until nobody writes to a blob: a write takes milliseconds.
+/// The longest wait until no thread writes to a blob: a write takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The longest wait of a command for another thread or process that evicts.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
 
-/// The evictor of a cache, held locked by who evicts.
+/// The evictor of a cache; it is locked during an eviction.
 pub(crate) struct Evictor(File);
 
 struct Evicting<'a>(&'a File);
@@ -49,11 +48,11 @@ impl Evictor {
     }
 }
 
-/// Evicts until blobs and their sidecars take at most `target` bytes, as far as that goes. `None` where somebody else
-/// evicts.
+/// Evicts until blobs and their sidecars take at most `target` bytes, as far as possible. `None` if another thread or
+/// process evicts.
 ///
 /// # Errors
-/// What the directory reports; a blob that fails is left alone, with a warning.
+/// Errors of the directory; a blob that fails is left alone, with a warning.
 pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
     let file = match cache.evictor.try_lock() {
         Ok(evictor) => evictor,
@@ -110,14 +109,14 @@ pub(crate) fn evict(cache: &Cache, target: u64) -> Result<Option<Evicted>> {
         }
     }
     evicted.left_bytes = local.saturating_sub(evicted.bytes);
-    // What was read or pinned since it was counted stays, and may go the next time.
+    // Chunks that were read or pinned since they were counted stay, and may go the next time.
     evicted.is_stuck = could_go.max(evicted.bytes).saturating_add(freed_beside) < need;
     cache.state.subtract(evicted.bytes.saturating_add(freed_beside));
     cache.counts.evicted_bytes.fetch_add(evicted.bytes, Ordering::Relaxed);
     Ok(Some(evicted))
 }
 
-/// A blob's files; what cannot be believed and nobody uses is removed.
+/// A blob's files; a pair that cannot be trusted and that no process uses is removed.
 fn open(cache: &Cache, stem: &str) -> Option<Files> {
     let opened = cache.directory.open_stem(stem).and_then(|files| match files {
         None => cache.directory.change()?.unlink_if_wrong(stem).map(|_| None),
@@ -126,13 +125,13 @@ fn open(cache: &Cache, stem: &str) -> Option<Files> {
     opened.inspect_err(|error| tracing::warn!(stem, %error, "a cached blob cannot be opened")).ok().flatten()
 }
 
-/// Adds a blob's chunks that may go to the census; the bytes that are local in all.
+/// Adds a blob's chunks that may go to the census; returns the bytes that are local in all.
 fn count(files: &Files, census: &mut Census) -> Result<u64> {
     each_evictable(files, &mut |_, word, bytes| census.add(word.load(Ordering::Relaxed), bytes))?;
     Ok(files.all_local_bytes())
 }
 
-/// Names the chunks of which something is local and that nobody has pinned, with their words and bytes.
+/// Names the chunks of which something is local and that are not pinned, with their words and bytes.
 fn each_evictable(files: &Files, each: &mut dyn FnMut(u64, &AtomicU32, u64)) -> Result<()> {
     let mut pinned = Vec::new();
     each_pinned(files, &mut |chunks| pinned.push(chunks))?;
@@ -146,14 +145,14 @@ fn each_evictable(files: &Files, each: &mut dyn FnMut(u64, &AtomicU32, u64)) -> 
     Ok(())
 }
 
-/// Names the chunks that others than `files` have pinned; may name some twice.
+/// Names the chunks that other handles than `files` have pinned; may name some twice.
 pub(crate) fn each_pinned(files: &Files, each: &mut dyn FnMut(Range<u64>)) -> Result<()> {
     let all = Locks::pin(&(0..files.sidecar.layout.chunks()));
     let base = all.start;
     locks::each_held_by_others(&files.sidecar.file, all, &mut |held| each(held.start - base..held.end - base))
 }
 
-/// Evicts what is below the cut; the bytes given back.
+/// Evicts the chunks below the cut; returns the bytes given back.
 fn evict_from(files: &Files, cut: &mut Cut) -> Result<u64> {
     let mut going: Vec<Range<u64>> = Vec::new();
     each_evictable(files, &mut |chunk, word, bytes| {
@@ -169,7 +168,7 @@ fn evict_from(files: &Files, cut: &mut Cut) -> Result<u64> {
     evict_chunks(files, going)
 }
 
-/// Evicts chunks that nobody has pinned; the bytes given back.
+/// Evicts chunks that are not pinned; returns the bytes given back.
 fn evict_chunks(files: &Files, chunks: Vec<Range<u64>>) -> Result<u64> {
     let file = &files.sidecar.file;
     let layout = files.sidecar.layout;
@@ -190,7 +189,7 @@ fn evict_chunks(files: &Files, chunks: Vec<Range<u64>>) -> Result<u64> {
     done.map(|()| bytes)
 }
 
-/// Punches holes where units were forgotten and not inserted anew.
+/// Punches holes where units were forgotten and not inserted again.
 fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
     let file = &files.sidecar.file;
     if !locks::lock_within(file, &Locks::WRITE, Mode::Exclusive, PATIENCE)? {
@@ -202,7 +201,7 @@ fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
     let mut result = Ok(());
     for run in units {
         presence::runs(files.sidecar.local(), run, false, &mut |free| {
-            // Up to the end of the last unit, though the blob may end before: so its last page goes as well.
+            // Up to the end of the last unit, although the blob may end before: its last page goes as well.
             let (start, len) = (free.start * layout.unit, (free.end - free.start) * layout.unit);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             match fallocate(&files.data, flags, start, len) {
@@ -217,7 +216,7 @@ fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
     result
 }
 
-/// Says once that the file system has no holes.
+/// Logs once that the file system has no holes.
 fn say_no_holes(files: &Files) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
@@ -233,7 +232,7 @@ const _: () = assert!(CHUNK.is_multiple_of(crate::sidecar::TREE_UNIT));
 
 /// Evicts as [`evict`] does, but waits for the end of another eviction, as commands and tests can.
 pub(crate) fn evict_patiently(cache: &Cache, target: u64) -> Result<Evicted> {
-    // Nothing is held meanwhile: inserts of other threads do not wait.
+    // No lock is held meanwhile: inserts of other threads do not wait.
     let evicted = try_within(COMMAND_PATIENCE, || evict(cache, target))?;
     evicted.ok_or_else(|| {
         Error::new(ErrorKind::Conflict, "another process evicts already")

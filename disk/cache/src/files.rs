@@ -3,11 +3,12 @@
 //! `STEM.data` is the blob itself, sparse, of its full length; `STEM.map` is its sidecar. Rules:
 //!
 //! * Files are made, recovered after a reboot and unlinked only under the directory's lock. A new sidecar is
-//!   finished under another name and renamed, so that whoever finds one finds it whole.
-//! * Nothing is ever truncated or made anew in place: what is wrong is unlinked. Who still uses it goes on
-//!   with inodes that nobody else sees.
-//! * Who uses a pair holds a shared lock on its sidecar ([`Locks::USE`]); it is unlinked only by who could
-//!   get that lock exclusively. After taking it one looks whether the name still means the same file.
+//!   finished under another name and renamed, so that a sidecar that is found is whole.
+//! * Nothing is ever truncated or made again in place: a wrong file is unlinked. Processes that still use it go on with
+//!   inodes that no other process sees.
+//! * A process that uses a pair holds a shared lock on its sidecar ([`Locks::USE`]); the pair is unlinked only by a
+//!   process that could get that lock exclusively. After taking the lock, a process looks whether the name still means
+//!   the same file.
 
 use crate::durable;
 use crate::locks::{self, Mode};
@@ -24,15 +25,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// How long to wait for who changes the directory: that takes milliseconds, unless its process was stopped.
+/// The longest wait for a process that changes the directory: that takes milliseconds, unless the process was stopped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The lock of who changes the directory,
+/// The name of the file whose lock a process holds while it changes the directory.
 const LOCK: &str = "lock";
-/// and of who evicts.
+/// The name of the file whose lock an evictor holds.
 pub(crate) const EVICT_LOCK: &str = "evict";
 
-/// Where a sidecar is made before it gets its name.
+/// The name under which a sidecar is made before it gets its own.
 const NEW_SIDECAR: &str = "new.tmp";
 
 /// Other entries of a cache directory: records of disks and agents about images, recorded boots, plans.
@@ -42,19 +43,19 @@ const OWN: [&str; 9] =
 /// The permissions of other users and groups to make entries in a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The directories among them that disks and agents read and believe.
+/// The directories among [`OWN`] that disks and agents read and trust.
 const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
-/// The directories among these whose files are named by digests.
+/// The directories among [`OWN`] whose files are named by digests.
 const BY_DIGEST: [&str; 3] = ["images", "links", "pinned"];
 
 /// The number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 64;
 
-/// The same of the sum in the name of a blob's files.
+/// The number of hexadecimal digits of the sum in the name of a blob's files.
 const SUM_DIGITS: usize = 32;
 
-/// Takes a lock whose holder may have panicked: what these guard is never left half-changed.
+/// Takes a lock whose holder may have panicked: the data behind these locks is never left half-changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -67,7 +68,7 @@ pub(crate) struct Directory {
     lock: Mutex<File>,
 }
 
-/// The directory, while nobody else changes it.
+/// The directory, while no other thread or process changes it.
 pub(crate) struct Changing<'a> {
     directory: &'a Directory,
     lock: MutexGuard<'a, File>,
@@ -85,7 +86,7 @@ pub(crate) struct Files {
     pub(crate) sidecar: Sidecar,
     pub(crate) data: File,
     pub(crate) data_path: PathBuf,
-    /// Keeps the threads of this process apart that write `durable`.
+    /// Lock of the thread of this process that writes `durable`.
     pub(crate) durable: Mutex<()>,
 }
 
@@ -106,7 +107,7 @@ impl Files {
     }
 }
 
-/// Believes a sidecar as after a reboot, whatever data file it is of: what the fuzzer tries.
+/// Trusts a sidecar as after a reboot, whatever its data file. The fuzzer calls this.
 #[doc(hidden)]
 pub fn recover_sidecar(file: File, data: File) -> Result<u64> {
     let header = Header::read(&file)?;
@@ -118,7 +119,7 @@ pub fn recover_sidecar(file: File, data: File) -> Result<u64> {
     Ok(files.all_local_bytes())
 }
 
-/// What was found under a name.
+/// The state of the files under a name.
 enum Found {
     /// Files of this boot.
     Ready(Files),
@@ -126,9 +127,9 @@ enum Found {
     Earlier(Files),
     /// No sidecar.
     Nothing,
-    /// Something that is not believed, and why.
+    /// Something that is not trusted, and the reason.
     Wrong(Error),
-    /// Somebody unlinks it just now.
+    /// A process unlinks it just now.
     Leaving,
 }
 
@@ -141,12 +142,13 @@ fn options() -> fs::OpenOptions {
     options
 }
 
-/// Takes from other users what they may do with a directory that is a cache or becomes one. One of root's that another
-/// user uses stays as it is, and so does one where each user owns what it made: files in it are closed, each by itself.
+/// Takes from other users their permissions on a directory that is a cache or becomes one. A directory of root's that
+/// another user uses stays as it is, and so does one where each user owns the entries that it made: files in it are
+/// closed, each by itself.
 fn close_to_others(own: &GuardedDir, was_there: bool) -> Result<()> {
     let found = own.handle().metadata();
     if private::close(own.handle()).is_ok_and(|closed| closed) {
-        // Only one that its user made for this alone is closed without a word.
+        // Only one that its user made for this alone is closed without a warning.
         let is_used = was_there || own.names().is_ok_and(|names| !names.is_empty());
         if is_used || found.as_ref().is_ok_and(|found| found.mode() & WRITABLE_BY_OTHERS != 0) {
             tracing::warn!(dir = %own.path().display(), "other users could look into the cache; now they cannot");
@@ -177,13 +179,13 @@ fn has_digests_only(dir: &Path) -> bool {
     entries.peek().is_some() && entries.all(|is_named_so| is_named_so)
 }
 
-/// A file in memory, for where there is no directory.
+/// A file in memory, for a cache without a directory.
 pub(crate) fn unnamed_file() -> Result<File> {
     let file = rustix::fs::memfd_create("headstart-cache", rustix::fs::MemfdFlags::CLOEXEC);
     Ok(File::from(file.map_err(|e| Error::io("cannot make a file in memory", e.into()))?))
 }
 
-/// `None` where the file does not exist.
+/// Opens a file; `None` if it does not exist.
 fn open_if_there(path: &Path) -> Result<Option<File>> {
     match options().open(path) {
         Ok(file) => check_own_file(&file, path).map(|()| Some(file)),
@@ -210,13 +212,13 @@ impl Directory {
         let was_there = Self::is_there(path);
         let made = private::make_directory(path);
         made.map_err(|e| unusable(Error::io("cannot make the cache directory", e)))?;
-        // It decides what is read from it: what is there was verified when it came.
+        // The content of the directory is trusted: it was verified when it came.
         let own = GuardedDir::open_own(path)?;
-        // Another user may have left these while that was possible, or may do so where each user owns what it made.
-        // Before anything is changed, and again once nobody else can change it.
+        // Another user may have left these while that was possible, or may do so where each user owns the entries that
+        // it made. Checked before anything is changed, and again once no other user can change it.
         let check_believed = || BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)));
         check_believed()?;
-        // Where it cannot be told, opening the lock says why.
+        // If this cannot be told, opening the lock reports the reason.
         if matches!(was_there, Ok(false)) {
             Self::check_is_free(path)?;
         }
@@ -230,10 +232,10 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Whether a directory is one: who opened it left its locks there, which are empty.
+    /// `true` if a directory is a cache: opening one leaves its lock files there, which are empty.
     ///
     /// # Errors
-    /// What the operating system reports where this user may not look or not write there.
+    /// Errors of the operating system if this user may not look or not write there.
     pub(crate) fn is_there(path: &Path) -> Result<bool> {
         let barred = |e| {
             let error = Error::io("cannot open the cache", e).about(path.display());
@@ -265,7 +267,8 @@ impl Directory {
 
     /// Refuses a directory with entries that no release puts into a cache: their user may have others that need them.
     pub(crate) fn check_is_free(path: &Path) -> Result<()> {
-        // In this order: another process may make a cache of it meanwhile, and leaves its locks before anything else.
+        // In this order, because another process may make a cache of it meanwhile, and leaves its locks before anything
+        // else.
         let Some(name) = Self::foreign_entry(path) else { return Ok(()) };
         if Self::is_there(path)? {
             return Ok(());
@@ -275,18 +278,18 @@ impl Directory {
         Err(error.remedy("give an empty directory, or one that is not there yet"))
     }
 
-    /// One that cannot be used: nobody looks for anything there.
+    /// A directory that cannot be used: nothing is looked up there.
     pub(crate) fn unusable(path: &Path) -> Result<Self> {
         Ok(Self { path: path.to_owned(), boot: BootId::default(), lock: Mutex::new(unnamed_file()?) })
     }
 
-    /// A file that is only there to be locked.
+    /// Opens a file that exists only to be locked.
     pub(crate) fn open_lock(&self, name: &str) -> Result<File> {
         let path = self.path.join(name);
         open_own_file(&path)
     }
 
-    /// Waits until nobody else changes the directory.
+    /// Waits until no other thread or process changes the directory.
     pub(crate) fn change(&self) -> Result<Changing<'_>> {
         let lock = lock(&self.lock);
         if !locks::lock_within(&lock, &(0..1), Mode::Exclusive, PATIENCE)? {
@@ -318,8 +321,8 @@ impl Directory {
         Ok(stems)
     }
 
-    /// The files under a name, if they are there and can be believed; those of an earlier boot are recovered first,
-    /// those that cannot be believed are left alone.
+    /// The files under a name, if they exist and can be trusted. Files of an earlier boot are recovered first; files
+    /// that cannot be trusted are left alone.
     pub(crate) fn open_stem(&self, stem: &str) -> Result<Option<Files>> {
         match self.find(stem, None)? {
             Found::Ready(files) => Ok(Some(files)),
@@ -335,8 +338,8 @@ impl Directory {
         }
     }
 
-    /// The files of a blob; where there are none that can be believed, they are made if `create`, else there
-    /// are none.
+    /// The files of a blob. If there are none that can be trusted, they are made if `create`; otherwise the result is
+    /// `None`.
     pub(crate) fn open_blob(&self, identity: &Identity, create: bool) -> Result<Option<Files>> {
         let stem = identity.file_stem();
         match self.find(&stem, Some(identity))? {
@@ -360,7 +363,7 @@ impl Directory {
         }
     }
 
-    /// Looks at what is under a name, and takes it into use if it is right.
+    /// Looks at the files under a name, and takes them into use if they are right.
     fn find(&self, stem: &str, wanted: Option<&Identity>) -> Result<Found> {
         let (map_path, data_path) = self.paths(stem);
         let Some(map) = open_if_there(&map_path)? else { return Ok(Found::Nothing) };
@@ -394,14 +397,14 @@ impl Directory {
     }
 }
 
-/// Whether a name still means an open file.
+/// `true` if a name still means an open file.
 fn is_still(file: &File, path: &Path) -> Result<bool> {
     let (open, named) = (file.metadata()?, fs::metadata(path));
     Ok(named.is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino())))
 }
 
 impl Changing<'_> {
-    /// Believes of an earlier boot what is durable.
+    /// Recovers files of an earlier boot: only durable units are trusted.
     fn recover(&self, files: Files) -> Result<Files> {
         durable::recover(&files).map_err(|e| e.about(files.data_path.display()))?;
         let written = files.sidecar.write_boot(&self.directory.boot);
@@ -409,7 +412,7 @@ impl Changing<'_> {
         Ok(files)
     }
 
-    /// Removes what cannot be believed, or read, and makes it anew if `create`.
+    /// Removes files that cannot be trusted or read, and makes them again if `create`.
     fn begin_anew(
         &self,
         identity: &Identity,
@@ -441,7 +444,7 @@ impl Changing<'_> {
             Ok(Files { header, sidecar, data, data_path: data_path.clone(), durable: Mutex::default() })
         };
         make().map_err(|e| {
-            // What is left of them is in the way of nobody but the disk's space.
+            // Left-over files only take space on the disk.
             let _ = (unlink(&new_path), unlink(&data_path));
             e.about(data_path.display())
         })
@@ -453,7 +456,7 @@ impl Changing<'_> {
         unlink(&map_path).and_then(|()| unlink(&data_path))
     }
 
-    /// Unlinks a pair that nobody uses, `files` being the caller's own; `false` where somebody does.
+    /// Unlinks a pair that no process uses, `files` being the caller's own; `false` if another handle has it open.
     pub(crate) fn unlink_if_unused(&self, stem: &str, files: &Files) -> Result<bool> {
         let (map_path, _) = self.directory.paths(stem);
         let file = &files.sidecar.file;
@@ -463,7 +466,7 @@ impl Changing<'_> {
         self.unlink(stem).map(|()| true)
     }
 
-    /// Unlinks a pair that cannot be believed or is of another version, unless somebody uses it.
+    /// Unlinks a pair that cannot be trusted or is of another version, unless a process uses it.
     pub(crate) fn unlink_if_wrong(&self, stem: &str) -> Result<bool> {
         let Found::Wrong(_) = self.directory.find(stem, None)? else { return Ok(false) };
         let (map_path, _) = self.directory.paths(stem);

@@ -1,15 +1,15 @@
 //! The local blob cache on disk: presence, verification before visibility, eviction, crash consistency.
 //!
-//! Ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host share.
-//! There is no daemon: processes meet in mapped sidecar files and in the kernel's file locks, so that killing any
-//! of them harms no other.
+//! Ranges of blobs, as stored (compressed), in a directory that all disks and all processes of a host share. There is
+//! no daemon: processes share mapped sidecar files and the kernel's file locks, so that killing any of them harms no
+//! other.
 //!
 //! ```text
-//! DIR/lock                 locked by who makes or removes files
+//! DIR/lock                 locked by a process that makes or removes files
 //! DIR/evict                locked by the evictor
-//! DIR/state.1              how full it is, the clock of accesses
+//! DIR/state.1              the fill level and the clock of accesses
 //! DIR/DIGEST.SUM.data      a blob's bytes, sparse
-//! DIR/DIGEST.SUM.map       its sidecar: which units are there
+//! DIR/DIGEST.SUM.map       its sidecar: the units that are there
 //! ```
 //!
 //! # Units
@@ -20,44 +20,44 @@
 //!
 //! # Promises
 //!
-//! * Nothing becomes visible before it was checked against the hash tree, where there is one. Bytes without a
+//! * Nothing becomes visible before it was checked against the hash tree, if there is one. Bytes without a
 //!   tree are kept apart by the store they come from, and checked by their digest as soon as the blob is whole;
 //!   from then on nothing wrong of it is served, and after that it is fetched again, a bounded number of times.
-//! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates
-//!   nothing. It does not check them again: who finds them wrong by other means says so, see `recheck`.
-//! * After `kill -9` all that was inserted is there. After a loss of power all that was synced is there, and
-//!   nothing else is believed.
-//! * A disk that is full or fails harms nobody: what is inserted then is kept in memory, within bounds, and
-//!   given back to the reads that wait for it. That goes for one blob's files and for the whole directory.
+//! * A read of local bytes looks at a bitmap and makes one system call. It takes no lock and allocates nothing. It does
+//!   not check the bytes again: a caller that finds them wrong by other means reports them, see `recheck`.
+//! * After `kill -9` all inserted bytes are there. After a loss of power all synced bytes are there, and nothing else
+//!   is trusted.
+//! * A full or failing disk harms no reader: bytes inserted then are kept in memory, within bounds, and given to the
+//!   reads that wait for them. This holds for one blob's files and for the whole directory.
 //! * The size limit holds for blobs' bytes and their sidecars together: a manifest that names blobs of any length
-//!   cannot take more by what describes them. One process keeps to it at every moment, also while another thread or
-//!   process evicts: no insert waits for that, and what finds no room is kept in memory, as on a full disk. Several
-//!   processes pass it together by what each of them is writing at the same moment.
-//! * What an attached disk has pinned is not evicted, in whatever process it is. A scan does not drive out
-//!   what is used again and again.
+//!   cannot take more through their sidecars. One process keeps to the limit at every moment, also while another thread
+//!   or process evicts: no insert waits for that, and bytes that find no room are kept in memory, as on a full disk.
+//!   Several processes together may pass the limit by the bytes that each of them is writing at the same moment.
+//! * A pin of an attached disk keeps its chunks from eviction, in whatever process it is. A scan does not drive out
+//!   chunks that are used again and again.
 //!
 //! # How to use it
 //!
-//! [`CachedBlob::read_at`](headstart_block::ReadAt::read_at) gives
-//! [`Absent`](headstart_block::ErrorKind::Absent) where bytes are missing. Then: [`CachedBlob::claim`] the
-//! range, fetch what the claim owns together with the pages that [`CachedBlob::tree_missing`] names, insert
-//! the pages into [`CachedBlob::tree`] and then the data, drop the claim; for what others fetch, wait as
-//! [`Claim::wait_hint`] says, and look again. A background thread calls [`Cache::sync`] every few seconds. Who
-//! keeps something that he made of a blob's bytes, such as an index, [watches](CachedBlob::watch) it.
+//! [`CachedBlob::read_at`](headstart_block::ReadAt::read_at) gives [`Absent`](headstart_block::ErrorKind::Absent) where
+//! bytes are missing. Then: [`CachedBlob::claim`] the range, fetch the ranges that the claim owns together with the
+//! pages that [`CachedBlob::tree_missing`] names, insert the pages into [`CachedBlob::tree`] and then the data, drop
+//! the claim; for ranges that others fetch, wait as [`Claim::wait_hint`] says, and look again. A background thread
+//! calls [`Cache::sync`] every few seconds. A caller that keeps something made of a blob's bytes, such as an index,
+//! [watches](CachedBlob::watch) the blob.
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
-//! | `cache`, `blob`, `spec` | what other crates see; the read path and why it is safe |
-//! | `claim`, `pin` | single-flight; what must stay |
-//! | `sidecar` | the format, byte by byte, and what of it is believed |
-//! | `durable` | what survives a loss of power; forgetting |
+//! | `cache`, `blob`, `spec` | the items that other crates see; the read path and why it is safe |
+//! | `claim`, `pin` | single-flight; chunks that must stay |
+//! | `sidecar` | the format, byte by byte, and the parts of it that are trusted |
+//! | `durable` | the units that survive a loss of power; forgetting |
 //! | `earlier` | hash trees that version 0.1.0 cached |
 //! | `files` | making, finding, recovering and removing a blob's files |
-//! | `evict`, `policy` | giving space back; the choice of what |
-//! | `overlay` | what the disk did not take |
+//! | `evict`, `policy` | giving space back; the choice of the chunks |
+//! | `overlay` | units that the disk did not take |
 //! | `whole` | blobs without a tree, once whole |
-//! | `recheck` | what was right when it came and is not any more |
-//! | `writing` | keeps evictors away from what is being written |
+//! | `recheck` | bytes that were right when they came and are not any more |
+//! | `writing` | keeps evictors away from bytes that are being written |
 //! | `contents` | list, usage, remove, prune |
 //! | `presence`, `mapping` | bitmaps; the memory they are in, shared by processes (the only `unsafe`) |
 //! | `locks`, `shared_state` | locks between processes; the numbers that they share |

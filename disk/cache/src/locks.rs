@@ -1,11 +1,11 @@
 //! Locks between processes: byte ranges of open files, which the kernel gives back when their holder dies.
 //!
-//! We use *open file description* locks (`F_OFD_SETLK`): they belong to an open file, not to a process, so that two
+//! These are *open file description* locks (`F_OFD_SETLK`): they belong to an open file, not to a process, so that two
 //! handles within one process exclude each other as two processes do, and closing one handle does not give back
-//! another's locks. `kill -9` closes the file and thereby frees them. Threads that share a handle are not kept
-//! apart: whoever shares one keeps a table or a mutex beside it.
+//! another's locks. `kill -9` closes the file and thereby frees them. Threads that share a handle are not kept apart:
+//! code that shares one keeps a table or a mutex beside it.
 //!
-//! Nothing here waits without end: a process that was stopped while it held a lock must not stop the others.
+//! Nothing here waits without a limit: a process that was stopped while it held a lock must not stop the others.
 
 use headstart_block::lock::try_within;
 use headstart_block::{Error, Result};
@@ -16,12 +16,12 @@ use std::fs::File;
 use std::ops::Range;
 use std::time::Duration;
 
-/// How a lock shares.
+/// The mode of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// With other shared locks.
+    /// Compatible with other shared locks.
     Shared,
-    /// With none.
+    /// Compatible with no other lock.
     Exclusive,
 }
 
@@ -52,7 +52,7 @@ fn failed(errno: Errno) -> Error {
     Error::io("cannot lock", errno.into()).remedy("keep the cache on a local file system that has file locks")
 }
 
-/// Locks `bytes`, or changes the lock that this open file has there; `false` where others hold it.
+/// Locks `bytes`, or changes the lock that this open file has there; `false` if other handles hold it.
 pub(crate) fn try_lock(file: &File, bytes: &Range<u64>, mode: Mode) -> Result<bool> {
     let lock = flock(bytes, mode.kind());
     loop {
@@ -73,11 +73,11 @@ pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, patience:
 
 /// Gives back this open file's locks on `bytes`.
 pub(crate) fn unlock(file: &File, bytes: &Range<u64>) {
-    // It fails where the kernel has no memory to split a lock in two; then closing the file gives it back.
+    // Unlocking fails if the kernel has no memory to split a lock in two; then closing the file gives it back.
     let _ = fcntl(file, FcntlArg::F_OFD_SETLK(&flock(bytes, libc::F_UNLCK)));
 }
 
-/// A part of `bytes` that another open file holds in any mode; `None` where there is none.
+/// A part of `bytes` that another open file holds in any mode; `None` if there is none.
 pub(crate) fn held_by_others(file: &File, bytes: &Range<u64>) -> Result<Option<Range<u64>>> {
     let mut lock = flock(bytes, libc::F_WRLCK);
     loop {
@@ -114,8 +114,8 @@ pub(crate) fn each_held_by_others(
     Ok(())
 }
 
-/// Locks as much of `bytes` exclusively as nobody else holds: names the parts that are ours now, ascending.
-/// Whether others hold some.
+/// Locks as much of `bytes` exclusively as no other handle holds: names the parts that this handle has now, ascending.
+/// `true` if other handles hold some.
 pub(crate) fn lock_free_parts(
     file: &File,
     bytes: Range<u64>,
@@ -132,7 +132,7 @@ pub(crate) fn lock_free_parts(
             continue;
         }
         others = true;
-        // Where it was given back in between, whoever had it is done, and the caller looks again soon.
+        // If it was given back in between, its former holder is done, and the caller looks again soon.
         if let Some(held) = held_by_others(file, &part)? {
             todo.push(held.end..part.end);
             todo.push(part.start..held.start);

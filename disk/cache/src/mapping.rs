@@ -3,14 +3,14 @@
 //! A file is mapped shared and looked at only through atomics, never through plain references: other processes
 //! change it at any time.
 //!
-//! **Faults.** Touching a mapped page that has no file behind it raises SIGBUS. So nobody here ever truncates a file
-//! that may be mapped (one that is wrong is unlinked, and made again under another inode), its length is checked before
-//! it is mapped, and its blocks are allocated before it gets its name, so that a full disk cannot fault either. What is
-//! left is another program that shortens the file, a disk that fails to read a page back, and, on file systems that
-//! write all in new places (btrfs, zfs), a disk so full that not even one page fits. Then the mapping is lost, and the
-//! process goes on ([`headstart_sigbus`]): its words are zeros, which only this process sees. A sidecar of zeros says
-//! that nothing is there: what is read is fetched again, into the data file that this process has open, and that
-//! nobody else believes, because its sidecar is damaged.
+//! **Faults.** Touching a mapped page that has no file behind it raises SIGBUS. So no process of this crate ever
+//! truncates a file that may be mapped (a wrong one is unlinked, and made again under another inode), its length is
+//! checked before it is mapped, and its blocks are allocated before it gets its name, so that a full disk cannot fault
+//! either. The remaining causes are another program that shortens the file, a disk that fails to read a page back, and,
+//! on file systems that write everything in new places (btrfs, zfs), a disk so full that not even one page fits. Then
+//! the mapping is lost, and the process goes on ([`headstart_sigbus`]): its words are zeros, which only this process
+//! sees. A sidecar of zeros says that nothing is there: reads fetch their bytes again, into the data file that this
+//! process has open, and which no other process trusts, because its sidecar is damaged.
 
 use headstart_sigbus::{Guard, Lost};
 use memmap2::{MmapOptions, MmapRaw};
@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The first bytes of a file, or anonymous memory in its place.
 pub(crate) struct Mapping {
-    /// For a file. Dropped before the mapping.
+    /// The guard of a file's mapping; `None` for anonymous memory. Dropped before the mapping.
     guard: Option<Guard>,
-    /// The loss of the file was said.
+    /// `true` if the loss of the file was logged.
     is_said: AtomicBool,
     map: MmapRaw,
 }
@@ -34,18 +34,18 @@ impl Mapping {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         let map = MmapOptions::new().len(len).map_raw(file)?;
-        // SAFETY: it is a mapping of its own, touched through atomics alone, and unmapped after the guard is dropped.
+        // SAFETY: this is a mapping of its own, touched through atomics alone, and unmapped after the guard is dropped.
         let guard = unsafe { Guard::new(map.as_ptr(), len, Lost::default()) }?;
         Ok(Self { guard: Some(guard), is_said: AtomicBool::new(false), map })
     }
 
-    /// Zeros that only this process sees.
+    /// Makes zeros that only this process sees.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let map = MmapOptions::new().len(len).map_anon()?.into();
         Ok(Self { guard: None, is_said: AtomicBool::new(false), map })
     }
 
-    /// `count` words from byte `offset` on, a multiple of 8; none where they are not all within.
+    /// `count` words from byte `offset` on, a multiple of 8; none if they are not all within the mapping.
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         if !self.holds(offset, count, size_of::<AtomicU64>()) {
             return &[];
@@ -55,7 +55,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().add(offset).cast(), count) }
     }
 
-    /// As [`words`](Self::words), of four bytes each.
+    /// As [`words`](Self::words), with words of four bytes.
     pub(crate) fn half_words(&self, offset: usize, count: usize) -> &[AtomicU32] {
         if !self.holds(offset, count, size_of::<AtomicU32>()) {
             return &[];

@@ -1,7 +1,8 @@
-//! What the disk did not take: verified units in memory, so that the reads that wait for them complete.
+//! Bytes that the disk did not take: verified units in memory, so that the reads that wait for them complete.
 //!
-//! A cache disk that is full or fails must not stop a disk. What is inserted then goes here, bounded, the oldest
-//! out first; reads look here only for units that are not local. What was dropped is fetched again when it is read.
+//! A cache disk that is full or fails must not stop a disk. Units that are inserted then go here, within a bound, the
+//! oldest out first; reads look here only for units that are not local. A unit that was dropped is fetched again when
+//! it is read.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ type Key = (u64, u64);
 
 struct Kept {
     bytes: Box<[u8]>,
-    /// How many units of its blob are here.
+    /// The number of units of its blob in the overlay.
     units: Arc<AtomicUsize>,
 }
 
@@ -20,13 +21,13 @@ struct Kept {
 #[derive(Default)]
 pub(crate) struct Overlay {
     kept: BTreeMap<Key, Kept>,
-    /// In the order in which they came; also some that are gone.
+    /// Keys in the order in which their units came; also some whose units are gone.
     order: VecDeque<Key>,
     bytes: u64,
 }
 
 impl Overlay {
-    /// Takes a unit; the oldest go until all fit into `limit` bytes.
+    /// Takes a unit; the oldest units go until the rest fits into `limit` bytes.
     pub(crate) fn put(&mut self, key: Key, bytes: &[u8], units: &Arc<AtomicUsize>, limit: u64) {
         self.remove(key);
         self.bytes += bytes.len() as u64;
@@ -39,7 +40,7 @@ impl Overlay {
         }
     }
 
-    /// A unit's bytes.
+    /// The bytes of a unit.
     pub(crate) fn get(&self, key: Key) -> Option<&[u8]> {
         self.kept.get(&key).map(|kept| &*kept.bytes)
     }

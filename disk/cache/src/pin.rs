@@ -1,9 +1,9 @@
 //! Pins: chunks that no process evicts.
 //!
-//! A pin is a shared lock on byte ranges of the sidecar, one byte a chunk; the evictor takes the exclusive
-//! one of what it evicts, and leaves alone what it does not get. So pins are seen by all processes and vanish
-//! with their holder. The pins of one process on one blob share an open file, hence one set of locks: a list
-//! says what is still pinned when one ends.
+//! A pin is a shared lock on byte ranges of the sidecar, one byte a chunk. The evictor takes the exclusive lock of the
+//! chunks that it evicts, and leaves alone those whose lock it does not get. So pins are seen by all processes and
+//! vanish with their holder. The pins of one process on one blob share an open file, hence one set of locks: a list
+//! says which chunks are still pinned when one pin ends.
 
 use crate::blob::CachedBlob;
 use crate::files::{Files, lock};
@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait for an evictor that is at it: it holds a lock for a sync of the disk.
+/// The longest wait for an evictor that is at work: it holds a lock for a sync of the disk.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Keeps a range of a blob from eviction while it lives.
 ///
-/// What is local stays; what is inserted later stays as well. It does not hinder [`CachedBlob::discard`].
+/// Local bytes stay; bytes that are inserted later stay as well. A pin does not hinder [`CachedBlob::discard`].
 pub struct Pin {
     blob: Arc<CachedBlob>,
     chunks: Range<u64>,
@@ -29,7 +29,7 @@ impl Pin {
     pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         let chunks = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
         let mut pins = lock(&blob.pins);
-        // Before there are files there is nothing to evict: whoever makes them locks what is in the list.
+        // Before there are files there is nothing to evict: the thread that makes them locks the chunks in the list.
         if let Some(files) = blob.present_files().filter(|_| !chunks.is_empty()) {
             lock_chunks(files, &chunks)?;
         }
@@ -47,7 +47,7 @@ fn lock_chunks(files: &Files, chunks: &Range<u64>) -> Result<()> {
         .remedy("find a stopped headstart process and end it"))
 }
 
-/// Locks what was pinned before there were files.
+/// Locks the chunks that were pinned before there were files.
 pub(crate) fn apply(files: &Files, pins: &[Range<u64>]) -> Result<()> {
     pins.iter().filter(|chunks| !chunks.is_empty()).try_for_each(|chunks| lock_chunks(files, chunks))
 }

@@ -1,26 +1,26 @@
-//! Which chunks to evict: pure arithmetic on access words.
+//! The choice of chunks to evict: pure arithmetic on access words.
 //!
 //! # The word of a chunk
 //!
-//! Two low bits count accesses (0 to 3), the other 30 hold the *epoch* of the last one that counted. An epoch
-//! ends when a 32nd of the size limit was inserted, or after half a minute. A chunk that is inserted gets 0;
-//! its first access makes that 1; a further one counts only if a whole epoch lies between it and the one
-//! before. So all the reads of a scan that passes a chunk count as one, however small they are and whatever
-//! epoch ends meanwhile, and so do a prefetch and the read that it was for.
+//! Two low bits count accesses (0 to 3), the other 30 hold the *epoch* of the last one that counted. An epoch ends when
+//! a 32nd of the size limit was inserted, or after 30 seconds. A chunk that is inserted gets 0; its first access makes
+//! that 1; a further one counts only if a whole epoch passed between it and the one before. So all the reads of a scan
+//! that passes a chunk count as one, however small they are and whatever epoch ends meanwhile, and so do a prefetch and
+//! the read that it was for.
 //!
 //! # The choice
 //!
-//! As S3-FIFO (a small queue for what is new, a main one for what has proven itself, the least recent first),
-//! but without queues, which processes could not share: the order is in the words. Chunks with a count of at
-//! most 1 are *new*, the others *proven*. As long as new ones hold more than a tenth of the cache, the oldest
-//! of them go; so a scan of any length drives out only itself. Else proven ones go, the smallest count first,
-//! among equals the oldest; and each that stays loses one of its count, so that what once was popular gets
-//! old too (CLOCK). The word of a chunk stays when its bytes go, so there is a ghost queue for free: what was
-//! read, is evicted and comes back within 64 epochs (hence before twice the cache's size was inserted) is
-//! proven at once.
+//! As in S3-FIFO (a small queue for new chunks, a main one for those that have proven themselves, the least recent
+//! first), but without queues, which processes could not share: the order is in the words. Chunks with a count of at
+//! most 1 are *new*, the others *proven*. As long as new chunks hold more than a tenth of the cache, the oldest of them
+//! are evicted, so a scan of any length drives out only itself. Otherwise proven chunks are evicted, the smallest count
+//! first, among equals the oldest; and each that stays loses one of its count, so that a chunk that was once popular
+//! gets old too (CLOCK). The word of a chunk stays when its bytes go, so there is a ghost queue for free: a chunk that
+//! was read, is evicted and comes back within 64 epochs (hence before twice the cache's size was inserted) is proven at
+//! once.
 //!
-//! The evictor looks at all words twice and sorts nothing: first it counts bytes by count and age, from which
-//! follows where to cut; then it takes what lies below the cut.
+//! The evictor looks at all words twice and sorts nothing: first it counts bytes by count and age, from which the cut
+//! follows; then it takes the chunks below the cut.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,38 +28,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) const EPOCH_MASK: u32 = u32::MAX >> COUNT_BITS;
 const COUNT_BITS: u32 = 2;
 const MAX_COUNT: u32 = (1 << COUNT_BITS) - 1;
-/// From this count on a chunk is proven.
+/// The least count of a proven chunk.
 const PROVEN: u32 = 2;
-/// The part of the cache that is left to what is new.
+/// The part of the cache that is left to new chunks: one in ten.
 const NEW_PART: u64 = 10;
 
-/// Ages that are told apart one by one; beyond, each bucket is twice as wide as the one before.
+/// The number of ages that are told apart one by one; beyond it, each bucket is twice as wide as the one before.
 const FINE: u32 = 1024;
 const BUCKETS: usize = FINE as usize + EPOCH_MASK.ilog2() as usize + 1 - FINE.ilog2() as usize;
 
-/// In how many epochs after its last access a chunk that comes back is proven.
+/// The most epochs after its last access in which a chunk that comes back is proven.
 const GHOST: u32 = 64;
 
-/// The word of a chunk that is inserted in `epoch`; `before` is what it was when it was there last, or 0.
+/// The word of a chunk that is inserted in `epoch`; `before` is its word from the last time that it was there, or 0.
 pub(crate) fn inserted(before: u32, epoch: u32) -> u32 {
     let age = epoch.wrapping_sub(before >> COUNT_BITS) & EPOCH_MASK;
     let comes_back = before & MAX_COUNT > 0 && age <= GHOST;
     epoch << COUNT_BITS | if comes_back { PROVEN } else { 0 }
 }
 
-/// Marks an access in `epoch`. Two at once may count as one; nothing depends on it.
+/// Marks an access in `epoch`. Two accesses at the same moment may count as one; nothing depends on that.
 pub(crate) fn touch(word: &AtomicU32, epoch: u32) {
     let before = word.load(Ordering::Relaxed);
     let count = before & MAX_COUNT;
     let age = epoch.wrapping_sub(before >> COUNT_BITS) & EPOCH_MASK;
-    // Almost always so: then the cache line stays shared.
+    // This is almost always so: then the cache line stays shared.
     if count > 0 && age <= 1 {
         return;
     }
     word.store(epoch << COUNT_BITS | (count + 1).min(MAX_COUNT), Ordering::Relaxed);
 }
 
-/// Takes one off a count, but none below new.
+/// Takes one off the count of a proven chunk.
 pub(crate) fn age(word: &AtomicU32) {
     let before = word.load(Ordering::Relaxed);
     if before & MAX_COUNT >= PROVEN {
@@ -77,17 +77,17 @@ fn bucket(word: u32, epoch: u32) -> usize {
 /// Bytes by count and age.
 pub(crate) struct Census {
     epoch: u32,
-    /// New ones (counts 0 and 1 are one class), then those with a count of 2, of 3.
+    /// New chunks (counts 0 and 1 are one class), then those with a count of 2, then of 3.
     classes: [Box<[u64]>; 3],
 }
 
-/// What to evict: all below a line, as far as the budget goes.
+/// The chunks to evict: all below a line, as far as the budget goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
     epoch: u32,
-    /// For each class the bucket of which some go, and bytes of it that may; older ones all go.
+    /// For each class the bucket of which some chunks go, and the bytes of it that may; chunks in older buckets all go.
     classes: [(usize, u64); 3],
-    /// Whether those that stay lose one of their count.
+    /// `true` if the chunks that stay lose one of their count.
     pub(crate) ages: bool,
 }
 
@@ -110,7 +110,7 @@ impl Census {
         self.classes.iter().flat_map(|class| class.iter()).sum()
     }
 
-    /// Where to cut so that about `need` bytes go out of a cache of `capacity` bytes.
+    /// The cut by which about `need` bytes go out of a cache of `capacity` bytes.
     pub(crate) fn cut(&self, need: u64, capacity: u64) -> Cut {
         let sum = |class: usize| self.classes[class].iter().sum::<u64>();
         let (new, proven) = (sum(0), sum(1) + sum(2));
@@ -134,7 +134,7 @@ impl Census {
 }
 
 impl Cut {
-    /// Whether a chunk goes. On the line, those go that are asked about first.
+    /// `true` if a chunk goes. On the line, the chunks that are looked at first go.
     pub(crate) fn takes(&mut self, word: u32, bytes: u64) -> bool {
         let (line, budget) = &mut self.classes[class(word)];
         match bucket(word, self.epoch).cmp(line) {
@@ -157,7 +157,7 @@ mod tests {
 
     const CHUNK: u64 = 64 << 10;
 
-    /// A cache of whole chunks, as the real one but for files.
+    /// A cache of whole chunks, like the real one except for files.
     struct Sim {
         words: Vec<(bool, AtomicU32)>,
         capacity: usize,
@@ -175,7 +175,7 @@ mod tests {
             self.words.iter().filter(|(is_local, _)| *is_local).count()
         }
 
-        /// Reads a chunk, piece by piece as a guest would, perhaps at the end of an epoch; whether it was there.
+        /// Reads a chunk, in parts as a guest would, perhaps at the end of an epoch; `true` if it was there.
         fn read(&mut self, chunk: usize) -> bool {
             let (is_local, word) = &mut self.words[chunk];
             let hit = std::mem::replace(is_local, true);

@@ -1,8 +1,8 @@
 //! Bitmaps of units in memory that several processes share.
 //!
 //! A bit is set only after the unit's bytes are in the data file (`Release`), and looked at before they are read
-//! (`Acquire`): who sees the bit sees the bytes. All functions take units as a half-open range and ignore what is
-//! past the bitmap's end.
+//! (`Acquire`): a thread that sees the bit sees the bytes. All functions take units as a half-open range and ignore
+//! units past the bitmap's end.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,13 +26,13 @@ fn words(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> + use<> {
     })
 }
 
-/// Whether all of `units` are set.
+/// `true` if all of `units` are set.
 pub(crate) fn all_set(bits: &[AtomicU64], units: &Range<u64>) -> bool {
     words(units)
         .all(|(at, mask)| bits.get(at).is_some_and(|word| word.load(Ordering::Acquire) & mask == mask))
 }
 
-/// Sets `units`; how many were not set before.
+/// Sets `units`; returns the number that were not set before.
 pub(crate) fn set(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
     let set = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (mask & !word.fetch_or(mask, Ordering::Release)).count_ones())
@@ -40,7 +40,7 @@ pub(crate) fn set(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
     words(units).map(set).map(u64::from).sum()
 }
 
-/// Clears `units`; how many were set before.
+/// Clears `units`; returns the number that were set before.
 pub(crate) fn clear(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
     let clear = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (mask & word.fetch_and(!mask, Ordering::AcqRel)).count_ones())
@@ -48,7 +48,7 @@ pub(crate) fn clear(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
     words(units).map(clear).map(u64::from).sum()
 }
 
-/// How many of `units` are set.
+/// The number of `units` that are set.
 pub(crate) fn count(bits: &[AtomicU64], units: &Range<u64>) -> u64 {
     let count = |(at, mask): (usize, u64)| {
         bits.get(at).map_or(0, |word| (word.load(Ordering::Acquire) & mask).count_ones())
@@ -84,7 +84,7 @@ pub(crate) fn runs(bits: &[AtomicU64], units: &Range<u64>, wanted: bool, each: &
     }
 }
 
-/// A copy of the first `units` bits; every bit in it was set when it was looked at.
+/// A copy of the first `units` bits; every set bit in it was set when it was looked at.
 pub(crate) fn snapshot(bits: &[AtomicU64], units: u64) -> Vec<u64> {
     words(&(0..units))
         .map(|(at, mask)| bits.get(at).map_or(0, |word| word.load(Ordering::Acquire) & mask))

@@ -1,15 +1,16 @@
 //! Bytes that were right when they came into the cache, and are not any more.
 //!
-//! What is here was checked when it came, and is believed from then on: reading it checks nothing. A bit that flips
-//! later, on the disk or by somebody's hand, is found by
+//! Bytes in the cache were checked when they came, and are trusted from then on: reading them checks nothing. A bit
+//! that flips later, on the disk or because another program wrote there, is found by
 //!
-//! * whoever decompresses a frame, by the frame's checksum: [`CachedBlob::discard_wrong`];
-//! * whoever opens a layer whose index is here already: [`CachedBlob::recheck`];
-//! * whoever is about to give bytes to another host: [`CachedBlob::is_right`];
+//! * code that decompresses a frame, by the frame's checksum: [`CachedBlob::discard_wrong`];
+//! * code that opens a layer whose index is here already: [`CachedBlob::recheck`];
+//! * code that is about to give bytes to another host: [`CachedBlob::is_right`];
 //! * `headstart cache verify` and an agent's scrub: [`Cache::verify`]. Of images without frames (`--codec none`)
-//!   nothing else finds what only this host reads.
+//!   nothing else finds wrong bytes that only this host reads.
 //!
-//! What does not match is forgotten, so that it is fetched again when it is needed, counted, and said once a blob.
+//! Bytes that do not match are forgotten, so that they are fetched again when they are needed; they are counted, and
+//! logged once a blob.
 
 use crate::blob::CachedBlob;
 use crate::cache::Cache;
@@ -25,36 +26,36 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes that are compared at once.
+/// The number of bytes that are compared at once.
 const PART: u64 = 256 << 10;
 
-/// Bytes of a hash tree that are compared at once.
+/// The number of bytes of a hash tree that are compared at once.
 const TREE_PART: u64 = 64 << 10;
 
-/// Bytes of a blob that are compared while its files are held, which keeps them from being removed.
+/// The number of bytes of a blob that are compared while its files are held, which keeps them from being removed.
 const STEP: u64 = 16 << 20;
 
-/// The longest blob without a hash tree that is compared with its digest before some of it is called wrong: that takes
-/// less time than fetching it.
+/// The longest blob without a hash tree that is compared with its digest before some of it is called wrong, in bytes:
+/// comparing takes less time than fetching.
 const COMPARED_MAX: u64 = 16 << 20;
 
-/// What becomes of bytes that are not found right.
+/// The treatment of bytes that are not found right.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Remedy {
-    /// Nothing: they are counted.
+    /// Nothing but counting.
     None,
-    /// Those that are wrong are forgotten.
+    /// Wrong bytes are forgotten.
     Forget,
-    /// Also those that cannot be compared: somebody found them wrong by other means.
+    /// Bytes that cannot be compared are forgotten too: the caller found them wrong by other means.
     ForgetDoubtful,
 }
 
-/// What was found of bytes in the cache, hash trees included.
+/// The result of comparing bytes in the cache, hash trees included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Findings {
-    /// Bytes that are as they should be.
+    /// Bytes that match.
     pub right_bytes: u64,
-    /// Bytes that are not.
+    /// Bytes that do not match.
     pub wrong_bytes: u64,
     /// Bytes that cannot be compared: parts of a blob without a hash tree, or of one with pages of the tree missing.
     pub unproven_bytes: u64,
@@ -79,24 +80,24 @@ impl Findings {
 /// A blob that was compared with its hash tree or digest.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verified {
-    /// Its name.
+    /// Its name: the digest.
     pub digest: Digest,
-    /// What it is.
+    /// Its kind.
     pub kind: EntryKind,
-    /// What was found.
+    /// The result.
     #[serde(flatten)]
     pub found: Findings,
 }
 
-/// What a part of a blob is.
+/// The result of comparing a part of a blob.
 enum Verdict {
     Right,
     Wrong,
-    /// It cannot be compared.
+    /// The part cannot be compared.
     Unproven,
-    /// It cannot be compared, and pages of the hash tree are to blame.
+    /// The part cannot be compared, because pages of the hash tree are wrong.
     TreeWrong,
-    /// It is not here any more.
+    /// The part is not local any more.
     Gone,
 }
 
@@ -105,7 +106,7 @@ fn is_corrupt(result: Result<()>) -> bool {
 }
 
 impl CachedBlob {
-    /// Checks bytes that have come against the hash tree, if there is one; pages of it that are wrong are forgotten.
+    /// Checks fetched bytes against the hash tree, if there is one; pages of it that are wrong are forgotten.
     pub(crate) fn check_arrived(&self, range: ByteRange, bytes: &[u8]) -> Result<()> {
         let Err(error) = self.check_bytes(range.offset(), bytes) else { return Ok(()) };
         if error.kind() != ErrorKind::Corrupt {
@@ -122,7 +123,7 @@ impl CachedBlob {
         HashTree::open(spec.root, &**outboard, self.len())?.verify_part(bytes, offset)
     }
 
-    /// The pages of the hash tree that checking `range` reads, where these are wrong.
+    /// The pages of the hash tree that checking `range` reads, if the tree's nodes for it are wrong.
     fn wrong_tree(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut wrong = Vec::new();
         let (Some(spec), Some(outboard)) = (&self.spec().tree, self.tree()) else { return wrong };
@@ -140,9 +141,9 @@ impl CachedBlob {
         runs.iter().try_for_each(|run| self.tree().map_or(Ok(()), |tree| tree.discard(*run)))
     }
 
-    /// Forgets what of `range` is here and wrong, for who found it wrong by other means, such as the checksum of a
-    /// frame; whether there was any, so that it is worth fetching again. What cannot be compared with a hash tree is
-    /// forgotten, too, unless the digest of a short blob proves it.
+    /// Forgets wrong local bytes of `range`, for a caller that found them wrong by other means, such as the checksum of
+    /// a frame. `true` if there were any, so that it is worth fetching again. Bytes that cannot be compared with a hash
+    /// tree are forgotten too, unless the digest of a short blob proves them.
     ///
     /// # Errors
     /// As [`discard`](Self::discard).
@@ -159,7 +160,7 @@ impl CachedBlob {
             return Ok(false);
         }
         if self.is_proven() {
-            // A blob may be no layer at all, and be what its name says.
+            // A blob may be no layer at all, and still match its digest.
             if self.len() <= COMPARED_MAX && whole::is_right(self, &mut |_| Ok(()))? == Some(true) {
                 return Ok(false);
             }
@@ -172,16 +173,16 @@ impl CachedBlob {
         self.discard(range).map(|()| true)
     }
 
-    /// Compares what of `range` is on the disk with the hash tree, where there is one, and forgets what is wrong.
+    /// Compares the part of `range` that is on the disk with the hash tree, if there is one, and forgets wrong bytes.
     ///
     /// # Errors
-    /// What the disk reports, other than that it cannot be read: that is forgotten.
+    /// Errors of the disk, other than reads that fail: such bytes are forgotten.
     pub fn recheck(&self, range: ByteRange) -> Result<Findings> {
         self.compare(range, Remedy::Forget).inspect(|found| self.say_damaged(found))
     }
 
-    /// Whether `bytes`, whole units that were read here from `offset` on, match the hash tree, if there is one: for who
-    /// is about to give them to others. What was found wrong is forgotten.
+    /// `true` if `bytes`, whole units that were read here from `offset` on, match the hash tree, if there is one: for a
+    /// caller that is about to give them to other hosts. Bytes that are found wrong are forgotten.
     #[must_use]
     pub fn is_right(&self, offset: u64, bytes: &[u8]) -> bool {
         let Err(error) = self.check_bytes(offset, bytes) else { return true };
@@ -235,7 +236,7 @@ impl CachedBlob {
         }
     }
 
-    /// Counts a unit, and forgets what is to be forgotten.
+    /// Counts a unit, and forgets it as `remedy` says.
     fn settle(&self, unit: ByteRange, verdict: &Verdict, remedy: Remedy, found: &mut Findings) -> Result<()> {
         match verdict {
             Verdict::Gone => return Ok(()),
@@ -264,7 +265,7 @@ impl CachedBlob {
         self.cache().counts.damaged_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Says once that bytes were found wrong.
+    /// Logs once that bytes were found wrong.
     fn say_damaged(&self, found: &Findings) {
         let cache = self.cache();
         if found.wrong_bytes > 0 && lock(&cache.said_wrong).insert(self.spec().digest) {
@@ -317,12 +318,12 @@ impl CachedBlob {
 }
 
 impl Cache {
-    /// Compares all that is on the disk with hash trees and digests, blob by blob, each of which `each` hears of. What
-    /// is wrong is forgotten where `repair` says so; disks may use it meanwhile. `read` hears of bytes that were read,
-    /// now and then, and may end it by an error.
+    /// Compares all bytes on the disk with hash trees and digests, blob by blob, and calls `each` with the result of
+    /// each blob. Wrong bytes are forgotten if `repair` is set; disks may use the cache meanwhile. `read` is called now
+    /// and then with the number of bytes that were read, and may end the comparison by an error.
     ///
     /// # Errors
-    /// That of `read`; what the directory reports.
+    /// The error of `read`; errors of the directory.
     pub fn verify(
         self: &Arc<Self>,
         repair: bool,
@@ -337,7 +338,7 @@ impl Cache {
             let found = match identity.kind {
                 Kind::Verified => self.verify_by_tree(&identity, remedy, read)?,
                 Kind::Plain => self.verify_whole(&identity, remedy, read)?,
-                // With the blob whose tree it is.
+                // These are compared with the blob whose tree they are.
                 Kind::Outboard => continue,
             };
             each(Verified { digest: identity.digest, kind, found });
@@ -360,7 +361,7 @@ impl Cache {
         };
         let tree_len = self.blob_apart(identity)?.tree().map_or(0, ReadAt::len);
         for part in ByteRange::between(0, tree_len).parts(STEP) {
-            // Its files are let go before `read` waits.
+            // Its files are released before `read` waits.
             let compared = self.blob_apart(identity)?.compare_tree(part, remedy);
             step(compared)?;
         }
@@ -371,7 +372,7 @@ impl Cache {
         Ok(found)
     }
 
-    /// Compares a blob without a hash tree with its digest, where all of it is here.
+    /// Compares a blob without a hash tree with its digest, if all of it is local.
     fn verify_whole(
         self: &Arc<Self>,
         identity: &Identity,

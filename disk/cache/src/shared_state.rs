@@ -1,4 +1,4 @@
-//! The few numbers that all processes on a cache share: how full it is, and the clock of accesses.
+//! The few numbers that all processes on a cache share: the fill level, and the clock of accesses.
 //!
 //! The file `state.1` (1 is its version), one page, mapped:
 //!
@@ -7,13 +7,13 @@
 //!  8  8  bytes that are local in all blobs, and of their sidecars
 //! 16  8  epoch: the clock that accesses are marked with
 //! 24  8  bytes inserted since the file was made
-//! 32  8  when half a minute was last over, in seconds of the wall clock
+//! 32  8  the time at which an epoch was last ended by the clock, in seconds since 1970
 //! 40  8  bytes of sidecars made since the file was made
 //! 48 ..  0
 //! ```
 //!
 //! Nothing depends on them being exact: a process that is killed at the wrong moment leaves the fill level a little
-//! wrong, and every eviction counts anew. Any content is a valid one.
+//! wrong, and every eviction counts again. Any content is a valid one.
 
 use crate::mapping::Mapping;
 use crate::sidecar::allocate;
@@ -32,25 +32,26 @@ const LEN: usize = 4096;
 /// The file's name.
 const NAME: &str = "state.1";
 
-/// An epoch ends after so much was inserted, as a part of the size limit,
+/// The number of epochs in which as many bytes are inserted as the size limit allows: an epoch ends after this part of
+/// the limit.
 const EPOCHS_PER_LIMIT: u64 = 32;
-/// or after so many seconds: longer than a scan looks at a chunk, shorter than it takes to start a machine again.
+/// The longest time of an epoch in seconds: longer than a scan looks at a chunk, shorter than it takes to start a
+/// machine again.
 const EPOCH_SECONDS: u64 = 30;
-/// The limit that this is taken of where there is none, in bytes.
+/// The limit that stands in for none in the length of an epoch, in bytes.
 const UNLIMITED: u64 = 32 << 30;
 
 /// The shared numbers.
 pub(crate) struct SharedState {
     mapping: Mapping,
-    /// Bytes of an epoch.
+    /// The number of bytes of an epoch.
     epoch_len: u64,
-    /// Whether the fill level was found, rather than to be counted first.
+    /// `true` if the fill level was found in the file; otherwise it has to be counted first.
     pub(crate) was_there: bool,
 }
 
 impl SharedState {
-    /// Opens or makes the file; under the directory's lock. Where the disk is too full for it, this process counts
-    /// alone.
+    /// Opens or makes the file; under the directory's lock. If the disk is too full for it, this process counts alone.
     pub(crate) fn open(directory: &Path, size_limit: Option<u64>) -> Result<Self> {
         let (mapping, was_there) = match open_file(&directory.join(NAME)) {
             Ok(opened) => opened,
@@ -62,7 +63,7 @@ impl SharedState {
         Ok(Self { mapping, epoch_len: epoch_len(size_limit), was_there })
     }
 
-    /// Numbers that nobody shares.
+    /// Makes numbers that no other process shares.
     pub(crate) fn alone(size_limit: Option<u64>) -> Result<Self> {
         Ok(Self { mapping: Mapping::anonymous(LEN)?, epoch_len: epoch_len(size_limit), was_there: false })
     }
@@ -71,21 +72,21 @@ impl SharedState {
         &self.mapping.words(at * 8, 1)[0]
     }
 
-    /// Bytes that are taken: those that are local in all blobs, and their sidecars.
+    /// The number of bytes that are taken: those that are local in all blobs, and their sidecars.
     pub(crate) fn taken_bytes(&self) -> u64 {
         self.word(1).load(Ordering::Acquire)
     }
 
-    /// Bytes that were inserted since the file was made, and those of sidecars.
+    /// The number of bytes that were inserted since the file was made, and those of sidecars.
     pub(crate) fn added_bytes(&self) -> u64 {
         [3, 5].map(|at| self.word(at).load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// Sets the bytes that are taken to what was counted, and to what others added since
-    /// [`added_bytes`](Self::added_bytes) were `added_before`, because the count may lack it. Returns the sum.
+    /// Sets the bytes that are taken to `counted` plus the bytes that were added since
+    /// [`added_bytes`](Self::added_bytes) returned `added_before`, because the count may lack them. Returns the sum.
     pub(crate) fn set_counted_bytes(&self, counted: u64, added_before: u64) -> u64 {
-        // Whoever adds tells of it before it counts as taken, and this looks in the other order: what is added
-        // meanwhile counts twice and not never.
+        // A process that adds bytes counts them as added before it counts them as taken, and this looks in the other
+        // order: bytes added meanwhile count twice, not never.
         let before = self.taken_bytes();
         let taken = counted.saturating_add(self.added_bytes().wrapping_sub(added_before));
         let corrected = |now: u64| {
@@ -95,13 +96,13 @@ impl SharedState {
         taken
     }
 
-    /// So many more are taken, by a new sidecar.
+    /// Counts `bytes` of a new sidecar as taken.
     pub(crate) fn occupy(&self, bytes: u64) {
         self.word(5).fetch_add(bytes, Ordering::Relaxed);
         self.word(1).fetch_add(bytes, Ordering::Release);
     }
 
-    /// So many more are local.
+    /// Counts `bytes` more as local.
     pub(crate) fn add(&self, bytes: u64) {
         let before = self.word(3).fetch_add(bytes, Ordering::Relaxed);
         self.word(1).fetch_add(bytes, Ordering::Release);
@@ -110,7 +111,7 @@ impl SharedState {
         }
     }
 
-    /// So many fewer are taken.
+    /// Counts `bytes` fewer as taken.
     pub(crate) fn subtract(&self, bytes: u64) {
         let less = |now: u64| Some(now.saturating_sub(bytes));
         let _ = self.word(1).fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -122,7 +123,7 @@ impl SharedState {
         self.word(2).load(Ordering::Relaxed) as u32 & crate::policy::EPOCH_MASK
     }
 
-    /// Ends the epoch if it has lasted long enough, whichever process looks first.
+    /// Ends the epoch if it has lasted long enough, in the process that looks first.
     #[expect(
         clippy::disallowed_methods,
         reason = "accesses of different minutes count apart; nothing else depends on it"
@@ -137,7 +138,7 @@ impl SharedState {
         }
     }
 
-    /// From now on an access counts again.
+    /// Begins the next epoch: from now on an access counts again.
     pub(crate) fn next_epoch(&self) {
         self.word(2).fetch_add(1, Ordering::Relaxed);
     }
@@ -150,7 +151,7 @@ fn epoch_len(size_limit: Option<u64>) -> u64 {
 fn open_file(path: &Path) -> io::Result<(Mapping, bool)> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = File::options();
-    // No link in its place is followed, and no pipe waited for.
+    // No link in its place is followed, and a pipe is not waited for.
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     check_own_file(&file, path).map_err(io::Error::other)?;
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (100, 100));
         state.occupy(8);
         assert_eq!((state.set_counted_bytes(70, before), state.taken_bytes()), (108, 108));
-        // Whatever was there before: any content is a valid one.
+        // The number that was there before does not matter: any content is a valid one.
         state.occupy(u64::MAX - 100);
         assert_eq!((state.set_counted_bytes(5, state.added_bytes()), state.taken_bytes()), (5, 5));
     }

@@ -1,4 +1,4 @@
-//! The sidecar of a blob's data file: what of the blob is there, and since when it may be believed.
+//! The sidecar of a blob's data file: the units of the blob that are there, and the evidence by which they are trusted.
 //!
 //! # The file, byte by byte
 //!
@@ -13,41 +13,41 @@
 //!   24   4  kind: 1 data with a hash tree, 2 data without, 3 outboard
 //!   28   4  0
 //!   32  32  digest of the blob (SHA-256)
-//!   64  32  root of its hash tree (BLAKE3), of an outboard that of the tree it is; zeros without. Version 0.1.0
-//!           wrote zeros for outboards, too: of such a file, the pages that prove under a root are taken over
+//!   64  32  root of its hash tree (BLAKE3); for an outboard, that of the tree it belongs to; zeros without. Version
+//!           0.1.0 wrote zeros for outboards too: of such a file, the pages that prove under a root are taken over
 //!   96  32  digest of its outboard; zeros without
 //!  128  32  SHA-256 of the name of the store it comes from, where there is no tree; zeros otherwise
 //!  160   8  inode of the data file
 //!  168  32  SHA-256 of bytes 0 to 168
 //!  200  56  0
 //!  256  16  id of the boot in which bitmap `local` was last in use
-//!  272   8  generation: how often units were forgotten
+//!  272   8  generation: the number of times that units were forgotten
 //!  280   8  generation + 1 in which the whole blob was found to match its digest; 0: never
 //!  288  32  root of the hash tree found then (BLAKE3)
 //!  320 ...  0
 //! 4096   B  bitmap `local`: a bit a unit, in 64-bit words, lowest bit first
-//!  ...   A  a 32-bit word for each 64 KiB chunk: how it was accessed, see `policy`
+//!  ...   A  a 32-bit word for each 64 KiB chunk: its accesses, see `policy`
 //!  ...   S  slot 0 of `durable`: 8 sequence number, 32 SHA-256 of bytes 0 to 168 of the file, the sequence number and
 //!           the bitmap, 24 zeros, then the bitmap as above
 //!  ...   S  slot 1, the same
 //! ```
 //!
-//! B, A and S are rounded up to 4096. What never changes comes first, under its own sum; what all processes
-//! change all the time lies together and is mapped; what must survive a loss of power is apart, and is only
-//! ever written as a whole.
+//! B, A and S are rounded up to 4096. Fields that never change come first, under their own sum; fields that all
+//! processes change all the time are stored together and mapped; the slots, which must survive a loss of power, are
+//! apart, and are only ever written as a whole.
 //!
-//! # What is believed
+//! # Trust
 //!
-//! * `local` says which units' bytes are in the data file *as the running kernel sees it*. It is believed
-//!   within the boot that it names. It needs no sum: who can change it can change the data as well. Any crash
-//!   of a process leaves it right, since a bit is set only after the bytes were written.
+//! * `local` says which units' bytes are in the data file *as the running kernel sees it*. It is trusted within the
+//!   boot that it names. It needs no sum: a program that can change it can change the data as well. Any crash of a
+//!   process leaves it right, because a bit is set only after the bytes were written.
 //! * `durable` says which units survive a loss of power. A slot is written only after `fdatasync` of the data
 //!   file has covered all units in it. In another boot, `local` starts as a copy of the valid slot with the
 //!   highest sequence number. There are two so that a torn write loses one of them, never both.
 //! * Before the bytes of a unit are given back to the disk, both slots are without it (see `durable`).
-//! * A sidecar that is damaged, has another version, describes something else or another data file is not
-//!   believed in anything: both files are unlinked and the blob starts empty.
-//! * The inode ties it to its data file, so that a copy of the directory, which may be torn, is not believed.
+//! * A sidecar that is damaged, has another version, describes something else or another data file is not trusted in
+//!   anything: both files are unlinked and the blob starts empty.
+//! * The inode ties it to its data file, so that a copy of the directory, which may be torn, is not trusted.
 //!
 //! The locks on the file's bytes (far past its end, so that they are on nothing; see [`Locks`]) keep their
 //! places in all versions.
@@ -66,7 +66,7 @@ pub(crate) const CHUNK: u64 = 64 << 10;
 pub(crate) const DATA_UNIT: u64 = headstart_image::hash_tree::GROUP_SIZE;
 /// Bytes in a unit of presence of an outboard.
 pub(crate) const TREE_UNIT: u64 = headstart_image::hash_tree::TREE_PAGE;
-/// Longest blob, in bytes: its sidecar has 88 MiB. Lengths come from manifests, and space is taken for them.
+/// Longest blob, in bytes: its sidecar has 88 MiB. Lengths come from manifests, and the sidecar takes space for them.
 pub(crate) const MAX_LEN: u64 = 1 << 40;
 
 const MAGIC: &[u8; 8] = b"hs-cache";
@@ -91,40 +91,40 @@ pub(crate) type BootId = [u8; 16];
 pub(crate) struct Locks;
 
 impl Locks {
-    /// Held shared by whoever uses the files, exclusively by whoever unlinks them.
+    /// The lock that users of the files hold shared, and a process that unlinks them exclusively.
     pub(crate) const USE: Range<u64> = 1 << 62..(1 << 62) + 1;
-    /// Held shared while bytes are written and their bits set, exclusively while space is given back.
+    /// The lock that is held shared while bytes are written and their bits set, exclusively while space is given back.
     pub(crate) const WRITE: Range<u64> = (1 << 62) + 1..(1 << 62) + 2;
-    /// Held exclusively while `durable` is written.
+    /// The lock that is held exclusively while `durable` is written.
     pub(crate) const DURABLE: Range<u64> = (1 << 62) + 2..(1 << 62) + 3;
-    /// Held exclusively by the process that checks the whole blob by its digest.
+    /// The lock that the process that checks the whole blob by its digest holds exclusively.
     pub(crate) const CHECK: Range<u64> = (1 << 62) + 3..(1 << 62) + 4;
 
-    /// Held exclusively by who fetches these units.
+    /// The lock that the claim of these units holds exclusively.
     pub(crate) fn claim(units: &Range<u64>) -> Range<u64> {
         (1 << 60) + units.start..(1 << 60) + units.end
     }
 
-    /// Held shared by who needs these chunks to stay, exclusively by who evicts them.
+    /// The lock that a pin of these chunks holds shared, and an evictor of them exclusively.
     pub(crate) fn pin(chunks: &Range<u64>) -> Range<u64> {
         (1 << 61) + chunks.start..(1 << 61) + chunks.end
     }
 }
 
-/// What a cached blob is.
+/// The kind of a cached blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Data that is checked against its hash tree before it is taken.
     Verified,
-    /// Data without a hash tree, believed to its store until it is whole.
+    /// Data without a hash tree, trusted as it came from the store until the blob is whole.
     Plain,
     /// The outboard of a hash tree: proven whenever it is used.
     Outboard,
 }
 
-/// What makes two blobs the same in the cache: all that their bytes depend on.
+/// The identity of a blob in the cache: all that its bytes depend on.
 ///
-/// The root is part of it, since a manifest of an enemy may name a digest together with a root of its own.
+/// The root is part of it, because a hostile manifest may name a digest together with a root of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) kind: Kind,
@@ -181,7 +181,7 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// With its sum.
+    /// The encoded header with its sum.
     fn encode(&self) -> Vec<u8> {
         let mut bytes = self.identity.encode();
         bytes.extend(self.data_inode.to_ne_bytes());
@@ -190,10 +190,10 @@ impl Header {
         bytes
     }
 
-    /// Reads it from a sidecar, which has all that must follow it.
+    /// Reads the header of a sidecar that is at least as long as the header says.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), and `Corrupt` where the file is too short.
+    /// As [`parse`](Self::parse), and `Corrupt` if the file is too short.
     pub(crate) fn read(file: &File) -> Result<Self> {
         let too_short = || Error::corrupt("its sidecar is too short");
         let mut page = [0; HEADER_LEN];
@@ -208,7 +208,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Understands the bytes of a header.
+    /// Parses the bytes of a header.
     ///
     /// # Errors
     /// `Unsupported` for another version, `Corrupt` for everything that this version would not write.
@@ -250,7 +250,7 @@ fn field<const N: usize>(bytes: &[u8; HEADER_LEN], at: usize) -> [u8; N] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or([0; N])
 }
 
-/// Where things are in a blob's sidecar.
+/// The places of the parts of a blob's sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) len: u64,
@@ -286,7 +286,7 @@ impl Layout {
         (units.end * self.unit).min(self.len).saturating_sub(units.start * self.unit)
     }
 
-    /// Words of a bitmap.
+    /// The number of words of a bitmap.
     #[expect(clippy::cast_possible_truncation, reason = "at most MAX_LEN / 4096 / 64")]
     pub(crate) fn words(self) -> usize {
         self.units().div_ceil(64) as usize
@@ -300,17 +300,17 @@ impl Layout {
         PAGE + self.bitmap_len()
     }
 
-    /// Bytes that are mapped: all up to the slots.
+    /// The number of bytes that are mapped: all up to the slots.
     fn mapped_len(self) -> u64 {
         self.access_offset() + (self.chunks() * 4).next_multiple_of(PAGE)
     }
 
-    /// Bytes of a slot: its header and its bitmap.
+    /// The number of bytes of a slot: its header and its bitmap.
     pub(crate) fn slot_len(self) -> usize {
         SLOT_HEADER + self.words() * 8
     }
 
-    /// Where slot 0 or 1 begins.
+    /// The offset of slot 0 or 1.
     pub(crate) fn slot_offset(self, slot: usize) -> u64 {
         let len = (self.slot_len() as u64).next_multiple_of(PAGE);
         self.mapped_len() + if slot == 0 { 0 } else { len }
@@ -326,17 +326,17 @@ impl Layout {
 pub(crate) struct Sidecar {
     pub(crate) file: File,
     pub(crate) layout: Layout,
-    /// The header's fixed part: what the slots' sums cover too.
+    /// The header's fixed part, which the slots' sums cover too.
     pub(crate) fixed: Vec<u8>,
     mapping: Mapping,
 }
 
 impl Sidecar {
-    /// Writes a new one into an empty `file`: nothing is there. Its blocks are allocated, so that a full disk is
+    /// Writes a new sidecar, without any unit, into an empty `file`. Its blocks are allocated, so that a full disk is
     /// noticed here and not by a fault later.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub(crate) fn write_new(file: &File, header: &Header, boot: &BootId) -> io::Result<()> {
         let len = Layout::of(&header.identity).file_len();
         allocate(file, len)?;
@@ -344,11 +344,11 @@ impl Sidecar {
         file.write_all_at(boot, BOOT)
     }
 
-    /// Reads what will be mapped: a page that the disk cannot read is an error here, and would be the end of the
-    /// process later.
+    /// Reads the bytes that will be mapped: a page that the disk cannot read is an error here, and would be a lost
+    /// mapping later.
     ///
     /// # Errors
-    /// What reading it reports.
+    /// Errors of reading.
     pub(crate) fn read_through(file: &File, header: &Header) -> io::Result<()> {
         let len = Layout::of(&header.identity).mapped_len();
         let mut bytes = vec![0; usize::try_from(len.min(1 << 16)).unwrap_or(0)];
@@ -361,10 +361,10 @@ impl Sidecar {
         Ok(())
     }
 
-    /// Takes a file whose header was read from it, and which is long enough for it.
+    /// Maps a file whose header was read from it, and which is long enough for it.
     ///
     /// # Errors
-    /// What mapping it reports.
+    /// Errors of mapping.
     pub(crate) fn new(file: File, header: &Header) -> io::Result<Self> {
         let layout = Layout::of(&header.identity);
         let len = usize::try_from(layout.mapped_len()).map_err(|_| io::ErrorKind::OutOfMemory)?;
@@ -374,18 +374,18 @@ impl Sidecar {
         Ok(Self { file, layout, fixed, mapping })
     }
 
-    /// Which units are there.
+    /// The bitmap of the units that are there.
     pub(crate) fn local(&self) -> &[AtomicU64] {
         self.mapping.words(HEADER_LEN, self.layout.words())
     }
 
-    /// How the chunks were accessed.
+    /// The access words of the chunks.
     #[expect(clippy::cast_possible_truncation, reason = "within MAX_LEN / 65536 words of a mapping")]
     pub(crate) fn access(&self) -> &[AtomicU32] {
         self.mapping.half_words(self.layout.access_offset() as usize, self.layout.chunks() as usize)
     }
 
-    /// How often units were forgotten.
+    /// The number of times that units were forgotten.
     pub(crate) fn generation(&self) -> &AtomicU64 {
         &self.mapping.words(GENERATION, 1)[0]
     }
@@ -395,28 +395,28 @@ impl Sidecar {
         &self.mapping.words(WHOLE_AT, 1)[0]
     }
 
-    /// Keeps the root that was found when the whole blob was found right.
+    /// Stores the root of the hash tree that was computed when the whole blob was found right.
     ///
     /// # Errors
-    /// What writing it reports.
+    /// Errors of writing.
     pub(crate) fn write_whole_root(&self, root: &[u8; 32]) -> io::Result<()> {
         self.file.write_all_at(root, WHOLE_ROOT)
     }
 
-    /// In which boot the file's bitmap `local` was in use.
+    /// The boot in which the file's bitmap `local` was in use.
     ///
     /// # Errors
-    /// What reading it reports.
+    /// Errors of reading.
     pub(crate) fn boot(file: &File) -> io::Result<BootId> {
         let mut boot = [0; 16];
         file.read_exact_at(&mut boot, BOOT)?;
         Ok(boot)
     }
 
-    /// Says that `local` is of this boot.
+    /// Notes that `local` is of this boot.
     ///
     /// # Errors
-    /// What writing it reports.
+    /// Errors of writing.
     pub(crate) fn write_boot(&self, boot: &BootId) -> io::Result<()> {
         self.file.write_all_at(boot, BOOT)
     }

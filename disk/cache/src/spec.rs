@@ -1,29 +1,29 @@
-//! What names a blob in the cache.
+//! The description by which a blob is opened in the cache.
 
 use crate::sidecar::{Identity, Kind, MAX_LEN};
 use headstart_block::{Digest, Error, Result};
 use headstart_image::hash_tree::{TreeBuilder, outboard_len};
 use headstart_image::manifest::Tree;
 
-/// What names a blob in the cache, and what its bytes are checked by.
+/// The description of a blob in the cache: its name, and the sums that its bytes are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobSpec {
-    /// Its name in its store.
+    /// The blob's name in its store.
     pub digest: Digest,
-    /// Its length in bytes.
+    /// The blob's length in bytes.
     pub len: u64,
-    /// Its hash tree. Without one its bytes are believed to its store until it is whole.
+    /// The blob's hash tree. Without one its bytes are trusted as they came from the store, until the blob is whole.
     pub tree: Option<Tree>,
-    /// The store it comes from, as `Store::location` says it. Only looked at where there is no tree: bytes that
+    /// The store that the blob comes from, as returned by `Store::location`. Only used if there is no tree: bytes that
     /// nothing proves are not shared between disks of different stores.
     pub origin: Option<String>,
 }
 
 impl BlobSpec {
-    /// Of a blob that is in memory; and the outboard of its hash tree.
+    /// The description of a blob that is in memory, and the outboard of its hash tree.
     ///
     /// # Errors
-    /// What spooling the tree reports, of blobs beyond 1 GiB.
+    /// Errors of spooling the tree, for blobs beyond 1 GiB.
     pub fn of(bytes: &[u8]) -> Result<(Self, Vec<u8>)> {
         let mut builder = TreeBuilder::new(&std::env::temp_dir());
         builder.update(bytes)?;

@@ -1,4 +1,4 @@
-//! The cache against plain models, with crashes; what needs other processes is in `tests/processes.rs`.
+//! The cache against plain models, with crashes; tests that need other processes are in `tests/processes.rs`.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, reason = "small numbers, and a failure is one")]
 
@@ -30,7 +30,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Bytes that are nowhere zero and nowhere the same, so that any mix-up shows.
+    /// A sample of bytes that are nowhere zero and nowhere the same, so that any mix-up shows.
     pub(super) fn new(len: usize, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let nowhere_zero = move || (random.bits() | 0x0101_0101_0101_0101).to_le_bytes();
@@ -39,7 +39,7 @@ impl Sample {
         Self { bytes, outboard, spec }
     }
 
-    /// The same without its tree, from a store of that name.
+    /// The same blob without its tree, from a store of that name.
     pub(super) fn plain(&self, origin: &str) -> BlobSpec {
         BlobSpec { tree: None, origin: Some(origin.to_owned()), ..self.spec.clone() }
     }
@@ -61,7 +61,7 @@ impl Sample {
         }
     }
 
-    /// Reads a range: right, or not at all.
+    /// Reads a range; the bytes must be right, or absent.
     #[track_caller]
     pub(super) fn reads(&self, blob: &CachedBlob, range: ByteRange) -> bool {
         let mut buf = vec![0; range.len() as usize];
@@ -77,7 +77,7 @@ impl Sample {
         }
     }
 
-    /// Which units can be read.
+    /// The units that can be read.
     #[track_caller]
     pub(super) fn units(&self, blob: &CachedBlob) -> Vec<bool> {
         let all = ByteRange::between(0, self.bytes.len() as u64);
@@ -100,7 +100,7 @@ pub(super) fn open(dir: &Path, size_limit: Option<u64>) -> Arc<Cache> {
 }
 
 pub(super) fn open_in(dir: &Path, size_limit: Option<u64>, boot: BootId) -> Arc<Cache> {
-    // Most tests spoil files behind the cache's back: a check would find that out at any moment.
+    // Most tests spoil files behind the cache's back: a check would notice at any moment.
     let settings = CacheSettings { size_limit, check_whole: false, ..CacheSettings::default() };
     Cache::open_in_boot(dir, settings, boot).unwrap()
 }

@@ -1,23 +1,23 @@
-//! Blobs without a hash tree: once whole, checked by their digest.
+//! Blobs without a hash tree: checked by their digest once they are whole.
 //!
-//! Other tools make images without trees; their bytes are believed to their store, range by range. As soon as all of
-//! them are here, whoever brought the last one has a thread compute the digest, and with it the root of the tree that
-//! the blob would have, which is kept in the sidecar. Nobody waits for that thread, and it ends early where nobody uses
-//! the blob any more; who opens it next starts another. What was found holds for one generation: forgetting a unit
-//! ends it, and when the blob is whole again it is checked again.
+//! Other tools make images without trees; their bytes are trusted as they came from the store, range by range. As soon
+//! as all of them are here, the thread that inserts the last one starts another that computes the digest, and with it
+//! the root of the tree that the blob would have, which is kept in the sidecar. No read waits for that thread, and it
+//! ends early if nothing uses the blob any more; the next open of the blob starts another. The result holds for one
+//! generation: forgetting a unit ends it, and when the blob is whole again it is checked again.
 //!
 //! # A blob that is wrong
 //!
-//! All of it is forgotten, so that no read meets it any more; it is said aloud and counted; who watches it is told, for
-//! he may have made something of its bytes; and it is fetched again like anything else that is missing. A store may be
-//! wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and who reads it gets an error
-//! that names it. That ends when nobody uses the blob any more: a later attach begins anew.
+//! All of it is forgotten, so that no read sees it any more; it is logged and counted; watchers of the blob are told,
+//! because they may have made something of its bytes; and it is fetched again like anything else that is missing. A
+//! store may be wrong for good: after [`WRONG_MOST`] times nothing of the blob is taken any more, and its reads get an
+//! error that names it. That ends when nothing uses the blob any more: a later attach starts again.
 //!
-//! # What is not checked
+//! # Limits
 //!
-//! A blob of which parts are in memory only, because the disk did not take them, or parts of which nobody reads,
-//! since later layers hide them; one that is larger than the cache, and so is never whole. Where two processes bring
-//! a blob together, one of them checks it.
+//! Not checked are: a blob of which parts are in memory only, because the disk did not take them; one of which parts
+//! are never read, because later layers hide them; one that is larger than the cache, and so is never whole. If two
+//! processes bring a blob together, one of them checks it.
 
 use crate::blob::CachedBlob;
 use crate::files::{Files, lock};
@@ -30,29 +30,29 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
-/// How often a blob may come whole and wrong, in one process, until nothing of it is taken any more.
+/// The number of times that a blob may be whole and wrong, in one process, before nothing of it is taken any more.
 const WRONG_MOST: u32 = 3;
 
-/// Who has made something of a blob's bytes.
+/// A holder of something that was made of a blob's bytes.
 pub trait Watcher: Send + Sync {
-    /// The blob was whole, and its digest is another one: all of it was forgotten just now.
+    /// Called when the blob was whole and its digest is another one: all of it was forgotten just now.
     fn found_wrong(self: Arc<Self>, blob: &Arc<CachedBlob>);
 }
 
-/// What is known of a blob as a whole.
+/// The state of the check of a whole blob.
 #[derive(Default)]
 pub(crate) struct Check {
-    /// A thread is at it.
+    /// `true` while a thread checks the blob.
     running: AtomicBool,
-    /// How often it was wrong since it was right.
+    /// The number of times that it was wrong since it was right.
     wrong: AtomicU32,
-    /// How often it was wrong in all.
+    /// The number of times that it was wrong in all.
     wrong_in_all: AtomicU32,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
 impl Check {
-    /// Why nothing of the blob is taken any more, where it is so.
+    /// The error by which nothing of the blob is taken any more, if that is so.
     pub(crate) fn refusal(&self, blob: &CachedBlob) -> Option<Error> {
         let wrong = self.wrong.load(Ordering::Acquire);
         (wrong >= WRONG_MOST).then(|| {
@@ -77,16 +77,16 @@ impl Check {
     }
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Debug)]
 pub(crate) enum Checked {
     /// All of it is right.
     Right,
-    /// It was not whole, or is not any more.
+    /// The blob was not whole, or is not any more.
     NotWhole,
-    /// Another process is at it.
+    /// Another process checks it.
     Elsewhere,
-    /// Its digest is another one; all of it was forgotten.
+    /// The digest is another one; all of the blob was forgotten.
     Wrong(Error),
 }
 
@@ -109,7 +109,7 @@ impl ReadAt for Unmarked<'_> {
     }
 }
 
-/// Held by the process that checks a blob.
+/// The lock of the process that checks a blob.
 struct Checking<'a>(&'a Files);
 
 impl Drop for Checking<'_> {
@@ -118,15 +118,15 @@ impl Drop for Checking<'_> {
     }
 }
 
-/// Whether a blob without a tree is whole, in its file, and not found right yet.
+/// The files of a blob without a tree that is whole, in its file, and not found right yet.
 fn is_due(blob: &CachedBlob) -> Option<&Files> {
     let files = blob.present_files().filter(|_| blob.is_plain())?;
-    // Of two who bring the last two units at the same time, one at least must see both.
+    // Of two threads that insert the last two units at the same time, one at least must see both.
     fence(Ordering::SeqCst);
     (is_whole(files) && !is_proven(files)).then_some(files)
 }
 
-/// Starts the check of a blob that has become whole. For who inserts and who opens; waits for nothing.
+/// Starts the check of a blob that has become whole. Called after inserts and opens; waits for nothing.
 pub(crate) fn check_if_whole(blob: &CachedBlob) {
     if !blob.cache().settings.check_whole
         || is_due(blob).is_none()
@@ -143,16 +143,16 @@ pub(crate) fn check_if_whole(blob: &CachedBlob) {
     }
 }
 
-/// The thread that checks a blob. Others of this process wait for it: hashing takes a core.
+/// The thread that checks a blob. Other checks of this process wait for it, because hashing takes a core.
 fn check_until_settled(blob: &Arc<CachedBlob>) {
-    // Only this thread has it: nobody wants to know any more.
+    // Only this thread holds the blob: nothing else uses it any more.
     let is_unused = || Arc::strong_count(blob) == 1;
     loop {
         let checked = {
             let _alone = lock(&blob.cache().checking);
             check(blob, &is_unused)
         };
-        // Who brought the last unit meanwhile saw the flag, and left the look to us.
+        // A thread that inserted the last unit meanwhile saw the flag, and left the look to this thread.
         blob.check().running.swap(false, Ordering::AcqRel);
         let goes_on = match &checked {
             Ok(Checked::Right) => {
@@ -187,10 +187,10 @@ fn say_wrong(blob: &CachedBlob, error: &Error) {
     }
 }
 
-/// Checks a blob that is whole by its digest. Reads all of it, unless that was done before.
+/// Checks a blob that is whole by its digest. Reads all of it, unless it was found right before.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] where `is_unused` says that nobody wants to know any more; what the disk reports.
+/// [`ErrorKind::Cancelled`] if `is_unused` says that nothing uses the blob any more; errors of the disk.
 pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<Checked> {
     let Some(files) = blob.present_files() else { return Ok(Checked::NotWhole) };
     if is_proven(files) {
@@ -227,16 +227,16 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
     Ok(Checked::Wrong(error.remedy("its store gave wrong bytes: if this comes again, repair it there")))
 }
 
-/// What all of a blob's file hashes to, and the generation for which that holds.
+/// The sums of all of a blob's file, and the generation for which they hold.
 enum Hashed {
     Whole(BlobSums, u64),
-    /// It was not whole, or is not any more.
+    /// The blob was not whole, or is not any more.
     NotWhole,
-    /// Another process is at it.
+    /// Another process checks it.
     Elsewhere,
 }
 
-/// Reads all of a blob's file; `read` hears how many bytes were, and may end it by an error.
+/// Reads all of a blob's file; calls `read` with the number of bytes that were read, and ends if that returns an error.
 fn hash(blob: &CachedBlob, files: &Files, read: &mut dyn FnMut(u64) -> Result<()>) -> Result<Hashed> {
     let sidecar = &files.sidecar;
     let generation = sidecar.generation().load(Ordering::Acquire);
@@ -257,10 +257,10 @@ fn hash(blob: &CachedBlob, files: &Files, read: &mut dyn FnMut(u64) -> Result<()
     Ok(if is_same { Hashed::Whole(sums, generation) } else { Hashed::NotWhole })
 }
 
-/// Whether a blob that is whole still matches its digest, whatever was found before; `None` where that cannot be said.
+/// `true` if a blob that is whole still matches its digest, whatever was found before; `None` if that cannot be said.
 ///
 /// # Errors
-/// That of `read`; what the disk reports.
+/// The error of `read`; errors of the disk.
 pub(crate) fn is_right(blob: &CachedBlob, read: &mut dyn FnMut(u64) -> Result<()>) -> Result<Option<bool>> {
     let Some(files) = blob.present_files() else { return Ok(None) };
     Ok(match hash(blob, files, read)? {
@@ -273,7 +273,7 @@ fn is_whole(files: &Files) -> bool {
     presence::all_set(files.sidecar.local(), &(0..files.sidecar.layout.units()))
 }
 
-/// Whether a plain blob was found right and nothing was forgotten since.
+/// `true` if a plain blob was found right and nothing was forgotten since.
 pub(crate) fn is_proven(files: &Files) -> bool {
     let generation = files.sidecar.generation().load(Ordering::Acquire);
     files.sidecar.whole_at().load(Ordering::Acquire) == generation.wrapping_add(1) && is_whole(files)

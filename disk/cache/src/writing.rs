@@ -1,4 +1,4 @@
-//! Bytes are being written: nobody gives space back meanwhile.
+//! The mark that bytes are being written: no evictor gives space back meanwhile.
 
 use crate::blob::CachedBlob;
 use crate::files::{Files, lock};
@@ -7,17 +7,17 @@ use crate::sidecar::Locks;
 use headstart_block::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-/// How long an insert waits for an evictor that gives space back.
+/// The longest wait of an insert for an evictor that gives space back.
 const WRITE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Held by each thread that writes.
+/// The mark of each thread that writes.
 pub(crate) struct Writing<'a> {
     blob: &'a CachedBlob,
     files: &'a Files,
 }
 
 impl<'a> Writing<'a> {
-    /// Waits for an evictor that is at it, within limits.
+    /// Marks this thread as writing; waits for an evictor that is at work, within limits.
     pub(crate) fn begin(blob: &'a CachedBlob, files: &'a Files) -> Result<Self> {
         let mut writers = lock(&blob.writers);
         if *writers == 0

@@ -28,7 +28,7 @@ const UNIT: u64 = 16384;
 const LEN: u64 = 4 << 20;
 const ROLE: &str = "HEADSTART_CACHE_TEST_ROLE";
 const DIR: &str = "HEADSTART_CACHE_TEST_DIR";
-/// Nothing here takes so long; a test that hangs fails.
+/// The longest time of a test: one that hangs fails.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Sample {
@@ -65,7 +65,7 @@ impl Sample {
         blob.insert(range.offset(), self.part(range)).unwrap();
     }
 
-    /// Reads all that is local; how many units that is.
+    /// Reads all local units; returns their number.
     fn check(&self, blob: &CachedBlob) -> u64 {
         let all = ByteRange::between(0, LEN).parts(UNIT);
         let mut buf = vec![0; UNIT as usize];
@@ -77,7 +77,7 @@ impl Sample {
         all.filter(|unit| right(*unit)).count() as u64
     }
 
-    /// As a disk does; the bytes fetched.
+    /// Pulls a range as a disk does; returns the number of bytes fetched.
     fn pull(&self, blob: &Arc<CachedBlob>, range: ByteRange) -> u64 {
         let started = Instant::now();
         let mut fetched = 0;
@@ -101,7 +101,7 @@ impl Sample {
 struct Other {
     child: Child,
     to: ChildStdin,
-    /// Its lines, as they come.
+    /// The lines that it writes, in order.
     lines: Receiver<String>,
 }
 
@@ -130,7 +130,7 @@ impl Other {
         Self { child, to, lines }
     }
 
-    /// The next line that it says to us.
+    /// The next line that it writes.
     fn says(&mut self) -> String {
         let until = Instant::now() + DEADLINE;
         loop {
@@ -142,7 +142,7 @@ impl Other {
         }
     }
 
-    /// It ends by itself, and well.
+    /// Waits until the process ends by itself, with success.
     fn ends(mut self) {
         let started = Instant::now();
         loop {
@@ -165,7 +165,7 @@ fn say(text: impl std::fmt::Display) {
     std::io::stdout().flush().unwrap();
 }
 
-/// Until the parent says something or is gone.
+/// Waits until the parent writes a line or is gone.
 fn wait_for_parent() {
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
@@ -264,7 +264,7 @@ fn a_process_killed_at_any_moment_leaves_nothing_wrong() {
         seen += sample.check(&blob);
         other.kill();
         seen += sample.check(&blob);
-        // A handle that opens it now believes the same.
+        // A handle that opens the cache now sees the same.
         let (_, anew) = sample.open(dir.path(), None);
         assert_eq!(anew.local_bytes(), blob.local_bytes());
         assert_eq!(sample.check(&anew), sample.check(&blob));

@@ -1,4 +1,4 @@
-//! One process, nothing goes wrong but what is fetched.
+//! One process, and nothing fails except some fetched bytes.
 
 use super::{Sample, UNIT, missing, open, units};
 use crate::{Cache, CacheSettings, EntryKind, WaitHint};
@@ -172,7 +172,7 @@ fn one_blob_a_process_and_one_file_an_identity() {
     let blob = cache.blob(&sample.spec).unwrap();
     assert!(Arc::ptr_eq(&blob, &cache.blob(&sample.spec).unwrap()));
     sample.fill(&blob, ByteRange::between(0, 100_000));
-    // What an untrusted store says of the digest is not what the root proves, nor what another store says.
+    // What an untrusted store says about the digest is neither what the root proves nor what another store says.
     let plain = cache.blob(&sample.plain("a")).unwrap();
     plain.insert(0, &[9; 16384]).unwrap();
     assert!(sample.reads(&blob, units(0, 1)));
@@ -220,7 +220,7 @@ fn a_unit_is_claimed_once() {
     let second = here.claim(units(0, 20)).unwrap();
     assert_eq!(second.owned(), [units(0, 4), units(12, 20)]);
     assert_eq!(second.wait_hint(), WaitHint::Notified);
-    // Another handle is as good as another process.
+    // Another handle behaves as another process does.
     let third = there.claim(units(0, 10)).unwrap();
     assert!(third.owned().is_empty() && matches!(third.wait_hint(), WaitHint::Poll(_)));
     drop(second);
@@ -246,7 +246,7 @@ fn a_directory_is_closed_when_it_becomes_a_cache() {
     let dir = tempfile::tempdir().unwrap();
     let mode = || fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777;
     let set_mode = |mode| fs::set_permissions(dir.path(), Permissions::from_mode(mode)).unwrap();
-    // What else is there may be for others.
+    // Other entries there may be meant for other users.
     fs::write(dir.path().join("letters"), "dear").unwrap();
     set_mode(0o777);
     let error = Cache::open(dir.path(), CacheSettings::default()).err().unwrap();

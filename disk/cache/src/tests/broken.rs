@@ -66,13 +66,13 @@ fn a_directory_whose_disk_fails_is_done_without() {
     cache.sync().unwrap();
     assert!(!cache.is_crowded());
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-    // What was chosen wrongly is an error.
+    // A wrong choice of directory is an error.
     fs::write(dir.path().join("file"), "").unwrap();
     let chosen = Cache::open_or_bypass(&dir.path().join("file"), CacheSettings::default());
     assert_eq!(chosen.err().unwrap().kind(), ErrorKind::Io);
 }
 
-/// A hostile manifest may name many blobs of any length, of which nothing is ever fetched but a few bytes.
+/// A hostile manifest may name many blobs of any length, of which only a few bytes are ever fetched.
 #[test]
 fn what_describes_blobs_counts_against_the_limit() {
     const LIMIT: u64 = 4 << 20;
@@ -126,7 +126,7 @@ fn a_directory_that_holds_something_else_becomes_no_cache() {
     fs::write(&letters, "dear").unwrap();
     drop(open(dir.path(), None));
     assert_eq!(fs::metadata(dir.path()).unwrap().mode() & 0o777, 0o700);
-    // Another process has made a cache since this one looked, and is about to remember an image.
+    // Another process has made a cache since this one looked, and is about to record an image.
     fs::create_dir(dir.path().join("images")).unwrap();
     Directory::check_is_free(dir.path()).unwrap();
 }

@@ -20,7 +20,7 @@ fn only(dir: &Path, end: &str) -> PathBuf {
     path
 }
 
-/// A cache that holds units 2 to 5 durably and 7 to 9 not.
+/// A cache that holds units 2 to 5 durably and 7 to 9 not durably.
 fn prepared(dir: &Path, sample: &Sample) {
     let cache = open(dir, None);
     let blob = cache.blob(&sample.plain("a")).unwrap();
@@ -71,7 +71,7 @@ fn a_sidecar_with_any_byte_changed_never_makes_wrong_bytes_visible() {
             || only(base.path(), ".data") != data
             || fs::read(&map).unwrap()[..200] != original[..200]
         {
-            // It was made anew: begin from the prepared state again.
+            // The files were made again: begin from the prepared state again.
             fs::remove_dir_all(base.path()).unwrap();
             prepared(base.path(), &sample);
             lose_power(&open(base.path(), None));
@@ -82,7 +82,7 @@ fn a_sidecar_with_any_byte_changed_never_makes_wrong_bytes_visible() {
     }
 }
 
-/// The rest of the test above, after the files were made anew and with them their inode.
+/// The rest of the test above, after the files were made again, with another inode.
 fn continue_with(dir: &Path, sample: &Sample, from: u64, len: u64) {
     let places = (from..400).chain(4096..4110).chain((4096..len).filter(|at| at % 4096 < 80));
     for (case, at) in places.enumerate() {
@@ -156,8 +156,8 @@ fn pruning_removes_what_cannot_be_believed() {
     assert!(files_ending(dir.path(), ".map").is_empty() && files_ending(dir.path(), ".data").is_empty());
 }
 
-/// The format of version 1, written down a second time: what this version makes, the next ones must open or drop,
-/// and this test then says which.
+/// The format of version 1, written down a second time: the next versions must open or drop the files of this one, and
+/// this test then says which.
 #[test]
 fn a_directory_of_version_1_opens() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// An outboard of five pages.
 const LEN: usize = 300 * UNIT as usize + 5;
 
-/// Writes `outboard` as version 0.1.0 did, all of it but the pages in `missing`.
+/// Writes `outboard` as version 0.1.0 did, except the pages in `missing`.
 fn cache_as_before(cache: &Cache, sample: &Sample, outboard: &[u8], missing: &[u64]) {
     let tree = sample.spec.tree.unwrap();
     let nothing = [0; 32];
@@ -47,7 +47,7 @@ fn what_proves_is_taken_over_once() {
     assert_eq!(pages(&blob, &sample), [true; 5]);
     let mut whole = ByteRange::between(0, LEN as u64).parts(UNIT);
     assert!(whole.all(|unit| blob.insert(unit.offset(), sample.part(unit)).is_ok()));
-    // What is forgotten later does not come back.
+    // Pages that are forgotten later do not come back.
     blob.tree().unwrap().discard(ByteRange::between(0, TREE_PAGE)).unwrap();
     drop(blob);
     let blob = cache.blob(&sample.spec).unwrap();

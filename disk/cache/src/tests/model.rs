@@ -1,9 +1,9 @@
 //! Any order of operations, ends of processes and losses of power, against a vector of flags a unit.
 //!
-//! Method: a blob of a few chunks (with a tree, and one without) in a cache of bounded size. A loss of power
-//! is played by spoiling in the data files every unit that is not durable, and opening the cache in another
-//! boot; in one variant, a slot is torn besides. Reads must be right or absent at all times; what the model
-//! knows to be local and durable must be there (but for what eviction may take).
+//! Method: a blob of a few chunks (with a tree, and one without) in a cache of bounded size. A loss of power is played
+//! by spoiling in the data files every unit that is not durable, and opening the cache in another boot; in one variant,
+//! a slot is torn besides. Reads must be right or absent at all times; what the model has as local and durable must be
+//! there (except for what eviction may take).
 
 use super::{Sample, UNIT, open_in, units};
 use crate::durable::durable_units;
@@ -46,7 +46,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Spoils what is not durable, in all data files.
+/// Spoils the units that are not durable, in all data files.
 pub(super) fn lose_power(cache: &Cache) {
     for stem in cache.directory.stems().unwrap() {
         let files = cache.directory.open_stem(&stem).unwrap().unwrap();

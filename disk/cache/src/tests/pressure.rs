@@ -69,7 +69,7 @@ fn what_is_pinned_anywhere_stays_and_the_rest_goes_through_memory() {
     let sample = Sample::new(6 << 20, 1);
     let cache = open(dir.path(), Some(LIMIT));
     let blob = cache.blob(&sample.plain("a")).unwrap();
-    // Another handle is as good as another process; it pins before there is anything, and twice.
+    // Another handle behaves as another process does; it pins before there is anything, and twice.
     let other = open(dir.path(), Some(LIMIT)).blob(&sample.plain("a")).unwrap();
     let pinned = ByteRange::between(1 << 20, (3 << 20) - (64 << 10));
     let pins = [other.pin(pinned).unwrap(), other.pin(ByteRange::between(0, 2 << 20)).unwrap()];
@@ -96,7 +96,7 @@ fn what_is_pinned_anywhere_stays_and_the_rest_goes_through_memory() {
     assert_eq!(cache.usage().unwrap().local_bytes, 0);
 }
 
-/// The disk is nearly full: it takes small things and refuses large ones.
+/// The disk is nearly full: it takes small writes and refuses large ones.
 #[test]
 fn a_disk_that_refuses_by_turns_is_not_spoken_of_each_time() {
     let dir = tempfile::tempdir().unwrap();
@@ -130,7 +130,7 @@ fn the_disk_is_tried_again_after_a_while() {
     assert_eq!(blob.local_bytes(), 10 * UNIT);
 }
 
-/// The threads that insert, the bytes of an insert, and those that each thread inserts.
+/// The number of threads that insert, the bytes of an insert, and the bytes that each thread inserts.
 const THREADS: u64 = 12;
 const PART: u64 = 4 * UNIT;
 const EACH: u64 = 1 << 20;
@@ -157,7 +157,7 @@ fn inserts_beside_an_evictor_keep_to_the_size_limit() {
         let sample = Sample::new((THREADS * EACH) as usize + LIMIT as usize, 1);
         let cache = open(dir.path(), Some(LIMIT));
         let blob = cache.blob(&sample.plain("a")).unwrap();
-        // Another handle is as good as another process.
+        // Another handle behaves as another process does.
         let other = cache.directory.open_lock(EVICT_LOCK).unwrap();
         let thread = if is_another_process {
             assert!(locks::try_lock(&other, &(0..1), Mode::Exclusive).unwrap());
@@ -177,7 +177,7 @@ fn inserts_beside_an_evictor_keep_to_the_size_limit() {
         );
         assert_eq!(counters.inserted_bytes + counters.bypassed_bytes, THREADS * EACH);
         assert_eq!(counters.evicted_bytes, 0);
-        // One that ends makes room.
+        // An evictor that ends makes room.
         drop(thread);
         locks::unlock(&other, &(0..1));
         cache.bypass_ended();
@@ -209,11 +209,11 @@ fn an_evictor_that_does_not_end_has_the_disk_left_alone() {
     assert!(cache.state.taken_bytes() <= 1 << 20);
 }
 
-/// Evictions and inserts of many threads at once; a count that goes on meanwhile misses none of them.
+/// Evictions and inserts of many threads at once; a count under way meanwhile misses none of them.
 #[test]
 fn no_insert_beside_a_real_evictor_is_lost_to_the_count() {
     const LIMIT: u64 = 4 << 20;
-    // What is being inserted while it is counted may count twice until the next eviction.
+    // Bytes that are being inserted while they are counted may count twice until the next eviction.
     const MOST: u64 = LIMIT + 2 * THREADS * PART;
     let dir = tempfile::tempdir().unwrap();
     let sample = Sample::new((THREADS * EACH) as usize, 1);
@@ -249,11 +249,11 @@ fn an_eviction_tells_whether_enough_could_go() {
     assert_eq!(evict(FILLED / 4), (FILLED / 2, true));
     drop(half);
     assert!(!evict(FILLED / 2).1);
-    // What describes a blob in use stays.
+    // The files that describe a blob in use stay.
     assert!(evict(1).1);
 }
 
-/// An insert that no eviction makes room for, in a cache that others use well.
+/// An insert that no eviction makes room for, in a cache that others use too.
 #[test]
 fn an_insert_larger_than_the_limit_evicts_nothing() {
     const LIMIT: u64 = 1 << 20;
@@ -277,7 +277,7 @@ fn a_cache_whose_room_others_take_first_is_not_full() {
     let sample = Sample::new(LIMIT as usize, 1);
     let cache = open(dir.path(), Some(LIMIT));
     let blob = cache.blob(&sample.plain("a")).unwrap();
-    // With what describes it that is a little more than an eviction leaves.
+    // With the blob's sidecar that is a little more than an eviction leaves.
     sample.fill(&blob, ByteRange::between(0, LIMIT - WANTED));
     let local = blob.local_bytes();
     // The evictor waits for the end of a write before it gives back what it has forgotten, for a second.
@@ -295,7 +295,7 @@ fn a_cache_whose_room_others_take_first_is_not_full() {
         drop(writing);
         making.join().unwrap()
     });
-    // There is room where the evictor did not wait so long.
+    // There may be no room yet, but the cache is not full.
     assert!(made.is_ok(), "{made:?}");
     assert_eq!(cache.make_room(LIMIT + 1).map(|_| ()).unwrap_err().kind(), ErrorKind::NoSpace);
 }
@@ -354,13 +354,13 @@ fn files_stay_for_what_came_and_not_for_what_was_wrong() {
     sample.fill(&blob, units(0, 2));
     drop(blob);
     assert!(sample.reads(&open(), units(0, 2)));
-    // Evicted while it is in use: what is known of it stays.
+    // Evicted while it is in use: its files stay.
     let blob = open();
     sample.fill(&blob, units(2, 3));
     cache.prune(0).unwrap();
     drop(blob);
     assert_eq!(blobs(), 1);
-    // Discarded, since it was wrong: nothing of it stays.
+    // Discarded because it was wrong: nothing of it stays.
     let blob = open();
     sample.fill(&blob, units(0, 2));
     blob.discard(units(0, 1)).unwrap();
@@ -370,7 +370,7 @@ fn files_stay_for_what_came_and_not_for_what_was_wrong() {
     assert_eq!((blobs(), cache.state.taken_bytes()), (0, 0));
 }
 
-/// Claims take only free room, and inserts make no sidecar beside another evictor: it cannot know of them.
+/// Claims take only free room, and inserts make no sidecar beside another evictor: that evictor cannot know of them.
 #[test]
 fn sidecars_do_not_pass_the_size_limit() {
     const LIMIT: u64 = 2 << 20;
@@ -423,7 +423,7 @@ fn files_made_at_once_keep_to_the_size_limit() {
                 start.wait();
                 let inserted = blob.insert(unit.offset(), &[1; UNIT as usize]);
                 most = most.and_then(|most: u64| inserted.map(|()| most.max(cache.state.taken_bytes())));
-                // No other thread lets go of it before.
+                // No other thread drops the blob before.
                 start.wait();
             }
             most

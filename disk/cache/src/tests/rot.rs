@@ -20,7 +20,7 @@ fn flip(blob: &CachedBlob, at: u64) {
     file.write_all_at(&[byte[0] ^ 8], at).unwrap();
 }
 
-/// A blob that is all here, with its tree.
+/// A blob that is wholly local, with its tree.
 fn filled(cache: &Arc<Cache>, sample: &Sample) -> Arc<CachedBlob> {
     let blob = cache.blob(&sample.spec).unwrap();
     sample.fill(&blob, all());
@@ -47,7 +47,7 @@ fn what_changed_is_found_and_nothing_else_is_forgotten() {
     for at in [5 * UNIT + 3, 20 * UNIT + 70] {
         flip(&blob, at);
     }
-    // Whoever looks elsewhere forgets nothing.
+    // A caller that looks at another range forgets nothing.
     assert!(!blob.discard_wrong(units(6, 20)).unwrap());
     assert!(blob.discard_wrong(ByteRange::between(5 * UNIT + 9, 5 * UNIT + 10)).unwrap());
     assert_eq!(missing(&blob, all()), [units(5, 6)]);
@@ -72,11 +72,11 @@ fn what_goes_to_others_is_compared() {
         assert_eq!(blob.is_right(first * UNIT, &bytes), right);
     }
     assert_eq!(missing(&blob, all()), [units(9, 10)]);
-    // What cannot be compared is not forgotten, and not given either.
+    // Bytes that cannot be compared are not forgotten, and not given to other hosts either.
     blob.tree().unwrap().discard(ByteRange::between(0, 8)).unwrap();
     blob.read_at(&mut bytes, 4 * UNIT).unwrap();
     assert!(!blob.is_right(4 * UNIT, &bytes) && blob.is_local(units(4, 8)));
-    // But who found it wrong by other means wants it anew.
+    // But a caller that found them wrong by other means wants them again.
     assert!(blob.discard_wrong(units(4, 5)).unwrap() && !blob.is_local(units(4, 5)));
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes so long; what hangs fails.
+/// The longest time of a test: one that hangs fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A small generator: tests must repeat.
@@ -34,7 +34,7 @@ fn reads_race_with_inserts_evictions_and_discards() {
     let blobs = caches.each_ref().map(|cache| cache.blob(&sample.plain("a")).unwrap());
     sample.fill(&blobs[0], units(0, UNITS));
     let (stop, hits) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Also where the thread that would set the flag has failed.
+    // This ends also if the thread that would set the flag has failed.
     let until = Instant::now() + LIMIT;
     let goes_on = || !stop.load(Ordering::Relaxed) && Instant::now() < until;
     std::thread::scope(|scope| {
@@ -58,7 +58,7 @@ fn reads_race_with_inserts_evictions_and_discards() {
                 }
             });
         }
-        // So that the inserts race with reads.
+        // This makes the inserts race with reads.
         while hits.load(Ordering::Relaxed) == 0 && goes_on() {
             std::thread::yield_now();
         }
@@ -83,7 +83,7 @@ fn reads_race_with_inserts_evictions_and_discards() {
     assert!(missing(&blobs[1], units(0, UNITS)).is_empty());
 }
 
-/// Reads a range as a disk does: claim, fetch what is ours, wait for the others.
+/// Reads a range as a disk does: claim, fetch the owned ranges, wait for the others.
 fn pull(sample: &Sample, blob: &Arc<CachedBlob>, range: ByteRange, fetched: &AtomicU64) {
     let started = Instant::now();
     while !sample.reads(blob, range) {

@@ -1,4 +1,4 @@
-//! Blobs without a hash tree: what is found out once they are whole, and what follows.
+//! Blobs without a hash tree: the check once they are whole, and its consequences.
 
 use super::{Sample, UNIT, missing, open, units};
 use crate::locks::{self, Mode};
@@ -18,7 +18,7 @@ fn all() -> ByteRange {
     ByteRange::between(0, LEN as u64)
 }
 
-/// A cache that checks what is whole by itself.
+/// A cache that checks whole blobs by itself.
 fn checking(dir: &Path) -> Arc<Cache> {
     Cache::open(dir, CacheSettings::default()).unwrap()
 }
@@ -33,7 +33,7 @@ fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     }
 }
 
-/// Everything that is missing comes, one byte of it wrong.
+/// Inserts everything that is missing, with one byte of it wrong.
 fn fill_wrongly(sample: &Sample, blob: &CachedBlob) {
     let mut wrong = sample.part(units(3, 4)).to_vec();
     wrong[77] ^= 1;
@@ -74,7 +74,7 @@ fn a_check_ends_where_nobody_wants_it_and_is_left_to_who_is_at_it() {
     sample.fill(&blobs[0], all());
     sample.fill(&blobs[1], all());
     assert_eq!(check(&blobs[0], &|| true).unwrap_err().kind(), ErrorKind::Cancelled);
-    // Another handle is as good as another process.
+    // Another handle behaves as another process does.
     let other = &blobs[0].present_files().unwrap().sidecar.file;
     assert!(locks::try_lock(other, &Locks::CHECK, Mode::Exclusive).unwrap());
     assert!(matches!(check(&blobs[1], &|| false).unwrap(), Checked::Elsewhere));
@@ -133,7 +133,7 @@ fn a_blob_that_is_always_wrong_is_not_taken_for_ever() {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{text}");
         assert!(text.contains(&sample.spec.digest.to_string()) && text.contains("repair"), "{text}");
     }
-    // Who opens it anew begins anew.
+    // A blob that is opened again starts again.
     drop(blob);
     wait_until("it is taken again", || {
         let blob = cache.blob(&sample.plain("a")).unwrap();
@@ -173,7 +173,7 @@ fn what_is_found_wrong_otherwise_is_dropped_unless_a_tree_proves_it() {
     assert_eq!(missing(&blob, units(0, 5)), [units(0, 3)]);
     sample.fill(&blob, all());
     assert!(matches!(check(&blob, &|| false).unwrap(), Checked::Right));
-    // The digest proves it: what is wrong with it was so in the store.
+    // The digest proves it: its errors were so in the store.
     assert!(!blob.discard_wrong(units(2, 4)).unwrap() && blob.is_proven());
     blob.present_files().unwrap().data.write_all_at(&[!sample.bytes[9]], 9).unwrap();
     assert!(blob.discard_wrong(units(2, 4)).unwrap() && !blob.is_proven());
