@@ -6,10 +6,10 @@
 //!
 //! fio's nbd engine (one connection of libnbd over a Unix socket) reads at random in 4 KiB at queue depths 1 and 32,
 //! and in sequence in 1 MiB at depth 4, in turn from every server, each in a process of its own:
-//! `headstart_testkit::fio` says how, and how the peers are set up.
+//! `headstart_testkit::fio` describes this, and the set-up of the peers.
 //!
 //! Targets: at depth 32, 1.3 times the better peer or 0.9 of the ceiling if that is lower; at depth 1 and in sequence,
-//! no worse than the better peer, where 5% is noise; CPU for an I/O no more than that of the peer that uses least.
+//! no worse than the better peer, where 5% is noise; CPU for an I/O at most that of the peer that uses least.
 
 #![expect(
     clippy::print_stdout,
@@ -30,7 +30,7 @@ use std::sync::Arc;
 const FILE_SIZE: usize = 512 << 20;
 const ROUNDS: usize = 5;
 const SECONDS: &str = "2";
-/// Set for the process that serves: the file.
+/// The variable that is set for the process that serves: the file.
 const SERVE: &str = "HEADSTART_BENCH_SERVE";
 
 /// A file as a disk.
@@ -53,7 +53,7 @@ impl BlockDevice for FileDisk {
     }
 }
 
-/// The process that serves: until its input ends.
+/// Runs the process that serves, until its input ends.
 fn serve(arguments: &str) {
     let (file, socket) = arguments.split_once('|').expect("file and socket");
     let disk = FileDisk(FileSource::open(file).expect("the file"));

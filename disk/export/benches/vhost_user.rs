@@ -1,13 +1,12 @@
-//! Our vhost-user-blk server against qemu-storage-daemon's, both driven by one front end.
+//! This program's vhost-user-blk server against qemu-storage-daemon's, both driven by one front end.
 //!
-//! Both serve the same file of 1 GiB, all of it in the page cache, in a process of their own, with one queue. The
-//! front end is a guest's driver on rust-vmm: split ring, indirect descriptors, event indices; it sleeps until it is
-//! interrupted, as a guest does. The contestants take turns at short runs of each job, so that whatever else the
-//! machine does meets both; what counts is the median of the runs. The CPU time is the server's alone, user and
-//! system.
+//! Both serve the same file of 1 GiB, all of it in the page cache, in a process of their own, with one queue. The front
+//! end is a guest's driver on rust-vmm: split ring, indirect descriptors, event indices; it sleeps until it is
+//! interrupted, as a guest does. The contestants take turns at short runs of each job, so that other work of the
+//! machine affects both; the median of the runs counts. The CPU time is only the server's, user and system.
 //!
-//! QEMU's daemon runs in two ways: as its manual starts it, and with an I/O thread and io_uring, where it has it.
-//! The better of them is the peer.
+//! QEMU's daemon runs in two ways: as its manual starts it, and with an I/O thread and io_uring, if it has that. The
+//! better of them is the peer.
 //!
 //! `cargo bench -p headstart-export --bench vhost_user [-- ROUNDS]`
 
@@ -33,7 +32,7 @@ const FILE_LEN: u64 = 1 << 30;
 const RUN: Duration = Duration::from_millis(700);
 const ROUNDS: usize = 7;
 
-/// A way to read: bytes of a request, requests in flight, whether in sequence.
+/// A way to read: bytes of a request, requests in flight, `true` if in sequence.
 struct Job {
     name: &'static str,
     len: u32,
@@ -89,7 +88,7 @@ impl Contestant {
         None
     }
 
-    /// Does a job for a while: requests a second, and CPU time a request in microseconds.
+    /// Does a job for a while; returns requests a second, and CPU time a request in microseconds.
     fn run(&mut self, job: &Job, random: &mut u64) -> (f64, f64) {
         let (data, queue) = (self.guest.data, &mut self.guest.queues[0]);
         let blocks = FILE_LEN / u64::from(job.len);
@@ -135,16 +134,17 @@ impl Drop for Contestant {
     }
 }
 
-/// CPU time of a process so far.
+/// The CPU time of a process so far.
 fn cpu_time(process: &Child) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.id())).unwrap();
-    // After the name, which may hold spaces, in parentheses: user and system time are the 12th and 13th.
+    // The fields after the name, which is in parentheses and may hold spaces: user and system time are the 12th and
+    // 13th.
     let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks: u64 = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum();
     Duration::from_millis(ticks * 10)
 }
 
-/// Ours, when the benchmark starts itself with `--serve SOCKET FILE`. Ends with its standard input.
+/// Serves the file, when the benchmark starts itself with `--serve SOCKET FILE`. Ends with its standard input.
 fn serve(socket: &str, file: &str) {
     let disk = FileDisk(FileSource::open(file).unwrap());
     let export = Export::new("bench", Arc::new(disk));
@@ -232,7 +232,7 @@ fn fill(path: &Path) {
     }
 }
 
-/// The median of each.
+/// The median of each number.
 fn medians(runs: &[(f64, f64)]) -> (f64, f64) {
     let median = |of: fn(&(f64, f64)) -> f64| {
         let mut values: Vec<_> = runs.iter().map(of).collect();

@@ -1,4 +1,4 @@
-//! Warnings that clients cause: of each cause a server says the first aloud, then one a minute at most. See
+//! Warnings that clients cause: for each cause a server logs the first one as a warning, then at most one a minute. See
 //! [`headstart_block::complaints`].
 
 /// The cause of a warning.
@@ -14,7 +14,7 @@ pub(crate) enum Cause {
     NoThread,
     /// A client fails to begin with TLS.
     Tls,
-    /// A client sends what is not the protocol.
+    /// A client sends bytes that are not the protocol.
     Protocol,
     /// A client takes no replies.
     NoReplies,
@@ -28,10 +28,10 @@ pub(crate) enum Cause {
     Waits,
 }
 
-/// The lines that a server said of its clients.
+/// The log lines of a server about its clients.
 pub(crate) type Complaints = headstart_block::Complaints<Cause>;
 
-/// Says a line about a client, as [`tracing::warn!`] where it is one of the few.
+/// Logs a line about a client: as [`tracing::warn!`] if its cause is due, otherwise as [`tracing::debug!`].
 macro_rules! complain {
     ($complaints:expr, $cause:ident, $($line:tt)+) => {
         match $complaints.next($crate::complaints::Cause::$cause) {

@@ -1,38 +1,38 @@
 //! FUSE: a disk as a file, which loop devices, hypervisors and plain programs open.
 //!
-//! # What is mounted
+//! # The mounted file
 //!
-//! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file
-//! alone (its root is a file). The file belongs to the user of this process, with mode 0600, or 0400 where the disk is
-//! read-only; the mount point's owner and permissions do not matter. No symbolic link of another user is followed on
-//! the way there (`place`).
+//! On a directory, a directory with one file of the disk's exact size in bytes; on a regular file, that file alone (its
+//! root is a file). The file belongs to the user of this process, with mode 0600, or 0400 if the disk is read-only; the
+//! mount point's owner and permissions do not matter. No symbolic link of another user is followed on the way there
+//! (`place`).
 //!
-//! # How a request goes
+//! # The path of a request
 //!
 //! ```text
-//! kernel -> worker: local read, write of whole sectors -----------------------> answer
-//!              \-> slow lane: bytes from elsewhere, part of a sector, flush ---> answer
+//! kernel -> worker: local read, write of whole sectors ---------------> answer
+//!              \-> slow lane: remote bytes, part of a sector, flush ---> answer
 //! ```
 //!
-//! A worker (`image`) never waits for anything but the local disk. What might wait goes to a slow lane
+//! A worker (`image`) never waits for anything but the local disk. A request that might wait goes to a slow lane
 //! (`SlowLane`; flushes have one of their own), and is answered from there.
 //!
-//! # What the kernel caches
+//! # Caching in the kernel
 //!
-//! * Pages that were read: yes, so that memory maps, `exec` and loop devices work; who wants none of it opens the
-//!   file with `O_DIRECT`. A read-only disk's pages stay when the file is closed and opened again; those of a
+//! * Pages that were read: yes, so that memory maps, `exec` and loop devices work; a program that wants none of it
+//!   opens the file with `O_DIRECT`. A read-only disk's pages stay when the file is closed and opened again; those of a
 //!   writable one are dropped at each open, because another server may have written to the disk.
-//! * Writes: never, but for writable memory maps. A `write` that has returned has reached the disk; an `fsync`
-//!   has made it durable. So a killed program loses nothing, and a killed server what was not flushed.
+//! * Writes: never, except for writable memory maps. A `write` that has returned has reached the disk; an `fsync` has
+//!   made it durable. So a killed program loses nothing, and a killed server only loses bytes that were not flushed.
 //!
 //! # The end
 //!
-//! A server that stops fails what waits for bytes from elsewhere, lets the rest finish for
-//! [`STOP_PATIENCE`], and unmounts. If somebody still has the file open, what memory maps have changed is
-//! written, the connection is cut (the owner gets errors) and the mount point freed. A server that is killed leaves
-//! a mount point that says "Transport endpoint is not connected"; the next start at the same place clears it
-//! away (`mount`). Who is not root cannot cut a connection: there the threads of a busy mount go on until the
-//! last user has closed the file, or the process ends.
+//! A server that stops fails requests that wait for remote bytes, lets the rest finish for [`STOP_PATIENCE`],
+//! and unmounts. If a program still has the file open, changes through memory maps are written, the connection is cut
+//! (the program gets errors) and the mount point freed. A server that is killed leaves a mount point that says
+//! "Transport endpoint is not connected"; the next start at the same place clears it away (`mount`). Only root can cut
+//! a connection: without root, the threads of a busy mount go on until the last user has closed the file, or the
+//! process ends.
 
 mod image;
 mod image_writer;
@@ -57,29 +57,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The largest read or write: 256 pages, all that kernels allow.
+/// The largest read or write: 256 pages, the most that kernels allow.
 const TRANSFER: u32 = 1 << 20;
 
 /// Requests in the background (readahead, asynchronous direct I/O) that may be under way at once. The kernel's own
 /// default of 12 would let a dozen slow reads stop all others.
 const BACKGROUND: u16 = 512;
 
-/// How long the workers get to notice that the file system is gone.
+/// The time that the workers get to notice that the file system is gone.
 const WORKERS_END: Duration = Duration::from_secs(2);
 
-/// How to serve a disk as a file.
+/// The settings for serving a disk as a file.
 #[derive(Clone, Debug)]
 pub struct FuseSettings {
-    /// The file's name where the mount point is a directory.
+    /// The file's name if the mount point is a directory.
     pub file_name: OsString,
-    /// Threads that receive requests.
+    /// The number of threads that receive requests.
     pub workers: usize,
-    /// Threads, at most, for requests that wait; started as needed.
+    /// The most threads for requests that wait; started as needed.
     pub waiting_max: usize,
     /// The users that may open the file: by default only the user of this process, even where others may open the
     /// mount point.
     pub access: SocketAccess,
-    /// Its users may make the file, and so the disk, larger.
+    /// `true` if users of the file may make it, and so the disk, larger.
     pub allow_resize: bool,
 }
 
@@ -95,14 +95,14 @@ impl Default for FuseSettings {
 
 /// A mounted disk.
 pub struct FuseServer {
-    /// The file.
+    /// The path of the file.
     path: PathBuf,
     inode: INodeNo,
     image: Arc<Image>,
     notifier: Notifier,
     /// `None` once it has been stopped.
     mount: Mutex<Option<Mount>>,
-    /// Says how the workers ended.
+    /// Receives the outcome of the workers.
     ended: Mutex<Receiver<io::Result<()>>>,
 }
 
@@ -110,9 +110,9 @@ impl FuseServer {
     /// Mounts the disk at `path`, a directory or a regular file, and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is nothing to mount on, [`ErrorKind::Conflict`] where a disk is mounted
-    /// already, [`ErrorKind::Denied`] where another user leads there, [`ErrorKind::Io`] with its remedy where this
-    /// host cannot mount.
+    /// [`ErrorKind::NotFound`] if there is nothing to mount on, [`ErrorKind::Conflict`] if a disk is mounted already,
+    /// [`ErrorKind::Denied`] if another user's link leads there, [`ErrorKind::Io`] with its remedy if this host cannot
+    /// mount.
     pub fn start(export: Export, path: &Path, settings: &FuseSettings) -> Result<Self> {
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;
@@ -128,7 +128,7 @@ impl FuseServer {
         let mut config = fuser::Config::default();
         config.n_threads = Some(settings.workers.max(1));
         config.clone_fd = true;
-        // The kernel decides who may look, by the mount's options.
+        // The kernel decides which users may look, by the mount's options.
         let session = Session::from_fd(tree, fuse, SessionACL::All, config);
         let session = session
             .map_err(|error| Error::io("the kernel does not talk to us", error).about(path.display()))?;
@@ -145,7 +145,7 @@ impl FuseServer {
         Ok(Self { path: file, inode, image, notifier, mount, ended })
     }
 
-    /// The file that is the disk.
+    /// The path of the file that is the disk.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -230,10 +230,10 @@ impl Drop for FuseServer {
     }
 }
 
-/// Clears away what the killed server of a disk left mounted at `path`.
+/// Clears away the mount that the killed server of a disk left at `path`.
 ///
 /// # Errors
-/// As [`FuseServer::start`] reports of a place where it cannot mount.
+/// As [`FuseServer::start`] reports for a place where it cannot mount.
 pub fn clear(path: &Path) -> Result<()> {
     mount::repair(path).map(drop)
 }

@@ -1,7 +1,7 @@
-//! What the host keeps of a block device in memory.
+//! The pages of a block device that the host keeps in memory.
 //!
 //! The page cache belongs to the device's number, not to the disk behind it: when `/dev/nbd0` gets another disk, pages
-//! of the last one may still be there, and are handed to whoever reads without `O_DIRECT`. So a device is flushed
+//! of the last one may still be there, and are given to programs that read without `O_DIRECT`. So a device is flushed
 //! and its cache dropped when a disk is attached to it, and again before the disk goes.
 
 use std::fs::File;
@@ -13,14 +13,14 @@ use std::thread;
 use std::time::Duration;
 
 mod number {
-    // `BLKFLSBUF` of <linux/fs.h>: writes back and drops all pages of a block device.
+    // `BLKFLSBUF` of <linux/fs.h> writes back and drops all pages of a block device.
     nix::ioctl_none!(flush_buffers, 0x12, 97);
 }
 
-/// Writes back what the host holds of `device` and drops it.
+/// Writes back the pages that the host holds of `device` and drops them.
 ///
 /// # Errors
-/// As the kernel says; [`io::ErrorKind::TimedOut`] where it takes longer than `patience` (it goes on then).
+/// As the kernel reports; [`io::ErrorKind::TimedOut`] if it takes longer than `patience` (it goes on then).
 pub(crate) fn drop_pages(device: &Path, patience: Duration) -> io::Result<()> {
     let device = device.to_owned();
     let (end, ended) = mpsc::channel();
@@ -32,7 +32,7 @@ pub(crate) fn drop_pages(device: &Path, patience: Duration) -> io::Result<()> {
 }
 
 fn flush(device: &File) -> io::Result<()> {
-    // SAFETY: the request takes no argument and touches no memory of ours.
+    // SAFETY: the request takes no argument and touches no memory of this process.
     unsafe { number::flush_buffers(device.as_raw_fd()) }?;
     Ok(())
 }

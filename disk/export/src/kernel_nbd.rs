@@ -1,7 +1,8 @@
-//! `/dev/nbdN`: the kernel's own NBD client, joined to our NBD server on this host.
+//! `/dev/nbdN`: the kernel's own NBD client, joined to this program's NBD server on the same host.
 //!
-//! For what needs a block device (a mount, LVM, a container runtime) where there is no ublk. The standard tool
-//! `nbd-client` hands a connection to our Unix socket to the kernel; nothing of the protocol happens here.
+//! For programs that need a block device (a mount, LVM, a container runtime) on hosts without ublk. The standard tool
+//! `nbd-client` hands a connection to the server's Unix socket to the kernel; this module speaks nothing of the
+//! protocol.
 //!
 //! # Defaults, limits, dangers
 //!
@@ -9,12 +10,12 @@
 //!   512 in the wrong place. A size that is no multiple of 512 is refused, because the kernel would cut off the end.
 //! * The kernel gives up a request after [`KernelNbdSettings::timeout`], and the connection with it. That must be
 //!   longer than a read may wait for its store. If the server dies, its sockets close, and I/O fails at once.
-//! * The device does not grow with its disk until it is attached anew.
-//! * Detaching a device that is mounted fails the I/O of who mounted it. Unmount first.
+//! * The device does not grow with its disk until it is attached again.
+//! * Detaching a device that is mounted fails the I/O of the file system on it. Unmount first.
 //! * A device that had another disk before may still have its pages in the host's cache; they are dropped
 //!   when the disk comes and when it goes.
-//! * Not tried on a real kernel yet: the machines of our tests have no nbd module. The refusals are, and the life of a
-//!   device with a stand-in for `nbd-client`.
+//! * Not tried on a real kernel yet: the machines of the tests have no nbd module. The refusals are tested, and the
+//!   life of a device with a stand-in for `nbd-client`.
 
 use crate::{Export, STOP_PATIENCE, Server, host_cache, tool};
 use headstart_block::{Error, ErrorKind, Result, SECTOR_SIZE};
@@ -23,17 +24,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long `nbd-client` may take to connect or to disconnect.
+/// The longest time that `nbd-client` may take to connect or to disconnect.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How to give a disk to the kernel.
+/// The settings for giving a disk to the kernel.
 #[derive(Clone, Debug)]
 pub struct KernelNbdSettings {
-    /// The device, `/dev/nbd0`; the first free one where there is none.
+    /// The device, such as `/dev/nbd0`; `None`: the first free one.
     pub device: Option<PathBuf>,
-    /// Connections, each of which serves many requests.
+    /// The number of connections, each of which serves many requests.
     pub connections: u16,
-    /// How long a request may take before the kernel gives the connection up; whole seconds.
+    /// The time that a request may take before the kernel gives the connection up; whole seconds.
     pub timeout: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Default for KernelNbdSettings {
     }
 }
 
-/// Where to look on this host; elsewhere in tests.
+/// The places to look at on this host; other places in tests.
 #[derive(Clone, Debug)]
 struct Host {
     sys: PathBuf,
@@ -74,7 +75,7 @@ impl Host {
         numbers
     }
 
-    /// A device that has a disk has a size and, mostly, the process that serves it.
+    /// `true` if a device is free: one that has a disk has a size and, mostly, the process that serves it.
     fn is_free(&self, number: u32) -> bool {
         let directory = self.sys.join(format!("block/nbd{number}"));
         let size = fs::read_to_string(directory.join("size")).unwrap_or_default();
@@ -113,7 +114,7 @@ impl Host {
         self.client.as_deref().ok_or_else(missing)
     }
 
-    /// The devices to try: the one that is wanted, or all free ones.
+    /// The devices to try: the wanted one, or all free ones.
     fn candidates(&self, wanted: Option<&Path>) -> Result<Vec<u32>> {
         let Some(wanted) = wanted else {
             let free: Vec<u32> = self.devices().into_iter().filter(|number| self.is_free(*number)).collect();
@@ -146,16 +147,16 @@ impl Host {
     }
 }
 
-/// Whether the module for the running kernel lies on disk.
+/// `true` if the module for the running kernel is on disk.
 fn module_file_exists() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     tool::has_module(&Path::new("/lib/modules").join(release.trim()), "nbd")
 }
 
-/// Whether a disk could be given to this host's kernel.
+/// Checks that a disk could be given to this host's kernel.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] with what is missing and how to get it.
+/// [`ErrorKind::Unsupported`], which names what is missing and how to get it.
 pub fn probe() -> Result<()> {
     Host::this().check().map(|_| ())
 }
@@ -166,7 +167,7 @@ pub struct KernelNbd {
     client: PathBuf,
     number: u32,
     read_only: bool,
-    /// `None` once it has been stopped.
+    /// The server; `None` once it has been stopped.
     server: Mutex<Option<Box<dyn Server>>>,
 }
 
@@ -175,8 +176,8 @@ impl KernelNbd {
     /// `server` too.
     ///
     /// # Errors
-    /// As [`probe`]; [`ErrorKind::Conflict`] where the device is taken, [`ErrorKind::Invalid`] where the disk does not
-    /// end with a whole sector. `server` is stopped then.
+    /// As [`probe`]; [`ErrorKind::Conflict`] if the device is taken, [`ErrorKind::Invalid`] if the disk does not end
+    /// with a whole sector. `server` is stopped then.
     pub fn start(
         server: Box<dyn Server>,
         socket: &Path,
@@ -212,7 +213,7 @@ impl KernelNbd {
                     attached.check_attached(size)?;
                     return Ok(attached);
                 }
-                // Somebody else may have taken it since we looked.
+                // Another program may have taken it meanwhile.
                 Err(error) if !host.is_free(number) => refused = Some(error.about(device.display())),
                 Err(error) => return Err(error.about(device.display())),
             }
@@ -220,13 +221,13 @@ impl KernelNbd {
         Err(refused.unwrap_or_else(|| Error::new(ErrorKind::Conflict, "all nbd devices are in use")))
     }
 
-    /// The device.
+    /// The path of the device.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.host.dev.join(format!("nbd{}", self.number))
     }
 
-    /// The kernel has the disk, and nothing of another.
+    /// Checks that the kernel has the disk, and no pages of another.
     fn check_attached(&self, size: u64) -> Result<()> {
         let device = self.device();
         if let Err(error) = host_cache::drop_pages(&device, STOP_PATIENCE) {
@@ -252,13 +253,13 @@ impl KernelNbd {
         let args = ["-d".to_owned(), device.display().to_string()];
         let detached = tool::run(&self.client, &args, CLIENT_PATIENCE);
         let stopped = server.stop();
-        // Nothing is lost of a disk that nobody could write to.
+        // Nothing of a read-only disk can be lost.
         let dropped = if self.read_only { Ok(()) } else { dropped };
         stopped.and(dropped).and(detached)
     }
 }
 
-/// What `nbd-client` is told.
+/// The arguments for `nbd-client`.
 fn connect_line(socket: &Path, device: &Path, export: &Export, settings: &KernelNbdSettings) -> Vec<String> {
     let mut args = vec!["-unix".to_owned(), socket.display().to_string(), device.display().to_string()];
     let mut option = |name: &str, value: String| args.extend([name.to_owned(), value]);
@@ -361,8 +362,8 @@ mod tests {
         let (script, client) = (root.join("script"), root.join("nbd-client"));
         fs::write(&script, format!("#!/bin/sh\necho \"$@\" >> {}/calls\n", root.display())).unwrap();
         fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        // By another process: a program that another test starts meanwhile holds what is written here, and what is
-        // held for writing is not run.
+        // By another process: a program that another test starts meanwhile inherits the files that this one has open
+        // for writing, and a file that is open for writing is not run.
         let copied = std::process::Command::new("cp").arg(&script).arg(&client).status();
         assert!(copied.unwrap().success());
         let (sys, dev) = (root.join("sys"), root.join("dev"));
@@ -404,7 +405,7 @@ mod tests {
         let settings = KernelNbdSettings::default();
         let odd = KernelNbd::start_on(host.clone(), server(), socket, &export(1000), &settings);
         assert_eq!(odd.err().map(|error| error.kind()), Some(ErrorKind::Invalid));
-        // The stand-in makes no block device, so that its cache cannot be dropped: an error, and all is undone.
+        // The stand-in makes no block device, so its cache cannot be dropped: an error, and all is undone.
         let error = KernelNbd::start_on(host, server(), socket, &export(4096), &settings).err().unwrap();
         assert!(error.to_string().contains("another disk"), "{error}");
         assert!(stopped.load(Ordering::Relaxed));

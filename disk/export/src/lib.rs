@@ -1,24 +1,24 @@
 //! Servers that give a block device to hypervisors and kernels: NBD, vhost-user-blk, FUSE, ublk.
 //!
-//! Every server takes [`Export`]s, which are no more than named [`BlockDevice`]s, and gives back a running
-//! [`Server`]: who attaches a disk holds a list of them and need not know which protocol each speaks.
+//! Every server takes [`Export`]s, which are no more than named [`BlockDevice`]s, and returns a running [`Server`]: the
+//! program that attaches a disk holds a list of them and need not know which protocol each speaks.
 //!
-//! | module | who can open the disk |
+//! | module | programs that can open the disk |
 //! |---|---|
 //! | [`nbd`] | any NBD client: QEMU, nbdcopy, the kernel's nbd driver on another host |
 //! | [`vhost_user`] | a hypervisor on this host, through shared memory |
 //! | [`fuse`] | anything that opens a file: loop devices, any hypervisor |
 //! | [`ublk`] | the kernel, as `/dev/ublkbN` |
-//! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to our NBD server |
+//! | [`kernel_nbd`] | the kernel, as `/dev/nbdN`: its nbd driver joined to the NBD server of this crate |
 //!
-//! # What all servers promise
+//! # Promises of all servers
 //!
 //! * A read whose bytes are on this host ([`BlockDevice::read_local_at`]) is served by the thread that received it,
-//!   and never queues behind one that waits for bytes from elsewhere.
-//! * What a guest flushed is durable before its flush is answered: a server calls [`BlockDevice::flush`] and
-//!   holds no writes back itself.
-//! * A client that breaks its protocol, vanishes or stalls harms itself alone.
-//! * Stopping is bounded: no new work is taken, what is in flight gets [`STOP_PATIENCE`] to finish, the device is
+//!   and never queues behind one that waits for remote bytes, which a store or another host has to send.
+//! * A write is durable before the flush after it is answered: a server calls [`BlockDevice::flush`] and holds no
+//!   writes back itself.
+//! * A client that breaks its protocol, vanishes or stalls harms only itself.
+//! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_PATIENCE`] to finish, the device is
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
 mod complaints;
@@ -40,21 +40,22 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a server that stops waits for requests in flight. Long enough for a local disk to finish all that a
-/// client may have in flight; a read that waits for a store which is away is given up.
+/// The time that a server that stops waits for requests in flight: long enough for a local disk to finish all that a
+/// client may have in flight. A read that waits for a store which is away is given up.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A disk as clients see it.
 #[derive(Clone)]
 pub struct Export {
-    /// What clients ask for. Empty for the disk that a client gets which names none.
+    /// The name that clients ask for. Empty for the disk that a client gets if it names none.
     pub name: String,
-    /// For people who list a server's exports; may be empty.
+    /// A description for people that list a server's exports; may be empty.
     pub description: String,
     /// The disk. Servers share it: it may be exported by several at once.
     pub device: Arc<dyn BlockDevice>,
-    /// The names of certificates that give this disk over a network: an NBD server tells others nothing of it. `None`:
-    /// every client that the server takes may have it. Servers without certificates give a disk with names to nobody.
+    /// The names of certificates with which clients get this disk over a network: an NBD server tells other clients
+    /// nothing of it. `None`: every client that the server takes may have it. Servers without certificates give a disk
+    /// with names to no client.
     pub certificates: Option<Vec<String>>,
 }
 
@@ -64,7 +65,7 @@ impl Export {
         Self { name: name.into(), description: String::new(), device, certificates: None }
     }
 
-    /// The same for clients whose certificate has one of these names, and no others.
+    /// The same export for clients whose certificate has one of these names, and no others.
     #[must_use]
     pub fn only_for(self, certificates: Vec<String>) -> Self {
         Self { certificates: Some(certificates), ..self }
@@ -78,29 +79,29 @@ impl fmt::Debug for Export {
     }
 }
 
-/// A server that runs in threads of its own. Dropping it stops it, as [`stop`](Server::stop) does, but nobody
-/// hears how that went.
+/// A server that runs in threads of its own. Dropping it stops it, as [`stop`](Server::stop) does, but the outcome is
+/// only logged.
 pub trait Server: Send + Sync {
-    /// Where clients find it: `nbd+unix:///?socket=/run/d.sock`, the path of a socket, file or device.
+    /// The place where clients find it: `nbd+unix:///?socket=/run/d.sock`, the path of a socket, file or device.
     fn uri(&self) -> String;
 
     /// Tells clients that a device's size has changed, as far as the protocol can. Call it after
     /// [`BlockDevice::resize`].
     fn resized(&self);
 
-    /// Clients that use a disk at present, as far as the server can tell; 0 where it cannot.
+    /// The number of clients that use a disk at present, as far as the server can tell; 0 if it cannot.
     fn clients(&self) -> usize {
         0
     }
 
-    /// The error that ended the server before anybody stopped it, once; `None` while it serves. Faults of single
+    /// The error that ended the server before it was stopped, once; `None` while it serves. Faults of single
     /// clients and requests are not failures of the server: they are answered and logged.
     fn failed(&self) -> Option<Error>;
 
-    /// Takes no new work, finishes what is in flight (at most [`STOP_PATIENCE`]), flushes the devices, closes and
+    /// Takes no new work, finishes requests in flight (for at most [`STOP_PATIENCE`]), flushes the devices, closes and
     /// removes what it made.
     ///
     /// # Errors
-    /// Where a flush fails: what clients wrote since the last flush may be lost.
+    /// The error of a flush: writes of clients since the last flush may be lost.
     fn stop(self: Box<Self>) -> Result<()>;
 }

@@ -1,40 +1,40 @@
 //! NBD: disks over a socket, in the fixed newstyle of the protocol.
 //!
-//! # What it speaks
+//! # Supported protocol
 //!
 //! * Options: `EXPORT_NAME`, `ABORT`, `LIST`, `STARTTLS`, `INFO`, `GO`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`,
 //!   `SET_META_CONTEXT` (`base:allocation`).
 //! * Commands: `READ` (`DF`), `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES` (`NO_HOLE`, `FAST_ZERO`), `CACHE`,
-//!   `BLOCK_STATUS` (`REQ_ONE`), `RESIZE` where that is allowed; `FUA` with all.
+//!   `BLOCK_STATUS` (`REQ_ONE`), `RESIZE` if that is allowed; `FUA` with all.
 //! * Sizes: any alignment; 4,096 preferred; at most 32 MiB a read or write.
 //! * Connections: several to one disk see the same (`CAN_MULTI_CONN`).
-//! * TLS: by certificates, of the server and, where a CA is given, of clients; no pre-shared keys, as the TLS library
+//! * TLS: by certificates, of the server and, if a CA is given, of clients; no pre-shared keys, because the TLS library
 //!   has none.
 //!
 //! `NO_HOLE` is accepted and gives no guarantee: the disks here are logs, which take space for each write wherever it
-//! goes. `RESIZE` is an extension that was never finished; here its new size stands in the offset's place, and
-//! its length is 0. A client cannot be told that a disk has become larger; one that connects anew sees it, and
-//! requests beyond the old end are served at once.
+//! goes. `RESIZE` is an extension that was never finished; here its offset field is the new size, and its length is 0.
+//! A client cannot be told that a disk has become larger; one that connects again sees it, and requests beyond the old
+//! end are served at once.
 //!
-//! # How it is made
+//! # Structure
 //!
-//! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (what they mean) are pure; they are what the
-//! fuzzer drives. `welcome` does the handshake's I/O, `receiver` and `connection` are the data path, `lane` its slow
-//! lane, `disk` what blocks there; `budget` bounds their memory, `standing` says who makes room; `hall` counts
-//! connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process that
-//! has it as a [`RemoteDisk`].
+//! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (their meaning) are pure; the fuzzer drives them.
+//! `welcome` does the handshake's I/O, `receiver` and `connection` are the data path, `lane` its slow lane, `disk` the
+//! operations that block there; `budget` bounds their memory, `standing` chooses the client that makes room; `hall`
+//! counts connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process
+//! that has it as a [`RemoteDisk`].
 //!
 //! # Limits and dangers
 //!
 //! * A Unix socket is for the user of this process, unless [`NbdSettings::access`] says otherwise. A TCP port without
-//!   TLS is open to everybody who can reach it.
-//! * A client beyond [`NbdSettings::connections_max`] gets the place of one that does not use it (`standing`); where
-//!   there is none it is closed at once.
-//! * Where a server has several exports, each has the same share of the places, and what others leave: a client of an
-//!   export that holds less gets the place of the most idle client of the one that holds most (`standing`).
-//! * What the requests of all clients hold in memory is bounded (`budget`): a server of 64 clients that take no
-//!   replies stays below 256 MiB. Who takes none for [`NbdSettings::send_timeout`] is disconnected.
-//! * A client learns of an error what kind it is; paths and addresses are for the log.
+//!   TLS is open to every program that can reach it.
+//! * A client beyond [`NbdSettings::connections_max`] gets the place of one that does not use it (`standing`); if there
+//!   is none, the new client is closed at once.
+//! * If a server has several exports, each has the same share of the places, and those that others leave: a client of
+//!   an export that holds less gets the place of the most idle client of the one that holds most (`standing`).
+//! * The memory that the requests of all clients hold is bounded (`budget`): a server of 64 clients that take no
+//!   replies stays below 256 MiB. A client that takes none for [`NbdSettings::send_timeout`] is disconnected.
+//! * A client learns the kind of an error; paths and addresses are for the log.
 //! * A handshake, TLS included, has [`NbdSettings::handshake_timeout`] in all.
 
 mod address;
@@ -73,37 +73,36 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long the server rests when it cannot accept: the process has no file or memory left.
+/// The time that the server rests when it cannot accept: the process has no file or memory left.
 const REST: Duration = Duration::from_millis(100);
 
-/// How an NBD server is set up.
+/// The settings of an NBD server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdSettings {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: Address,
-    /// Its certificates. With them it demands TLS, without them it has none.
+    /// The server's certificates. With them it demands TLS, without them it has none.
     pub tls: Option<TlsSettings>,
-    /// Most clients at a time; clients that are fast use several connections. 64 if not said otherwise. Several exports
-    /// share them: none keeps another's client out.
+    /// The most clients at a time; clients that are fast use several connections. 64 by default. Several exports share
+    /// them: none keeps another's client out.
     pub connections_max: usize,
-    /// How long a client may take until it has chosen a disk. 10 seconds if not said otherwise.
+    /// The time that a client may take until it has chosen a disk. 10 seconds by default.
     pub handshake_timeout: Duration,
-    /// How long a client may leave replies that it asked for: after that long without progress it is disconnected. A
-    /// minute if not said otherwise; less while the server is short of memory.
+    /// The time that a client may leave replies that it asked for: after that long without progress it is disconnected.
+    /// A minute by default; less while the server is short of memory.
     pub send_timeout: Duration,
-    /// Most bytes that requests of all clients hold in memory, beside 256 KiB for each client. 96 MiB if not said
-    /// otherwise.
+    /// The most bytes that requests of all clients hold in memory, beside 256 KiB for each client. 96 MiB by default.
     pub memory: u64,
-    /// Lets clients that may write make the disk larger. Not if not said otherwise.
+    /// `true` lets clients that may write make the disk larger. `false` by default.
     pub allow_resize: bool,
-    /// The users who may connect to a Unix socket; this process's if not said otherwise.
+    /// The users that may connect to a Unix socket; this process's user by default.
     pub access: SocketAccess,
     /// The treatment of a socket that is there already.
     pub leftover: Leftover,
 }
 
 impl NbdSettings {
-    /// The defaults, at `address`.
+    /// The default settings, at `address`.
     #[must_use]
     pub fn new(address: Address) -> Self {
         let (connections_max, handshake_timeout) = (64, Duration::from_secs(10));
@@ -132,12 +131,12 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// Listens, and serves `exports` to whoever connects.
+    /// Listens, and serves `exports` to the clients that connect.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where another server listens at the address or something that is no
-    /// socket lies there, [`headstart_block::ErrorKind::Invalid`] for unfit certificates, names given twice or no
-    /// export at all, otherwise what the operating system reports.
+    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at the address or something that is no socket
+    /// is there, [`headstart_block::ErrorKind::Invalid`] for unfit certificates, names given twice or no export at all,
+    /// otherwise the error of the operating system.
     pub fn start(settings: &NbdSettings, exports: Vec<Export>) -> Result<Self> {
         check(&exports)?;
         Self::listen(settings, exports)
@@ -171,16 +170,16 @@ impl NbdServer {
         Ok(Self { hall, listener, doorman: Some(doorman), failure })
     }
 
-    /// Clients that are connected at present.
+    /// The number of clients that are connected at present.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.hall.connections()
     }
 
-    /// Serves one more export, to whoever connects from now on.
+    /// Serves one more export, to clients that connect from now on.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] for a name that is too long or has been given.
+    /// [`headstart_block::ErrorKind::Invalid`] for a name that is too long or is taken.
     pub fn add(&self, export: Export) -> Result<()> {
         self.hall.change(|exports| {
             let mut all: Vec<_> = exports.iter().map(|state| state.export.clone()).collect();
@@ -191,11 +190,11 @@ impl NbdServer {
         })
     }
 
-    /// Serves an export no longer: nobody can choose it any more, requests in flight have [`STOP_PATIENCE`] to finish,
-    /// its clients are cut off, and it is flushed. Whether there was one of that name.
+    /// Stops serving an export: no client can choose it any more, requests in flight have [`STOP_PATIENCE`] to finish,
+    /// its clients are cut off, and it is flushed. `true` if there was one of that name.
     ///
     /// # Errors
-    /// Where the flush fails: what clients wrote since the last flush may be lost.
+    /// The error of the flush: writes of clients since the last flush may be lost.
     pub fn remove(&self, name: &str) -> Result<bool> {
         let taken = self.hall.change(|exports| {
             let at = exports.iter().position(|state| state.export.name == name)?;
@@ -209,7 +208,7 @@ impl NbdServer {
         Ok(true)
     }
 
-    /// Clients that have an export open at present.
+    /// The number of clients that have an export open at present.
     #[must_use]
     pub fn clients(&self, name: &str) -> usize {
         let exports = self.hall.exports();
@@ -217,7 +216,7 @@ impl NbdServer {
         state.map_or(0, |state| self.hall.connections_to(state))
     }
 
-    /// Where clients find an export of this name.
+    /// The URI by which clients find an export of this name.
     #[must_use]
     pub fn uri_of(&self, name: &str) -> String {
         self.listener.uri(self.hall.tls.is_some(), name)
@@ -232,9 +231,9 @@ impl NbdServer {
         if !finished {
             tracing::warn!(uri = self.uri(), "requests in flight were given up");
         }
-        // It does nothing that lasts: the socket it waits on is closed.
+        // The thread does nothing that lasts: the socket it waits on is closed.
         let _ = doorman.join();
-        // Every disk is flushed, whatever becomes of the others; the first error counts.
+        // Every disk is flushed, even if others fail; the first error counts.
         let results: Vec<_> = self.hall.exports().iter().map(flush).collect();
         results.into_iter().collect()
     }
@@ -255,7 +254,7 @@ impl Server for NbdServer {
     }
 
     fn resized(&self) {
-        // The protocol has no word for it: see the module's documentation.
+        // The protocol has no message for it: see the module's documentation.
     }
 
     fn failed(&self) -> Option<Error> {
@@ -304,7 +303,8 @@ fn accept_clients(hall: &Arc<Hall>, listener: &Listener, failure: &Mutex<Option<
         let guest = match listener.accept() {
             Ok(guest) => guest,
             Err(_) if hall.is_stopping() => return,
-            // The listening socket itself is gone or was closed by `NbdServer::end`, which stops us in a moment.
+            // The listening socket itself is gone or was closed by `NbdServer::end`, which stops this thread in a
+            // moment.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 hall.pause(REST);
                 if !hall.is_stopping() {

@@ -1,10 +1,10 @@
-//! Where requests go that may have to wait: a bounded number of threads, started when there is work for them.
+//! The lane of requests that may have to wait: a bounded number of threads, started when there is work for them.
 //!
-//! The threads that receive requests from a client only do what is local. What waits for bytes from elsewhere,
-//! for a disk to sync or for another write comes here, so that it holds up nobody else. A thread that has had
-//! nothing to do for a while ends: an idle export has none.
+//! The threads that receive requests from a client only do local work. Requests that wait for remote bytes, for a disk
+//! to sync or for another write come here, so that they hold up no other. A thread that has had no job for a while
+//! ends: an idle export has none.
 //!
-//! The queue needs no bound of its own: each server bounds how many requests a client may have in flight.
+//! The queue needs no bound of its own: each server bounds the number of requests that a client may have in flight.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use std::time::Duration;
 /// One request's work. It answers the request itself.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// How long a thread waits for its next job before it ends.
+/// The time that a thread waits for its next job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// Clones are the same lane.
+/// A slow lane. Clones are the same lane.
 #[derive(Clone)]
 pub(crate) struct SlowLane(Arc<Shared>);
 
 struct Shared {
     queue: Mutex<Queue>,
-    /// There is a job.
+    /// Notified when there is a job.
     job: Condvar,
-    /// A job has ended.
+    /// Notified when a job has ended.
     done: Condvar,
     threads_max: usize,
 }
@@ -33,11 +33,11 @@ struct Shared {
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
-    /// Threads that wait for a job.
+    /// The number of threads that wait for a job.
     idle: usize,
-    /// All threads.
+    /// The number of threads in all.
     threads: usize,
-    /// Jobs that have been taken and not ended.
+    /// The number of jobs that have been taken and not ended.
     running: usize,
 }
 
@@ -47,7 +47,7 @@ impl SlowLane {
         Self(Arc::new(Shared { queue, job, done, threads_max: threads_max.max(1) }))
     }
 
-    /// Has `job` done by a thread of the lane. By the caller where no thread can be had.
+    /// Has `job` done by a thread of the lane, or by the caller if no thread can be started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.0.lock();
         queue.jobs.push_back(Box::new(job));
@@ -63,7 +63,7 @@ impl SlowLane {
             tracing::warn!("no thread for a slow request, others wait for it: {error}");
             let mut queue = self.0.lock();
             queue.threads -= 1;
-            // Threads that there are may have taken it meanwhile.
+            // The other threads may have taken it meanwhile.
             if queue.threads == 0
                 && let Some(job) = queue.jobs.pop_front()
             {
@@ -73,7 +73,7 @@ impl SlowLane {
         }
     }
 
-    /// Waits until no job is left, `patience` at most; whether that is so.
+    /// Waits until no job is left, `patience` at most; `true` if none is.
     pub(crate) fn wait_idle(&self, patience: Duration) -> bool {
         let queue = self.0.lock();
         let busy = |queue: &mut Queue| queue.running > 0 || !queue.jobs.is_empty();
@@ -83,7 +83,7 @@ impl SlowLane {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock, and the queue is valid between any two statements.
+    /// Locks the queue. Nothing panics while it holds the lock, and the queue is valid between any two statements.
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,29 +1,29 @@
 //! Unix sockets that clients connect to: one place where all servers make theirs.
 //!
-//! # Who can connect
+//! # Access
 //!
 //! A socket belongs to the user of this process and has mode 0600, whatever the process's umask is, unless
-//! [`SocketAccess`] says otherwise. The mode is set on the socket before it gets its name, and nobody can connect
-//! before `listen`, which comes last: at no moment can others connect.
+//! [`SocketAccess`] says otherwise. The mode is set on the socket before it gets its name, and no client can connect
+//! before `listen`, which comes last: at no moment can other users connect.
 //!
-//! # What is replaced
+//! # Replacing a socket
 //!
-//! A server that was killed leaves its socket, and the next one at the same path has to replace it. It does so only
-//! where all of this holds; otherwise it refuses, and says what to do:
+//! A server that was killed leaves its socket, and the next one at the same path has to replace it. It does so only if
+//! all of this holds; otherwise it refuses, with a remedy:
 //!
 //! * the path names a socket: a regular file or a directory is never touched;
-//! * nobody answers there;
+//! * no server answers there;
 //! * this program made it. A mark beside each socket says so: `.NAME.headstart` beside `NAME`, a file of this user's
-//!   that names the socket's device, inode and time of making. Whoever puts another socket there makes another inode
-//!   or another time. A mark outlives a kill, and goes with its socket when the server ends in order.
+//!   that names the socket's device, inode and time of making. Another socket in its place has another inode or another
+//!   time. A mark outlives a kill, and goes with its socket when the server ends in order.
 //!
-//! Sockets of version 0.1 have no mark. Where the caller knows from elsewhere that what is left at the path can only
-//! be this program's ([`Leftover::IsOurs`]: a directory that it has the lock of, a disk that its agent starts again),
-//! they are replaced as well.
+//! Sockets of version 0.1 have no mark. If the caller knows by other means that a socket left at the path can only be
+//! this program's ([`Leftover::IsOurs`]: a directory that it has the lock of, a disk that its agent starts again), they
+//! are replaced as well.
 //!
-//! Whoever makes or removes a socket holds a lock on its mark meanwhile, so that two servers that start at once do
-//! not remove each other's. That takes moments. Where another user may open the mark, that user may also lock it for as
-//! long as it likes: after five seconds the server refuses, and names the mark.
+//! A process that makes or removes a socket holds a lock on its mark meanwhile, so that two servers that start at once
+//! do not remove each other's. That takes moments. If another user may open the mark, that user may also lock it for
+//! any time: after five seconds the server refuses, and names the mark.
 
 use headstart_block::guarded::shell_word;
 use headstart_block::lock::{try_lock, try_within};
@@ -45,29 +45,29 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Connections that the kernel holds until they are accepted.
+/// The number of connections that the kernel holds until they are accepted.
 const BACKLOG: i32 = 128;
 
 /// The first word of a mark.
 const MARK: &str = "headstart-socket-1";
 
-/// The time after which a lock on a mark that another process holds is not waited for any more.
+/// The time for which a lock on a mark that another process holds is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest mark that is believed to be one, in bytes.
+/// The longest file that is taken for a mark, in bytes.
 const MARK_MAX: u64 = 256;
 
-/// Users other than this process's who may open a disk, by its socket or as a file.
+/// The users other than this process's that may open a disk, by its socket or as a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     /// The owner; this process's user and group if `None`.
     pub owner: Option<SocketOwner>,
-    /// The permissions; 0600 if `None`, or 0660 where the owner names a group.
+    /// The permissions; 0600 if `None`, or 0660 if the owner names a group.
     pub mode: Option<SocketMode>,
 }
 
 impl SocketAccess {
-    /// `true` if nothing was asked for, so that only this process's user can open the disk.
+    /// `true` if neither owner nor mode is set, so that only this process's user can open the disk.
     #[must_use]
     pub fn is_default(&self) -> bool {
         *self == Self::default()
@@ -93,10 +93,10 @@ impl SocketAccess {
     }
 
     /// Gives `path`, a directory of this program's, to the same owner, so that the sockets in it can be reached: its
-    /// group and others may pass where they may use the sockets, and nobody else may list or change it.
+    /// group and others may pass if they may use the sockets, and no other user may list or change it.
     ///
     /// # Errors
-    /// Where this user may not do so.
+    /// The error of the operating system if this user may not do so.
     pub fn open_directory(&self, path: &Path) -> Result<()> {
         if self.is_default() {
             return Ok(());
@@ -201,30 +201,30 @@ impl fmt::Display for SocketMode {
     }
 }
 
-/// The treatment of a socket without a mark that nobody answers on.
+/// The treatment of a socket without a mark on which no server answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftover {
-    /// It is refused: it may be another program's.
+    /// The socket is refused, because it may be another program's.
     #[default]
     IsUnknown,
-    /// It is replaced: the caller knows that only this program has made sockets there.
+    /// The socket is replaced, because the caller knows that only this program has made sockets there.
     IsOurs,
 }
 
-/// The name of a socket in the file system. Dropped, it takes the socket's file along, unless another server has
-/// replaced it.
+/// The name of a socket in the file system. Dropping it removes the socket's file, unless another server has replaced
+/// that.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     identity: Identity,
 }
 
-/// The numbers by which a socket is known again.
+/// The numbers by which a socket is recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
     inode: u64,
-    /// When it was made: seconds and nanoseconds.
+    /// The time at which it was made: seconds and nanoseconds.
     made: (i64, i64),
 }
 
@@ -242,8 +242,8 @@ impl Identity {
 /// Listens at `path`.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where something is there that must not be replaced: see the module's documentation;
-/// otherwise what the operating system reports.
+/// [`ErrorKind::Conflict`] if something is there that must not be replaced: see the module's documentation; otherwise
+/// the error of the operating system.
 pub fn listen(path: &Path, access: &SocketAccess, leftover: Leftover) -> Result<(UnixListener, SocketFile)> {
     listen_at(path, access, leftover).map_err(|error| error.about(path.display()))
 }
@@ -253,7 +253,7 @@ fn listen_at(path: &Path, access: &SocketAccess, leftover: Leftover) -> Result<(
         Error::io("cannot be a socket's path", e.into())
             .remedy("paths of sockets have at most 107 bytes: name a shorter directory")
     })?;
-    // Before the mark is made: nothing is left behind beside what is not ours.
+    // Before the mark is made, so that nothing is left beside a file of another program.
     refuse_other_kinds(path)?;
     let mut mark = Mark::lock(path)?;
     let made =
@@ -291,7 +291,8 @@ fn make(
 /// Gives a bound socket its owner and permissions, marks it, and lets clients in.
 fn finish(path: &Path, socket: &OwnedFd, access: &SocketAccess, mark: &mut Mark) -> Result<Identity> {
     let cannot = |e: io::Error| Error::io("cannot listen there", e);
-    // A handle on the file itself: whatever others do to the path meanwhile, nothing else changes its owner.
+    // A handle on the file itself, so that only its owner is changed, whatever other processes do to the path
+    // meanwhile.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| cannot(e.into()))?;
     let file = File::from(file);
@@ -306,7 +307,7 @@ fn finish(path: &Path, socket: &OwnedFd, access: &SocketAccess, mark: &mut Mark)
         let flags = nix::fcntl::AtFlags::AT_EMPTY_PATH;
         nix::unistd::fchownat(&file, "", owner.0, owner.1, flags).map_err(|e| may_not(e.into(), access))?;
     }
-    // There is no `fchmod` for such a handle, but it has a name of its own.
+    // There is no `fchmod` for such a handle, but the handle has a name of its own.
     let handle = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
     fs::set_permissions(&handle, Permissions::from_mode(access.mode())).map_err(cannot)?;
     start_listening(socket, BACKLOG).map_err(|e| cannot(e.into()))?;
@@ -323,7 +324,7 @@ fn may_not(error: io::Error, access: &SocketAccess) -> Error {
     }
 }
 
-/// Refuses a path where something lies that is no socket.
+/// Refuses a path with an entry that is no socket.
 fn refuse_other_kinds(path: &Path) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(meta) if !meta.file_type().is_socket() => {
@@ -335,7 +336,7 @@ fn refuse_other_kinds(path: &Path) -> Result<()> {
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// The path of the socket.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -356,16 +357,16 @@ impl Drop for SocketFile {
 struct Mark {
     path: PathBuf,
     file: File,
-    /// The socket that it names.
+    /// The socket that the mark names.
     named: Option<String>,
 }
 
 impl Mark {
-    /// Opens the mark for the socket at `path`, made if it is not there, once nobody else holds it.
+    /// Opens the mark for the socket at `path`, and makes it if it does not exist, once no other process holds it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another process holds it for longer than [`LOCK_PATIENCE`], otherwise what the
-    /// operating system reports.
+    /// [`ErrorKind::Conflict`] if another process holds it for longer than [`LOCK_PATIENCE`], otherwise the error of
+    /// the operating system.
     fn lock(path: &Path) -> Result<Self> {
         let name = path.file_name().ok_or_else(|| Error::invalid("cannot be a socket's path"))?;
         let mut hidden = std::ffi::OsString::from(".");
@@ -377,7 +378,8 @@ impl Mark {
         locked.ok_or_else(|| is_held(&mark))
     }
 
-    /// Opens the mark at `path`, made if it is not there; `None` if another process holds or has just removed it.
+    /// Opens the mark at `path`, and makes it if it does not exist; `None` if another process holds it or has just
+    /// removed it.
     fn try_lock(path: &Path) -> io::Result<Option<Self>> {
         let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
         let mut options = OpenOptions::new();
@@ -387,24 +389,24 @@ impl Mark {
             return Ok(None);
         }
         let meta = file.metadata()?;
-        // Who held the lock before may have removed it.
+        // The former holder of the lock may have removed it.
         let is_there = fs::symlink_metadata(path)
             .is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
         if !is_there {
             return Ok(None);
         }
-        // What others wrote is not believed.
+        // A mark that another user wrote is not trusted.
         let trusted = meta.is_file() && [0, nix::unistd::geteuid().as_raw()].contains(&meta.uid());
         let mut text = String::new();
         if trusted {
-            // What is no text is no mark.
+            // A file that is no text is no mark.
             let _ = io::Read::by_ref(&mut file).take(MARK_MAX).read_to_string(&mut text);
         }
         let named = text.starts_with(MARK).then_some(text);
         Ok(Some(Self { path: path.to_owned(), file, named }))
     }
 
-    /// Removes the socket at `path` that a server left which did not end in order.
+    /// Removes the socket at `path` that a server left that did not end in order.
     fn remove_stale(&self, path: &Path, address: &SocketAddrUnix, leftover: Leftover) -> Result<()> {
         refuse_other_kinds(path)?;
         let Ok(meta) = fs::symlink_metadata(path) else {
@@ -456,7 +458,7 @@ fn is_held(mark: &Path) -> Error {
     ))
 }
 
-/// `true` unless it is certain that nobody listens at `address`.
+/// `true` unless it is certain that no server listens at `address`.
 fn answers(address: &SocketAddrUnix) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok(socket) = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None) else { return true };
@@ -471,14 +473,14 @@ mod tests {
         listen(path, &SocketAccess::default(), leftover)
     }
 
-    /// As a server that is killed.
+    /// Ends as a server that is killed does.
     fn abandon((listener, file): (UnixListener, SocketFile)) {
         let path = file.path().to_owned();
         std::mem::forget(file);
         close(listener, &path);
     }
 
-    /// Returns once nobody listens at `path`: a program that another test starts meanwhile holds the listener too,
+    /// Returns once no process listens at `path`: a program that another test starts meanwhile holds the listener too,
     /// from its fork until it is executed.
     fn close(listener: UnixListener, path: &Path) {
         drop(listener);
@@ -518,7 +520,7 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert_eq!(refused(Leftover::IsOurs).kind(), ErrorKind::Conflict);
         fs::remove_dir(&path).unwrap();
-        // A socket that nobody answers on, but that has no mark; or the mark of the one before it.
+        // A socket on which no server answers, but that has no mark; or the mark of the one before it.
         for earlier in [false, true] {
             if earlier {
                 abandon(listen_with(&path, Leftover::IsUnknown).unwrap());
@@ -561,7 +563,7 @@ mod tests {
         let said = said.to_string();
         assert!(said.contains(".s.headstart") && said.contains("fuser"), "{said}");
         assert!(!path.exists() && mark.exists());
-        // One that is given back in time is waited for.
+        // A lock that is given back in time is waited for.
         let waiting = std::thread::spawn(move || listen_with(&path, Leftover::IsUnknown).map(|_| ()));
         drop(holder);
         waiting.join().unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Running the standard tools of a host, never longer than is reasonable.
+//! Running the standard tools of a host, with a time limit.
 
 use headstart_block::{Error, ErrorKind, Result};
 use nix::sys::signal::{Signal, kill};
@@ -9,17 +9,17 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Where tools for administrators are, which are not on everybody's `PATH`.
+/// The places of tools for administrators, which are not on every user's `PATH`.
 const ADMINISTRATORS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
-/// The program called `name`, on the `PATH` or where tools for administrators are.
+/// The program called `name`, on the `PATH` or among the tools for administrators.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(ADMINISTRATORS.iter().map(PathBuf::from));
     directories.map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
-/// Whether the kernel's modules in `directory` (`/lib/modules/RELEASE`) have one called `name`, compressed or not.
+/// `true` if the kernel's modules in `directory` (`/lib/modules/RELEASE`) include one called `name`, compressed or not.
 pub(crate) fn has_module(directory: &Path, name: &str) -> bool {
     let list = std::fs::read_to_string(directory.join("modules.dep")).unwrap_or_default();
     let file =
@@ -29,10 +29,11 @@ pub(crate) fn has_module(directory: &Path, name: &str) -> bool {
         .any(|file| file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".ko")))
 }
 
-/// Runs `program` to its end; what it said where it fails.
+/// Runs `program` to its end.
 ///
 /// # Errors
-/// [`ErrorKind::Io`] where it fails or takes longer than `patience`: then it is killed.
+/// [`ErrorKind::Io`], with the program's own message, if it fails; [`ErrorKind::Io`] if it takes longer than
+/// `patience`: then it is killed.
 pub(crate) fn run(program: &Path, args: &[String], patience: Duration) -> Result<()> {
     let about = |error: Error| error.about(program.display());
     let child = Command::new(program)
@@ -50,7 +51,7 @@ pub(crate) fn run(program: &Path, args: &[String], patience: Duration) -> Result
     let waiting = thread::Builder::new().name("tool".to_owned()).spawn(wait);
     waiting.map_err(|error| about(Error::io("cannot start a thread", error)))?;
     let Ok(output) = ended.recv_timeout(patience) else {
-        // Its number is its own until it has been waited for, which was not so a moment ago.
+        // The process number is the child's own until the child has been waited for, which was not so a moment ago.
         let _ = i32::try_from(id).map(|id| kill(Pid::from_raw(id), Signal::SIGKILL));
         let cause = format!("it took longer than {} s and was killed", patience.as_secs());
         return Err(about(Error::new(ErrorKind::Io, cause)));

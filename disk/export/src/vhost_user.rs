@@ -1,33 +1,34 @@
 //! vhost-user-blk: a disk for a hypervisor on this host, through shared memory.
 //!
-//! The hypervisor (the front end) connects to a Unix socket and hands over its guest's memory as files, and the rings
-//! of a virtio block device as addresses in it. From then on requests go through memory: no copy through a socket,
-//! and one notification a batch each way.
+//! The hypervisor (the front end) connects to a Unix socket and passes on its guest's memory as files, and the rings of
+//! a virtio block device as addresses in it. From then on requests go through memory: no copy through a socket, and one
+//! notification a batch each way.
 //!
-//! | module | what it does |
+//! | module | task |
 //! |---|---|
 //! | `session` | a front end's connection: the vhost-user messages |
 //! | `ring` | a queue's thread: from the avail ring to the used ring |
 //! | `chain` | descriptor chains, as a hostile guest may make them |
 //! | `blk` | the virtio block device: features, configuration space, requests |
 //! | `memory` | the guest's memory |
-//! | `inflight` | the record of requests in flight, which outlives us |
+//! | `inflight` | the record of requests in flight, which outlives this process |
 //! | `owner` | one front end at a time for a disk that can be written |
 //!
-//! # What waits for what
+//! # Waiting
 //!
-//! A queue's thread does what is local: reads of local bytes, writes, zeroing. Small reads of a disk that another
-//! process has are asked for together, as many as the ring holds. Reads of bytes that are elsewhere and flushes go to
-//! lanes of threads started on demand, and are answered when they are done, in any order. A flush covers all writes
-//! that were answered before it was submitted: they have returned from the disk.
+//! A queue's thread does local work: reads of local bytes, writes, zeroing. Small reads of a disk that another process
+//! has are sent together, as many as the ring holds. Reads of remote bytes and flushes go to lanes of threads started
+//! on demand, and are answered when they are done, in any order. A flush covers all writes that were answered before it
+//! was submitted: they have returned from the disk.
 //!
-//! # When something dies
+//! # Failures
 //!
 //! * The front end: its rings are abandoned, and the next front end finds the disk free. Several may come one after
-//!   another; of a disk that cannot be written, several at once.
-//! * The guest's driver (nonsense in a ring): that queue is given up, the front end is told by the error descriptor.
-//! * We: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with our next life. What it had in
-//!   flight is taken up by the record that it keeps for us.
+//!   another; for a disk that cannot be written, several at once.
+//! * The guest's driver (nonsense in a ring): that queue is given up, and the front end is notified by the error
+//!   descriptor.
+//! * This server: a front end that reconnects (QEMU: `reconnect=1` on the socket) goes on with the next process. Its
+//!   requests in flight are taken up by the record that it keeps for the server.
 //!
 //! Not offered: packed rings, live migration's dirty log, postcopy, the write cache's switch.
 
@@ -60,18 +61,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// Most queues of a disk. Each has a thread while a guest uses it.
+/// The most queues of a disk. Each has a thread while a guest uses it.
 pub const QUEUES_MAX: u16 = 64;
 
-/// Most connections at once. Only those that use the disk cost more than a thread.
+/// The most connections at a time. Only those that use the disk cost more than a thread.
 const SESSIONS_MAX: usize = 64;
 
-/// Settings of a vhost-user server.
+/// The settings of a vhost-user server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserSettings {
-    /// Queues that a front end may use, 1 to [`QUEUES_MAX`].
+    /// The number of queues that a front end may use, 1 to [`QUEUES_MAX`].
     pub queues: u16,
-    /// The users who may connect; this process's if not said otherwise.
+    /// The users that may connect; this process's user by default.
     pub access: SocketAccess,
     /// The treatment of a socket that is there already.
     pub leftover: Leftover,
@@ -99,20 +100,20 @@ impl VhostUserSettings {
 /// A running vhost-user-blk server for one disk.
 pub struct VhostUserServer {
     path: PathBuf,
-    /// `None` once it was stopped, and where another process keeps it.
+    /// The socket's file; `None` once it was stopped, and if another process keeps it.
     socket: Option<SocketFile>,
     shared: Arc<Shared>,
-    /// `None` once it was stopped.
+    /// The thread that accepts connections; `None` once it was stopped.
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What the server's threads share.
+/// The state that the server's threads share.
 struct Shared {
     target: Arc<Target>,
     lanes: Arc<Lanes>,
     owner: Arc<Owner>,
     sessions: Mutex<Sessions>,
-    /// A session has ended.
+    /// Notified when a session has ended.
     ended: Condvar,
     stopping: AtomicBool,
     wake: OwnedFd,
@@ -131,8 +132,8 @@ impl VhostUserServer {
     ///
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range,
-    /// [`headstart_block::ErrorKind::Conflict`] where another server listens at `path` or something is there that this
-    /// program did not make, otherwise what the operating system reports.
+    /// [`headstart_block::ErrorKind::Conflict`] if another server listens at `path` or something is there that this
+    /// program did not make, otherwise the error of the operating system.
     pub fn start(path: &Path, export: &Export, settings: &VhostUserSettings) -> Result<Self> {
         settings.check()?;
         let (listener, socket) = socket::listen(path, &settings.access, settings.leftover)?;
@@ -143,8 +144,8 @@ impl VhostUserServer {
     /// keeps. Its file stays when this server stops, and clients that connect meanwhile wait for the next one.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range, otherwise what the operating system
-    /// reports.
+    /// [`headstart_block::ErrorKind::Invalid`] for a number of queues out of range, otherwise the error of the
+    /// operating system.
     pub fn start_at(
         listener: UnixListener,
         path: &Path,
@@ -238,7 +239,7 @@ impl Drop for VhostUserServer {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock.
+    /// Locks the list of sessions. Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,7 +270,7 @@ impl Shared {
     fn wait(&self, listener: Option<&UnixListener>, time: Option<Timespec>) {
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(listener.map(|listener| PollFd::new(listener, PollFlags::IN)));
-        // An error is an interruption by a signal: one turn more.
+        // An error is an interruption by a signal: then the caller looks once more.
         let _ = poll(&mut fds, time.as_ref());
     }
 
@@ -316,10 +317,10 @@ impl Shared {
         }
     }
 
-    /// Ends all sessions, within [`STOP_PATIENCE`] for what is in flight and again for what is stuck.
+    /// Ends all sessions, within [`STOP_PATIENCE`] for requests in flight and as long again for stuck ones.
     fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // The count is far from its end, where this would fail.
+        // This would fail only at the end of the count, which is far.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         let links: Vec<_> = self.lock().links.values().cloned().collect();
         links.iter().for_each(|link| link.close());

@@ -1,4 +1,4 @@
-//! Goal: a disk that is attached and idle costs little memory and no threads beyond its two, also after it was busy.
+//! Goal: a disk that is attached and idle costs little memory and no threads beyond its two, even after it was busy.
 //! Method: 200 servers in this process, which has no other test; each serves large reads, then nothing.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
@@ -15,10 +15,10 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const DISKS: usize = 200;
-/// What a server may keep for an idle disk, in KiB: an eighth of what a whole disk may.
+/// The most memory that a server may keep for an idle disk, in KiB: an eighth of the limit for a whole disk.
 const KIB_MAX: usize = 512;
 
-/// Until threads that have nothing to do have ended, on a busy machine, too.
+/// The longest wait until threads without work have ended, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A disk of ones that takes no memory.

@@ -1,6 +1,6 @@
-//! Goal: clients that do not take their replies cost a bounded amount of memory, all together, and keep nobody out.
+//! Goal: clients that do not take their replies cost a bounded amount of memory, all together, and keep no other out.
 //! Method: a server in this process, which has no other test, and 64 clients that ask for 32 MiB again and again and
-//! read nothing; the most memory that this process ever had is what counts.
+//! read nothing; the most memory that this process ever had counts.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 64;
 const LARGEST: u32 = 32 << 20;
-/// What the process may have at any moment, in KiB.
+/// The most memory that the process may have at any moment, in KiB.
 const KIB_MAX: usize = 256 << 10;
 
-/// A disk of ones that takes no memory. Its first half is here, its second half comes from elsewhere.
+/// A disk of ones that takes no memory. Its first half is local, its second half is remote.
 struct Ones;
 
 const SIZE: u64 = 1 << 30;
@@ -83,14 +83,14 @@ fn client(socket: &Path, structured: bool) -> UnixStream {
     stream
 }
 
-/// Asks as a client of kind `number` does, until the server takes no more.
+/// Sends requests as a client of kind `number` does, until the server takes no more.
 fn ask_for_much(stream: &mut UnixStream, number: usize) {
     let ask = |command, offset, len| Request { flags: 0, command, cookie: 9, offset, len }.encode();
     for round in 0..40 {
         let offset = if (number + round) % 4 < 2 { 0 } else { SIZE / 2 };
         let mut words = ask(command::READ, offset, LARGEST).to_vec();
         if number % 8 == 7 {
-            // Writes are held in memory, too.
+            // Writes are held in memory too.
             words.extend(ask(command::WRITE, 1, LARGEST));
             words.resize(words.len() + (1 << 20), 5);
         }
@@ -100,7 +100,7 @@ fn ask_for_much(stream: &mut UnixStream, number: usize) {
     }
 }
 
-/// An honest client reads a piece; how long it took.
+/// Reads 1 MiB as an honest client; returns the time that took.
 fn reads(socket: &Path) -> Duration {
     let begun = Instant::now();
     let mut stream = client(socket, false);
@@ -126,7 +126,8 @@ fn clients_that_read_nothing_cost_little_and_keep_nobody_out() {
             scope.spawn(move || ask_for_much(stream, number));
         }
     });
-    // All places are taken by them, and all that they may have. That they take no replies is seen after a while.
+    // They take all places, and all the memory that they may have. The server notices after a while that they take no
+    // replies.
     std::thread::sleep(Duration::from_secs(3));
     let took = reads(&socket);
     let again = reads(&socket);

@@ -55,7 +55,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let sectors = SIZE / 512;
-    // Now and then beyond the end.
+    // Some are beyond the end.
     let place = (0..sectors + 8, 1..600_usize);
     prop_oneof![
         (0..SIZE + 999, 0..1_100_000_usize).prop_map(|(at, len)| Step::Read(at, len)),
@@ -165,7 +165,7 @@ fn errors_are_those_of_the_disk_and_the_connection_stays() {
     assert_eq!(remote.write_at(&[0; 100], 0).unwrap_err().kind(), ErrorKind::Invalid);
     assert_eq!(remote.write_at(&[0; 512], u64::MAX - 511).unwrap_err().kind(), ErrorKind::Invalid);
     remote.read_at(&mut bytes, 0).unwrap();
-    // Of several reads only the one fails that has to.
+    // Of several reads, only the one that has to fail fails.
     let mut buffers = vec![[1; 512]; 3];
     let places = [0, 1 << 20, 2 << 20];
     let parts = buffers.iter_mut().zip(places).map(|(buffer, at)| (&mut buffer[..], at));
@@ -203,7 +203,7 @@ fn a_flush_waits_for_the_disk_and_for_nobody_else() {
     assert_eq!(disk.deeds().last(), Some(&Deed::Flushed));
 }
 
-/// The requests of a client that has gone are over when the server says so, and not before.
+/// The requests of a client that has gone have ended when the server reports that, and not before.
 #[test]
 fn the_end_is_the_end_of_all_requests() {
     let Scene { disk, server, remote, losses } = scene(false);
@@ -227,7 +227,7 @@ fn the_end_is_the_end_of_all_requests() {
     assert_ne!(disk.content()[0], 1);
 }
 
-/// Holes are seen as such, and read as zeros.
+/// Holes are reported as such, and read as zeros.
 #[test]
 fn extents_come_through() {
     struct Sparse;

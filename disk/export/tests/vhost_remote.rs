@@ -1,6 +1,6 @@
-//! Goal: a guest whose disk is another process's gets its bytes, many requests at a time, and each error where it
-//! belongs. Method: a disk in memory behind a [`PrivateServer`], a [`RemoteDisk`] served at a socket that somebody else
-//! made, and a front end with a guest's driver.
+//! Goal: a guest whose disk is another process's gets its bytes, many requests at a time, and each error for the
+//! request that failed. Method: a disk in memory behind a [`PrivateServer`], a [`RemoteDisk`] served at a socket that
+//! another program made, and a front end with a guest's driver.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ use vm_memory::{Bytes, GuestAddress};
 const SIZE: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Bytes that tell where they are from.
+/// Bytes that depend on their place.
 fn pattern() -> Vec<u8> {
     (0..SIZE).map(|at| (at / 512 * 7 + at % 251).to_le_bytes()[0]).collect()
 }
@@ -71,7 +71,8 @@ fn many_requests_at_a_time_are_answered_each_for_itself() {
             let is_write = number % 5 == 0 && len == 512;
             let kind = if is_write { OUT } else { IN };
             memory.write_slice(&vec![number.to_le_bytes()[0]; len], GuestAddress(place)).unwrap();
-            // What is read meanwhile may be the old or the new: writes go where nothing is read in this round.
+            // Bytes read meanwhile may be the old or the new ones, so writes go to places that are not read in this
+            // round.
             let at = if is_write { (3 << 20) + usize::from(slot) * 512 } else { at };
             let is_bad = is_bad && !is_write;
             let len32 = u32::try_from(len).unwrap();
@@ -103,7 +104,7 @@ fn many_requests_at_a_time_are_answered_each_for_itself() {
     assert!(path.exists(), "the socket is another's");
 }
 
-/// A server that stops leaves who connects meanwhile to the next one.
+/// A server that stops leaves clients that connect meanwhile to the next one.
 #[test]
 fn the_next_server_at_a_socket_takes_those_who_wait() {
     let dir = tempfile::tempdir().unwrap();

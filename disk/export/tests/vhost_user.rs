@@ -61,12 +61,12 @@ impl Served {
     }
 }
 
-/// Bytes that tell where they are from.
+/// Bytes that depend on their place.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 512 * 7 + at % 251).to_le_bytes()[0]).collect()
 }
 
-/// What guest memory holds.
+/// The content of guest memory.
 fn get(memory: &GuestMemoryMmap<()>, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     memory.read_slice(&mut bytes, GuestAddress(at)).unwrap();
@@ -198,7 +198,7 @@ fn a_flush_covers_answered_writes_and_holds_up_nobody() {
     let data = guest.data;
     guest.queues[0].submit(7, FLUSH, 0, &[]);
     guest.queues[0].kick();
-    // Others go on while the disk syncs, on the same queue.
+    // Other requests go on while the disk syncs, on the same queue.
     assert_eq!(guest.write(4096, &[2; 512]), OK);
     assert_eq!(guest.queues[0].request(IN, 0, &[(data, 512)]), OK);
     assert!(!served.disk.deeds().contains(&Deed::Flushed));
@@ -260,7 +260,7 @@ fn a_read_that_waits_holds_up_no_other() {
     served.disk.hold_back(bytes(1 << 20, 4096));
     let mut guest = served.guest();
     let data = guest.data;
-    // Its end is local, and there is more of it than one wait brings.
+    // Its end is local, and the rest is more than one wait fetches.
     guest.queues[0].submit(40, IN, 0, &[(data, 3 << 20)]);
     for slot in 41..48 {
         guest.queues[0].submit(slot, IN, (1 << 20) / 512, &[(data + (4 << 20), 512)]);
@@ -340,10 +340,10 @@ fn requests_in_flight_survive_the_server() {
     guest.queues[0].submit(9, IN, 1, &[(data + 8192, 512)]);
     guest.queues[0].kick();
     served.disk.until_waiting(2);
-    // Others overtake them, so that the used ring's end does not tell what is missing.
+    // Others overtake them, so that the used ring's end does not show the missing ones.
     assert_eq!(guest.read(65_536, 4096).unwrap(), content[65_536..65_536 + 4096]);
     assert_eq!(guest.write(131_072, &[6; 512]), OK);
-    // The old server's life ends as by kill -9: nothing is answered any more.
+    // The old server ends as by kill -9: nothing is answered any more.
     served.stop();
     served.start();
     served.disk.bring();
@@ -375,7 +375,7 @@ fn a_ring_that_is_stopped_answers_first_and_goes_on_later() {
         assert_eq!(stopping.join().unwrap(), 1);
     });
     assert_eq!(guest.queues[0].poll(), Some((1, 513)));
-    // What is offered meanwhile waits for the next start.
+    // A request that is offered meanwhile waits for the next start.
     guest.queues[0].submit(2, IN, 0, &[(data, 512)]);
     guest.queues[0].kick();
     assert_eq!(guest.queues[0].wait(Duration::from_millis(50)), None);
@@ -452,7 +452,7 @@ fn a_stop_is_bounded_and_cleans_up() {
     assert!(!served.path.exists());
     assert_eq!(served.disk.deeds().last(), Some(&Deed::Flushed));
     assert!(guest.frontend.get_queue_num().is_err());
-    // What another program left is not replaced, though nobody answers there.
+    // A socket that another program left is not replaced, although nothing answers there.
     drop(std::os::unix::net::UnixListener::bind(&served.path).unwrap());
     let error = VhostUserServer::start(
         &served.path,
@@ -514,7 +514,7 @@ fn memory_that_is_not_there_is_refused() {
 /// Makes the chain at head 0.
 type Spoil = Box<dyn Fn(&mut Driver)>;
 
-/// A chain that no driver may make breaks its queue: the front end is told, others go on.
+/// A chain that no driver may make breaks its queue: the front end is notified, others go on.
 #[test]
 fn a_broken_queue_is_given_up_and_told() {
     let served = Served::new(pattern(1 << 20), true);
@@ -539,7 +539,7 @@ fn a_broken_queue_is_given_up_and_told() {
             queue.describe(queue.table, 0, header(queue), next, 1);
             queue.describe(queue.table, 1, (1 << 50, 1), write, 0);
         }),
-        // To read after to write.
+        // A part to read after a part to write.
         Box::new(move |queue| {
             queue.describe(queue.table, 0, header(queue), next | write, 1);
             queue.describe(queue.table, 1, header(queue), next, 2);
@@ -583,7 +583,7 @@ fn a_broken_queue_is_given_up_and_told() {
     }
 }
 
-/// Threads of the server that panicked, which nobody would hear of otherwise.
+/// The number of threads of the server that panicked, which would not be noticed otherwise.
 fn count_panics() -> &'static AtomicUsize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();
@@ -600,7 +600,7 @@ fn count_panics() -> &'static AtomicUsize {
     &PANICS
 }
 
-/// What a hostile guest writes somewhere in its memory, and how long it waits then.
+/// The bytes that a hostile guest writes to some places of its memory, and the time that it waits then.
 fn scribbles() -> impl Strategy<Value = Vec<(u64, u64, u8)>> {
     prop::collection::vec((0..40_000_u64, any::<u64>(), 0..20_u8), 1..200)
 }
@@ -617,11 +617,11 @@ fn a_guest_that_scribbles_harms_itself_alone() {
         let mut guest = Guest::connect(&served.path, &shape);
         let (data, queue) = (guest.data, &mut guest.queues[0]);
         for (number, (at, value, kind)) in (0_u16..).zip(scribbles) {
-            // Sensible requests between, so that there is something to disturb.
+            // Sensible requests in between, so that there is something to disturb.
             queue.submit(number % 16, u32::from(kind), value % 2048, &[(data, 512), (data + 600, 1024)]);
             queue.memory.write_obj(value, GuestAddress(at)).unwrap();
             if kind < 4 {
-                // Where it hurts most: the table and the heads.
+                // The most harmful places: the table and the heads.
                 let small = [value % 40_000, (u64::from(kind) << 32) | (value % 4096)];
                 let at = queue.table + 16 * (value % u64::from(queue.entries));
                 queue.memory.write_obj(small, GuestAddress(at)).unwrap();
@@ -640,7 +640,7 @@ fn a_guest_that_scribbles_harms_itself_alone() {
 }
 
 /// A front end that makes its memory file shorter loses its rings. Nothing of the lost memory reaches the disk, other
-/// disks of this process are served as ever, and so is the next front end.
+/// disks of this process are served as before, and so is the next front end.
 #[test]
 fn memory_that_is_shortened_ends_its_rings_alone() {
     let content = pattern(1 << 20);

@@ -1,6 +1,6 @@
 //! QEMU boots from a vhost-user-blk disk: a real front end, a real driver (the firmware's).
 //!
-//! The boot sector reads a sector from elsewhere on the disk, writes it to another place, and prints it on the serial
+//! The boot sector reads another sector of the disk, writes it to another place, and prints it on the serial
 //! port. Needs `qemu-system-x86_64`; runs without KVM.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
@@ -22,11 +22,11 @@ const READ_FROM: u16 = 1000;
 const WRITTEN_TO: u16 = 2000;
 const MESSAGE: &[u8] = b"the disk was read through shared memory\r\n\0";
 
-/// Firmware, 4 MiB of memory and 60 instructions, emulated, on a busy machine.
+/// The longest wait for the firmware, 4 MiB of memory and 60 instructions, emulated, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A boot sector: load sector `READ_FROM` to 0x7e00, store it as sector `WRITTEN_TO`, print it up to its first 0,
-/// power off. Where the disk fails it powers off at once.
+/// power off. If the disk fails, it powers off at once.
 fn boot_sector() -> [u8; 512] {
     let [from_low, from_high] = READ_FROM.to_le_bytes();
     let [to_low, to_high] = WRITTEN_TO.to_le_bytes();
@@ -72,7 +72,7 @@ fn at(sector: u16) -> std::ops::Range<usize> {
 fn qemu_boots_from_it_twice() {
     let qemu = "qemu-system-x86_64";
     if Command::new(qemu).arg("--version").stdout(Stdio::null()).status().is_err() {
-        // Past the harness, which hides what a test prints that passes.
+        // Printed past the harness, which hides the output of a test that passes.
         let _ = writeln!(std::io::stderr(), "SKIPPED: no {qemu}");
         return;
     }

@@ -43,7 +43,6 @@ const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people",
 const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 447, 165),
     ("headstart-agent", 464, 265),
-    ("headstart-export", 205, 95),
     ("headstart-harvest", 523, 227),
     ("headstart-image", 116, 29),
     ("headstart-sim", 328, 84),

@@ -1,4 +1,4 @@
-//! What the file system's requests do to the disk: the part of the server that knows no directory entries.
+//! The effect of the file system's requests on the disk: the part of the server that knows no directory entries.
 
 use super::image_writer::ImageWriter;
 use crate::Export;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// No request moves more, since no kernel sends more (fuser's own buffer ends there).
+/// The most bytes of a request: no kernel sends more (fuser's own buffer ends there).
 const TRANSFER_MAX: usize = 16 << 20;
 
-/// Threads that flush: a sync covers whoever waits for it.
+/// The most threads that flush: a sync covers all requests that wait for it.
 const FLUSHES_MAX: usize = 4;
 
-/// Faults that are all logged; from then on each time their number has doubled.
+/// The number of faults that are all logged; from then on, one is logged each time their number has doubled.
 const FAULTS_LOGGED: u64 = 8;
 
 thread_local! {
-    /// What a worker reads into: no allocation for a read.
+    /// The buffer that a worker reads into: no allocation for a read.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -31,23 +31,23 @@ pub(super) struct Image {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) read_only: bool,
     writer: ImageWriter,
-    /// For what may wait for bytes from elsewhere.
+    /// The lane of requests that may wait for remote bytes.
     far: SlowLane,
-    /// For flushes: while a store is away, writes can be made durable.
+    /// The lane of flushes: while a store is away, writes can be made durable.
     near: SlowLane,
-    /// No more waiting for bytes from elsewhere.
+    /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
-    /// Something was written since the last flush.
+    /// `true` if something was written since the last flush.
     unflushed: AtomicBool,
-    /// Something was written since somebody last looked at the file's times.
+    /// `true` if something was written since the file's times were last looked at.
     pub(super) modified: AtomicBool,
     faults: AtomicU64,
-    /// Times that the file is open.
+    /// The number of times that the file is open.
     pub(super) opened: AtomicUsize,
 }
 
 impl Image {
-    /// `waiting_max` requests may wait for bytes from elsewhere at once.
+    /// Serves an export; `waiting_max` requests may wait for remote bytes at once.
     pub(super) fn new(export: Export, waiting_max: usize) -> Self {
         let device = export.device;
         Self {
@@ -65,18 +65,18 @@ impl Image {
         }
     }
 
-    /// From now on a read whose bytes are not on this host fails at once.
+    /// Makes each read fail at once whose bytes are not on this host, from now on.
     pub(super) fn give_up_waiting(&self) {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Waits until nothing is in flight, `patience` at most for each lane; whether that is so.
+    /// Waits until nothing is in flight, `patience` at most for each lane; `true` if nothing is then.
     pub(super) fn wait_idle(&self, patience: Duration) -> bool {
         let is_far_idle = self.far.wait_idle(patience);
         self.near.wait_idle(patience) && is_far_idle
     }
 
-    /// Reads as much of `size` bytes as there is before the end.
+    /// Reads `size` bytes, or as many as there are before the end.
     pub(super) fn read(self: &Arc<Self>, offset: u64, size: u32, reply: ReplyData) {
         let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = (size as usize).min(left);
@@ -112,7 +112,7 @@ impl Image {
         });
     }
 
-    /// Writes as much of `data` as fits before the end: the file does not grow by being written.
+    /// Writes as many bytes of `data` as fit before the end: the file does not grow by being written.
     pub(super) fn write(self: &Arc<Self>, offset: u64, data: &[u8], open_flags: i32, reply: ReplyWrite) {
         let left = usize::try_from(self.device.size().saturating_sub(offset)).unwrap_or(usize::MAX);
         let fits = data.len().min(left);
@@ -154,7 +154,7 @@ impl Image {
         self.answer_slowly(&self.far, "write zeros", offset, reply, zero);
     }
 
-    /// Makes all that was written durable; at a `close`, only if there is something.
+    /// Makes all writes durable; at a `close`, only if there are some.
     pub(super) fn flush(self: &Arc<Self>, closing: bool, reply: ReplyEmpty) {
         if self.read_only || closing && !self.unflushed.load(Ordering::Acquire) {
             return reply.ok();
@@ -163,7 +163,7 @@ impl Image {
     }
 
     pub(super) fn make_durable(&self) -> Result<()> {
-        // Before the flush: what is written during it counts for the next.
+        // Before the flush, so that a write during it counts for the next.
         self.unflushed.store(false, Ordering::Release);
         let flushed = self.device.flush();
         if flushed.is_err() {
@@ -172,8 +172,8 @@ impl Image {
         flushed
     }
 
-    /// The first offset from `offset` on of data, or of a hole; the end counts as a hole. `None` past the end,
-    /// or where no data follows.
+    /// The first offset from `offset` on of data, or of a hole; the end counts as a hole. `None` past the end, or if no
+    /// data follows.
     pub(super) fn seek(&self, offset: u64, hole: bool) -> Result<Option<u64>> {
         let size = self.device.size();
         let mut at = offset;
@@ -207,7 +207,7 @@ impl Image {
         self.modified.store(true, Ordering::Release);
     }
 
-    /// Says what failed, and gives the number for it that the program gets.
+    /// Logs a fault, and returns the error number that the program gets.
     pub(super) fn fault(&self, what: &str, offset: u64, error: &Error) -> Errno {
         let before = self.faults.fetch_add(1, Ordering::Relaxed);
         let count = before.saturating_add(1);
@@ -218,7 +218,7 @@ impl Image {
     }
 }
 
-/// The number that says what a program can do about `error`.
+/// The error number that tells a program how it can react to `error`.
 pub(super) fn errno(error: &Error) -> Errno {
     match error.kind() {
         ErrorKind::Corrupt
@@ -236,7 +236,7 @@ pub(super) fn errno(error: &Error) -> Errno {
     }
 }
 
-/// What fits into a request fits into its answer.
+/// The length of an answer, which fits because the request's length did.
 fn count(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -1,7 +1,7 @@
 //! Writes of any bytes to a disk that is written by whole sectors.
 //!
-//! Nobody but this server reads or writes the disk while it is exported writable here, or he does so at his own
-//! risk: the lock of a read-modify-write is known to this module only.
+//! Only this server reads or writes the disk while it is exported writable here; another writer acts at its own risk,
+//! because the lock of a read-modify-write is known to this module only.
 
 use super::range_lock::{Held, Hold, RangeLock};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
@@ -16,7 +16,7 @@ pub(super) struct ImageWriter {
     lock: RangeLock,
 }
 
-/// What is written.
+/// The content of a write.
 #[derive(Clone, Copy)]
 enum Content<'a> {
     Bytes(&'a [u8]),
@@ -28,10 +28,10 @@ impl ImageWriter {
         Self { device, lock: RangeLock::default() }
     }
 
-    /// Writes whole sectors that nobody else is changing; waits for nothing but the disk.
+    /// Writes whole sectors that no other request is changing; waits for nothing but the disk.
     ///
     /// # Errors
-    /// [`ErrorKind::Absent`] where this would have to wait: use [`write`](Self::write), where that is no harm.
+    /// [`ErrorKind::Absent`] if this would have to wait: use [`write`](Self::write) on a thread that may wait.
     pub(super) fn write_at_once(&self, data: &[u8], offset: u64) -> Result<()> {
         let wait = || Error::new(ErrorKind::Absent, "this write has to wait");
         let range = checked(offset, data.len() as u64)?;
@@ -42,7 +42,7 @@ impl ImageWriter {
         self.device.write_at(data, offset)
     }
 
-    /// Writes `data` at `offset`, wherever that is.
+    /// Writes `data` at `offset`, whatever its alignment.
     pub(super) fn write(&self, data: &[u8], offset: u64) -> Result<()> {
         self.put(checked(offset, data.len() as u64)?, Content::Bytes(data))
     }
@@ -52,7 +52,7 @@ impl ImageWriter {
         self.put(checked(offset, len)?, Content::Zeros)
     }
 
-    /// A part of the first sector, whole sectors, a part of the last: each only where there is one.
+    /// Writes a part of the first sector, whole sectors, and a part of the last, each only if there is one.
     fn put(&self, range: ByteRange, content: Content<'_>) -> Result<()> {
         let whole_start = range.offset().next_multiple_of(SECTOR_SIZE).min(range.end());
         let whole_end = (range.end() / SECTOR_SIZE * SECTOR_SIZE).max(whole_start);
@@ -91,7 +91,7 @@ impl ImageWriter {
 }
 
 impl<'a> Content<'a> {
-    /// What of this, the content of `all`, lies in `piece`.
+    /// The part of this content, which is that of `all`, for `piece`.
     fn part(self, all: ByteRange, piece: ByteRange) -> Self {
         match self {
             Content::Bytes(data) => {
@@ -103,7 +103,7 @@ impl<'a> Content<'a> {
     }
 }
 
-/// A place in memory: it lies within something that is there.
+/// A place in memory, which is within an existing slice.
 #[expect(clippy::cast_possible_truncation, reason = "no slice is longer than a usize says")]
 fn index(offset: u64) -> usize {
     offset as usize

@@ -1,6 +1,6 @@
-//! Mounting, unmounting, and clearing away what a killed server left.
+//! Mounting, unmounting, and clearing away the mounts of killed servers.
 //!
-//! As root all of it is `mount(2)` and `umount2(2)`. Others have `fusermount3`, which is set-user-id root and
+//! As root all of it is `mount(2)` and `umount2(2)`. Other users have `fusermount3`, which is set-user-id root and
 //! hands the open `/dev/fuse` back through a socket. It takes a path, and checks for itself that the user may mount
 //! there.
 //!
@@ -23,35 +23,35 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// The type under which our mounts stand in the mount table, and how we know them again.
+/// The type of these mounts in the mount table, by which they are recognized.
 const KIND: &str = "fuse.headstart";
 
-/// How long a server that lives may take to say so.
+/// The longest time that a server that lives takes to answer.
 const ALIVE: Duration = Duration::from_secs(2);
 
-/// No more dead mounts on top of each other than this are cleared away at once.
+/// The most dead mounts on top of each other that are cleared away at once.
 const DEAD_MAX: usize = 16;
 
-/// A file system that is mounted. Dropping it unmounts it at any price.
+/// A file system that is mounted. Dropping it unmounts it in any case.
 pub(super) struct Mount {
     place: Place,
-    /// The entry in the mount table, by which a mount of somebody else's is not taken for ours.
+    /// The entry in the mount table, by which another program's mount is not taken for this one.
     entry: Option<MountEntry>,
     mounted: bool,
 }
 
-/// How an unmount went.
+/// The outcome of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unmounted {
-    /// It is gone; so is every request.
+    /// The file system is gone, and so is every request.
     Gone,
-    /// Somebody has a file open.
+    /// A program has a file open.
     Busy,
 }
 
 impl Mount {
-    /// Mounts a file system on `point`, the directory or regular file that was found at `place`; gives the end on
-    /// which to serve it. `access` names who may open it.
+    /// Mounts a file system on `point`, the directory or regular file that was found at `place`; returns the end on
+    /// which to serve it. `access` names the users that may open it.
     pub(super) fn new(
         place: Place,
         point: (File, &Metadata),
@@ -84,22 +84,23 @@ impl Mount {
         }
     }
 
-    /// Fails all requests under way, and takes the file system out of sight though files in it are open: their
-    /// owners get errors from now on.
+    /// Fails all requests under way, and takes the file system out of sight although files in it are open: programs
+    /// that have them open get errors from now on.
     pub(super) fn force(&mut self) {
         if !self.is_ours() {
             self.gone();
             return;
         }
         if is_root() {
-            // Ends the connection, then fails with EBUSY, as was to be expected.
+            // This ends the connection, then fails with EBUSY, as expected.
             let _ = umount2(&self.place.anchored(), MntFlags::MNT_FORCE | MntFlags::UMOUNT_NOFOLLOW);
         }
         detach(&self.place);
         self.gone();
     }
 
-    /// Somebody may have unmounted it by hand, and mounted something else.
+    /// `true` if the mount is still this one: it may have been unmounted by hand, and another file system mounted
+    /// there.
     fn is_ours(&self) -> bool {
         self.mounted && (self.entry.is_none() || self.place.mounted() == self.entry)
     }
@@ -121,8 +122,8 @@ impl Drop for Mount {
 /// Finds the place of a mount, and clears away the mounts that killed servers left there.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where a server lives there, [`ErrorKind::NotFound`] where there is nothing to mount on,
-/// [`ErrorKind::Denied`] where a symbolic link of another user's leads there.
+/// [`ErrorKind::Conflict`] if a server lives there, [`ErrorKind::NotFound`] if there is nothing to mount on,
+/// [`ErrorKind::Denied`] if a symbolic link of another user's leads there.
 pub(super) fn repair(path: &Path) -> Result<Place> {
     let place = Place::find(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::new(ErrorKind::NotFound, "there is nothing to mount on")
@@ -160,13 +161,13 @@ pub(super) fn repair(path: &Path) -> Result<Place> {
         .about(path.display()))
 }
 
-/// What a file system says whose server is gone.
+/// The errors of a file system whose server is gone.
 const DEAD: [i32; 2] = [nix::libc::ENOTCONN, nix::libc::ECONNABORTED];
 
-/// `true` if the server of what is mounted at a place lives; `None` if it does not answer.
+/// `true` if the server of the file system mounted at a place lives; `None` if it does not answer.
 ///
-/// Asks for what the kernel never answers from its cache, and in a thread of its own: a server that hangs hangs
-/// who asks it.
+/// Asks for facts that the kernel never answers from its cache, and in a thread of its own, because a server that hangs
+/// also hangs the thread that asks it.
 fn is_alive(place: &Place) -> Option<bool> {
     let (answer, answered) = mpsc::channel();
     let path = place.anchored();
@@ -196,8 +197,8 @@ fn detach(place: &Place) {
     }
 }
 
-/// Opens `/dev/fuse` and mounts it on what was opened: nothing is looked up again. The file system is open to all
-/// users, as far as the permissions of the file go: hypervisors often run as a user of their own.
+/// Opens `/dev/fuse` and mounts it on the opened mount point: no path is looked up again. The file system is open to
+/// all users, as far as the permissions of the file allow: hypervisors often run as a user of their own.
 fn mount_directly((point, found): (File, &Metadata), read_only: bool) -> Result<OwnedFd> {
     let fuse = OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(no_fuse)?;
     let mode = found.mode();
@@ -232,21 +233,21 @@ fn ask_fusermount(path: &Path, read_only: bool, for_others: bool) -> Result<Owne
     let sockets = UnixStream::pair().map_err(|error| Error::io("cannot make a socket pair", error))?;
     let (ours, theirs) = sockets;
     let access = if read_only { "ro" } else { "rw" };
-    // Only where /etc/fuse.conf has `user_allow_other`; fusermount3 says so.
+    // Only if /etc/fuse.conf has `user_allow_other`; otherwise fusermount3 reports that.
     let others = if for_others { ",allow_other" } else { "" };
     let options = format!(
         "{access},nodev,nosuid,noatime,fsname=headstart,subtype=headstart,default_permissions{others}"
     );
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options).arg("--").arg(path);
-    // It is told the number of the socket: that of its standard input.
+    // The program is told the number of the socket: that of its standard input.
     command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs)));
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|error| {
         Error::io("cannot run fusermount3, which mounts for users other than root", error)
             .remedy("install the package fuse3, or run it as root")
     })?;
-    // It holds the other end of the socket.
+    // The command holds the other end of the socket.
     drop(command);
     let received = receive(&ours);
     drop(ours);
@@ -269,7 +270,7 @@ fn receive(socket: &UnixStream) -> Option<OwnedFd> {
     };
     message.cmsgs().ok()?.find_map(|control| match control {
         ControlMessageOwned::ScmRights(fds) => fds.first().map(|fd| {
-            // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+            // SAFETY: the kernel has just made this descriptor for this process, and no other code knows it.
             unsafe { OwnedFd::from_raw_fd(*fd) }
         }),
         _ => None,
@@ -283,7 +284,7 @@ fn fusermount_unmounts(path: &Path, lazily: bool) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Writes what programs have changed through memory maps to the server. It takes as long as it takes: call it
+/// Writes what programs have changed through memory maps to the server. This takes as long as the server does: call it
 /// where waiting is no harm.
 pub(super) fn sync_file(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()

@@ -5,18 +5,19 @@
 pub(super) struct MountEntry {
     /// The number of the mount; another one may get it later.
     pub(super) id: u64,
-    /// Its type: `fuse.headstart` for ours.
+    /// Its type: `fuse.headstart` for mounts of this program.
     pub(super) kind: String,
     /// Device number, as `major:minor`.
     pub(super) device: String,
 }
 
-/// The mount of a number.
+/// The mount with a number.
 pub(super) fn entry_of(table: &str, id: u64) -> Option<MountEntry> {
     table.lines().filter_map(parse).find(|entry| entry.id == id)
 }
 
-/// `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw`: optional fields end with a dash.
+/// Parses a line such as `36 35 98:0 /root /mount/point rw,noatime master:1 - ext4 /dev/root rw`: optional fields end
+/// with a dash.
 fn parse(line: &str) -> Option<MountEntry> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ');

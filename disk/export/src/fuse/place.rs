@@ -1,14 +1,14 @@
 //! [`Place`]: the place of a mount, held open by its directory.
 //!
-//! A mount covers what was there, and root mounts over anything. The path of a mount point may lead through directories
-//! that other users can write to. Therefore:
+//! A mount covers the entry that was there, and root mounts over anything. The path of a mount point may lead through
+//! directories that other users can write to. Therefore:
 //!
 //! * The path is walked once, and no symbolic link of another user on it is followed: see [`Entry`].
 //! * From then on the place is an entry of the directory that was found. In this mount namespace the kernel keeps an
 //!   entry from being renamed or removed while something is mounted on it, so that the entry also names the mount until
 //!   that goes. In another namespace, where the mount is not seen, the entry can be renamed, which takes the mount
 //!   along, and removed, which ends the mount.
-//! * In a directory that all users may write to, the entry must not belong to a user who only got there first: its
+//! * In a directory that all users may write to, the entry must not belong to a user that only got there first: its
 //!   owner can remove it, the mount with it, and put another file in the disk's place.
 
 use super::mount_table::{MountEntry, entry_of};
@@ -24,16 +24,16 @@ use std::path::{Path, PathBuf};
 /// The permission of all users to write to a directory.
 const WRITABLE_BY_ALL: u32 = 0o002;
 
-/// See the [module](self).
+/// The place of a mount. See the [module](self).
 #[derive(Debug)]
 pub(super) struct Place(Entry);
 
 impl Place {
-    /// Walks to a place. Nothing is asked of what is mounted there: its server may be gone, or hang.
+    /// Walks to a place. The file system mounted there is not asked: its server may be gone, or hang.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::NotFound`] where nothing is there,
-    /// otherwise what the operating system reports.
+    /// [`ErrorKind::Denied`] for a symbolic link of another user, [`ErrorKind::NotFound`] if nothing is there,
+    /// otherwise the error of the operating system.
     pub(super) fn find(path: &Path) -> Result<Self> {
         let failed = |e: io::Error| Error::io("cannot look at the mount point", e).about(path.display());
         let entry = Entry::find(&std::path::absolute(path).map_err(failed)?)?;
@@ -50,11 +50,11 @@ impl Place {
         self.0.anchored()
     }
 
-    /// Opens what is there, for mounting on it.
+    /// Opens the entry, for mounting on it.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where it belongs to a user who got there first, [`ErrorKind::Invalid`] where it is no
-    /// directory and no regular file, otherwise what the operating system reports.
+    /// [`ErrorKind::Denied`] if it belongs to a user that only got there first, [`ErrorKind::Invalid`] if it is neither
+    /// a directory nor a regular file, otherwise the error of the operating system.
     pub(super) fn open_point(&self) -> Result<(File, Metadata)> {
         let failed = |e: io::Error| Error::io("cannot look at the mount point", e);
         let point = self.0.look().map_err(failed)?;
@@ -77,7 +77,7 @@ impl Place {
         Ok((point, found))
     }
 
-    /// The file system whose root lies there, if there is one.
+    /// The file system whose root is there, if there is one.
     pub(super) fn mounted(&self) -> Option<MountEntry> {
         let (here, beneath) = (mount_id(&self.0.look().ok()?)?, mount_id(self.0.directory())?);
         let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
@@ -97,7 +97,7 @@ mod tests {
     use headstart_testkit::process::is_root;
     use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 
-    /// A user that is neither root nor the one who runs the tests.
+    /// A user that is neither root nor the user of the tests.
     const OTHER: u32 = 65_534;
 
     fn scene() -> (tempfile::TempDir, PathBuf) {
@@ -139,7 +139,7 @@ mod tests {
             let said = refused(&at.join(path));
             assert!(said.contains("symbolic link of another user") && said.contains("d"), "{said}");
         }
-        // A directory of another user's is no link: the walk through it leads where its path says.
+        // A directory of another user's is no link: the walk through it leads to where its path says.
         chown(at.join("d"), Some(OTHER), None).unwrap();
         chown(at.join("d/f"), Some(OTHER), None).unwrap();
         assert!(Place::find(&at.join("d/f")).unwrap().open_point().is_ok());

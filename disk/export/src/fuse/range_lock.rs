@@ -1,14 +1,14 @@
-//! Who may write which bytes when: whole sectors freely, a read-modify-write alone.
+//! The lock of byte ranges during writes: whole sectors are shared, a read-modify-write is alone.
 //!
-//! A write of part of a sector reads the sector, changes it and writes it back. Another write of that sector
-//! between the two would be lost, though the two may not even overlap. So such a write takes its sectors
-//! *exclusively*, and every other write takes its own *shared*: writes of whole sectors never wait for each
-//! other, which is nearly all there is. What is held at one time is a handful, hence a plain list.
+//! A write of part of a sector reads the sector, changes it and writes it back. Another write of that sector in between
+//! would be lost, although the two may not even overlap. So such a write takes its sectors *exclusively*, and every
+//! other write takes its own *shared*: writes of whole sectors, which are nearly all writes, never wait for each other.
+//! Few ranges are held at a time, hence a plain list.
 
 use headstart_block::ByteRange;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How a range is held.
+/// The mode in which a range is held.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     /// Beside other writes of whole sectors.
@@ -30,13 +30,13 @@ pub(super) struct Held<'a> {
 }
 
 impl RangeLock {
-    /// Takes `range` if nobody is in the way.
+    /// Takes `range` if no held range conflicts.
     pub(super) fn try_lock(&self, range: ByteRange, hold: Hold) -> Option<Held<'_>> {
         let mut held = self.list();
         (!conflicts(&held, range, hold)).then(|| self.enter(&mut held, range, hold))
     }
 
-    /// Waits until nobody is in the way and takes `range`.
+    /// Waits until no held range conflicts, and takes `range`.
     pub(super) fn lock(&self, range: ByteRange, hold: Hold) -> Held<'_> {
         let waited = self.released.wait_while(self.list(), |held| conflicts(held, range, hold));
         let mut held = waited.unwrap_or_else(PoisonError::into_inner);
@@ -49,7 +49,7 @@ impl RangeLock {
         Held { lock: self, entry }
     }
 
-    /// Nothing panics while it holds the lock.
+    /// The list of held ranges. Nothing panics while it holds the lock.
     fn list(&self) -> MutexGuard<'_, Vec<(ByteRange, Hold)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,19 +16,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// What is mounted: the file's name in the directory, or `None` for the file alone.
+/// The mounted tree: the file's name in the directory, or `None` for the file alone.
 pub(super) struct Tree {
     image: Arc<Image>,
     name: Option<OsString>,
-    /// What is not the disk's own.
+    /// The attributes that are not the disk's own.
     face: Mutex<Face>,
-    /// How long the kernel may keep names and attributes.
+    /// The time for which the kernel may keep names and attributes.
     keep: Duration,
-    /// The file's users may make it larger.
+    /// `true` if the file's users may make it larger.
     allow_resize: bool,
 }
 
-/// What a `chmod` or `chown` changes; it is forgotten with the mount.
+/// The attributes that a `chmod` or `chown` changes; they are forgotten with the mount.
 #[derive(Clone, Copy)]
 struct Face {
     directory_mode: u32,
@@ -38,20 +38,21 @@ struct Face {
     modified: SystemTime,
 }
 
-/// An inode of the directory or, where there is none, of the file.
+/// The inode of the directory or, if there is none, of the file.
 const ROOT: INodeNo = INodeNo::ROOT;
 /// The inode of the file in the directory.
 const IN_DIRECTORY: INodeNo = INodeNo(2);
 
-/// A read-only disk never changes.
+/// The time for which attributes of a read-only disk are kept: it never changes.
 const KEEP_READ_ONLY: Duration = Duration::from_secs(3600);
-/// A writable one may grow without its users being told (`Server::resized` tells them at once).
+/// The time for which attributes of a writable disk are kept: it may grow without its users being told
+/// (`Server::resized` tells them at once).
 const KEEP_WRITABLE: Duration = Duration::from_secs(1);
 
 impl Tree {
     /// Shows `image` at a mount point. The file belongs to the user of this process alone, whatever the owner and the
     /// permissions of the mount point are, unless the access of `settings` says otherwise. A directory keeps its
-    /// permissions; who may open the file by the access of `settings` can pass it.
+    /// permissions, and lets through the users that may open the file by the access of `settings`.
     pub(super) fn new(
         image: Arc<Image>,
         name: Option<OsString>,
@@ -121,7 +122,7 @@ impl Tree {
         }
     }
 
-    /// Sets the size: a disk grows where its users may do that, and never shrinks.
+    /// Sets the size: a disk grows if its users may make it larger, and never shrinks.
     fn truncate(&self, size: u64) -> Result<(), Errno> {
         let device = &self.image.device;
         match size.cmp(&device.size()) {
@@ -134,7 +135,7 @@ impl Tree {
     }
 }
 
-/// The time of what the file's users are shown, never of what is stored.
+/// The time that the file's users are shown; no stored byte depends on it.
 #[expect(
     clippy::disallowed_methods,
     reason = "a file has a time of modification; nothing else depends on it"
@@ -152,7 +153,7 @@ impl Filesystem for Tree {
         }
         let _ = config.set_max_background(BACKGROUND);
         let _ = config.set_congestion_threshold(BACKGROUND / 4 * 3);
-        // Programs with many O_DIRECT requests under way (QEMU) get them served side by side.
+        // Requests of programs with many O_DIRECT requests under way (QEMU) are served side by side.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
     }
@@ -213,7 +214,7 @@ impl Filesystem for Tree {
         self.image.opened.fetch_add(1, Ordering::Relaxed);
         self.image.device.client_came();
         if !self.image.read_only {
-            // Another server may have written to the disk: who opens the file anew sees that.
+            // Another server may have written to the disk: a program that opens the file again sees that.
             return reply.opened(FileHandle(0), FopenFlags::empty());
         }
         reply.opened(FileHandle(0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH);
@@ -321,7 +322,7 @@ impl Filesystem for Tree {
         }
         let zeroes = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
         let known = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-        // Room cannot be set aside for a disk that grows as it is written.
+        // Space cannot be reserved for a disk that grows as it is written.
         if !zeroes || mode & !known != 0 {
             return reply.error(Errno::EOPNOTSUPP);
         }

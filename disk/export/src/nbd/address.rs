@@ -1,4 +1,4 @@
-//! Where a server listens: a Unix socket or a TCP port.
+//! The address at which a server listens: a Unix socket or a TCP port.
 
 use crate::socket::{self, Leftover, SocketAccess, SocketFile};
 use headstart_block::{Error, Result};
@@ -13,10 +13,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A TCP client that is silent for so long is asked whether it still lives; the kernel asks nine times.
+/// The time for which a TCP client may be silent before it is asked whether it still lives; the kernel asks nine times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
-/// Where an NBD server listens: `unix:/path` or `host:port`.
+/// The address at which an NBD server listens: `unix:/path` or `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A socket in the file system.
@@ -68,7 +68,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// A socket that clients connect to. Dropped, it takes its file along.
+/// A socket that clients connect to. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Unix { socket: UnixListener, file: SocketFile },
@@ -78,7 +78,7 @@ pub(crate) enum Listener {
 /// A client that has connected.
 pub(crate) struct Guest {
     pub(crate) socket: OwnedFd,
-    /// For messages.
+    /// The client's name for messages.
     pub(crate) name: String,
     pub(crate) is_tcp: bool,
 }
@@ -105,8 +105,8 @@ impl Listener {
             }
             Self::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
-                // Replies are sent in batches: holding a small one back gains nothing. That a client is
-                // gone without a word is noticed only by asking. Neither is needed to serve.
+                // Replies are sent in batches: holding a small one back gains nothing. A client that is gone without a
+                // message is noticed only by asking. Neither is needed to serve.
                 let _ = set_tcp_nodelay(&stream, true);
                 let _ =
                     set_socket_keepalive(&stream, true).and_then(|()| set_tcp_keepidle(&stream, KEEPALIVE));
@@ -115,12 +115,12 @@ impl Listener {
         }
     }
 
-    /// Makes a thread that waits for a client return with an error, now and ever after.
+    /// Makes a thread that waits for a client return with an error, now and from now on.
     pub(crate) fn close(&self) {
         let _ = shutdown(self.as_fd(), Shutdown::Both);
     }
 
-    /// The URI by which clients name it, without an export. `tls`: whether they have to encrypt.
+    /// The URI by which clients name `export`; with an empty name, the server. `tls` if they have to encrypt.
     pub(crate) fn uri(&self, tls: bool, export: &str) -> String {
         let scheme = if tls { "nbds" } else { "nbd" };
         let export = escape(export);
@@ -146,7 +146,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Escapes what a URI's path or query cannot hold.
+/// Escapes the bytes that a URI's path or query cannot hold.
 fn escape(text: &str) -> String {
     use fmt::Write as _;
     let mut out = String::with_capacity(text.len());

@@ -1,11 +1,11 @@
 //! The memory that requests of a server's clients hold: bounded, and never waited for by another client.
 //!
-//! What is large (a reply of some size until it is sent, the bytes of a write until they are written) takes a [`Share`]
-//! of what a server has ([`SERVER_BYTES`], or as its settings say) and of what its connection may have
-//! ([`CONNECTION_BYTES`]). Where there is none to be had, the request is done in small pieces, with memory that each
-//! connection has of its own ([`OWN_BYTES`]), one request of the connection at a time. So a client that does not take
-//! its replies holds up nobody, and costs a bounded amount: with all of 64 connections at their limits, a server takes
-//! less than 256 MiB.
+//! Large buffers (a reply of some size until it is sent, the bytes of a write until they are written) take a [`Share`]
+//! of the server's memory ([`SERVER_BYTES`], or as its settings say) and of the memory that its connection may have
+//! ([`CONNECTION_BYTES`]). If there is none left, the request is done in small parts, with memory that each connection
+//! has of its own ([`OWN_BYTES`]), one request of the connection at a time. So a client that does not take its replies
+//! holds up no other, and costs a bounded amount: with all of 64 connections at their limits, a server takes less than
+//! 256 MiB.
 //!
 //! Small buffers are not counted: see [`SMALL`].
 
@@ -14,17 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Most bytes that all connections of a server hold together, if not said otherwise: three of the largest requests.
+/// The most bytes that all connections of a server hold together by default: three of the largest requests.
 pub(crate) const SERVER_BYTES: u64 = 96 << 20;
-/// Most bytes of these that one connection holds: two of the largest requests.
+/// The most of these bytes that one connection holds: two of the largest requests.
 const CONNECTION_BYTES: u64 = 64 << 20;
-/// Bytes that each connection has beside them.
+/// The bytes that each connection has beside them.
 pub(crate) const OWN_BYTES: u64 = 256 << 10;
-/// Requests that need no more bytes than these are not counted. 32 threads of a connection hold 512 KiB by them.
+/// The most bytes of a request that is not counted. 32 threads of a connection hold 512 KiB by them.
 pub(crate) const SMALL: u64 = 16 << 10;
-/// How long a server counts as short of memory after it had none for a request.
+/// The time for which a server counts as short of memory after it had none for a request.
 const SHORT: Duration = Duration::from_secs(2);
-/// How often a request that waits for its connection's own memory looks whether the client is still there.
+/// The time between two looks whether the client is still there, of a request that waits for its connection's own
+/// memory.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[expect(clippy::disallowed_methods, reason = "shortage is about time")]
@@ -32,7 +33,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What a server has.
+/// The memory of a server.
 #[derive(Debug)]
 pub(crate) struct Pool {
     left: AtomicU64,
@@ -48,7 +49,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// One of so many bytes.
+    /// A pool of `bytes`.
     pub(crate) fn of(bytes: u64) -> Self {
         Self { left: AtomicU64::new(bytes), began: now(), short_until: AtomicU64::new(0) }
     }
@@ -74,11 +75,11 @@ impl Pool {
     }
 }
 
-/// What a connection has of it.
+/// The memory of a connection, taken from its server's pool.
 pub(crate) struct Account {
     pool: Arc<Pool>,
     held: Mutex<Held>,
-    /// The connection's own memory is free.
+    /// Notified when the connection's own memory is free.
     free: Condvar,
 }
 
@@ -115,7 +116,7 @@ impl Account {
         Some(Share { account: Arc::clone(self), pooled: bytes, own: false })
     }
 
-    /// Memory for `bytes`, or the connection's own once that is free; `None` where `gone` comes first.
+    /// Memory for `bytes`, or the connection's own once that is free; `None` if `gone` is `true` first.
     pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, gone: impl Fn() -> bool) -> Option<Share> {
         if bytes <= SMALL {
             return Some(Share { account: Arc::clone(self), pooled: 0, own: false });
@@ -170,7 +171,7 @@ mod tests {
         let shares: Vec<_> = accounts.iter().map(|account| account.reserve(ANY, || false).unwrap()).collect();
         assert_eq!(shares.iter().map(Share::is_own).collect::<Vec<_>>(), [false, false, false, true]);
         assert!(pool.is_short());
-        // The fourth has its own in use; what is small needs none.
+        // The fourth connection's own memory is in use; small requests need none.
         assert!(accounts[3].reserve(ANY, || true).is_none());
         assert!(!accounts[3].reserve(SMALL, || false).unwrap().is_own());
         drop(shares);

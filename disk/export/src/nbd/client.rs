@@ -1,9 +1,9 @@
-//! A client: asks a server for ranges of an export, many at a time, and waits for the answers as long as it likes.
+//! A client: it asks a server for ranges of an export, many at a time, and waits for the answers as long as it likes.
 //!
 //! It is made for replaying recorded reads, so it keeps none of the bytes that come. Its caller owns the only thread:
-//! [`Client::read`] sends, [`Client::wait`] waits for answers or for a moment to come, whichever is first, by the
-//! operating system's timer. A server may be anybody's: what it may not say is an error, never a panic or an
-//! allocation without bound.
+//! [`Client::read`] sends, [`Client::wait`] waits for answers or for a given moment, whichever is first, by the
+//! operating system's timer. A server may be hostile: an answer that the protocol does not allow is an error, never a
+//! panic or an allocation without bound.
 
 mod handshake;
 mod remote;
@@ -29,18 +29,18 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Bytes that are received at once.
+/// The number of bytes that are received at once.
 const BUFFER: usize = 256 << 10;
 
-/// Bytes of requests that wait for a server which takes none.
+/// The most bytes of requests that wait for a server which takes none.
 const UNSENT_MAX: usize = 16 << 20;
 
-/// How long a client waits.
+/// The time-outs of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
-    /// For the connection and the choice of the export.
+    /// The time-out of the connection and the choice of the export.
     pub connect: Duration,
-    /// For any byte of an answer, while there is something to be answered.
+    /// The time-out of each next byte of an answer, while a request is not answered.
     pub answer: Duration,
 }
 
@@ -53,9 +53,9 @@ impl Default for ClientSettings {
 /// A read that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The number that it was asked with.
+    /// The number of the read, as given to [`Client::read`].
     pub number: u64,
-    /// The server's error, a number of the protocol (5: I/O, 22: invalid); `None` where all bytes came.
+    /// The server's error, a number of the protocol (5: I/O, 22: invalid); `None` if all bytes came.
     pub error: Option<u32>,
 }
 
@@ -66,17 +66,17 @@ pub struct Client {
     facts: Facts,
     answer: Duration,
     replies: Replies,
-    /// Which read each request belongs to.
+    /// The read that each request belongs to.
     requests: BTreeMap<u64, u64>,
-    /// Reads that are not answered yet: how many of their requests are not, and what failed.
+    /// Reads that are not answered yet: the number of their requests that are not, and the error.
     reads: BTreeMap<u64, (usize, Option<u32>)>,
     next_cookie: u64,
-    /// What the server did not take yet, from `sent` on.
+    /// The bytes that the server did not take yet, from `sent` on.
     unsent: Vec<u8>,
     sent: usize,
     buffer: Vec<u8>,
     ended: Vec<Ended>,
-    /// When the server said something last, or was asked when nothing was under way.
+    /// The time at which the last bytes of the server came, or at which a read was sent when nothing was under way.
     heard: Instant,
 }
 
@@ -90,9 +90,9 @@ impl Client {
     /// Connects to the server and chooses the export that `uri` names.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where nobody listens or the server does not answer in time,
-    /// [`ErrorKind::NotFound`] where it has no such export, [`ErrorKind::Unsupported`] where it demands TLS or speaks
-    /// another style, [`ErrorKind::Corrupt`] where it is no NBD server.
+    /// [`ErrorKind::Unavailable`] if no server listens or it does not answer in time, [`ErrorKind::NotFound`] if it has
+    /// no such export, [`ErrorKind::Unsupported`] if it demands TLS or speaks another style, [`ErrorKind::Corrupt`] if
+    /// it is no NBD server.
     #[expect(clippy::disallowed_methods, reason = "a handshake has a deadline")]
     pub fn connect(uri: &NbdUri, settings: &ClientSettings) -> Result<Self> {
         let until = Instant::now() + settings.connect;
@@ -126,17 +126,17 @@ impl Client {
         self.facts.size
     }
 
-    /// How many reads are not answered yet.
+    /// The number of reads that are not answered yet.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.reads.len()
     }
 
-    /// Asks for `range` of the export under a number of the caller's that no read in flight has. Where the server takes
-    /// only whole blocks, whole blocks are asked for; where it takes only so much at a time, several requests are sent.
+    /// Asks for `range` of the export under a number of the caller's that no read in flight has. If the server takes
+    /// only whole blocks, whole blocks are asked for; if it limits the length of a request, several requests are sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where the range is empty or not within the export; what sending reports.
+    /// [`ErrorKind::Invalid`] if the range is empty or not within the export; errors of sending.
     #[expect(clippy::disallowed_methods, reason = "a server that was idle is given all its time to answer")]
     pub fn read(&mut self, number: u64, range: ByteRange) -> Result<()> {
         let Facts { size, unit, longest, .. } = self.facts;
@@ -164,12 +164,12 @@ impl Client {
         self.send()
     }
 
-    /// Waits until something is answered, which is added to `answers`, or until it is `until`; without a moment, for
-    /// an answer alone.
+    /// Waits until a read is answered, which is added to `answers`, or until the moment `until`; without a moment, only
+    /// for an answer.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the server hangs up, or says nothing for too long while it is asked;
-    /// [`ErrorKind::Corrupt`] where it breaks the protocol. The connection is of no use then.
+    /// [`ErrorKind::Unavailable`] if the server hangs up, or sends nothing for too long while a read waits;
+    /// [`ErrorKind::Corrupt`] if it breaks the protocol. The connection is of no use then.
     #[expect(clippy::disallowed_methods, reason = "waiting is what it is for")]
     pub fn wait(&mut self, until: Option<Instant>, answers: &mut Vec<Answer>) -> Result<()> {
         let before = answers.len();
@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Says goodbye. A server that does not listen does not matter any more.
+    /// Sends a goodbye. It does not matter if the server does not receive it.
     pub fn disconnect(mut self) {
         let request = Request { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
         self.unsent.extend_from_slice(&request.encode());
@@ -215,7 +215,7 @@ impl Client {
         Error::new(ErrorKind::Unavailable, "the connection is lost").caused_by(error.into()).about(&self.name)
     }
 
-    /// Until there is something to receive, or to send; or for so long.
+    /// Waits until there is something to receive or to send, for at most `time`.
     fn sleep(&self, time: Option<Duration>) -> Result<()> {
         let mut events = PollFlags::IN;
         if self.sent < self.unsent.len() {
@@ -223,13 +223,13 @@ impl Client {
         }
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match poll(&mut [PollFd::new(&self.socket, events)], time.as_ref()) {
-            // Interrupted: whoever waits looks at the clock, and why.
+            // After an interruption the caller looks at the clock, and at what it waits for.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(self.lost(e)),
         }
     }
 
-    /// As much as the server takes.
+    /// Sends as many bytes as the server takes.
     fn send(&mut self) -> Result<()> {
         while self.sent < self.unsent.len() {
             match send(&self.socket, self.unsent.get(self.sent..).unwrap_or_default(), SendFlags::NOSIGNAL) {
@@ -244,7 +244,7 @@ impl Client {
         Ok(())
     }
 
-    /// All that is there: the socket does not wait.
+    /// Receives all bytes that are there: the socket does not wait.
     #[expect(clippy::disallowed_methods, reason = "how long a server is silent")]
     fn receive(&mut self, answers: &mut Vec<Answer>) -> Result<()> {
         loop {
@@ -286,7 +286,7 @@ impl Client {
     }
 }
 
-/// Connects.
+/// Connects to an address.
 fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
     let nobody = |e: std::io::Error| Error::new(ErrorKind::Unavailable, "nobody listens there").caused_by(e);
     match address {

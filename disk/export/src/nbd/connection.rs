@@ -3,15 +3,15 @@
 //! One thread receives ([`super::receiver`]). It takes as many requests as the socket has, serves reads whose bytes
 //! are local straight into the reply buffer and aligned writes straight from the receive buffer, and sends the
 //! replies of the whole batch by one call: a queue of 32 small reads costs 32 reads of the disk and two calls on
-//! the socket. It never waits for bytes from elsewhere, for a flush, or for a sector to be changed: those go to its
+//! the socket. It never waits for remote bytes, for a flush, or for a sector to be changed: those go to its
 //! [`Lane`]s, whose threads send their own replies.
 //!
-//! # Reads that are work
+//! # Reads that take a processor
 //!
-//! One thread copies more than a client takes, but may decode less. Where the disk decodes
+//! One thread copies more than a client takes, but may decode less. If the disk decodes
 //! ([`decode_unit`](headstart_block::BlockDevice::decode_unit)) and more requests wait, a read of some size goes to a
-//! thread of its own, if there is a processor for it, and the receiving thread goes on with the next request. What that
-//! thread finds absent it leaves to the slow lane in its turn.
+//! thread of its own, if there is a processor for it, and the receiving thread goes on with the next request. Bytes
+//! that this thread finds absent go to the slow lane in turn.
 //!
 //! # Large reads
 //!
@@ -24,8 +24,8 @@
 //! # Memory
 //!
 //! 64 KiB to receive, plus a reply buffer and, for large writes, a payload buffer that grow on demand; a connection
-//! that is idle gives those back. What a request needs beyond that counts, for the connection and for the server
-//! ([`super::budget`]): where there is no more, it is done in small pieces.
+//! that is idle gives those back. Memory that a request needs beyond that counts, for the connection and for the server
+//! ([`super::budget`]): if there is no more, the request is done in small parts.
 //!
 //! # The end
 //!
@@ -50,44 +50,44 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Replies are sent at the latest when there are so many bytes.
+/// The most bytes of replies that are held back, roughly: at this number they are sent.
 pub(super) const SEND_AT: usize = 128 << 10;
-/// Largest chunk of a structured reply that the receiving thread makes.
+/// The largest chunk of a structured reply that the receiving thread makes, in bytes.
 pub(super) const PIECE: u64 = 256 << 10;
-/// As [`PIECE`], where each piece may wait for a store: fewer, so that fewer round trips add up.
+/// As [`PIECE`], for chunks that may wait for a store each: larger, so that fewer round trips add up.
 pub(super) const PIECE_SLOW: u64 = 4 << 20;
-/// Shortest hole worth a question to the disk and a chunk of its own.
+/// The shortest hole, in bytes, that is worth a question to the disk and a chunk of its own.
 const HOLE_MIN: u64 = 32 << 10;
-/// What a silent connection keeps of each buffer, in bytes.
+/// The bytes of each buffer that a silent connection keeps.
 pub(super) const KEEP: usize = 64 << 10;
 
-/// What a thread that works keeps of its buffer from job to job, in bytes: room for a chunk on top of what is not yet
-/// sent. It ends when it has been idle for a while.
+/// The bytes of its buffer that a thread of the work lane keeps from job to job: room for a chunk on top of bytes that
+/// are not yet sent. The thread ends when it has been idle for a while.
 const KEEP_WORKING: usize = 512 << 10;
 
-/// What the threads of a connection share.
+/// The state that the threads of a connection share.
 pub(crate) struct Connection {
     pub(super) wire: Wire,
-    /// The memory that its requests may hold.
+    /// The memory that the connection's requests may hold.
     pub(super) account: Arc<Account>,
     pub(super) state: Arc<ExportState>,
     pub(super) session: Session,
-    /// What may wait for bytes from elsewhere.
+    /// The lane of requests that may wait for remote bytes.
     far: Lane,
-    /// What waits for the disk alone: while a store is away a guest can make its writes durable.
+    /// The lane of requests that wait only for the disk: while a store is away, a guest can make its writes durable.
     near: Lane,
-    /// What is work for a processor.
+    /// The lane of requests that are work for a processor.
     pub(super) work: Lane,
-    /// For messages.
+    /// The client's name for messages.
     pub(super) peer: String,
-    /// Whether a fault of the disk has been said aloud.
+    /// `true` if a fault of the disk has been logged as a warning.
     faulted: AtomicBool,
     _client: ClientGuard,
-    /// Dropped with the connection: the server counts these.
+    /// The client's place: dropped with the connection, because the server counts places.
     _slot: Box<dyn Any + Send + Sync>,
 }
 
-/// Whether a read waits for bytes that are not here.
+/// The answer to the question whether a read waits for bytes that are not on this host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Patience {
     Local,
@@ -142,7 +142,7 @@ impl Connection {
         }
     }
 
-    /// Leaves a job to the slow lane.
+    /// Gives a job to its slow lane.
     pub(super) fn later(self: &Arc<Self>, job: Job) {
         let range = match job.command {
             Command::Read { range, .. } => Some(range),
@@ -170,7 +170,7 @@ impl Connection {
         }
     }
 
-    /// A thread of a slow lane.
+    /// Runs a thread of a slow lane.
     fn work(self: &Arc<Self>, lane: Which) {
         let mut out = ReplyBuffer::default();
         while let Some(mut running) = self.lane(lane).next(|| self.wire.is_broken()) {
@@ -227,8 +227,8 @@ impl Connection {
         self.send(out);
     }
 
-    /// Does a read of the slow lane with the memory that it may have, and sends its reply. What of it is absent is
-    /// given back, as by [`read`](Self::read).
+    /// Does a read of the slow lane with the memory that it may have, and sends its reply. Returns the absent range, as
+    /// [`read`](Self::read) does.
     fn read_in_budget(
         &self,
         out: &mut ReplyBuffer,
@@ -257,9 +257,9 @@ impl Connection {
         absent
     }
 
-    /// Serves a read that is answered in one piece with [`OWN_BYTES`] of memory: it is read twice. The first time
-    /// shows that all of it can be read, so that a disk that fails is answered with an error; what fails the second
-    /// time, when the reply's head is sent, ends the connection, as the protocol has it.
+    /// Serves a read that is answered in one piece with [`OWN_BYTES`] of memory: it is read twice. The first time shows
+    /// that all of it can be read, so that a failing disk is answered with an error; a failure of the second time, when
+    /// the reply's head is sent, ends the connection, as the protocol demands.
     fn read_with_little(
         &self,
         out: &mut ReplyBuffer,
@@ -319,7 +319,7 @@ impl Connection {
 
     /// Appends the head of a reply with the bytes of `range`, or of a chunk of it.
     fn put_head(&self, out: &mut ReplyBuffer, cookie: u64, range: ByteRange, last: bool) {
-        // Judged before: at most PAYLOAD_MAX.
+        // The request was judged before: at most PAYLOAD_MAX bytes.
         let len = u32::try_from(range.len()).unwrap_or(0);
         if self.session.structured {
             out.put(&data_chunk_header(cookie, last, range.offset(), len));
@@ -344,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// Puts the reply that the disk failed, and says it in the log: the first time aloud.
+    /// Puts the reply that the disk failed, and logs it: the first time as a warning.
     #[cold]
     fn answer_error(&self, out: &mut ReplyBuffer, cookie: u64, error: &Error) {
         let name = &self.state.export.name;
@@ -364,8 +364,8 @@ impl Connection {
         out.put(&reply);
     }
 
-    /// Puts the reply to a read; large ones are sent piece by piece. What of the range is absent is given back,
-    /// its reply unfinished: only where patience is [`Patience::Local`]. Pieces have `piece_max` bytes at most.
+    /// Puts the reply to a read; large ones are sent in parts. Returns the absent part of the range, whose reply is
+    /// unfinished, only if `patience` is [`Patience::Local`]. Parts have `piece_max` bytes at most.
     pub(super) fn read(
         &self,
         out: &mut ReplyBuffer,
@@ -428,7 +428,7 @@ impl Connection {
         out.put(&chunk);
     }
 
-    /// Puts one chunk of a reply, or a whole simple reply; nothing where it fails.
+    /// Puts one chunk of a reply, or a whole simple reply; puts nothing if the read fails.
     fn read_piece(
         &self,
         out: &mut ReplyBuffer,

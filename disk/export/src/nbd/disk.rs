@@ -1,33 +1,33 @@
-//! What requests do to a disk: the part that blocks.
+//! The effect of requests on a disk: the part that blocks.
 //!
 //! # Requests that are not made of whole sectors
 //!
-//! The protocol lets clients ask for any bytes, the disk takes whole sectors. Reads need nothing; zeroing and writing
-//! the sectors at the edges means reading them, changing them and writing them back. In between, nobody else may write
-//! to that sector, or his bytes would be put back to what they were. So each write holds [`ExportState::sectors`]
-//! shared, and the change of an edge holds it alone. It must not be held while bytes come from elsewhere, for that
-//! would stop the writes of every connection: the sector is brought here first, and is read once more under the
-//! lock, where it must be local.
+//! The protocol lets clients ask for any bytes, the disk takes whole sectors. Reads need no extra work; zeroing and
+//! writing the sectors at the edges means reading them, changing them and writing them back. In between, no other
+//! request may write to that sector, because its bytes would be overwritten with the old ones. So each write holds
+//! [`ExportState::sectors`] shared, and the change of an edge holds it alone. The lock must not be held while remote
+//! bytes are fetched, because that would stop the writes of every connection: the sector is fetched first, and is read
+//! once more under the lock, where it must be local.
 
 use super::proto::{BASE_ALLOCATION_ID, STATE_HOLE_ZERO};
 use crate::Export;
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use std::sync::{PoisonError, RwLock};
 
-/// Bytes of a sector, as lengths in memory are counted.
+/// The bytes of a sector, as a length in memory.
 #[expect(clippy::cast_possible_truncation, reason = "512")]
 const SECTOR: usize = SECTOR_SIZE as usize;
-/// How often a sector may vanish from this host between being fetched and being changed.
+/// The most times that a sector may vanish from this host between being fetched and being changed.
 const FETCHES_MAX: usize = 16;
-/// Most extents in one answer: what it takes is 8 KiB.
+/// The most extents in one answer, which take 8 KiB.
 const EXTENTS_MAX: usize = 1024;
-/// Most pieces that the disk is asked for in one answer, so that a fragmented disk cannot keep a thread for long.
+/// The most extents that the disk is asked for in one answer, so that a fragmented disk cannot keep a thread for long.
 const EXTENT_STEPS_MAX: usize = 16 << 10;
 
 /// An export as the server keeps it: shared by its connections.
 pub(crate) struct ExportState {
     pub(crate) export: Export,
-    /// See the module's documentation.
+    /// The lock of writes. See the [module](self).
     sectors: RwLock<()>,
 }
 
@@ -40,7 +40,7 @@ impl ExportState {
         &*self.export.device
     }
 
-    /// Writes whole sectors: never waits for bytes from elsewhere.
+    /// Writes whole sectors: never waits for remote bytes.
     pub(crate) fn write_sectors(&self, data: &[u8], offset: u64) -> Result<()> {
         let shared = self.sectors.read().unwrap_or_else(PoisonError::into_inner);
         let written = self.device().write_at(data, offset);
@@ -76,7 +76,7 @@ impl ExportState {
         self.zero_sectors(range)
     }
 
-    /// Zeroes the whole sectors of `range` alone.
+    /// Zeroes only the whole sectors of `range`.
     pub(crate) fn zero_sectors(&self, range: ByteRange) -> Result<()> {
         let (_, inside) = split(range);
         if inside.is_empty() {
@@ -88,13 +88,13 @@ impl ExportState {
         zeroed
     }
 
-    /// Whether `range` can be zeroed without a sector being read or written.
+    /// `true` if `range` can be zeroed without a sector being read or written.
     pub(crate) fn zeroes_fast(range: ByteRange) -> bool {
         let (edges, _) = split(range);
         edges.iter().all(|edge| edge.is_empty())
     }
 
-    /// Changes the bytes `edge` of the one sector that they lie in.
+    /// Changes the bytes `edge` of the one sector that they are in.
     fn change_sector(&self, edge: ByteRange, change: &mut dyn FnMut(&mut [u8])) -> Result<()> {
         let start = edge.offset() - edge.offset() % SECTOR_SIZE;
         let mut sector = [0; SECTOR];
@@ -125,7 +125,7 @@ impl ExportState {
             }
             let extent = match self.device().extent_at(at) {
                 Ok(extent) => extent,
-                // What was found is an answer: the client asks on from there, and hears of the error then.
+                // The extents found so far are an answer: the client asks on from there, and gets the error then.
                 Err(_) if !extents.is_empty() => break,
                 Err(error) => return Err(error),
             };
@@ -154,12 +154,12 @@ impl ExportState {
     }
 }
 
-/// The edges of `range` that are not whole sectors (each lies in one, and may be empty), and the sectors between.
+/// The edges of `range` that are not whole sectors (each is in one sector, and may be empty), and the sectors between.
 fn split(range: ByteRange) -> ([ByteRange; 2], ByteRange) {
     let first = range.offset().checked_next_multiple_of(SECTOR_SIZE).unwrap_or(u64::MAX);
     let last = range.end() - range.end() % SECTOR_SIZE;
     if first > last {
-        // All in one sector, touching neither of its ends.
+        // The range is in one sector, and touches neither of its ends.
         return ([range, ByteRange::between(range.end(), range.end())], ByteRange::between(first, first));
     }
     let edges = [ByteRange::between(range.offset(), first), ByteRange::between(last, range.end())];

@@ -1,16 +1,16 @@
-//! What the connections of a server share, and the count of them.
+//! The state that the connections of a server share, and the count of connections.
 //!
-//! Exports come and go while the server runs. A connection keeps the one that it has chosen; one that goes takes its
-//! connections along. The two locks are taken in the order `guests`, `exports`.
+//! Exports come and go while the server runs. A connection keeps the export that it has chosen; an export that is
+//! removed ends its connections. The two locks are taken in the order `guests`, `exports`.
 //!
 //! # Places
 //!
 //! A server of one export has [`Limits::connections_max`] places, which clients take when they come. A server of
-//! several does not know then whose client it is: a client in its handshake has one of [`HANDSHAKES_MAX`] places
-//! beside, and takes a place when it has chosen an export. There each export has its share
-//! ([`standing`](super::standing)). A client that was cut off in favour of another export's may take a while to leave,
-//! because its requests wait for the disk; its place is free at once, and at most [`LEAVING_MAX`] such clients are
-//! there.
+//! several exports does not know at that moment which export a client will choose: a client in its handshake has one of
+//! [`HANDSHAKES_MAX`] separate places, and takes a place proper when it has chosen an export. There each export has its
+//! share ([`standing`](super::standing)). A client that was cut off in favour of another export's may take a while to
+//! leave, because its requests wait for the disk; its place is free at once, and there are at most [`LEAVING_MAX`] such
+//! clients.
 
 use super::budget::Pool;
 use super::disk::ExportState;
@@ -24,33 +24,33 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 use tokio_rustls::TlsAcceptor;
 
-/// How long a client that finds no place waits for one.
+/// The longest time that a client waits for a place.
 const ROOM: Duration = Duration::from_secs(4);
 /// The time after which a client that was cut off is not waited for any more: its requests wait for the disk.
 const LEAVES: Duration = Duration::from_secs(2);
-/// How often it is looked meanwhile whether there is one.
+/// The time between two looks whether there is a place.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Most clients that were cut off in favour of other exports' and have not left yet.
+/// The most clients that were cut off in favour of other exports' clients and have not left yet.
 const LEAVING_MAX: usize = 64;
-/// Most clients in their handshake, where a server has several exports, and most that wait for a place after it.
+/// The most clients in their handshake, if a server has several exports, and the most that wait for a place after it.
 const HANDSHAKES_MAX: usize = 64;
 
-/// See the module's documentation.
+/// The registry of a server's connections. See the [module](self).
 pub(crate) struct Hall {
     pub(crate) limits: Limits,
     /// Memory for the requests of all connections.
     pub(crate) pool: Arc<Pool>,
     exports: RwLock<Vec<Arc<ExportState>>>,
     pub(crate) tls: Option<TlsAcceptor>,
-    /// Lines of the log about clients.
+    /// The lines of the log about clients.
     pub(crate) complaints: Arc<Complaints>,
     guests: Mutex<Guests>,
-    /// A connection ended, or the server stops.
+    /// Notified when a connection ends, or the server stops.
     changed: Condvar,
 }
 
-/// What clients may do.
+/// The limits of clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) connections_max: usize,
@@ -68,14 +68,14 @@ struct Guests {
 
 /// A connection.
 struct Guest {
-    /// Its sockets; the last one is what is served. Not held open by being listed here.
+    /// The connection's sockets; the last one is served. This list does not hold them open.
     sockets: Vec<Weak<OwnedFd>>,
-    /// What it has chosen.
+    /// The export that the client has chosen.
     export: Option<Arc<ExportState>>,
     activity: Arc<Activity>,
     /// The moment at which it was cut off, in favour of another.
     left: Option<Instant>,
-    /// It has finished its handshake, and waits for a place.
+    /// `true` if it has finished its handshake, and waits for a place.
     is_waiting: bool,
 }
 
@@ -138,7 +138,7 @@ impl Guests {
         self.carry_out(choice, now, complaints).then_some(is_free)
     }
 
-    /// Cuts off whom the choice says; `false` if nobody makes room.
+    /// Cuts off the client that the choice names; `false` if no client makes room.
     fn carry_out(&mut self, choice: Choice<u64>, now: Instant, complaints: &Complaints) -> bool {
         let Choice::Drop(number) = choice else { return choice == Choice::Wait };
         if let Some(guest) = self.connections.get_mut(&number) {
@@ -160,7 +160,8 @@ impl Guest {
         self.export.as_ref().is_some_and(|export| Arc::ptr_eq(export, state))
     }
 
-    /// What a client has sent is still received after this, then the end of the stream.
+    /// Shuts the receiving side: bytes that a client has sent are still received after this, then the end of the
+    /// stream.
     fn hear_no_more(&self) {
         if let Some(socket) = self.sockets.last().and_then(Weak::upgrade) {
             let _ = shutdown(&*socket, Shutdown::Read);
@@ -178,7 +179,7 @@ impl Guest {
 pub(crate) struct Slot {
     hall: Arc<Hall>,
     number: u64,
-    /// What the server notes of the client.
+    /// The server's notes about the client.
     pub(crate) activity: Arc<Activity>,
 }
 
@@ -194,7 +195,7 @@ impl Hall {
         Self { limits, pool, exports, tls, complaints: Arc::default(), guests, changed }
     }
 
-    /// Most clients in their handshake, where the server has several exports.
+    /// The most clients in their handshake, if the server has several exports.
     fn handshakes_max(&self) -> usize {
         self.limits.connections_max.min(HANDSHAKES_MAX)
     }
@@ -203,8 +204,8 @@ impl Hall {
         self.exports.read().unwrap_or_else(PoisonError::into_inner).len() > 1
     }
 
-    /// A place for a client on `socket`, unless the server stops or all places are taken by others that use them:
-    /// those that do not have to make room ([`standing`](super::standing)), which takes [`ROOM`] at most.
+    /// A place for a client on `socket`, unless the server stops or all places are taken by clients that use them:
+    /// those that do not use them have to make room ([`standing`](super::standing)), which takes [`ROOM`] at most.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
         let mut guests = lock(&self.guests);
         let until = now() + ROOM;
@@ -250,8 +251,8 @@ impl Hall {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes no more requests, and gives those in flight `patience` to finish; whether they did. What has not
-    /// finished then is cut off.
+    /// Takes no more requests, and gives those in flight `patience` to finish; `true` if they did. Requests that have
+    /// not finished then are cut off.
     pub(crate) fn empty(&self, patience: Duration) -> bool {
         let mut guests = lock(&self.guests);
         guests.stopping = true;
@@ -264,28 +265,28 @@ impl Hall {
         guests.connections.is_empty()
     }
 
-    /// What can be chosen now.
+    /// The exports that can be chosen now.
     pub(crate) fn exports(&self) -> Vec<Arc<ExportState>> {
         self.exports.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what can be chosen.
+    /// Changes the exports that can be chosen.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut Vec<Arc<ExportState>>) -> T) -> T {
         change(&mut self.exports.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Connections that have chosen an export.
+    /// The number of connections that have chosen an export.
     pub(crate) fn connections_to_any(&self) -> usize {
         lock(&self.guests).connections.values().filter(|guest| guest.export.is_some()).count()
     }
 
-    /// Connections that have chosen this export.
+    /// The number of connections that have chosen this export.
     pub(crate) fn connections_to(&self, state: &Arc<ExportState>) -> usize {
         lock(&self.guests).connections.values().filter(|guest| guest.has(state)).count()
     }
 
-    /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `patience`;
-    /// whether they finished. What has not is cut off.
+    /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `patience` to
+    /// finish; `true` if they did. The others are cut off.
     pub(crate) fn part(&self, state: &Arc<ExportState>, patience: Duration) -> bool {
         let is_used = |guests: &mut Guests| guests.connections.values().any(|guest| guest.has(state));
         let guests = lock(&self.guests);
@@ -298,7 +299,7 @@ impl Hall {
 }
 
 impl Slot {
-    /// From here on `socket` is what is served.
+    /// Notes that `socket` is served from here on.
     pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
         let mut guests = lock(&self.hall.guests);
         if guests.stopping {
@@ -309,7 +310,7 @@ impl Slot {
         }
     }
 
-    /// The client has chosen `state`. Where the server has several exports, it gets a place only now.
+    /// Notes that the client has chosen `state`. If the server has several exports, the client gets a place only now.
     pub(crate) fn choose(&self, state: &Arc<ExportState>) -> Placed {
         let hall = &self.hall;
         let (places, until) = (hall.limits.connections_max, now() + ROOM);
@@ -376,7 +377,8 @@ mod tests {
         (client, Arc::new(served.into()))
     }
 
-    /// A client whose requests wait for the disk keeps its place after it was cut off. The next one goes instead.
+    /// A client whose requests wait for the disk keeps its place after it was cut off. The next client is cut off
+    /// instead.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "a client is silent for a while")]
     fn a_client_that_does_not_leave_keeps_no_other_from_being_replaced() {
@@ -389,7 +391,7 @@ mod tests {
         let leaving = hall.admit(&served).unwrap();
         std::thread::sleep(GRACE);
         let leaves = std::thread::spawn(move || {
-            // It lasts until the socket is shut down.
+            // This lasts until the socket is shut down.
             let read = client.read(&mut [0]).unwrap();
             drop((leaving, served));
             read
@@ -400,7 +402,7 @@ mod tests {
         assert!(begun.elapsed() >= LEAVES, "{:?}", begun.elapsed());
         assert_eq!(leaves.join().unwrap(), 0);
         assert_eq!(hall.connections(), 2);
-        // Nobody else can go now: the new client has not had its time.
+        // No other client can go now: the new client has not had its time.
         new.activity.asked(now());
         assert!(hall.admit(&socket().1).is_none());
         drop((stuck, new));

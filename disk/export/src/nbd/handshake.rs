@@ -11,21 +11,21 @@
 //!
 //! # Invariants
 //!
-//! * Where TLS is demanded, an unencrypted client gets nothing but refusals: it learns no export's name or size.
-//! * An export that belongs to names of certificates exists for clients with one of these alone: others get the
-//!   answers that they would get without it.
-//! * Bytes that a client sent behind STARTTLS before it was answered are not part of the encrypted stream. Whoever
-//!   sits between could have put them there, so the connection ends.
-//! * Metadata contexts hold for the export they were asked for; choosing another drops them.
-//! * No option is longer than [`OPTION_LEN_MAX`]; nothing is kept of an option once it is answered, but two flags
-//!   and the number of an export.
+//! * If TLS is demanded, an unencrypted client gets only refusals: it learns no export's name or size.
+//! * An export that belongs to names of certificates exists only for clients with one of these: others get the answers
+//!   that they would get without it.
+//! * Bytes that a client sent behind STARTTLS before it was answered are not part of the encrypted stream. An attacker
+//!   in between could have put them there, so the connection ends.
+//! * Metadata contexts hold for the export that they were asked for; choosing another drops them.
+//! * No option is longer than [`OPTION_LEN_MAX`]; of an option that was answered, only two flags and the number of an
+//!   export are kept.
 
 use super::proto::{
     self, BASE_ALLOCATION, BASE_ALLOCATION_ID, Fields, OPTION_HEADER, OptionHeader, PAYLOAD_MAX, STRING_MAX,
     clip, export_flag, info, option, option_reply, put_option_reply,
 };
 
-/// Longest data of an option, in bytes: a name of 4,096 and a good many queries.
+/// The longest data of an option, in bytes: a name of 4,096 and many queries.
 pub const OPTION_LEN_MAX: u32 = 16 << 10;
 
 /// Bytes with which an export's answer is padded for clients that do not decline it.
@@ -34,55 +34,55 @@ const PADDING: usize = 124;
 /// The unit of requests that is served best, in bytes: a page.
 const BLOCK_PREFERRED: u32 = 4096;
 
-/// What a client may learn of an export.
+/// The facts about an export that a client may learn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportView {
     /// Its name.
     pub name: String,
-    /// What it is, for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// Size in bytes.
     pub size: u64,
-    /// Whether writes are refused.
+    /// `true` if writes are refused.
     pub read_only: bool,
     /// `true` if a client that may write may make the disk larger.
     pub resizable: bool,
-    /// The names of certificates, one of which a client needs to learn of it; `None`: no client needs one.
+    /// The names of certificates, one of which a client needs to learn of the export; `None`: no client needs one.
     pub certificates: Option<Vec<String>>,
 }
 
-/// Whether, and whether already, a connection is encrypted.
+/// The state of a connection's encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encryption {
     /// The server has no certificate.
     Unavailable,
-    /// It has one, and demands that it is used.
+    /// The server has a certificate, and demands that it is used.
     Demanded,
-    /// It is in use.
+    /// The connection is encrypted.
     On,
 }
 
-/// What is to be done after [`Handshake::advance`]. The replies are sent first, whatever it is.
+/// The next action after [`Handshake::advance`]. In any case the replies are sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Give it more bytes.
+    /// Give the handshake more bytes.
     More,
     /// Encrypt the stream, then go on with [`Handshake::encrypted`].
     StartTls,
     /// The client chose an export: transmission begins.
     Transmit(Chosen),
-    /// Close. A polite goodbye, or one of the client's mistakes.
+    /// Close, after a polite goodbye or one of the client's mistakes.
     Close(&'static str),
 }
 
-/// What a handshake led to.
+/// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chosen {
     /// The export's number in the list that the handshake was given.
     pub export: usize,
-    /// Whether replies are structured.
+    /// `true` if replies are structured.
     pub structured: bool,
-    /// Whether block status may be asked for.
+    /// `true` if block status may be asked for.
     pub base_allocation: bool,
 }
 
@@ -91,32 +91,32 @@ pub struct Chosen {
 pub struct Handshake<'a> {
     exports: &'a [ExportView],
     encryption: Encryption,
-    /// `None` until the client's flags have come.
+    /// `true` if the client wants padding; `None` until its flags have come.
     padding: Option<bool>,
     structured: bool,
     /// The export whose `base:allocation` was chosen.
     base_allocation: Option<usize>,
-    /// The names in the client's certificate; none where it has shown none.
+    /// The names in the client's certificate; none if it has shown none.
     names: Vec<String>,
 }
 
 impl<'a> Handshake<'a> {
-    /// A handshake that offers `exports`.
+    /// Begins a handshake that offers `exports`.
     #[must_use]
     pub fn new(exports: &'a [ExportView], encryption: Encryption) -> Self {
         let (structured, base_allocation, names) = Default::default();
         Self { exports, encryption, padding: None, structured, base_allocation, names }
     }
 
-    /// What the server says first.
+    /// Appends the server's greeting.
     pub fn greet(out: &mut Vec<u8>) {
         out.extend_from_slice(&proto::GREETING.to_be_bytes());
         out.extend_from_slice(&proto::OPTION_MAGIC.to_be_bytes());
         out.extend_from_slice(&(proto::FLAG_FIXED_NEWSTYLE | proto::FLAG_NO_ZEROES).to_be_bytes());
     }
 
-    /// The stream is encrypted from here on, with a client whose certificate has these `names`; what was negotiated
-    /// before is forgotten.
+    /// Notes that the stream is encrypted from here on, with a client whose certificate has these `names`; everything
+    /// that was negotiated before is forgotten.
     pub fn encrypted(&mut self, names: Vec<String>) {
         self.encryption = Encryption::On;
         self.names = names;
@@ -124,8 +124,8 @@ impl<'a> Handshake<'a> {
         self.base_allocation = None;
     }
 
-    /// Takes one message from the start of `input`, appends the replies to `out`, and says how many bytes of
-    /// `input` are done with. With [`Step::More`] and no bytes taken, the message is not whole yet.
+    /// Takes one message from the start of `input`, appends the replies to `out`, and returns the number of bytes of
+    /// `input` that were used. With [`Step::More`] and no bytes used, the message is not whole yet.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         let Some(padding) = self.padding else {
             return self.take_flags(input);
@@ -204,7 +204,7 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// The export called `name`. An empty name means the only one, where there is but one.
+    /// The export called `name`. An empty name means the only export, if there is only one.
     fn find(&self, name: &str) -> Option<usize> {
         let found = self.visible().find(|(_, export)| export.name == name);
         let only =
@@ -313,7 +313,7 @@ impl<'a> Handshake<'a> {
         let Some(at) = self.find(name) else {
             return reply.error(option_reply::ERR_UNKNOWN, "there is no such export");
         };
-        // No query at all asks for a list of everything; a name space alone, for a list of what is in it.
+        // No query at all asks for a list of everything; a name space alone, for a list of its contexts.
         let all = !set && queries.is_empty();
         let matches = |query: &&[u8]| *query == BASE_ALLOCATION.as_bytes() || (!set && *query == b"base:");
         if all || queries.iter().any(matches) {
@@ -356,7 +356,7 @@ fn len_u32(text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
-/// The name of an export and the facts wanted about it.
+/// Parses the name of an export and the wanted facts about it.
 fn parse_info(data: &[u8]) -> Option<(&str, Vec<u16>)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -365,7 +365,7 @@ fn parse_info(data: &[u8]) -> Option<(&str, Vec<u16>)> {
     fields.0.is_empty().then_some((name, wanted))
 }
 
-/// The name of an export and the contexts asked for.
+/// Parses the name of an export and the contexts asked for.
 fn parse_queries(data: &[u8]) -> Option<(&str, Vec<&[u8]>)> {
     let mut fields = Fields(data);
     let name = fields.string()?;

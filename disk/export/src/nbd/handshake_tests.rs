@@ -1,5 +1,5 @@
-//! Goal: every option gets its answer, and no bytes whatever break the state machine. Method: sessions are written
-//! down as options and fed in pieces; hostile ones are random, and valid ones with a byte changed.
+//! Goal: every option gets its answer, and no bytes break the state machine. Method: sessions are written down as
+//! options and fed in parts; hostile ones are random, and valid ones with a byte changed.
 
 use super::*;
 use crate::nbd::proto::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, OPTION_MAGIC, OPTION_REPLY_MAGIC};
@@ -38,7 +38,7 @@ fn query(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// Feeds a session in parts of `part` bytes; the replies and how it ended.
+/// Feeds a session in parts of `part` bytes; returns the replies and the last step.
 fn run(handshake: &mut Handshake<'_>, session: &[u8], part: usize) -> (Vec<u8>, Step) {
     let (mut input, mut out) = (Vec::new(), Vec::new());
     for part in session.chunks(part) {
@@ -116,7 +116,7 @@ fn answers_mistakes_and_goes_on() {
     let exports = exports();
     let cases = [
         (message(option::GO, &named("nobody", &[0, 0])), option_reply::ERR_UNKNOWN),
-        // Two exports, so that no name means neither.
+        // There are two exports, so no name means neither.
         (message(option::INFO, &named("", &[0, 0])), option_reply::ERR_UNKNOWN),
         (message(option::GO, &named("a", &[0, 9])), option_reply::ERR_INVALID),
         (message(option::GO, &[]), option_reply::ERR_INVALID),
@@ -184,7 +184,7 @@ fn an_export_exists_for_the_certificates_that_it_belongs_to() {
     let mut exports = exports();
     exports[0].certificates = Some(vec!["tenant-a".to_owned(), "admin".to_owned()]);
     exports[1].certificates = Some(vec!["tenant-b".to_owned(), "admin".to_owned()]);
-    // What a client with these names gets for an option.
+    // The answers for a client with these names.
     let answers = |names: &[&str], asked: &[Vec<u8>]| {
         let mut handshake = Handshake::new(&exports, Encryption::Demanded);
         let (_, step) = run(&mut handshake, &session(&[message(option::STARTTLS, &[])]), 1000);
@@ -201,7 +201,7 @@ fn an_export_exists_for_the_certificates_that_it_belongs_to() {
         [message(option::INFO, &go), structured, context, message(option::GO, &go)]
     };
     for (name, of_others) in [("b", "a"), ("b", "nothing")] {
-        // Of what belongs to others it is told as much as of what is not there.
+        // A client is told as much about exports of others as about exports that do not exist.
         let (out, step) = answers(&["tenant-b"], &asks(of_others));
         let unknown = option_reply::ERR_UNKNOWN;
         assert_eq!((kinds(&out), step), (vec![unknown, option_reply::ACK, unknown, unknown], Step::More));
@@ -263,7 +263,7 @@ proptest! {
         let encryption = if demanded { Encryption::Demanded } else { Encryption::Unavailable };
         let whole = run(&mut Handshake::new(&exports, encryption), &bytes, bytes.len());
         let parts = run(&mut Handshake::new(&exports, encryption), &bytes, part);
-        // Only bytes slipped in behind STARTTLS are seen as such when they come at once.
+        // Only bytes slipped in behind STARTTLS are seen as such if they come at once.
         if !matches!(whole.1, Step::Close(_)) {
             prop_assert_eq!(whole, parts);
         }

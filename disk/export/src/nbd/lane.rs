@@ -1,18 +1,18 @@
 //! A slow lane of a connection: jobs that may wait, done by threads that exist while there are jobs.
 //!
-//! The thread that receives requests serves what is local itself; all else it leaves here, and goes on. A thread is
+//! The thread that receives requests serves local ones itself; it leaves all others here, and goes on. A thread is
 //! started when a job finds none idle, up to [`THREADS_MAX`], and ends after [`IDLE_MAX`] without a job: a disk that
 //! is all local, or idle, has none.
 //!
-//! A connection has three ([`Which`]): one for what may wait for bytes from elsewhere, one for reads that are work for
-//! a processor, one for all else that takes its time. The second takes a job only where a core does it soon
+//! A connection has three ([`Which`]): one for requests that may wait for remote bytes, one for reads that
+//! are work for a processor, one for all others that take time. The second takes a job only if a core does it soon
 //! ([`Lane::is_free`]).
 //!
 //! Jobs in flight are bounded in number and in bytes ([`JOBS_MAX`], [`BYTES_MAX`]). At the bound the receiving
 //! thread waits here, the socket fills up, and so the client waits: that is the backpressure.
 //!
-//! When the connection ends, its queue is finished first, unless the client is gone: then what has not begun is
-//! dropped, for nobody was promised it.
+//! When the connection ends, its queue is finished first, unless the client is gone: then jobs that have not begun are
+//! dropped, because no client waits for them.
 
 use super::budget::Share;
 use super::lock::lock;
@@ -23,18 +23,18 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most threads of one connection: reads that wait for a store at once. What waits behind them has been
-/// announced to the disk by a prefetch, so that its bytes are under way.
+/// Most threads of one connection: as many reads wait for a store at once. Reads that wait behind them have been
+/// announced to the disk by a prefetch, so that their bytes are under way.
 const THREADS_MAX: usize = 32;
-/// How long a thread waits for a next job.
+/// The time that a thread waits for a next job.
 const IDLE_MAX: Duration = Duration::from_secs(2);
-/// Most jobs in flight.
+/// The most jobs in flight.
 const JOBS_MAX: usize = 1024;
-/// Most bytes that jobs in flight read or write: two of the largest requests.
+/// The most bytes that jobs in flight read or write: two of the largest requests.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Jobs of work that may be in flight: for each processor but that of the thread that receives, one being done and
-/// one to go on with, so that a thread need not be woken for each.
+/// The most jobs of work in flight: for each processor except that of the thread that receives, one that is being done
+/// and one that follows, so that a thread need not be woken for each.
 fn work_max() -> usize {
     2 * (processors() - 1)
 }
@@ -42,11 +42,11 @@ fn work_max() -> usize {
 /// The lanes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Which {
-    /// For what may wait for bytes from elsewhere.
+    /// The lane of requests that may wait for remote bytes.
     Far,
-    /// For what waits for the disk alone.
+    /// The lane of requests that wait only for the disk.
     Near,
-    /// For reads of bytes that are here and have to be decoded.
+    /// The lane of reads of bytes that are on this host and have to be decoded.
     Work,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Which {
 pub(crate) struct Job {
     pub(crate) cookie: u64,
     pub(crate) command: Command,
-    /// What a write writes.
+    /// The bytes of a write.
     pub(crate) data: Vec<u8>,
     /// The memory that its data counts as.
     pub(crate) share: Option<Share>,
@@ -62,8 +62,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// A job for the lane that its command belongs in: reads, and changes of parts of sectors, may wait for bytes from
-    /// elsewhere.
+    /// A job for the lane that its command belongs in: reads, and changes of parts of sectors, may wait for remote
+    /// bytes.
     pub(crate) fn new(cookie: u64, command: Command, data: Vec<u8>) -> Self {
         let is_far = match command {
             Command::Read { .. } => true,
@@ -73,7 +73,7 @@ impl Job {
         Self { cookie, command, data, share: None, lane: if is_far { Which::Far } else { Which::Near } }
     }
 
-    /// Bytes of memory that it takes while it is in flight.
+    /// The bytes of memory that it takes while it is in flight.
     pub(crate) fn bytes(&self) -> u64 {
         match self.command {
             Command::Read { range, .. } => range.len(),
@@ -82,13 +82,13 @@ impl Job {
     }
 }
 
-/// See the module's documentation.
+/// A slow lane. See the [module](self).
 #[derive(Default)]
 pub(crate) struct Lane {
     state: Mutex<State>,
-    /// A job was queued, or the lane closes.
+    /// Notified when a job is queued, or the lane closes.
     work: Condvar,
-    /// A job ended.
+    /// Notified when a job ends.
     room: Condvar,
 }
 
@@ -97,30 +97,30 @@ struct State {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
-    /// Queued and running.
+    /// Jobs that are queued or running.
     jobs: usize,
     bytes: u64,
     closing: bool,
 }
 
-/// What the caller of [`Lane::push`] has to do.
+/// The duty of the caller of [`Lane::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     /// Nothing: a thread will take it.
     Taken,
     /// Start a thread that calls [`Lane::next`]; it is counted already.
     StartThread,
-    /// Every thread is busy: help the job by what can be done ahead.
+    /// Every thread is busy: do the parts of the job that can be done ahead.
     Queued,
 }
 
 impl Lane {
-    /// Whether a job of `bytes` would have to wait.
+    /// `true` if a job of `bytes` would have to wait.
     pub(crate) fn is_full(&self, bytes: u64) -> bool {
         lock(&self.state).is_full(bytes)
     }
 
-    /// Whether one more job of work is welcome.
+    /// `true` if one more job of work may come.
     pub(crate) fn is_free(&self) -> bool {
         lock(&self.state).jobs < work_max()
     }
@@ -146,7 +146,7 @@ impl Lane {
         Pushed::Queued
     }
 
-    /// The next job for the thread that calls; `None`: it ends. `broken` tells that the client is gone.
+    /// The next job for the calling thread; `None`: the thread ends. `broken` is `true` if the client is gone.
     pub(crate) fn next(&self, broken: impl Fn() -> bool) -> Option<Running<'_>> {
         let mut state = lock(&self.state);
         loop {
@@ -173,7 +173,7 @@ impl Lane {
         None
     }
 
-    /// Takes back a thread that could not be started. The oldest job, if no other thread is there to do it.
+    /// Takes back a thread that could not be started. Returns the oldest job, if no other thread is there to do it.
     pub(crate) fn thread_failed(&self) -> Option<Running<'_>> {
         let mut state = lock(&self.state);
         state.threads -= 1;
@@ -185,7 +185,7 @@ impl Lane {
         Some(Running { lane: self, bytes, job })
     }
 
-    /// No more jobs will come: threads end when the queue is empty, or at once where the client is gone.
+    /// No more jobs will come: threads end when the queue is empty, or at once if the client is gone.
     pub(crate) fn close(&self, broken: bool) {
         let mut state = lock(&self.state);
         state.closing = true;
@@ -210,7 +210,7 @@ impl State {
     }
 }
 
-/// A job being done; dropped, it is done, even by a panic.
+/// A job that is being done; dropping it ends it, even by a panic.
 pub(crate) struct Running<'a> {
     lane: &'a Lane,
     bytes: u64,

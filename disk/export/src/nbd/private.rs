@@ -17,10 +17,10 @@ use std::time::Duration;
 /// The time that a client has until it has chosen the disk: its process may be starting on a busy host.
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
-/// The time that a client may leave its replies: as of any server.
+/// The time that a client may leave its replies, as with any server.
 const SEND: Duration = Duration::from_secs(60);
 
-/// A server of one disk. Dropped, it cuts its clients off.
+/// A server of one disk. Dropping it cuts its clients off.
 pub struct PrivateServer {
     hall: Arc<Hall>,
     name: String,
@@ -41,8 +41,8 @@ impl PrivateServer {
     /// Begins a connection, and returns the client's end of it.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Conflict`] where there are too many connections, or the server has ended; what the
-    /// operating system reports.
+    /// [`headstart_block::ErrorKind::Conflict`] if there are too many connections, or the server has ended; errors of
+    /// the operating system.
     pub fn connect(&self) -> Result<OwnedFd> {
         let failed = |e| Error::io("cannot make a connection to a disk", e).about(&self.name);
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
@@ -57,7 +57,7 @@ impl PrivateServer {
     }
 
     /// Takes no more requests, gives those in flight `patience` to finish, and cuts the clients off. `true` once no
-    /// thread works for a client any more: from then on nothing that a client asked for changes the disk. May be called
+    /// thread works for a client any more: from then on no request of a client changes the disk. May be called
     /// again.
     #[must_use]
     pub fn end(&self, patience: Duration) -> bool {

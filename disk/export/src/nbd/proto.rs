@@ -17,7 +17,7 @@
 
 /// `NBDMAGIC`: the first word of a server.
 pub const GREETING: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`: the second, and the first of each option.
+/// `IHAVEOPT`: the second word of a server, and the first of each option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// The first word of each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -39,15 +39,15 @@ pub const CHUNK_HEADER: usize = 20;
 /// Bytes of a data chunk before the data: header and offset.
 pub const DATA_CHUNK_HEADER: usize = CHUNK_HEADER + 8;
 
-/// Longest string the protocol allows: names, descriptions, messages, in bytes.
+/// The longest string that the protocol allows, in bytes: names, descriptions, messages.
 pub const STRING_MAX: usize = 4096;
-/// Largest read or write served, in bytes: what QEMU sends at most, and what the protocol lets a client
-/// assume without asking.
+/// The largest read or write that is served, in bytes: the most that QEMU sends, and the most that the protocol lets a
+/// client assume without asking.
 pub const PAYLOAD_MAX: u32 = 32 << 20;
 
-/// Handshake flags, both sides: the server knows the fixed newstyle.
+/// Handshake flag of both sides: the server knows the fixed newstyle.
 pub const FLAG_FIXED_NEWSTYLE: u16 = 1;
-/// Handshake flags, both sides: no padding after the answer to [`option::EXPORT_NAME`].
+/// Handshake flag of both sides: no padding after the answer to [`option::EXPORT_NAME`].
 pub const FLAG_NO_ZEROES: u16 = 2;
 
 /// Options of the handshake.
@@ -88,9 +88,9 @@ pub mod option_reply {
     pub const ERR_POLICY: u32 = (1 << 31) + 2;
     /// The option's data makes no sense.
     pub const ERR_INVALID: u32 = (1 << 31) + 3;
-    /// Only over TLS.
+    /// The option is allowed only over TLS.
     pub const ERR_TLS_REQD: u32 = (1 << 31) + 5;
-    /// No such export.
+    /// There is no such export.
     pub const ERR_UNKNOWN: u32 = (1 << 31) + 6;
 }
 
@@ -100,35 +100,35 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// Its canonical name.
     pub const NAME: u16 = 1;
-    /// What it is, for people.
+    /// A description for people.
     pub const DESCRIPTION: u16 = 2;
     /// Sizes of requests: smallest, best, largest.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// The abilities of an export.
 pub mod export_flag {
-    /// The others mean something.
+    /// The other flags have a meaning.
     pub const HAS_FLAGS: u16 = 1;
     /// Writes are refused.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// It can flush.
+    /// The export can flush.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// It can make single writes durable.
+    /// The export can make single writes durable.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// It can trim.
+    /// The export can trim.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// It can write zeros without their being sent.
+    /// The export can write zeros without their being sent.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// It can answer a read in one chunk.
+    /// The export can answer a read in one chunk.
     pub const SEND_DF: u16 = 1 << 7;
-    /// Several connections see the same, flushes included.
+    /// Several connections see the same data, flushes included.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// It can become larger (an extension that few clients know).
+    /// The export can become larger (an extension that few clients know).
     pub const SEND_RESIZE: u16 = 1 << 9;
-    /// It can be told what will be read.
+    /// The export takes hints about the bytes that will be read.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// It says whether zeroing would be slower than a write.
+    /// The export can refuse to write zeros if that would be slower than a write.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -140,7 +140,7 @@ pub mod command {
     pub const WRITE: u16 = 1;
     /// Goodbye.
     pub const DISCONNECT: u16 = 2;
-    /// Make what was written durable.
+    /// Make all writes durable.
     pub const FLUSH: u16 = 3;
     /// The bytes are not needed any more.
     pub const TRIM: u16 = 4;
@@ -148,9 +148,9 @@ pub mod command {
     pub const CACHE: u16 = 5;
     /// Write zeros.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Where are holes?
+    /// Report holes.
     pub const BLOCK_STATUS: u16 = 7;
-    /// Become larger: the new size stands in the offset's place.
+    /// Become larger: the new size is in the offset's place.
     pub const RESIZE: u16 = 8;
 }
 
@@ -172,7 +172,7 @@ pub mod command_flag {
 pub mod chunk {
     /// Flag: the last one of its reply.
     pub const DONE: u16 = 1;
-    /// Nothing but the end.
+    /// Only the end of the reply.
     pub const NONE: u16 = 0;
     /// Offset and data.
     pub const OFFSET_DATA: u16 = 1;
@@ -184,11 +184,11 @@ pub mod chunk {
     pub const ERROR: u16 = (1 << 15) + 1;
 }
 
-/// The one kind of block status here.
+/// The only kind of block status here.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its number in replies; any would do.
+/// The number of [`BASE_ALLOCATION`] in replies; any would do.
 pub const BASE_ALLOCATION_ID: u32 = 1;
-/// An extent of it: not allocated, and reads as zeros.
+/// The state of an extent that is not allocated, and reads as zeros.
 pub const STATE_HOLE_ZERO: u32 = 3;
 
 /// Errors of requests: numbers of the protocol, whatever the system calls them.
@@ -203,7 +203,7 @@ pub enum Errno {
     Inval = 22,
     /// No space, or past the end.
     NoSpc = 28,
-    /// It would not be fast.
+    /// The request would not be fast.
     NotSup = 95,
 }
 
@@ -254,7 +254,7 @@ pub struct OptionHeader {
 }
 
 impl OptionHeader {
-    /// From its bytes; `None` where the magic is wrong.
+    /// Parses an option's head; `None` if the magic is wrong.
     #[must_use]
     pub fn parse(bytes: &[u8; OPTION_HEADER]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -262,7 +262,7 @@ impl OptionHeader {
         Some(Self { option: fields.u32()?, len: fields.u32()? })
     }
 
-    /// As a client sends it.
+    /// The bytes as a client sends them.
     #[must_use]
     pub fn encode(&self) -> [u8; OPTION_HEADER] {
         let mut out = [0; OPTION_HEADER];
@@ -280,16 +280,16 @@ pub struct Request {
     pub flags: u16,
     /// See [`command`].
     pub command: u16,
-    /// The client's name for it, given back in replies.
+    /// The client's name for the request, which replies repeat.
     pub cookie: u64,
     /// First byte on the disk.
     pub offset: u64,
-    /// Bytes on the disk.
+    /// Number of bytes on the disk.
     pub len: u32,
 }
 
 impl Request {
-    /// From its bytes; `None` where the magic is wrong: what follows cannot be trusted then.
+    /// Parses a request; `None` if the magic is wrong: the bytes after it cannot be trusted then.
     #[must_use]
     pub fn parse(bytes: &[u8; REQUEST_HEADER]) -> Option<Self> {
         let mut fields = Fields(bytes);
@@ -298,7 +298,7 @@ impl Request {
         Some(Self { flags, command, cookie: fields.u64()?, offset: fields.u64()?, len: fields.u32()? })
     }
 
-    /// As a client sends it.
+    /// The bytes as a client sends them.
     #[must_use]
     pub fn encode(&self) -> [u8; REQUEST_HEADER] {
         let mut out = [0; REQUEST_HEADER];
@@ -355,7 +355,7 @@ pub fn put_hole_chunk(out: &mut Vec<u8>, cookie: u64, done: bool, offset: u64, l
     out.extend_from_slice(&len.to_be_bytes());
 }
 
-/// Appends the last chunk of a reply: an error and what people should read about it.
+/// Appends the last chunk of a reply: an error, and a message for people.
 pub fn put_error_chunk(out: &mut Vec<u8>, cookie: u64, error: Errno, message: &str) {
     // Sixteen bits hold the message's length, and the protocol allows less.
     let message = clip(message, STRING_MAX);

@@ -1,4 +1,4 @@
-//! The receiving thread of a connection: takes requests from the socket, and serves what waits for nothing.
+//! The receiving thread of a connection: takes requests from the socket, and serves those that need not wait.
 
 use super::budget::{OWN_BYTES, Share};
 use super::connection::{Connection, KEEP, PIECE, PIECE_SLOW, Patience, SEND_AT};
@@ -17,15 +17,15 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes received at once: some 2,300 reads, or 15 writes of 4 KiB.
+/// The number of bytes received at once: some 2,300 reads, or 15 writes of 4 KiB.
 const RECEIVE: usize = 64 << 10;
-/// Largest read in one piece that the receiving thread serves.
+/// The largest read in one chunk that the receiving thread serves, in bytes.
 const WHOLE_MAX: u64 = 1 << 20;
-/// A connection that is silent for so long gives buffers back.
+/// The time after which a silent connection gives buffers back.
 const IDLE: Duration = Duration::from_secs(1);
-/// A reply buffer of more bytes counts as memory that others may need.
+/// The bytes of a reply buffer above which it counts as memory that others may need.
 const OUT_MAX: usize = 512 << 10;
-/// A client that sends nothing of a large write for so long is disconnected.
+/// The time after which a client that sends nothing of a large write is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The further course of the stream of requests.
@@ -44,13 +44,13 @@ pub(super) struct Receiver<'a> {
     /// Bytes of `input` that were received and not served.
     filled: usize,
     out: ReplyBuffer,
-    /// What a large `out` counts as.
+    /// The memory that a large `out` counts as.
     out_share: Option<Share>,
     /// The bytes of large writes, all initialised.
     payload: Vec<u8>,
-    /// What a large `payload` counts as.
+    /// The memory that a large `payload` counts as.
     payload_share: Option<Share>,
-    /// Whether the socket has a time-out, because there are buffers to give back.
+    /// `true` if the socket has a time-out, because there are buffers to give back.
     timed: bool,
     lookout: Lookout,
 }
@@ -85,7 +85,7 @@ impl<'a> Receiver<'a> {
             if flow == Flow::End || self.connection.wire.is_broken() {
                 return;
             }
-            // After a large write nothing is left, whatever had been received.
+            // After a large write nothing is left, however much had been received.
             self.input.copy_within(filled - left..filled, 0);
             self.filled = left;
             if !self.receive() {
@@ -94,7 +94,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Receives what there is, and waits if there is nothing; false at the end.
+    /// Receives the bytes that are there, and waits if there are none; `false` at the end.
     fn receive(&mut self) -> bool {
         loop {
             self.set_time_out(self.out.held() > KEEP || self.payload.len() > KEEP);
@@ -115,7 +115,7 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    /// Gives back what is large.
+    /// Gives large buffers back.
     fn release(&mut self) {
         self.out.release();
         self.out_share = None;
@@ -123,7 +123,7 @@ impl<'a> Receiver<'a> {
         self.payload_share = None;
     }
 
-    /// Keeps no large buffers for the next request where others need memory.
+    /// Keeps no large buffers for the next request while others need memory.
     fn give_way(&mut self) {
         if (self.out_share.is_some() || self.payload_share.is_some())
             && self.connection.account.pool().is_short()
@@ -134,7 +134,7 @@ impl<'a> Receiver<'a> {
 
     fn set_time_out(&mut self, timed: bool) {
         if timed != self.timed {
-            // Failing that, buffers are kept for longer, and nothing else happens.
+            // If this fails, buffers are only kept for longer.
             let _ = set_socket_timeout(self.connection.wire.socket(), Timeout::Recv, timed.then_some(IDLE));
             self.timed = timed;
         }
@@ -173,7 +173,7 @@ impl<'a> Receiver<'a> {
         if self.payload.len() >= len {
             return true;
         }
-        // Given back first: it counts once.
+        // The old buffer is given back first, so that it counts once.
         (self.payload, self.payload_share) = (Vec::new(), None);
         let Some(share) = self.connection.account.try_reserve(len as u64) else { return false };
         self.payload_share = Some(share);
@@ -182,7 +182,7 @@ impl<'a> Receiver<'a> {
         true
     }
 
-    /// Serves a write that is received as a whole; `early` of it came already.
+    /// Serves a write that is received as a whole; `early` are the bytes of it that came already.
     fn serve_large(&mut self, request: &Request, early: &[u8], len: usize) -> Flow {
         let mut data = std::mem::take(&mut self.payload);
         data[..early.len()].copy_from_slice(early);
@@ -194,7 +194,7 @@ impl<'a> Receiver<'a> {
         flow
     }
 
-    /// Serves a write with little memory: what came is written, then more is received.
+    /// Serves a write with little memory: received bytes are written, then more are received.
     fn serve_in_parts(&mut self, request: &Request, early: &[u8], len: usize) -> Flow {
         let connection = self.connection;
         let size = connection.state.device().size();
@@ -213,7 +213,7 @@ impl<'a> Receiver<'a> {
             if judged.is_ok() && done.is_ok() {
                 done = connection.state.write(&part[..wanted], at);
             }
-            // One that goes round the end was judged to be no write.
+            // A write that goes round the end was judged to be none.
             (at, rest) = (at.wrapping_add(wanted as u64), rest - wanted);
         }
         match judged {
@@ -244,14 +244,14 @@ impl<'a> Receiver<'a> {
         true
     }
 
-    /// The stream of requests cannot be followed any more.
+    /// Ends a stream of requests that cannot be followed any more.
     fn lost(&self, why: &str) -> Flow {
         let complaints = &self.connection.wire.complaints;
         complain!(complaints, Protocol, peer = self.connection.peer, why, "an NBD client is disconnected");
         Flow::End
     }
 
-    /// Serves a request; `more` tells that others wait behind it.
+    /// Serves a request; `more` if others wait behind it.
     fn serve(&mut self, request: &Request, data: &[u8], more: bool) -> Flow {
         let connection = self.connection;
         let cookie = request.cookie;
@@ -295,7 +295,7 @@ impl<'a> Receiver<'a> {
         Flow::On
     }
 
-    /// Serves a read; `more` tells that requests wait behind it.
+    /// Serves a read; `more` if requests wait behind it.
     fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
         let connection = self.connection;
         if more && decodes_much(connection.state.device(), range.len()) && connection.work.is_free() {
@@ -313,7 +313,7 @@ impl<'a> Receiver<'a> {
         if rest.offset() > range.offset() {
             connection.send(&mut self.out);
         }
-        // It reads piece by piece: let the later pieces be on their way meanwhile.
+        // The slow lane reads in parts: the later parts are prefetched meanwhile.
         if !one_piece && rest.len() > PIECE_SLOW {
             connection.state.device().prefetch(ByteRange::between(rest.offset() + PIECE_SLOW, rest.end()));
         }
@@ -329,13 +329,13 @@ impl<'a> Receiver<'a> {
         if self.out.len() + bytes + RECEIVE <= OUT_MAX || self.out_share.is_some() {
             return true;
         }
-        // On top of what is not yet sent.
+        // On top of bytes that are not yet sent.
         self.out_share = self.connection.account.try_reserve(WHOLE_MAX + SEND_AT as u64);
         self.out_share.is_some()
     }
 
-    /// Leaves a write that may wait to the slow lane; where there is no memory to keep its bytes in, this thread does
-    /// it, and only this client waits.
+    /// Leaves a write that may wait to the slow lane. If there is no memory to keep its bytes in, this thread does it,
+    /// and only this client waits.
     fn write_later(&mut self, cookie: u64, range: ByteRange, fua: bool, data: &[u8]) {
         let connection = self.connection;
         let Some(share) = connection.account.try_reserve(data.len() as u64) else {

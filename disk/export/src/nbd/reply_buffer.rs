@@ -2,9 +2,9 @@
 //!
 //! Unlike a `Vec`, it hands out room that is not zeroed again for each reply: bytes once initialised stay so.
 
-/// Up to so many bytes it grows by doubling.
+/// The most bytes to which it grows by doubling.
 const DOUBLED_MAX: usize = 256 << 10;
-/// Above that by multiples of so many.
+/// The number of bytes of whose multiples it grows above that.
 const STEP: usize = 64 << 10;
 
 /// Replies to be sent.
@@ -28,7 +28,7 @@ impl ReplyBuffer {
         self.len == 0
     }
 
-    /// Forgets what comes after the first `len` bytes.
+    /// Forgets the bytes after the first `len`.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -38,7 +38,7 @@ impl ReplyBuffer {
         self.room(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// Appends `len` bytes of whatever was there, to be overwritten.
+    /// Appends `len` bytes with any content, to be overwritten.
     pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
         let end = self.len + len;
         if end > self.bytes.len() {
@@ -49,7 +49,7 @@ impl ReplyBuffer {
         room
     }
 
-    /// Has memory for `len` more bytes, so that appending them grows it once.
+    /// Makes sure of memory for `len` more bytes, so that appending them grows it once.
     pub(crate) fn make_room(&mut self, len: usize) {
         if self.len + len > self.bytes.len() {
             self.grow(self.len + len);
@@ -58,7 +58,7 @@ impl ReplyBuffer {
 
     #[cold]
     fn grow(&mut self, wanted: usize) {
-        // By doubling while it is small; no more than is needed where doubling would cost.
+        // By doubling while it is small; no more than is needed if doubling would cost.
         let len = if wanted <= DOUBLED_MAX {
             wanted.next_power_of_two().max(4096)
         } else {
@@ -70,7 +70,7 @@ impl ReplyBuffer {
         self.bytes = bytes;
     }
 
-    /// Bytes of memory it holds.
+    /// The number of bytes of memory that it holds.
     pub(crate) fn held(&self) -> usize {
         self.bytes.len()
     }

@@ -1,25 +1,25 @@
-//! Which client has to go where a new one comes and all places are taken.
+//! The choice of the client that has to go if a new one comes and all places are taken.
 //!
 //! # Among the clients of one export
 //!
-//! Silence is harmless in itself: a guest that is paused, or has nothing to read, keeps its connection for as long
-//! as it likes. Where others wait for its place, these are not harmless, and go in this order, the oldest of a kind
-//! first:
+//! Silence is harmless in itself: a guest that is paused, or has nothing to read, keeps its connection for as long as
+//! it likes. If others wait for a place, these kinds of clients are not harmless, and go in this order, the oldest of a
+//! kind first:
 //!
 //! 1. clients that have not finished their handshake ([`GRACE`] after they came),
 //! 2. clients that have not asked for anything since ([`GRACE`] after they came),
 //! 3. clients that do not take the replies they asked for (after [`STALLED`] without progress).
 //!
-//! A client that has asked before and waits for nothing is never one of them: who can open an export has the disk
-//! anyway, and its other clients are its own.
+//! A client that has asked before and waits for nothing is never one of them: a user that can open an export has the
+//! disk anyway, and its other clients are the same user's.
 //!
 //! # Among exports
 //!
 //! A server of several exports has tenants that know nothing of each other. [`choose_fairly`] gives each the same
-//! share, and what others leave: a newcomer gets the place of a client of the export that holds most, if that holds
-//! more than the newcomer's export would then. Of its clients, those of the kinds above go first, then the one that has
-//! not asked for longest. Otherwise the newcomer's export holds most itself, and its clients compete among
-//! themselves, as above.
+//! share, and the places that others leave: a newcomer gets the place of a client of the export that holds most, if
+//! that holds more than the newcomer's export would then. Of its clients, those of the kinds above go first, then the
+//! one whose last request is the oldest. Otherwise the newcomer's export holds most itself, and its clients compete
+//! among themselves, as above.
 //!
 //! Two properties follow, for as many exports as there are places or fewer. An export that holds less than its share
 //! (the places divided by the exports that have clients) always gets one more. And no export takes a place from one
@@ -29,9 +29,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a new client has to say something.
+/// The time that a new client has to send something.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// How long a client may leave its replies.
+/// The time that a client may leave its replies.
 pub(crate) const STALLED: Duration = Duration::from_secs(2);
 
 #[expect(clippy::disallowed_methods, reason = "a client that stalls must be given up")]
@@ -39,13 +39,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// What a connection's threads note of their client.
+/// The notes of a connection's threads about their client.
 #[derive(Debug)]
 pub(crate) struct Activity {
     came: Instant,
     /// Milliseconds after `came`, plus one, at which the client asked last; 0 if it never did.
     asked: AtomicU64,
-    /// Milliseconds after `came`, plus one, since when it has not taken a reply; 0 if it does.
+    /// Milliseconds after `came`, plus one, since which it has not taken a reply; 0 if it takes replies.
     stalled: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Activity {
         Self { came: now(), asked: AtomicU64::new(0), stalled: AtomicU64::new(0) }
     }
 
-    /// The client asked for something at `now`.
+    /// Notes that the client asked for something at `now`.
     pub(crate) fn asked(&self, now: Instant) {
         self.asked.store(self.mark(now), Ordering::Relaxed);
     }
@@ -65,12 +65,12 @@ impl Activity {
         u64::try_from(millis).unwrap_or(u64::MAX)
     }
 
-    /// The client has left a reply since `since`; `None`: it takes its replies.
+    /// Notes that the client has left a reply since `since`; `None`: it takes its replies.
     pub(crate) fn set_stalled(&self, since: Option<Instant>) {
         self.stalled.store(since.map_or(0, |since| self.mark(since)), Ordering::Relaxed);
     }
 
-    /// How the client stands at `now`.
+    /// The standing of the client at `now`.
     pub(crate) fn standing(&self, now: Instant) -> Standing {
         let age = now.saturating_duration_since(self.came);
         let since = |mark: u64| age.saturating_sub(Duration::from_millis(mark - 1));
@@ -82,21 +82,21 @@ impl Activity {
     }
 }
 
-/// How a client stands.
+/// The standing of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// It has asked, for the last time so long ago, and takes its replies.
+    /// The client has asked, the last time this long ago, and takes its replies.
     Honest(Duration),
-    /// It has not asked for anything, for so long.
+    /// The client has not asked for anything, for this long.
     Silent(Duration),
-    /// It has left its replies for so long.
+    /// The client has left its replies for this long.
     Stalled(Duration),
 }
 
-/// What to do for a client that finds no place.
+/// The choice for a client that finds no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice<K> {
-    /// Give it the place of this one.
+    /// Give it the place of this client.
     Drop(K),
     /// Wait: there may be one soon.
     Wait,
@@ -114,7 +114,7 @@ pub(crate) fn choose<K: Copy>(clients: impl Iterator<Item = (K, Standing)>) -> C
     };
     for (key, standing) in clients {
         match standing {
-            // Its replies are on their way: it may leave them.
+            // Its replies are on their way: the client may leave them.
             Standing::Honest(idle) if idle < STALLED => may_come = true,
             Standing::Honest(_) => {}
             Standing::Silent(age) if age >= GRACE => older(&mut silent, age, key),
@@ -137,7 +137,7 @@ pub(crate) struct Client<K, E> {
     pub(crate) standing: Standing,
 }
 
-/// Chooses for a newcomer to `export`, where all places are taken by `clients`: see the [module](self).
+/// Chooses for a newcomer to `export`, if all places are taken by `clients`: see the [module](self).
 pub(crate) fn choose_fairly<K: Copy, E: Copy + Ord>(export: E, clients: &[Client<K, E>]) -> Choice<K> {
     let mut held = BTreeMap::<E, usize>::new();
     for client in clients {
@@ -248,7 +248,7 @@ mod tests {
         ) {
             let mut plain = Plain::default();
             for (step, export, which) in steps {
-                // So long that nobody asked just now.
+                // So long that no client asked just now.
                 plain.now += STALLED.as_secs();
                 match step {
                     0 | 1 => {

@@ -1,13 +1,13 @@
 //! TLS: certificates, and the pump between an encrypted socket and the plain one that is served.
 //!
 //! The data path knows sockets only. When a client turns TLS on, its socket goes to a thread of its own that decrypts
-//! into one end of a socket pair, whose other end is served like any client. That costs a copy in each
-//! direction, which is little beside the encryption.
+//! into one end of a socket pair, whose other end is served like any client. That costs a copy in each direction, which
+//! is little compared with the encryption.
 //!
-//! Clients prove themselves by certificates or not at all: the TLS library has no pre-shared keys.
+//! Clients identify themselves by certificates or not at all: the TLS library has no pre-shared keys.
 //!
 //! A client is known by the names in its certificate: DNS names, URIs and e-mail addresses of the subject's alternative
-//! names; where it has no alternative names at all, as certificates made by hand often, the common name.
+//! names; if it has no alternative names at all, which is common in certificates made by hand, the common name.
 
 use crate::complaints::{Complaints, complain};
 use headstart_block::{Error, Result};
@@ -31,17 +31,17 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
 
-/// Bytes moved at once: two records of TLS at least, and a batch of small replies.
+/// The number of bytes moved at once: two records of TLS at least, and a batch of small replies.
 const PUMP: usize = 64 << 10;
-/// How long a client may take to hear the end.
+/// The time that a client may take to receive the end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Which certificates an NBD server uses. With them, it demands TLS of every client.
+/// The certificates of an NBD server. With them, it demands TLS of every client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsSettings {
-    /// The server's certificate and what links it to its CA, PEM.
+    /// The server's certificate and the chain from it to its CA, PEM.
     pub certificate: PathBuf,
-    /// Its private key, PEM.
+    /// The private key, PEM.
     pub key: PathBuf,
     /// The CA (PEM) whose certificates clients need; without it any client may connect.
     pub client_ca: Option<PathBuf>,
@@ -90,7 +90,7 @@ pub(crate) fn configure(settings: &TlsSettings) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Names that a certificate, which was checked, gives its holder.
+/// The names that a checked certificate gives its holder.
 fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
     match certificate.subject_alternative_name() {
@@ -107,14 +107,15 @@ fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
             let names = certificate.subject().iter_common_name().filter_map(|name| name.as_str().ok());
             names.map(str::to_owned).collect()
         }
-        // One that has them twice has none that can be believed.
+        // A certificate that has them twice has none that can be trusted.
         Err(_) => Vec::new(),
     }
 }
 
-/// Starts a thread that decrypts `socket`; the plain stream is what it gives back, and the names in the client's
-/// certificate once the handshake is done. A client that does not finish the TLS handshake within `patience` sees its
-/// connection closed, and so does the reader of the plain stream. `slot` is dropped when the thread ends.
+/// Starts a thread that decrypts `socket`. Returns the plain stream, and a receiver of the names in the client's
+/// certificate, which come once the handshake is done. A client that does not finish the TLS handshake within
+/// `patience` sees its connection closed, and so does the reader of the plain stream. `slot` is dropped when the thread
+/// ends.
 pub(crate) fn decrypt(
     acceptor: &TlsAcceptor,
     socket: OwnedFd,
@@ -163,13 +164,13 @@ async fn pump(
     let encrypted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let shown = encrypted.get_ref().1.peer_certificates().and_then(<[_]>::first);
     if names.send(shown.map(names_of).unwrap_or_default()).is_err() {
-        // Nobody waits any more.
+        // The server does not wait for the client any more.
         return Ok(());
     }
     let (from_client, mut to_client) = split(encrypted);
     let (from_server, mut to_server) = plain.into_split();
     let inward = async {
-        // However the client ends, the server sees an end and finishes what it has.
+        // In whatever way the client ends, the server sees an end and finishes the requests that it has.
         let _ = copy_buf(&mut BufReader::with_capacity(PUMP, from_client), &mut to_server).await;
         let _ = to_server.shutdown().await;
         pending::<()>().await;

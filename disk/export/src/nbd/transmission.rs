@@ -1,21 +1,21 @@
-//! What a request means: the pure part of the transmission phase.
+//! The meaning of a request: the pure part of the transmission phase.
 //!
-//! [`judge`] turns a request as it came into a [`Command`] that makes sense for this disk, or into a [`Refusal`]. It
-//! is the only place where a client's numbers are checked; whoever executes a command may rely on a range inside the
-//! disk, of at most [`PAYLOAD_MAX`] bytes where bytes move, and on a disk that can be written where it writes.
+//! [`judge`] turns a received request into a [`Command`] that makes sense for this disk, or into a [`Refusal`]. It is
+//! the only place where a client's numbers are checked; the code that executes a command may rely on a range inside the
+//! disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
 
 use super::proto::{Errno, PAYLOAD_MAX, Request, command, command_flag};
 use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};
 use headstart_block::{ByteRange, Error, ErrorKind};
 
-/// What the handshake settled, and what the disk allows.
+/// The results of the handshake, and the limits of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Whether replies are structured.
+    /// `true` if replies are structured.
     pub structured: bool,
-    /// Whether block status may be asked for.
+    /// `true` if block status may be asked for.
     pub base_allocation: bool,
-    /// Whether writes are refused.
+    /// `true` if writes are refused.
     pub read_only: bool,
     /// `true` if the client may make the disk larger.
     pub resizable: bool,
@@ -26,63 +26,63 @@ pub struct Session {
 pub enum Command {
     /// Send bytes.
     Read {
-        /// Which.
+        /// The range to read.
         range: ByteRange,
-        /// In one chunk.
+        /// `true`: in one chunk.
         whole: bool,
     },
-    /// Write the bytes that came along.
+    /// Write the bytes that came with the request.
     Write {
-        /// Where.
+        /// The range to write.
         range: ByteRange,
-        /// Durable before it is answered.
+        /// `true`: durable before it is answered.
         fua: bool,
     },
-    /// Make what was answered durable.
+    /// Make all answered writes durable.
     Flush,
     /// Write zeros.
     Zero {
-        /// Where.
+        /// The range to zero.
         range: ByteRange,
-        /// Durable before it is answered.
+        /// `true`: durable before it is answered.
         fua: bool,
-        /// Only if that is faster than a write; otherwise say so at once.
+        /// `true`: only if that is faster than a write; otherwise refuse at once.
         fast: bool,
     },
-    /// Bytes are not needed any more.
+    /// Note that bytes are not needed any more.
     Trim {
-        /// Which.
+        /// The range that is not needed.
         range: ByteRange,
-        /// Durable before it is answered.
+        /// `true`: durable before it is answered.
         fua: bool,
     },
-    /// Bytes will be read.
+    /// Note that bytes will be read.
     Cache {
-        /// Which.
+        /// The range that will be read.
         range: ByteRange,
     },
-    /// Say which parts are holes.
+    /// Report the parts that are holes.
     Status {
-        /// Of what.
+        /// The range to report on.
         range: ByteRange,
-        /// Of the first extent alone.
+        /// `true`: only the first extent.
         one: bool,
     },
     /// Become larger.
     Resize {
-        /// In bytes.
+        /// The new size in bytes.
         size: u64,
     },
-    /// Finish what is in flight, then close.
+    /// Finish the requests in flight, then close.
     Disconnect,
 }
 
-/// Why a request is not executed.
+/// The reason why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// For programs.
+    /// The error number, for programs.
     pub errno: Errno,
-    /// For people.
+    /// The message, for people.
     pub message: &'static str,
 }
 
@@ -90,13 +90,13 @@ const fn refuse(errno: Errno, message: &'static str) -> Refusal {
     Refusal { errno, message }
 }
 
-/// What `request` means for a disk of `size` bytes.
+/// The meaning of `request` for a disk of `size` bytes.
 ///
 /// # Errors
 /// A [`Refusal`], which is the answer.
 pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, Refusal> {
     let has = |flag: u16| request.flags & flag != 0;
-    // FUA may stand anywhere, as the protocol has it; it means something where bytes are written.
+    // FUA may be set on any request, as the protocol demands; it has a meaning only if bytes are written.
     let known = command_flag::FUA
         | match request.command {
             command::READ if session.structured => command_flag::DF,
@@ -128,7 +128,7 @@ pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, 
         }
         command::WRITE => Ok(Command::Write { range: inside()?, fua }),
         command::FLUSH => Ok(Command::Flush),
-        // NO_HOLE asks that later writes there cannot run out of space. A disk that is a log takes space for
+        // NO_HOLE demands that later writes there cannot run out of space. A disk that is a log takes space for
         // each write wherever it goes, so zeros written out would promise no more than zeroing does.
         command::WRITE_ZEROES => {
             Ok(Command::Zero { range: inside()?, fua, fast: has(command_flag::FAST_ZERO) })
@@ -163,8 +163,8 @@ pub fn errno_of(error: &Error) -> Errno {
     }
 }
 
-/// What a client is told of an error of the disk. The error itself names paths of this host and addresses of stores,
-/// which are for the log.
+/// The message that a client gets for an error of the disk. The error itself names paths of this host and addresses of
+/// stores, which are for the log.
 #[must_use]
 pub fn message_of(error: &Error) -> &'static str {
     match error.kind() {

@@ -1,4 +1,4 @@
-//! A client's way from its first byte to transmission: the handshake's I/O, against a deadline.
+//! The start of a client, from its first byte to transmission: the handshake's I/O, against a deadline.
 
 use super::budget::Account;
 use super::connection::Connection;
@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a handshake that were received and not understood yet.
+/// Bytes of a handshake that were received and not parsed yet.
 struct Input {
     bytes: Vec<u8>,
     filled: usize,
@@ -25,7 +25,7 @@ struct Input {
 }
 
 impl Input {
-    /// Receives more; an error at the end and at the deadline.
+    /// Receives more bytes; an error at the end and at the deadline.
     fn more(&mut self, socket: &OwnedFd) -> io::Result<()> {
         set_socket_timeout(socket, Timeout::Recv, Some(left_until(self.deadline)?))?;
         match receive(socket, self.bytes.get_mut(self.filled..).unwrap_or_default())? {
@@ -55,7 +55,7 @@ pub(crate) fn receive_client(
     let views: Vec<_> = exports.iter().map(|state| view(&state.export, resizable)).collect();
     let encryption = if hall.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
     let mut handshake = Handshake::new(&views, encryption);
-    // The longest message, and so always room for more of one.
+    // The length of the longest message, so that there is always room for more of one.
     let bytes = vec![0; OPTION_HEADER + OPTION_LEN_MAX as usize];
     let mut input = Input { bytes, filled: 0, deadline: now() + hall.limits.handshake_timeout };
     let mut out = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn receive_client(
     }
 }
 
-/// `true` if a client that has chosen `state` is served; the log says why where it is not.
+/// `true` if a client that has chosen `state` is served; otherwise the log gives the reason.
 fn has_place(slot: &Slot, state: &Arc<ExportState>, peer: &str, complaints: &Complaints) -> bool {
     let export = &state.export.name;
     match slot.choose(state) {
@@ -137,7 +137,8 @@ fn view(export: &crate::Export, resizable: bool) -> ExportView {
     }
 }
 
-/// Talks until something is to be done that is more than talk; what is left in `input` comes after that.
+/// Exchanges messages until a step other than [`Step::More`] is due; the bytes left in `input` belong to the time after
+/// that step.
 fn haggle(
     handshake: &mut Handshake<'_>,
     socket: &OwnedFd,
@@ -161,8 +162,8 @@ fn haggle(
     }
 }
 
-/// Puts a decrypting thread between; what comes out of it is served from here on, to a client whose certificate has
-/// these names.
+/// Starts a decrypting thread; its plain stream is served from here on, to a client whose certificate has the returned
+/// names.
 fn start_tls(
     hall: &Hall,
     slot: &Arc<Slot>,
@@ -178,7 +179,7 @@ fn start_tls(
     let (patience, complaints) = (left_until(deadline)?, Arc::clone(&hall.complaints));
     let (plain, accepted) =
         tls::decrypt(acceptor, socket.try_clone()?, is_tcp, patience, peer.to_owned(), slot, complaints)?;
-    // The thread says why where it comes to nothing.
+    // If this fails, the thread logs the reason.
     let names = accepted.recv_timeout(patience).map_err(|_| io::ErrorKind::ConnectionAborted)?;
     Ok((plain, names))
 }

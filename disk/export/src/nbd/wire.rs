@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// What came of a wait for bytes.
+/// The outcome of a wait for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Received {
-    /// So many bytes, at least one.
+    /// This many bytes came, at least one.
     Bytes(usize),
     /// The client will send no more.
     End,
-    /// The socket's time-out passed, or nothing was there and it was not to wait.
+    /// The socket's time-out passed, or nothing was there and the call did not wait.
     Nothing,
 }
 
@@ -42,7 +42,7 @@ fn receive_with(socket: &OwnedFd, buf: &mut [u8], flags: RecvFlags) -> io::Resul
     }
 }
 
-/// As [`receive`], but looks for a moment before it sleeps, where `lookout` thinks that it pays.
+/// As [`receive`], but looks for a moment before it sleeps, if `lookout` decides so.
 #[expect(clippy::disallowed_methods, reason = "how soon a client asks again decides how to wait for it")]
 pub(crate) fn receive_soon(socket: &OwnedFd, buf: &mut [u8], lookout: &mut Lookout) -> io::Result<Received> {
     let since = Instant::now();
@@ -72,33 +72,33 @@ pub(crate) fn send_all(socket: &OwnedFd, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// How long one call on the socket waits for a client that takes nothing.
+/// The time that one call on the socket waits for a client that takes nothing.
 const SEND_WAIT: Duration = Duration::from_millis(500);
-/// What a client has to take for its time to begin anew, in bytes.
+/// The bytes that a client has to take before its time starts again.
 const PROGRESS: usize = 64 << 10;
-/// How long a client may leave its replies while the server is short of memory.
+/// The time that a client may leave its replies while the server is short of memory.
 const SEND_TIMEOUT_SHORT: Duration = Duration::from_secs(10);
 
 /// The socket of a connection and the right to send on it.
 pub(crate) struct Wire {
     socket: Arc<OwnedFd>,
-    /// The client's own socket, where that is another: the one that is encrypted.
+    /// The client's own, encrypted socket, if that is another one.
     beneath: Option<Arc<OwnedFd>>,
-    /// What the server notes of the client.
+    /// The server's notes about the client.
     activity: Arc<Activity>,
-    /// How long a client may leave its replies.
+    /// The time that a client may leave its replies.
     send_timeout: Duration,
     pool: Arc<Pool>,
-    /// Lines of the log about the server's clients.
+    /// The lines of the log about the server's clients.
     pub(super) complaints: Arc<Complaints>,
     /// Held while a run of whole replies is sent.
     sending: Mutex<()>,
-    /// The client is gone, or is to be: nothing more is worth doing for it.
+    /// `true` if the client is gone, or has to go: no work for it is worth doing.
     broken: AtomicBool,
 }
 
 impl Wire {
-    /// Takes over `socket` after the handshake; `beneath` is what it encrypts, if it does.
+    /// Takes over `socket` after the handshake; `beneath` is the encrypted socket below it, if there is one.
     pub(crate) fn new(
         socket: Arc<OwnedFd>,
         beneath: Option<Arc<OwnedFd>>,
@@ -113,7 +113,7 @@ impl Wire {
         Ok(Self { socket, beneath, activity, send_timeout, pool, complaints, sending, broken })
     }
 
-    /// What the server notes of the client.
+    /// The server's notes about the client.
     pub(crate) fn activity(&self) -> &Activity {
         &self.activity
     }
@@ -173,7 +173,7 @@ impl Wire {
     /// Ends both directions: threads that wait on the socket return.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::Relaxed);
-        // It fails where the client has done so already.
+        // This fails if the client has done so already.
         let _ = shutdown(&*self.socket, Shutdown::Both);
         if let Some(beneath) = &self.beneath {
             let _ = shutdown(&**beneath, Shutdown::Both);
@@ -190,7 +190,7 @@ pub(crate) struct Sending<'a> {
 impl Sending<'_> {
     /// Sends a part of a reply. A client that does not take it is broken off.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
-        // What is sent after a torn reply would be taken for the rest of it.
+        // Bytes after a torn reply would be taken for the rest of it.
         if !self.wire.is_broken()
             && let Err(error) = self.wire.send_in_time(bytes)
         {

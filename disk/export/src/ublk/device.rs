@@ -28,29 +28,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread;
 
-/// The largest request; each of a queue's requests has a buffer of it, which takes memory only as it is used.
+/// The largest request, in bytes; each of a queue's requests has a buffer of this length, which takes memory only as it
+/// is used.
 const BUFFER: u32 = 512 << 10;
 
-/// Threads, at most, for requests that wait.
+/// The most threads for requests that wait.
 const WAITING_MAX: usize = 64;
 
-/// How often, in seconds, a queue without requests looks whether it may give memory back.
+/// The time between two looks of a queue without requests whether it may give memory back, in seconds.
 const IDLE_SECS: u64 = 20;
 
 /// A disk that the kernel has as `/dev/ublkbN`.
 pub struct Ublk {
     path: PathBuf,
     target: Arc<Target>,
-    /// `None` once it has been stopped.
+    /// The control of the device; `None` once it has been stopped.
     control: Mutex<Option<Arc<UblkCtrl>>>,
     ended: Mutex<Receiver<std::result::Result<(), UblkError>>>,
 }
 
-/// What all queues serve.
+/// The state that all queues share.
 struct Target {
     device: Arc<dyn BlockDevice>,
     lane: SlowLane,
-    /// No more waiting for bytes from elsewhere.
+    /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
     complaints: Complaints,
 }
@@ -59,8 +60,8 @@ impl Ublk {
     /// Makes a block device of `export` and serves it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where the kernel has no ublk or one that is known to crash, [`ErrorKind::Invalid`]
-    /// where the disk is not whole sectors, [`ErrorKind::Io`] where the device cannot be made.
+    /// [`ErrorKind::Unsupported`] if the kernel has no ublk or is known to crash, [`ErrorKind::Invalid`] if the disk is
+    /// not whole sectors, [`ErrorKind::Io`] if the device cannot be made.
     pub fn start(export: Export, settings: &UblkSettings) -> Result<Self> {
         probe_trusting(settings.trust_kernel)?;
         let size = export.device.size();
@@ -94,7 +95,7 @@ impl Ublk {
         let dropped = host_cache::drop_pages(&self.path, STOP_PATIENCE);
         self.target.stopping.store(true, Ordering::Release);
         self.target.lane.wait_idle(STOP_PATIENCE);
-        // Whatever the kernel does with it, this does not wait for ever.
+        // In a thread, so that this does not wait for ever, whatever the kernel does.
         let (done, killed) = mpsc::channel();
         let kill = move || {
             let _ = done.send(control.kill_dev().map(|_| ()));
@@ -113,7 +114,7 @@ impl Ublk {
     }
 }
 
-/// Why no device came.
+/// The error of a device that was not made.
 fn why_not(ended: &Receiver<std::result::Result<(), UblkError>>) -> Error {
     match ended.try_recv() {
         Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel makes no ublk device: {error}")),
@@ -240,16 +241,16 @@ fn serve_queue(
     Ok(served?)
 }
 
-/// Polls the bell for ever: its completions wake the thread, which then runs the tasks that were woken.
+/// Polls the bell for ever: its completions wake the thread, which then runs the woken tasks.
 async fn hear(bell: &OwnedFd) {
     let poll = || opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
     while ublk_submit_sqe_async(poll(), UblkUringData::Target as u64).await.is_ok_and(|events| events >= 0) {
-        // What was rung meanwhile is one event.
+        // Rings in between are one event.
         let _ = rustix::io::read(bell, &mut [0; 8]);
     }
 }
 
-/// One of a queue's requests after the other.
+/// Serves one of a queue's request slots, one request after the other.
 async fn serve_tag(
     queue: &UblkQueue<'_>,
     tag: u16,
@@ -268,7 +269,7 @@ async fn serve_tag(
     }
 }
 
-/// What the kernel asks for.
+/// A request of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     operation: Operation,
@@ -302,7 +303,7 @@ impl Request {
     }
 }
 
-/// Serves one request: here where it is local, else by the slow lane. Its length, or a negative error number.
+/// Serves one request: here if it is local, otherwise by the slow lane. Returns its length, or a negative error number.
 async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, bell: &Arc<OwnedFd>) -> i32 {
     let Ok(len) = usize::try_from(request.range.len()) else { return -libc::EINVAL };
     let moves = matches!(request.operation, Operation::Read | Operation::Write);
@@ -340,7 +341,7 @@ async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, 
     }
 }
 
-/// A request that the slow lane does; what it read.
+/// Has the slow lane do a request; returns the bytes that it read.
 async fn slowly(
     request: Request,
     data: Vec<u8>,
@@ -387,7 +388,7 @@ impl Target {
                 if self.stopping.load(Ordering::Acquire) {
                     return Err(Error::new(ErrorKind::Cancelled, "the server stops"));
                 }
-                // The caller has seen that it fits into a buffer.
+                // The caller has checked that the request fits into a buffer.
                 data.resize(usize::try_from(request.range.len()).unwrap_or(0), 0);
                 self.device.read_at(&mut data, offset)?;
             }

@@ -1,4 +1,4 @@
-//! What the running kernel says about ublk, and what is known about it.
+//! Facts about ublk in the running kernel: its own, and known faults.
 
 use crate::tool;
 use headstart_block::{Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::PathBuf;
 
-/// The first kernel that says which features it has; those before it had other commands.
+/// The first kernel that reports its features; those before it had other commands.
 const FIRST: (u32, u32) = (6, 5);
 
 /// A kernel's release: `6.17.0-1015-azure`.
@@ -16,11 +16,11 @@ struct Release {
     major: u32,
     minor: u32,
     patch: u32,
-    /// What a distribution appends: `-1015-azure`.
+    /// The suffix of a distribution: `-1015-azure`.
     suffix: String,
 }
 
-/// What is known about a kernel's ublk.
+/// The known facts about a kernel's ublk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Fine,
@@ -39,10 +39,10 @@ impl Release {
         Some(Self { text: text.to_owned(), major, minor, patch, suffix: suffix.to_owned() })
     }
 
-    /// Kernels that took the change "NUMA-aware memory allocation" (mainline 529d4d632788) without the one before it
-    /// ("reorder `tag_set` initialization", 011af85ccd87) follow a null pointer when a device is made. Those are
-    /// 6.18.4 and 6.18.5, and Ubuntu's 6.17 for clouds (reported: 1015-azure, 1017-aws, 1018-azure). Which build of
-    /// those has the repair nobody has written down, so all of Ubuntu's 6.17 are taken for broken.
+    /// The verdict on a release. Kernels that took the change "NUMA-aware memory allocation" (mainline 529d4d632788)
+    /// without the one before it ("reorder `tag_set` initialization", 011af85ccd87) follow a null pointer when a device
+    /// is made. Those are 6.18.4 and 6.18.5, and Ubuntu's 6.17 for clouds (reported: 1015-azure, 1017-aws, 1018-azure).
+    /// No source names the build of those that has the repair, so all of Ubuntu's 6.17 are taken for broken.
     fn verdict(&self) -> Verdict {
         match (self.major, self.minor, self.patch) {
             version if (version.0, version.1) < FIRST => Verdict::TooOld,
@@ -55,7 +55,7 @@ impl Release {
     }
 }
 
-/// Where to look on this host; elsewhere in tests.
+/// The places to look at on this host; other places in tests.
 #[derive(Clone, Debug)]
 struct Host {
     control: PathBuf,
@@ -87,7 +87,7 @@ impl Host {
         Ok(release.text)
     }
 
-    /// The driver is there and lets us in.
+    /// Checks that the driver exists and can be opened.
     fn check_control(&self, release: &Release) -> Result<()> {
         match OpenOptions::new().read(true).write(true).open(&self.control) {
             Ok(_) => Ok(()),
@@ -105,7 +105,7 @@ impl Host {
         }
     }
 
-    /// ublk speaks through `io_uring`, which administrators turn off.
+    /// Checks `io_uring`, through which ublk speaks, and which administrators turn off.
     fn check_ring(&self) -> Result<()> {
         let disabled = fs::read_to_string(self.proc.join("sys/kernel/io_uring_disabled")).unwrap_or_default();
         if disabled.trim() == "2" {
@@ -126,15 +126,15 @@ fn lacks(cause: impl Into<std::borrow::Cow<'static, str>>, remedy: &'static str)
     Error::new(ErrorKind::Unsupported, cause).remedy(remedy)
 }
 
-/// Whether this host's kernel has a ublk that is not known to crash; its release. Makes nothing.
+/// The release of this host's kernel, if it has a ublk that is not known to crash. Makes nothing.
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] with what is missing, or known to be broken, and what to do.
+/// [`ErrorKind::Unsupported`], which names the missing or broken part and the remedy.
 pub fn probe() -> Result<String> {
     Host::this().check(false)
 }
 
-/// As [`probe`], but a kernel that is known to crash is let pass.
+/// As [`probe`], but a kernel that is known to crash passes.
 #[cfg(feature = "ublk")]
 pub(super) fn probe_trusting(trust_kernel: bool) -> Result<String> {
     Host::this().check(trust_kernel)

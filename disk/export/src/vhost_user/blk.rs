@@ -1,10 +1,10 @@
-//! The virtio block device: its features, its configuration space, and what each request does.
+//! The virtio block device: its features, its configuration space, and the effect of each request.
 //!
-//! Nothing here knows rings or threads. A request is served in steps: as far as local bytes go, then perhaps a
-//! [`Work`] that somebody may wait for, then further. Guest memory is shared with a guest that writes it while we
-//! work, so data always passes through a buffer of ours: what a device checks is what it stores, and what it
-//! verified is what it copied. (Decoding right into guest memory would need `unsafe` and save one copy, about a
-//! tenth of a microsecond for 4 KiB.)
+//! Nothing here knows rings or threads. A request is served in steps: as far as local bytes go, then perhaps a [`Work`]
+//! that another thread waits for, then further. Guest memory is shared with a guest that writes to it at the same time,
+//! so data always passes through a buffer of this process: a device stores the bytes that it checked, and copies the
+//! bytes that it verified. (Decoding right into guest memory would need `unsafe` and save one copy, about a tenth of a
+//! microsecond for 4 KiB.)
 //!
 //! Errors of single requests (outside the disk, unaligned, memory that is not there, a failing store) are answered
 //! with a status. Only a request that cannot be answered breaks the queue.
@@ -21,36 +21,36 @@ use virtio_bindings::bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 use vm_memory::GuestAddress;
 
-/// Bytes of the configuration space up to what we offer.
+/// The number of bytes of the configuration space up to the last offered field.
 pub(crate) const CONFIG_LEN: usize = 60;
 
-/// Most data segments of one request: with header and status a queue of 128, QEMU's default, holds one request
+/// The most data segments of one request: with header and status a queue of 128, QEMU's default, holds one request
 /// without an indirect table.
 const SEG_MAX: u32 = 126;
 
-/// Most sectors of one discard or write-zeroes segment: 2 GiB.
+/// The most sectors of one discard or write-zeroes segment: 2 GiB.
 const ZEROES_SECTORS_MAX: u32 = 1 << 22;
 
-/// Most segments of one discard or write-zeroes request, and the bytes of one.
+/// The most segments of one discard or write-zeroes request.
 const ZEROES_SEGMENTS_MAX: u32 = 32;
 const ZEROES_SEGMENT_LEN: usize = 16;
 
-/// Bytes that a read takes from the disk at once. They stay in the second-level cache on their way to the guest.
+/// The bytes that a read takes from the disk at once. They stay in the second-level cache on their way to the guest.
 const READ_PART: u64 = 128 << 10;
 
-/// Bytes that a write gives to the disk at once: more than Linux sends, so that its writes stay whole.
+/// The bytes that a write gives to the disk at once: more than Linux sends, so that its writes stay whole.
 const WRITE_PART: u64 = 1 << 20;
 
-/// Bytes that a read waits for at once, kept in memory meanwhile.
+/// The bytes that a read waits for at once, kept in memory meanwhile.
 const WAIT_PART: u64 = 1 << 20;
 
-/// Copying so many bytes is worth the way to another thread and back, some ten microseconds.
+/// The least number of bytes whose copying is worth the way to another thread and back, some ten microseconds.
 const COPYING_MIN: u64 = 256 << 10;
 
-/// Bytes of a request's head: kind, priority, sector.
+/// The bytes of a request's head: kind, priority, sector.
 const HEADER_LEN: usize = 16;
 
-/// How a request ended.
+/// The end of a request, as the guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Status {
@@ -59,36 +59,37 @@ pub(crate) enum Status {
     Unsupported = 2,
 }
 
-/// What a request waits for.
+/// The work that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Bytes of the disk that are elsewhere.
+    /// To read remote bytes of the disk.
     Read(ByteRange),
-    /// The disk's sync.
+    /// To sync the disk.
     Flush,
 }
 
-/// How far a request came.
+/// The progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Answer it; this many bytes of data were written to the guest.
+    /// Done: this many bytes of data were written to the guest.
     Done(Status, u32),
-    /// Have this done first.
+    /// This work has to be done first.
     Wait(Work),
 }
 
-/// A request's head, and how far it is.
+/// A request's head, and its progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     kind: u32,
     sector: u64,
-    /// Where its status goes.
+    /// The address of its status.
     pub(crate) status: GuestAddress,
-    /// Bytes of data, without header and status.
+    /// The bytes of data, without header and status.
     len: u64,
-    /// Bytes of data that are done.
+    /// The bytes of data that are done.
     done: u64,
-    /// Where the next byte of data is: among what the device writes for reads, else among what it reads.
+    /// The place of the next byte of data: for reads in the parts that the device writes, otherwise in those that it
+    /// reads.
     cursor: Cursor,
 }
 
@@ -123,7 +124,7 @@ impl Request {
         self.cursor.write(memory, &chain.writable, bytes)
     }
 
-    /// Bytes of its data.
+    /// The bytes of its data.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -138,16 +139,16 @@ fn words(bytes: &[u8; 16]) -> [u32; 4] {
 /// A disk as a virtio block device.
 pub(crate) struct Target {
     pub(crate) device: Arc<dyn BlockDevice>,
-    /// For messages.
+    /// The name for messages.
     pub(crate) name: String,
-    /// What GET_ID says; Linux shows it as the disk's serial number.
+    /// The answer to GET_ID; Linux shows it as the disk's serial number.
     id: [u8; 20],
     queues: u16,
-    /// Requests that the disk failed.
+    /// The number of requests that the disk failed.
     failures: AtomicU64,
-    /// The number of small reads that the disk is asked for together.
+    /// The number of small reads that are sent to the disk together.
     pub(crate) reads_together: usize,
-    /// Lines of the log about front ends and guests.
+    /// The lines of the log about front ends and guests.
     pub(crate) complaints: Complaints,
 }
 
@@ -164,7 +165,7 @@ impl Target {
         self.queues
     }
 
-    /// The virtio feature bits that we offer, those of the transport aside.
+    /// The offered virtio feature bits, except those of the transport.
     pub(crate) fn features(&self) -> u64 {
         let mut bits = vec![
             blk::VIRTIO_BLK_F_SEG_MAX,
@@ -186,7 +187,7 @@ impl Target {
         bits.into_iter().fold(0, |features, bit| features | 1 << bit)
     }
 
-    /// Whether a driver that accepted these features flushes itself. For one that does not, every write is durable
+    /// `true` if a driver that accepted these features flushes itself. For one that does not, every write is durable
     /// when it is answered.
     pub(crate) fn driver_flushes(features: u64) -> bool {
         features & 1 << blk::VIRTIO_BLK_F_FLUSH != 0
@@ -214,7 +215,7 @@ impl Target {
         config
     }
 
-    /// Sectors of the disk. A plain file may end within the last, which then reads as zeros after it.
+    /// The number of sectors of the disk. A plain file may end within the last one, which then reads as zeros after it.
     fn sectors(&self) -> u64 {
         self.device.size().div_ceil(SECTOR_SIZE)
     }
@@ -272,7 +273,7 @@ impl Target {
         Ok(Step::Done(Status::Ok, u32::try_from(request.len).unwrap_or(u32::MAX)))
     }
 
-    /// `true` if a request is a read that takes one question to the disk.
+    /// `true` if a request is a read that the disk serves at once.
     pub(crate) fn is_small_read(&self, request: &Request) -> bool {
         request.kind == blk::VIRTIO_BLK_T_IN
             && (1..=READ_PART).contains(&request.len)
@@ -316,13 +317,13 @@ impl Target {
         }
     }
 
-    /// Whether a request is so much work for a processor that another should do it beside the next.
+    /// `true` if a request is so much work for a processor that another one should do it beside the next request.
     pub(crate) fn is_work(&self, request: &Request) -> bool {
         request.kind == blk::VIRTIO_BLK_T_IN
             && (request.len >= COPYING_MIN || decodes_much(&*self.device, request.len))
     }
 
-    /// Reads what [`Work::Read`] asks for, however long it takes.
+    /// Reads the range of a [`Work::Read`], however long it takes.
     pub(crate) fn read_waiting(&self, range: ByteRange) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; usize::try_from(range.len()).unwrap_or(0)];
         self.device.read_at(self.before_end(&mut bytes, range.offset()), range.offset())?;
@@ -369,7 +370,8 @@ impl Target {
         Ok(Step::Done(Status::Ok, u32::try_from(len).unwrap_or(0)))
     }
 
-    /// Discard and write-zeroes: to our disks both give the space back and read as zeros after.
+    /// Serves discard and write-zeroes: for the disks here both give the space back, and the range reads as zeros
+    /// after.
     fn zero(
         &self,
         memory: &GuestMemory,
@@ -402,7 +404,7 @@ impl Target {
         self.writable_range(u64::from(high) << 32 | u64::from(low), u64::from(sectors) * SECTOR_SIZE)
     }
 
-    /// Says that the disk failed a request; not each time, since a failing disk fails many.
+    /// Logs that the disk failed a request; not each time, because a failing disk fails many.
     pub(crate) fn failed(&self, doing: &str, error: Error) -> Status {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         if failures.is_power_of_two() {
@@ -413,7 +415,7 @@ impl Target {
     }
 }
 
-/// What follows a write that the disk has taken.
+/// The step after a write that the disk has taken.
 fn written(driver_flushes: bool) -> Step {
     if driver_flushes { Step::Done(Status::Ok, 0) } else { Step::Wait(Work::Flush) }
 }

@@ -1,31 +1,31 @@
-//! Descriptor chains: what the guest says a request's memory is.
+//! Descriptor chains: a request's memory, as the guest describes it.
 //!
-//! The tables lie in memory that a hostile guest writes at any time, so every descriptor is read once, into our own
-//! memory, and judged there. A chain that no driver may make (a loop, an index or a table outside, tables within
-//! tables, what the device writes before what it reads) is [`Broken`]: the queue is given up, since nothing that
-//! follows can be trusted. Addresses are not judged here but when they are used.
+//! The tables are in memory that a hostile guest writes at any time, so every descriptor is read once, into this
+//! process's memory, and judged there. A chain that no driver may make (a loop, an index or a table outside, tables
+//! within tables, parts that the device writes before parts that it reads) is [`Broken`]: the queue is given up,
+//! because nothing that follows can be trusted. Addresses are judged not here, but when they are used.
 //!
-//! The walker of `virtio-queue` is not used: it ends a bad chain silently, as if it were a short one, and cannot
-//! start at a given head, which taking up requests after a restart needs.
+//! The walker of `virtio-queue` is not used: it ends a bad chain silently, as if it were a short one, and cannot start
+//! at a given head, as is necessary to take up requests after a restart.
 
 use super::memory::GuestMemory;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
 
-/// Most parts of one request: as many as QEMU allows a queue to have entries.
+/// The most parts of one request: as many as QEMU allows a queue to have entries.
 pub(crate) const SEGMENTS_MAX: usize = 1024;
 
-/// Bytes of a descriptor in a table.
+/// The bytes of a descriptor in a table.
 const DESCRIPTOR_LEN: u32 = 16;
 
-/// Why a queue cannot be served any further.
+/// The reason why a queue cannot be served any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken(pub(crate) &'static str);
 
-/// The front end took memory away that it had given.
+/// The reason if the front end took memory away that it had given.
 pub(crate) const MEMORY_LOST: Broken = Broken("the front end has shortened its memory file");
 
-/// A run of guest memory. It may lie anywhere, or nowhere.
+/// A run of guest memory, which may have any address, also one that is not memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) addr: GuestAddress,
@@ -36,16 +36,16 @@ pub(crate) struct Segment {
 #[derive(Clone, Copy)]
 pub(crate) struct Table {
     pub(crate) addr: GuestAddress,
-    /// Entries.
+    /// The number of entries.
     pub(crate) len: u16,
 }
 
-/// The memory of one request. Kept and refilled: the data path allocates nothing.
+/// The memory of one request. It is kept and refilled: the data path allocates nothing.
 #[derive(Default, Debug)]
 pub(crate) struct Chain {
-    /// What the device reads, in order.
+    /// The parts that the device reads, in order.
     pub(crate) readable: Vec<Segment>,
-    /// What the device writes, in order.
+    /// The parts that the device writes, in order.
     pub(crate) writable: Vec<Segment>,
 }
 
@@ -58,7 +58,7 @@ impl Chain {
         let (mut index, mut left) = (head, queue.len);
         let mut bytes = 0_u32;
         loop {
-            // As many steps as the table has entries visit one of them twice.
+            // As many steps as the table has entries, and one more, visit one of them twice.
             left = left.checked_sub(1).ok_or(Broken("a descriptor chain is a loop"))?;
             let descriptor = table.get(memory, index)?;
             if descriptor.refers_to_indirect_table() {
@@ -115,11 +115,11 @@ impl Table {
     }
 }
 
-/// A place in a list of segments, which moves as bytes are copied from or to it.
+/// A place in a list of segments, which moves as bytes are copied from or to the segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Cursor {
     segment: usize,
-    /// Bytes of that segment that are done.
+    /// The bytes of that segment that are done.
     done: u32,
 }
 
@@ -157,7 +157,7 @@ impl Cursor {
             memory.read_slice(head, addr).map_err(|_| NoMemory)?;
             data = tail;
         }
-        // Zeros in the place of what was lost must not be written to the disk.
+        // Zeros in the place of lost bytes must not be written to the disk.
         if memory.is_lost() { Err(NoMemory) } else { Ok(()) }
     }
 

@@ -1,24 +1,24 @@
 //! The record of requests in flight, in memory that outlives this process.
 //!
-//! The front end keeps the file; we write into it. When this process is killed and another takes its place, that one
-//! finds the requests that were taken from a ring and not answered, and takes them up again. Without the record a
-//! front end can only go on from where the used ring ends, which loses requests that were overtaken.
+//! The front end keeps the file; this process writes into it. When this process is killed and another takes its place,
+//! the new one finds the requests that were taken from a ring and not answered, and takes them up again. Without the
+//! record a front end can only go on from the end of the used ring, which loses requests that were overtaken.
 //!
-//! The layout is the one that the vhost-user specification gives for split rings, one part a queue at multiples of
+//! The layout is that of the vhost-user specification for split rings, one part a queue at multiples of
 //! 64 bytes:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 8 | features, 0 |
-//! | 2 | version: 1; 0 where the part was never used |
+//! | 2 | version: 1; 0 if the part was never used |
 //! | 2 | entries |
 //! | 2 | head of the last batch answered |
 //! | 2 | index of the used ring after it |
 //! | 16 an entry | 1 in flight, 5 unused, 2 next of the batch, 8 counter: the order of submission |
 //!
-//! A batch is a single request here. The order of writes is what makes it work: an answer is named as the last batch
-//! before the used ring tells of it, and stops being in flight after that; where a crash comes between, the used
-//! ring's index shows that it was answered.
+//! A batch is a single request here. The order of writes makes it work: an answer is named as the last batch before the
+//! used ring has it, and stops being in flight after that; if a crash comes in between, the used ring's index shows
+//! that it was answered.
 
 use super::chain::Broken;
 use super::memory::{check_file_len, guard};
@@ -46,7 +46,7 @@ const ENTRY_IN_FLIGHT: usize = 0;
 const ENTRY_NEXT: usize = 6;
 const ENTRY_COUNTER: usize = 8;
 
-/// Bytes of one queue's part.
+/// The bytes of one queue's part.
 fn part_len(entries: u16) -> usize {
     (HEADER_LEN + usize::from(entries) * ENTRY_LEN).next_multiple_of(PART_ALIGN)
 }
@@ -54,7 +54,7 @@ fn part_len(entries: u16) -> usize {
 /// The record of all queues.
 #[derive(Clone)]
 pub(crate) struct Record {
-    /// Dropped before the mapping.
+    /// The guard of the mapping. Dropped before it.
     guard: Arc<Guard>,
     mapping: Arc<MmapRegion<()>>,
     queues: u16,
@@ -103,7 +103,7 @@ impl Record {
 
 /// The record of one queue.
 pub(crate) struct QueueRecord {
-    /// Dropped before the mapping.
+    /// The guard of the mapping. Dropped before it.
     guard: Arc<Guard>,
     mapping: Arc<MmapRegion<()>>,
     start: usize,
@@ -112,7 +112,7 @@ pub(crate) struct QueueRecord {
 }
 
 impl QueueRecord {
-    /// Takes the record up at a ring's start: the heads that were submitted and not answered, oldest first.
+    /// Takes the record up at a ring's start: returns the heads that were submitted and not answered, oldest first.
     /// `used` is the index of the used ring.
     pub(crate) fn take_up(&mut self, used: u16) -> Result<Vec<u16>, Broken> {
         if self.load::<u16>(AT_VERSION)? == 0 {
@@ -136,7 +136,7 @@ impl QueueRecord {
         Ok(waiting.into_iter().map(|(_, head)| head).collect())
     }
 
-    /// What the used ring tells of is not in flight, whatever the record says.
+    /// Ends the requests that the used ring has: they are not in flight, whatever the record says.
     fn finish_batch(&mut self, used: u16) -> Result<(), Broken> {
         let answered = Wrapping(used) - Wrapping(self.load::<u16>(AT_USED)?);
         if answered.0 > self.entries {
@@ -150,20 +150,20 @@ impl QueueRecord {
         self.store(AT_USED, used)
     }
 
-    /// A request was taken from the ring.
+    /// Notes that a request was taken from the ring.
     pub(crate) fn submit(&mut self, head: u16) -> Result<(), Broken> {
         self.store(self.entry(head, ENTRY_COUNTER)?, self.counter)?;
         self.counter = self.counter.wrapping_add(1);
         self.store(self.entry(head, ENTRY_IN_FLIGHT)?, 1_u8)
     }
 
-    /// A request is about to be answered.
+    /// Notes that a request is about to be answered.
     pub(crate) fn answering(&mut self, head: u16) -> Result<(), Broken> {
         self.store(self.entry(head, ENTRY_NEXT)?, self.load::<u16>(AT_LAST_HEAD)?)?;
         self.store(AT_LAST_HEAD, head)
     }
 
-    /// It was answered: `used` is now the index of the used ring.
+    /// Notes that a request was answered: `used` is now the index of the used ring.
     pub(crate) fn answered(&mut self, head: u16, used: u16) -> Result<(), Broken> {
         self.store(self.entry(head, ENTRY_IN_FLIGHT)?, 0_u8)?;
         self.store(AT_USED, used)
@@ -231,9 +231,9 @@ mod tests {
         queue.submit(3).unwrap();
         queue.submit(1).unwrap();
         queue.answering(3).unwrap();
-        // The used ring moved to 11, and then we died.
+        // The used ring moved to 11, and then the process died.
         assert_eq!(record.queue(0).unwrap().take_up(11), Ok(vec![1]));
-        // Or it did not move.
+        // In the other case it did not move.
         let mut queue = record.queue(0).unwrap();
         queue.take_up(11).unwrap();
         queue.submit(2).unwrap();

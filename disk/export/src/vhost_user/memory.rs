@@ -1,12 +1,12 @@
-//! The guest's memory: files that the front end gave us, mapped.
+//! The guest's memory: files that the front end passed, mapped.
 //!
-//! Addresses come in two kinds: guest physical addresses, which descriptors hold, and the front end's own addresses,
-//! in which it says where its rings are. The table knows both.
+//! Addresses come in two kinds: guest physical addresses, which descriptors hold, and the front end's own addresses, in
+//! which it gives the places of its rings. The table knows both.
 //!
-//! A file that is too short from the start is refused. One that the front end shortens later is lost: its mapping
-//! is guarded ([`headstart_sigbus`]), so that touching it does not end this process. Whatever is then read from the
-//! guest's memory is an error, its rings end, and other front ends notice nothing. Memory that is sealed against
-//! shrinking, as QEMU's `memory-backend-memfd` is, cannot be lost so; memory that is not is served as well, since
+//! A file that is too short from the start is refused. One that the front end shortens later is lost: its mapping is
+//! guarded ([`headstart_sigbus`]), so that touching it does not end this process. Every read of the guest's memory is
+//! then an error, its rings end, and other front ends notice nothing. Memory that is sealed against shrinking, as
+//! QEMU's `memory-backend-memfd` is, cannot be lost in this way; memory that is not sealed is served as well, because
 //! several hypervisors do not seal theirs.
 
 use headstart_sigbus::{Guard, Lost};
@@ -23,14 +23,14 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 /// All of a guest's memory, by guest physical address.
 #[derive(Default)]
 pub(crate) struct GuestMemory {
-    /// Dropped before the mappings.
+    /// The guards of the mappings. Dropped before them.
     _guards: Vec<Arc<Guard>>,
     lost: Lost,
     regions: GuestMemoryMmap<()>,
 }
 
 impl GuestMemory {
-    /// `true` if the front end has taken memory away: what was read from it since may be zeros.
+    /// `true` if the front end has taken memory away: bytes that were read from it since may be zeros.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_set()
     }
@@ -54,36 +54,36 @@ impl From<GuestMemoryMmap<()>> for GuestMemory {
 /// Guards the mapping of a file that a front end may shorten.
 pub(crate) fn guard(start: *const u8, len: usize, lost: &Lost) -> Result<Arc<Guard>, ProtocolError> {
     // SAFETY: callers give whole mappings of `vm-memory`, which touches them by volatile accesses and atomics alone,
-    // and drop the guard before the mapping: it stands before it in `Region`, `GuestMemory` and `Record`.
+    // and drop the guard before the mapping: its field comes first in `Region`, `GuestMemory` and `Record`.
     let guard = unsafe { Guard::new(start, len, lost.clone()) };
     guard.map(Arc::new).map_err(ProtocolError::ReqHandlerError)
 }
 
-/// `true` if nobody can shorten `file` any more.
+/// `true` if no process can shorten `file` any more.
 fn is_sealed(file: &File) -> bool {
     fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
 }
 
-/// Most regions at once: what rust-vmm and libvhost-user offer, and far more than QEMU makes.
+/// The most regions at once: as many as rust-vmm and libvhost-user offer, and far more than QEMU makes.
 pub(crate) const REGIONS_MAX: usize = 509;
 
 struct Region {
-    /// Dropped before the mapping.
+    /// The guard of the mapping. Dropped before it.
     guard: Arc<Guard>,
     mapping: Arc<GuestRegionMmap<()>>,
-    /// Where the front end has it.
+    /// The front end's own address of the region.
     user_addr: u64,
     len: u64,
 }
 
-/// What the front end said its memory is.
+/// The front end's memory, as it described it.
 #[derive(Default)]
 pub(crate) struct MemoryTable {
-    /// By guest physical address.
+    /// The regions by guest physical address.
     regions: Vec<Region>,
     /// Set when any of them is lost.
     lost: Lost,
-    /// Whether it was said that memory is not sealed.
+    /// `true` if it was logged that memory is not sealed.
     is_said: bool,
 }
 
@@ -126,10 +126,10 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// The guest's memory as it is now.
+    /// The guest's memory as described so far.
     ///
     /// # Errors
-    /// Where regions overlap.
+    /// If regions overlap.
     pub(crate) fn guest(&self) -> Result<Arc<GuestMemory>, ProtocolError> {
         if self.regions.is_empty() {
             return Ok(Arc::default());
@@ -141,7 +141,7 @@ impl MemoryTable {
         Ok(Arc::new(GuestMemory { _guards: guards, lost: self.lost.clone(), regions }))
     }
 
-    /// The guest physical address of what the front end has at `user_addr`.
+    /// The guest physical address of the byte that the front end has at `user_addr`.
     pub(crate) fn translate(&self, user_addr: u64) -> Option<GuestAddress> {
         self.regions.iter().find_map(|region| {
             let offset = user_addr.checked_sub(region.user_addr).filter(|offset| *offset < region.len)?;
@@ -150,7 +150,7 @@ impl MemoryTable {
     }
 }
 
-/// Refuses a file of which `[offset, offset + len)` is not there.
+/// Refuses a file that does not have all of `[offset, offset + len)`.
 pub(crate) fn check_file_len(file: &File, offset: u64, len: u64) -> Result<(), ProtocolError> {
     let file_len = fstat(file).map_err(|e| ProtocolError::ReqHandlerError(e.into()))?.st_size;
     let end = offset.checked_add(len).ok_or(ProtocolError::InvalidParam)?;

@@ -1,8 +1,8 @@
-//! Who may use a disk that can be written: one front end at a time.
+//! The owner of a disk that can be written: one front end at a time.
 //!
 //! A hypervisor that restarts connects again while the connection of its earlier life may still be torn down, with
-//! writes under way that must not land later than its own. So the next front end is held, at the start of its first
-//! ring, until the one before has left. Connections that start no ring hold nobody.
+//! writes under way that must not reach the disk after those of its new life. So the next front end waits, at the start
+//! of its first ring, until the one before has left. Connections that start no ring hold up no other.
 
 use super::blk::Target;
 use crate::complaints::complain;
@@ -20,7 +20,7 @@ impl Owner {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the disk is free and takes it; `false` where `gone` came first.
+    /// Waits until the disk is free and takes it; `false` if `gone` is `true` first.
     pub(crate) fn claim(&self, target: &Target, gone: &dyn Fn() -> bool) -> bool {
         let mut taken = self.lock();
         if *taken {

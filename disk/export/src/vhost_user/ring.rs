@@ -2,34 +2,35 @@
 //!
 //! # States
 //!
-//! A ring's thread starts when the front end has said all about it (memory, addresses, kick) and enabled it, and
-//! ends when the front end asks for the ring's index (`GET_VRING_BASE`), goes away, or the server stops. Between,
-//! others give it [`Orders`]; it takes them up between two requests:
+//! A ring's thread starts when the front end has described it (memory, addresses, kick) and enabled it, and ends when
+//! the front end asks for the ring's index (`GET_VRING_BASE`), goes away, or the server stops. In between, other
+//! threads give it [`Orders`]; it takes them up between two requests:
 //!
 //! * **enabled**: takes requests and answers them.
 //! * **disabled**: takes none; those in flight are answered.
 //! * **draining**: as disabled, and ends when none is in flight.
-//! * **abandoned**: ends now. What was in flight stays in the front end's record ([`super::inflight`]), if it keeps
+//! * **abandoned**: ends now. Requests in flight stay in the front end's record ([`super::inflight`]), if it keeps
 //!   one, and is taken up when the ring starts again.
-//! * **broken**: the guest's driver did what no driver may. The front end is told by the error descriptor; nothing
-//!   is taken or answered any more until the ring ends.
+//! * **broken**: the guest's driver broke the rules. The front end is notified by the error descriptor; nothing is
+//!   taken or answered any more until the ring ends.
 //!
 //! # Invariants
 //!
-//! * Only this thread touches the ring. Guest memory is touched by it and by the helpers that serve large reads for
-//!   it beside the next requests, from bytes that are here. It takes up orders (other memory, the end) only while no
-//!   helper serves for it, so that then nothing of ours is written there. Threads that wait for bytes from
-//!   elsewhere read into memory of their own and leave it in the [`Mailbox`].
+//! * Only this thread touches the ring. Guest memory is touched by it and by the helpers that serve large reads for it
+//!   beside the next requests, from local bytes. It takes up orders (other memory, the end) only while no helper serves
+//!   for it, so that no byte is written there then. Threads that wait for remote bytes read into memory of their own
+//!   and leave it in the [`Mailbox`].
 //! * A request is answered exactly once: it is either in hand, or in `waiting`, or answered.
-//! * As many requests are in flight as the ring has entries, at most. A driver that offers more has broken it.
+//! * As many requests are in flight as the ring has entries, at most. A driver that offers more has broken the queue.
 //!   So the lanes' queues are bounded.
-//! * The ring's whole content is served before the guest is told, but it is told every [`TOLD_BYTES`] at least:
+//! * The ring's whole content is served before the guest is notified, but it is notified every [`TOLD_BYTES`] at least:
 //!   a batch costs one notification and a small read does not wait behind many large ones.
 //!
 //! # Waking up
 //!
-//! The kick descriptor comes from outside: it is never read (that could block), only watched, edge-triggered.
-//! Every write to an eventfd is an edge, so no kick is lost, and what is not an eventfd cannot make us spin.
+//! The kick descriptor comes from the front end: it is never read (that could block), only watched, edge-triggered.
+//! Every write to an eventfd is an edge, so no kick is lost, and a descriptor that is not an eventfd cannot make the
+//! thread spin.
 
 mod gathered;
 mod requests;
@@ -56,26 +57,26 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use virtio_queue::{Queue, QueueT};
 
-/// Threads of the slow lane that wait for bytes from elsewhere, a disk.
+/// The threads of the slow lane that wait for remote bytes, for each disk.
 const READ_THREADS: usize = 64;
 
-/// Threads of the slow lane that sync, a disk.
+/// The threads of the slow lane that sync, for each disk.
 const FLUSH_THREADS: usize = 4;
 
-/// Most threads that help with large reads, a disk: one less than processors, where those are fewer.
+/// The most threads that help with large reads, for each disk: one less than processors, if that is fewer.
 const HELPERS_MAX: usize = 4;
 
-/// What all rings of a disk share. The lanes are apart, so that a guest can sync while all reads wait for a store
-/// that is away, and read what is local.
+/// The lanes that all rings of a disk share. They are separate, so that a guest can sync while all reads wait for a
+/// store that is away, and read local bytes.
 pub(crate) struct Lanes {
     reads: SlowLane,
     flushes: SlowLane,
-    /// Reads in `reads`, of all queues.
+    /// The number of reads in `reads`, of all queues.
     waiting: AtomicUsize,
-    /// Shares the work of large reads.
+    /// The lane that shares the work of large reads.
     helpers: SlowLane,
     helpers_max: usize,
-    /// Reads in `helpers`, of all queues.
+    /// The number of reads in `helpers`, of all queues.
     helping: AtomicUsize,
 }
 
@@ -93,65 +94,65 @@ impl Lanes {
     }
 }
 
-/// How a ring shall end.
+/// The way in which a ring has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Drain,
     Abandon,
 }
 
-/// What the ring's thread is told.
+/// The orders to the ring's thread.
 struct Orders {
     memory: Arc<GuestMemory>,
     call: Option<Arc<File>>,
     error: Option<Arc<File>>,
     enabled: bool,
     ending: Option<Ending>,
-    /// Counts changes of the orders, and which of them the thread has taken up.
+    /// The number of changes of the orders.
     given: u64,
     taken: u64,
-    /// The thread has ended; the next index of the avail ring.
+    /// The next index of the avail ring, once the thread has ended.
     ended: Option<u16>,
 }
 
 /// A ring, as its session and its server see it.
 pub(crate) struct RingHandle {
     orders: Mutex<Orders>,
-    /// Orders were taken up, or the thread has ended.
+    /// Notified when orders were taken up, or the thread has ended.
     taken: Condvar,
     mailbox: Mailbox,
 }
 
-/// Where others leave word for a ring's thread.
+/// The messages of other threads to a ring's thread.
 struct Mailbox {
     orders: AtomicBool,
     results: AtomicBool,
     finished: Mutex<Vec<Finished>>,
-    /// Nobody waits for results any more.
+    /// `true` once no thread waits for results any more.
     abandoned: AtomicBool,
     wake: OwnedFd,
 }
 
-/// What comes back to the request in a slot of `waiting`.
+/// The result for the request in a slot of `waiting`.
 struct Finished {
     slot: usize,
     outcome: Outcome,
 }
 
 enum Outcome {
-    /// The result of [`Work`](super::blk::Work).
+    /// The result of a [`Work`](super::blk::Work).
     Worked(Result<Vec<u8>>),
-    /// A helper served it as far as it goes.
+    /// The request as far as a helper served it.
     Helped(Helped),
 }
 
 impl Mailbox {
-    /// Nothing panics while it holds the lock.
+    /// Locks the finished results. Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Vec<Finished>> {
         self.finished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All that has finished.
+    /// Takes all results.
     fn take(&self) -> Vec<Finished> {
         if self.results.swap(false, Ordering::AcqRel) {
             std::mem::take(&mut *self.lock())
@@ -167,7 +168,7 @@ impl Mailbox {
     }
 
     fn wake(&self) {
-        // It fails only where the count is at its end, and then the thread is awake.
+        // This fails only at the end of the count, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -177,7 +178,7 @@ pub(crate) struct RingParts {
     pub(crate) target: Arc<Target>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) memory: Arc<GuestMemory>,
-    /// Configured and ready.
+    /// The queue, configured and ready.
     pub(crate) queue: Queue,
     pub(crate) record: Option<QueueRecord>,
     pub(crate) kick: Arc<File>,
@@ -232,7 +233,7 @@ impl RingHandle {
         Ok(handle)
     }
 
-    /// Nothing panics while it holds the lock.
+    /// Locks the orders. Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, Orders> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,7 +249,7 @@ impl RingHandle {
         given
     }
 
-    /// Waits until `is_so`, or `gone` says that nobody cares any more. Whether it is so.
+    /// Waits until `is_so` is `true`, or `gone` is, because nothing needs the answer any more. `true` if `is_so` was.
     fn wait(&self, is_so: impl Fn(&Orders) -> bool, gone: &dyn Fn() -> bool) -> bool {
         let mut orders = self.lock();
         while !is_so(&orders) {
@@ -261,7 +262,7 @@ impl RingHandle {
         true
     }
 
-    /// Tells it of other memory, and waits until it no longer uses what it had.
+    /// Gives the thread other memory, and waits until it no longer uses the former.
     pub(crate) fn set_memory(&self, memory: Arc<GuestMemory>, gone: &dyn Fn() -> bool) {
         let given = self.give(|orders| orders.memory = memory);
         self.wait(|orders| orders.taken >= given || orders.ended.is_some(), gone);
@@ -275,18 +276,20 @@ impl RingHandle {
         self.give(|orders| orders.error = error);
     }
 
-    /// Waits until it has taken it up, so that a disabled ring takes nothing more.
+    /// Enables or disables the ring, and waits until the thread has taken that up, so that a disabled ring takes
+    /// nothing more.
     pub(crate) fn set_enabled(&self, enabled: bool, gone: &dyn Fn() -> bool) {
         let given = self.give(|orders| orders.enabled = enabled);
         self.wait(|orders| orders.taken >= given || orders.ended.is_some(), gone);
     }
 
-    /// Has it end; [`wait_ended`](Self::wait_ended) tells when it has.
+    /// Has the thread end; [`wait_ended`](Self::wait_ended) waits for that.
     pub(crate) fn end(&self, ending: Ending) {
         self.give(|orders| orders.ending = Some(ending));
     }
 
-    /// Waits until its thread has ended, and tells the next index of the avail ring; `None` where `gone` came first.
+    /// Waits until its thread has ended, and returns the next index of the avail ring; `None` if `gone` is `true`
+    /// first.
     pub(crate) fn wait_ended(&self, gone: &dyn Fn() -> bool) -> Option<u16> {
         self.wait(|orders| orders.ended.is_some(), gone);
         self.lock().ended
@@ -300,24 +303,24 @@ struct Ring {
     parts: RingParts,
     chain: Chain,
     bounce: Vec<u8>,
-    /// By slot.
+    /// The requests that were put aside, by slot.
     waiting: Vec<Option<Waiting>>,
     free: Vec<usize>,
-    /// Requests that helpers serve.
+    /// The number of requests that helpers serve.
     helped: usize,
-    /// Reads that are asked for together; empty whenever the thread does something else.
+    /// Reads that are sent together; empty whenever the thread does something else.
     gathered: Vec<Gathered>,
     /// Buffers of helpers and gathered reads, while there is work for them.
     spare: Vec<Spare>,
     /// Heads of requests that an earlier life of the ring took and did not answer.
     resumed: VecDeque<u16>,
-    /// Bytes of the requests that were answered since the guest was last told, 1 at least for each.
+    /// The bytes of the requests that were answered since the guest was last notified, 1 at least for each.
     untold: u64,
     enabled: bool,
     ending: Option<Ending>,
 }
 
-/// Says that a thread has ended, however it did.
+/// Notes that a thread has ended, in whatever way.
 struct EndNotice(Arc<RingHandle>, u16);
 
 impl Drop for EndNotice {
@@ -345,12 +348,12 @@ impl Ring {
             self.stay_broken();
         }
         notice.1 = self.parts.queue.next_avail();
-        // What this ring still keeps of the guest's memory is gone before anybody hears that it has ended.
+        // The rest of the guest's memory that this ring keeps is released before the end becomes known.
         drop(self);
         drop(notice);
     }
 
-    /// Goes on where an earlier life of the ring ended.
+    /// Goes on from the end of an earlier life of the ring.
     fn take_up_record(&mut self) -> Result<(), Broken> {
         let Some(record) = &mut self.parts.record else { return Ok(()) };
         let queue = &mut self.parts.queue;
@@ -362,7 +365,7 @@ impl Ring {
 
     fn serve(&mut self) -> Result<(), Broken> {
         loop {
-            // In this order: the last result may be what the end waits for.
+            // In this order, because the end may wait for the last result.
             self.take_results()?;
             if self.follow_orders() {
                 return self.tell();
@@ -388,18 +391,18 @@ impl Ring {
         self.has_orders() || self.handle.mailbox.results.load(Ordering::Acquire)
     }
 
-    /// Whether there is mail that can be taken up.
+    /// `true` if there is mail that can be taken up.
     fn can_go_on(&self) -> bool {
         self.handle.mailbox.results.load(Ordering::Acquire) || self.helped == 0 && self.has_orders()
     }
 
     fn sleep(&self) {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 2];
-        // An error is an interruption by a signal: one turn more.
+        // An error is an interruption by a signal: then the caller looks once more.
         let _ = epoll::wait(&self.poll, &mut events, None);
     }
 
-    /// Takes up what others ordered, unless a helper serves for this ring. Whether to end.
+    /// Takes up the orders of other threads, unless a helper serves for this ring. `true` if the thread has to end.
     fn follow_orders(&mut self) -> bool {
         if self.helped > 0 {
             return false;
@@ -438,7 +441,7 @@ impl Ring {
     }
 }
 
-/// Signals an eventfd of the front end. It never blocks: [`super::session`] saw to that.
+/// Signals an eventfd of the front end. This never blocks: [`super::session`] made the descriptor non-blocking.
 fn notify(mut event: &File) {
     let _ = event.write(&1_u64.to_ne_bytes());
 }

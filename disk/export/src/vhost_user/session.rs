@@ -1,17 +1,17 @@
 //! One front end's connection: the vhost-user protocol, from the first message to its end.
 //!
-//! `vhost` reads and answers the messages; this is what they do. Rings start when everything about them is known,
-//! whatever the order in which the front end says it, and end by `GET_VRING_BASE` or with the connection.
+//! `vhost` reads and answers the messages; this module implements them. Rings start when everything about them is
+//! known, in whatever order the front end gives it, and end by `GET_VRING_BASE` or with the connection.
 //!
 //! `vhost-user-backend`, which does the same for most devices, is not used: it keeps no record of requests in flight
 //! and cannot announce a new size, and a hostile kick descriptor makes its threads block for good.
 //!
 //! # The channel to the front end
 //!
-//! A changed size is told by a message of our own, over a socket that the front end sends with
+//! A changed size is reported by a message of the server, over a socket that the front end sends with
 //! `SET_BACKEND_REQ_FD`. `vhost` takes that message and wraps the socket in a type that cannot send
-//! `CONFIG_CHANGE_MSG`. So each message's head is peeked at before `vhost` reads it: the kernel gives us a
-//! descriptor of our own for the socket in it.
+//! `CONFIG_CHANGE_MSG`. So each message's head is peeked at before `vhost` reads it: the kernel gives this process
+//! another descriptor for the socket in it.
 
 use super::blk::Target;
 use super::inflight::Record;
@@ -37,13 +37,13 @@ use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserB
 use virtio_bindings::bindings::virtio_ring::VIRTIO_RING_F_EVENT_IDX;
 use virtio_queue::{Queue, QueueT};
 
-/// Most entries of a ring: what QEMU allows.
+/// The most entries of a ring: as many as QEMU allows.
 pub(crate) const RING_ENTRIES_MAX: u16 = 1024;
 
-/// Most bytes of the configuration space that a front end may ask for.
+/// The most bytes of the configuration space that a front end may ask for.
 const CONFIG_ASKED_MAX: u32 = 256;
 
-/// What a server can reach of a session.
+/// The part of a session that the server reaches.
 pub(crate) struct Link {
     socket: UnixStream,
     state: Mutex<LinkState>,
@@ -51,11 +51,11 @@ pub(crate) struct Link {
 
 #[derive(Default)]
 struct LinkState {
-    /// For messages to the front end.
+    /// The socket for messages to the front end.
     channel: Option<UnixStream>,
     /// The rings that were started and not seen to end.
     rings: Vec<Arc<RingHandle>>,
-    /// No ring may start any more.
+    /// `true` if no ring may start any more.
     closing: bool,
 }
 
@@ -64,12 +64,12 @@ impl Link {
         Self { socket, state: Mutex::default() }
     }
 
-    /// Nothing panics while it holds the lock.
+    /// Locks the state. Nothing panics while it holds the lock.
     fn lock(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the front end has gone away, or we have hung up.
+    /// `true` if the front end has gone away, or this server has hung up.
     pub(crate) fn is_gone(&self) -> bool {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
@@ -101,13 +101,13 @@ impl Link {
 
     /// Ends the connection.
     pub(crate) fn hang_up(&self) {
-        // It fails where the connection is gone already.
+        // This fails if the connection is gone already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Tells the front end that the configuration space has changed; whether it can be told.
+    /// Notifies the front end that the configuration space has changed; `true` if it can be notified.
     pub(crate) fn tell_config_change(&self) -> bool {
-        // Request, flags (version 1, no reply wanted), length of what follows.
+        // The message: request, flags (version 1, no reply wanted), length of the payload.
         let words = [u32::from(BackendReq::CONFIG_CHANGE_MSG), 1, 0];
         let message: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
         let state = self.lock();
@@ -115,7 +115,7 @@ impl Link {
     }
 }
 
-/// A ring as the front end has described it so far.
+/// A ring, as far as the front end has described it.
 struct RingSetup {
     entries: u16,
     /// Descriptor table, avail ring and used ring, in the front end's addresses.
@@ -141,7 +141,7 @@ pub(crate) struct Session {
     target: Arc<Target>,
     lanes: Arc<Lanes>,
     owner: Arc<Owner>,
-    /// Whether this front end is the one that may use the disk.
+    /// `true` if this front end is the one that may use the disk.
     owns: bool,
     features: u64,
     table: MemoryTable,
@@ -171,7 +171,7 @@ pub(crate) fn run(link: &Arc<Link>, target: Arc<Target>, lanes: Arc<Lanes>, owne
     let socket = link.socket.try_clone().map_err(Error::SocketError)?;
     let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(&session));
     loop {
-        // Before the message is answered: the front end may rely on the channel from then on.
+        // The channel is taken before the message is answered, because the front end may rely on it from then on.
         if let Some(channel) = peek_channel(&link.socket) {
             link.lock().channel = Some(channel);
         }
@@ -183,7 +183,7 @@ pub(crate) fn run(link: &Arc<Link>, target: Arc<Target>, lanes: Arc<Lanes>, owne
     }
 }
 
-/// Where the next message is `SET_BACKEND_REQ_FD`, the socket in it. Waits for a message.
+/// The socket in the next message, if that is `SET_BACKEND_REQ_FD`. Waits for a message.
 fn peek_channel(socket: &UnixStream) -> Option<UnixStream> {
     let mut code = [0; 4];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -198,12 +198,13 @@ fn peek_channel(socket: &UnixStream) -> Option<UnixStream> {
         _ => None,
     });
     let channel = UnixStream::from(fds.flatten().next()?);
-    // A front end that does not listen must not hold us up. What is not a socket fails here or when it is used.
+    // A front end that does not read must not hold this thread up. A descriptor that is not a socket fails here or when
+    // it is used.
     channel.set_nonblocking(true).ok()?;
     Some(channel)
 }
 
-/// A descriptor to signal on. Where writing to it could block, it would not any more.
+/// A descriptor to signal on, made non-blocking.
 fn signal(file: Option<File>) -> Result<Option<Arc<File>>> {
     let Some(file) = file else { return Ok(None) };
     let set = || {
@@ -220,7 +221,7 @@ impl Session {
         self.rings.get_mut(index).ok_or(Error::InvalidParam)
     }
 
-    /// Starts ring `index` if all is known that it needs, and it does not run.
+    /// Starts ring `index` if everything that it needs is known, and it does not run.
     fn start_if_ready(&mut self, index: u32) -> Result<()> {
         let ring = self.ring(index)?;
         let (Some(kick), Some(addrs)) = (ring.kick.clone(), ring.addrs) else { return Ok(()) };
@@ -281,7 +282,7 @@ impl Session {
         Ok(queue)
     }
 
-    /// Waits until no other front end uses the disk, where it can be written.
+    /// Waits until no other front end uses the disk, if the disk can be written.
     fn become_owner(&mut self) -> Result<()> {
         if !self.owns && !self.target.device.is_read_only() {
             if !self.owner.claim(&self.target, &|| self.link.is_gone()) {
@@ -310,7 +311,7 @@ impl Session {
         self.start_if_ready(index)
     }
 
-    /// Ends ring `index`; the next index of its avail ring.
+    /// Ends ring `index`; returns the next index of its avail ring.
     fn stop_ring(&mut self, index: u32) -> Result<u16> {
         let link = Arc::clone(&self.link);
         let ring = self.ring(index)?;
@@ -328,7 +329,7 @@ impl Session {
     }
 }
 
-/// The front end is gone: what it asked for is given up, and the next one may have the disk.
+/// The front end is gone: its requests are given up, and the next one may have the disk.
 impl Drop for Session {
     fn drop(&mut self) {
         let rings = std::mem::take(&mut self.link.lock().rings);
@@ -460,7 +461,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if ring.running.is_some() {
             return Err(Error::InvalidOperation("the ring runs"));
         }
-        // Without a descriptor the front end wants its rings polled; nobody does that to a disk.
+        // Without a descriptor the front end wants its rings polled, which no front end does with a disk.
         ring.kick = Some(Arc::new(file.ok_or(Error::InvalidOperation("a ring needs a kick descriptor"))?));
         self.start_if_ready(u32::from(index))
     }
@@ -491,7 +492,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         if offset.checked_add(len).is_none_or(|end| end > CONFIG_ASKED_MAX) {
             return Err(Error::InvalidParam);
         }
-        // What we do not know of the configuration space is zeros: nothing of it is offered.
+        // The unknown part of the configuration space is zeros: nothing of it is offered.
         let known = self.target.config().into_iter().chain(std::iter::repeat(0));
         Ok(known.skip(offset as usize).take(len as usize).collect())
     }

@@ -1,4 +1,4 @@
-//! Chains and requests against plain models, with guest memory of our own.
+//! Chains and requests against plain models, with guest memory made here.
 
 use super::blk::{Request, Status, Step, Target};
 use super::chain::{Broken, Chain, Cursor, NoMemory, SEGMENTS_MAX, Segment, Table};
@@ -19,7 +19,7 @@ fn memory() -> GuestMemory {
     GuestMemoryMmap::from_ranges(&[(GuestAddress(0), usize::try_from(MEMORY).unwrap())]).unwrap().into()
 }
 
-/// Address, length, flags, next.
+/// A descriptor: address, length, flags, next.
 type Entry = (u64, u32, u16, u16);
 
 fn describe(memory: &GuestMemory, table: u64, index: u16, (addr, len, flags, next): Entry) {
@@ -70,7 +70,7 @@ impl BlockDevice for Disk {
     }
 }
 
-/// A descriptor as a hostile driver may write it: mostly near what is valid.
+/// A descriptor as a hostile driver may write it: mostly near a valid one.
 fn entry() -> impl Strategy<Value = Entry> {
     let addr = prop_oneof![
         8 => 4096..MEMORY - 9000,
@@ -95,8 +95,8 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever a table holds, a chain is read in bounded steps and is bounded itself; a request of it ends with
-    /// a status, and writes nothing but what it was given to write.
+    /// For any content of a table, a chain is read in bounded steps and is bounded itself; a request of it ends with a
+    /// status, and writes only to the parts that it was given to write.
     #[test]
     fn any_chain_is_judged_or_served(
         entries in entries(),
@@ -112,7 +112,7 @@ proptest! {
         let Ok(()) = chain.read(&memory, table(), head) else { return Ok(()) };
         prop_assert!(chain.readable.len() + chain.writable.len() <= SEGMENTS_MAX);
         if let Some(first) = chain.readable.iter().find(|segment| segment.len >= 16) {
-            // A header that may mean something, where it can be written.
+            // A header that may have a meaning, if it can be written.
             let header = [&kind.to_le_bytes()[..], &[0; 4], &sector.to_le_bytes()].concat();
             let _ = memory.write_slice(&header, first.addr);
         }
@@ -135,7 +135,7 @@ proptest! {
         }
     }
 
-    /// A cursor copies as if the segments were one run.
+    /// A cursor copies as if the segments were one run of memory.
     #[test]
     fn a_cursor_copies_in_any_steps(
         lens in prop::collection::vec(0..300_u32, 1..20),

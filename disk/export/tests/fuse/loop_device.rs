@@ -7,7 +7,7 @@ use std::process::Command;
 pub(crate) struct LoopDevice(pub(crate) String);
 
 impl LoopDevice {
-    /// Lets go of `path` as a loop device from `offset` on, or `None` where this host has none to give.
+    /// Attaches `path` as a loop device from `offset` on; `None` if this host has no loop device to give.
     pub(crate) fn attach(path: &Path, offset: u64, direct: bool) -> Option<Self> {
         let direct = format!("--direct-io={}", if direct { "on" } else { "off" });
         let mut command = Command::new("losetup");
@@ -39,7 +39,7 @@ impl<'a> FileSystem<'a> {
 
 impl Drop for FileSystem<'_> {
     fn drop(&mut self) {
-        // A program that another test starts meanwhile holds what was open here until it is executed.
+        // A program that another test starts meanwhile holds the files that were open here until it is executed.
         for _ in 0..200 {
             if Command::new("umount").arg(self.0).status().is_ok_and(|status| status.success()) {
                 return;

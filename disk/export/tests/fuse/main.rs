@@ -1,4 +1,4 @@
-//! The FUSE server, mounted for real and used by real programs. Needs root and `/dev/fuse`; says what it skips.
+//! The FUSE server, mounted for real and used by real programs. Needs root and `/dev/fuse`; prints what it skips.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 #![expect(clippy::disallowed_methods, reason = "a test looks at the clock to see that nobody waits")]
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Whether FUSE can be tested here; says past the test harness why not.
+/// `true` if FUSE can be tested here; prints past the test harness why not.
 fn can_mount() -> bool {
     let root = nix::unistd::geteuid().is_root();
     let able = root && OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
@@ -45,7 +45,7 @@ fn has(tool: &str) -> bool {
     found
 }
 
-/// Runs a tool; its output. Panics with what it said where it fails.
+/// Runs a tool; returns its output. Panics with its messages if it fails.
 fn run(tool: &str, args: &[&str]) -> String {
     let output = Command::new(tool).args(args).stdin(Stdio::null()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -215,11 +215,11 @@ fn any_bytes_can_be_written() {
         }
     }
     assert!(mounted.disk.bytes() == model, "what was written is on the disk before any sync");
-    // Other tests start programs, which close what they inherit of this file: a flush, too.
+    // Other tests start programs, which close their inherited descriptors of this file: that is a flush too.
     let flushed = mounted.disk.flushes.load(Ordering::Relaxed);
     file.sync_data().unwrap();
     assert!(mounted.disk.flushes.load(Ordering::Relaxed) > flushed);
-    // Past the end there is nothing; the file grows when it is told to, by whole sectors, and never shrinks.
+    // Past the end there is nothing; the file grows when it is asked to, by whole sectors, and never shrinks.
     let end = model.len() as u64;
     assert_eq!(file.write_at(&[1; 1024], end - 512).unwrap(), 512);
     assert_eq!(file.write_at(&[1; 10], end).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
@@ -247,7 +247,7 @@ fn neighbours_in_one_sector_do_not_lose_each_others_writes() {
         for writer in 0..WRITERS {
             let path = &path;
             scope.spawn(move || {
-                // Memory maps and O_DIRECT reach the server in parallel; buffered writes the kernel serialises.
+                // Memory maps and O_DIRECT reach the server in parallel; the kernel serialises buffered writes.
                 let flags = if writer % 2 == 0 { nix::libc::O_DIRECT } else { 0 };
                 use std::os::unix::fs::OpenOptionsExt;
                 let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap();
@@ -298,7 +298,7 @@ fn a_read_from_elsewhere_holds_up_nobody() {
     mounted.stop();
 }
 
-/// The store is away, more reads wait than there are threads for, and somebody makes his writes durable.
+/// The store is away, more reads wait than there are threads for, and another program makes its writes durable.
 #[test]
 fn a_flush_does_not_wait_for_reads() {
     if !can_mount() {
@@ -306,7 +306,7 @@ fn a_flush_does_not_wait_for_reads() {
     }
     let mut mounted = Mounted::new(MemoryDisk::of(&content(16 << 20, 17), false));
     mounted.disk.leave(ByteRange::between(4 << 20, 16 << 20));
-    // Opened before: the kernel drops the file's pages at each open, which waits for those that are being read.
+    // Opened before: the kernel drops the file's pages at each open, which waits for pages that are being read.
     let file = File::options().read(true).write(true).open(mounted.path()).unwrap();
     let (file, disk) = (&file, &mounted.disk);
     thread::scope(|scope| {

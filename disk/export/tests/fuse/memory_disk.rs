@@ -1,16 +1,16 @@
-//! A disk in memory whose bytes can be made to be elsewhere.
+//! A disk in memory whose bytes can be made remote.
 
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-/// Sectors that were never written, or were zeroed, are holes.
+/// The disk. Sectors that were never written, or were zeroed, are holes.
 pub(crate) struct MemoryDisk {
     size: AtomicU64,
     sectors: Mutex<BTreeMap<u64, [u8; SECTOR_SIZE as usize]>>,
     read_only: bool,
-    /// What is elsewhere, until `arrive`.
+    /// The remote bytes, until `arrive`.
     absent: Mutex<ByteRange>,
     arrived: Condvar,
     pub(crate) flushes: AtomicU64,
@@ -30,7 +30,7 @@ impl MemoryDisk {
         }
     }
 
-    /// With `bytes` as its content; whole sectors of zeros are holes.
+    /// A disk with `bytes` as its content; whole sectors of zeros are holes.
     pub(crate) fn of(bytes: &[u8], read_only: bool) -> Self {
         let disk = Self::new(bytes.len() as u64, read_only);
         {

@@ -1,4 +1,4 @@
-//! A file system on a loop device on the file: what people do with it.
+//! A file system on a loop device on the file, used as people use it.
 
 use super::loop_device::{FileSystem, LoopDevice};
 use super::memory_disk::MemoryDisk;
@@ -10,10 +10,10 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::thread;
 
-/// Where the file system starts, as a partition would.
+/// The start of the file system, as of a partition.
 const START: u64 = 1 << 20;
 
-/// Writes, overwrites, truncates and removes files; what they hold in the end.
+/// Writes, overwrites, truncates and removes files; returns their content in the end.
 fn random_load(directory: &Path, seed: u64) -> BTreeMap<String, Vec<u8>> {
     let mut files: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     let mut state = seed;
@@ -91,7 +91,7 @@ fn ext4_on_a_loop_device_survives_a_write_load() {
     }
 }
 
-/// `mount --version` and its kin say so; `mkfs.ext4` has `-V`.
+/// `true` if a tool is installed: `mount --version` and its like report that; `mkfs.ext4` has `-V`.
 fn has_tool(tool: &str) -> bool {
     if tool == "mkfs.ext4" {
         return std::process::Command::new(tool).arg("-V").output().is_ok();

@@ -1,4 +1,4 @@
-//! Clients that lie, stall, vanish and talk nonsense. After each, a decent one is served as ever.
+//! Clients that lie, stall, vanish and talk nonsense. After each, a correct one is served as before.
 
 use super::raw_client::RawClient;
 use super::test_disk::TestDisk;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const LEN: usize = 1 << 20;
 
-/// Random sessions sent to one server.
+/// The number of random sessions sent to one server.
 const SESSIONS: u32 = 300;
 
 fn check_serves(served: &Served) {
@@ -26,7 +26,7 @@ fn check_serves(served: &Served) {
     assert_eq!((reply.cookie, reply.error, reply.payload.len()), (77, 0, 512));
 }
 
-/// Threads of this process.
+/// The number of threads of this process.
 fn threads() -> usize {
     std::fs::read_dir("/proc/self/task").unwrap().count()
 }
@@ -55,7 +55,7 @@ fn clients_beyond_the_limit_are_turned_away() {
         assert_eq!(client.reply(512).error, 0);
         client
     });
-    // They wait for nothing, as a guest that is paused: their places are theirs.
+    // They wait for nothing, as a guest that is paused: they keep their places.
     assert!(RawClient::connect(&served.socket).is_closed());
     assert_eq!(served.server.connections(), 2);
     let [first, mut second] = clients;
@@ -68,8 +68,8 @@ fn clients_beyond_the_limit_are_turned_away() {
     assert_eq!(second.reply(512).cookie, 2);
 }
 
-/// One that says nothing at all, one that has chosen a disk and asks for nothing, and one that takes no replies make
-/// room, in this order, where another has something to ask.
+/// A client that sends nothing at all, one that has chosen a disk and asks for nothing, and one that takes no replies
+/// make room, in this order, for another that has something to ask.
 #[test]
 fn clients_that_do_not_use_their_places_make_room() {
     let served = serve_with(TestDisk::new(vec![1; 4 * LEN], true), |settings| settings.connections_max = 3);
@@ -98,8 +98,8 @@ fn asking(served: &Served, export: &str) -> RawClient {
     client
 }
 
-/// One export's clients take all places, and ask for something each. Clients of another one get their share all the
-/// same, from those that have not asked for longest, and lose none of it to newcomers of the first.
+/// One export's clients take all places, and ask for something each. Clients of another one get their share anyway,
+/// from those whose last request is the oldest, and lose none of it to newcomers of the first.
 #[test]
 fn no_export_keeps_the_clients_of_another_one_out() {
     let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 8);
@@ -112,7 +112,7 @@ fn no_export_keeps_the_clients_of_another_one_out() {
         greedy.push(asking(&served, "disk"));
         pause();
     }
-    // The first to come is the last to have asked.
+    // The first client that came is the last that asked.
     greedy[0].read(8, 0, 512);
     assert_eq!(greedy[0].reply(512).cookie, 8);
     let mut others = Vec::new();
@@ -129,7 +129,7 @@ fn no_export_keeps_the_clients_of_another_one_out() {
             assert_eq!(client.reply(512).cookie, 9, "{number}");
         }
     }
-    // Four each: neither gets more, and nobody who asked loses a place for it.
+    // Four each: neither gets more, and no client that asked loses a place for it.
     for export in ["disk", "b"] {
         assert!(RawClient::open_named(&served.socket, false, export).is_closed(), "{export}");
     }
@@ -140,7 +140,7 @@ fn no_export_keeps_the_clients_of_another_one_out() {
     served.wait_until_empty();
 }
 
-/// Clients that never choose an export have places of their own, and keep nobody out.
+/// Clients that never choose an export have places of their own, and keep no other out.
 #[test]
 fn clients_in_their_handshake_take_no_places_of_those_that_have_chosen() {
     let served = serve_with(TestDisk::new(vec![1; LEN], true), |settings| settings.connections_max = 2);
@@ -148,7 +148,7 @@ fn clients_in_their_handshake_take_no_places_of_those_that_have_chosen() {
     let mut honest = [asking(&served, "disk"), asking(&served, "b")];
     let mut silent: Vec<_> = (0..2).map(|_| RawClient::connect(&served.socket)).collect();
     std::thread::sleep(Duration::from_millis(1100));
-    // In its turn it is one of those in their handshake.
+    // In its turn it is one of the clients in their handshake.
     assert!(RawClient::open_named(&served.socket, false, "b").is_closed());
     assert!(silent[0].is_closed(), "a handshake that goes nowhere made no room");
     for client in &mut honest {
@@ -208,7 +208,7 @@ fn a_client_that_does_not_take_its_replies_harms_no_other() {
     let mut greedy = RawClient::open(&served.socket, true);
     greedy.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let request = Request { flags: 0, command: command::READ, cookie: 1, offset: 0, len: 1 << 20 }.encode();
-    // Until the socket is full: the server must stop receiving, not store replies.
+    // Until the socket is full, because the server must stop receiving, not store replies.
     for _ in 0..100_000 {
         if greedy.stream.write_all(&request).is_err() {
             break;
@@ -226,7 +226,7 @@ fn a_disk_that_panics_costs_its_client_alone() {
     served.disk.panics.store(true, Ordering::Relaxed);
     client.read(1, 0, 512);
     assert!(client.is_closed());
-    // The same in the slow lane, where a flush is done.
+    // The same in the slow lane, which does a flush.
     let mut client = RawClient::open(&served.socket, true);
     client.send(command::FLUSH, 0, 1, 0, 0);
     assert!(client.is_closed());
@@ -272,7 +272,7 @@ fn valid_session() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What to do to a valid session.
+/// A change of a valid session.
 #[derive(Clone, Debug)]
 enum Change {
     Byte { at: usize, to: u8 },
@@ -336,7 +336,7 @@ fn random_sessions_do_no_harm() {
             let mut client = RawClient::connect(&served.socket);
             client.stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
             for part in hostile_session(&changes).chunks(part) {
-                // The server may have hung up, and rightly so.
+                // The server may have hung up, and is right to.
                 if client.stream.write_all(part).is_err() {
                     break;
                 }
@@ -348,7 +348,7 @@ fn random_sessions_do_no_harm() {
         .unwrap();
     check_serves(&served);
     served.wait_until_empty();
-    // Tests beside this one have threads as well; a leak would be one for each session.
+    // Tests that run at the same time have threads as well; a leak would be one for each session.
     let until = Instant::now() + Duration::from_secs(60);
     while threads() >= before + SESSIONS as usize / 2 {
         assert!(Instant::now() < until, "threads were {before}, and are {}", threads());

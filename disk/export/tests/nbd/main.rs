@@ -1,8 +1,8 @@
 //! The NBD server on a real socket: real clients, single bytes, and hostile ones.
 //!
-//! Goal: what the protocol promises holds for the clients that people use, and no client can harm another or keep the
+//! Goal: the promises of the protocol hold for the clients that people use, and no client can harm another or keep the
 //! server from its work. Method: each test starts a server on a socket of its own over a disk in memory that
-//! can lose bytes, fail or panic at a wish.
+//! can lose bytes, fail or panic on request.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "tests of time-outs read the clock")]
@@ -69,7 +69,7 @@ fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
 }
 
-/// Whether all of `programs` are installed; says so where not.
+/// `true` if all of `programs` are installed; prints which are not.
 fn installed(programs: &[&str]) -> bool {
     let runs = |program: &&&str| {
         let mut command = tool(program);
@@ -95,7 +95,7 @@ fn tool(program: &str) -> Command {
     command
 }
 
-/// Runs a program that has to succeed; its output.
+/// Runs a program that has to succeed; returns its output.
 #[track_caller]
 fn run(program: &str, args: &[&str]) -> String {
     let output = output(program, args);

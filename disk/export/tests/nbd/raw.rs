@@ -1,4 +1,4 @@
-//! Orders of events that real clients do not let one choose.
+//! Orders of events that a test cannot choose with real clients.
 
 use super::raw_client::{DATA_HEADER, RawClient};
 use super::test_disk::TestDisk;
@@ -63,7 +63,7 @@ fn a_large_read_sends_what_is_local_before_it_waits() {
     assert!(got.iter().all(|byte| *byte == 5));
 }
 
-/// No client knows a request any more once the last chunk of its reply has come.
+/// A client does not know a request any more once the last chunk of its reply has come.
 #[test]
 fn the_end_of_a_reply_does_not_overtake_its_beginning() {
     let mut bytes = vec![5; LEN];
@@ -101,7 +101,7 @@ fn more_misses_than_threads_are_announced_and_all_answered() {
     assert!(cookies.into_iter().eq(0..200));
 }
 
-/// A hole is not read, and the disk hears that it was asked for all the same.
+/// A hole is not read, and the disk is told anyway that it was asked for.
 #[test]
 fn reads_of_holes_are_told_to_the_disk() {
     let mut bytes = vec![0; LEN];
@@ -157,7 +157,7 @@ fn a_queue_of_work_is_shared() {
                 got[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
                 answered += bytes.len();
                 done += u32::from(reply.done);
-                // Those that are elsewhere keep nobody waiting.
+                // Reads of remote bytes keep no other read waiting.
                 if done == 80 {
                     served.disk.arrive();
                 }
@@ -212,7 +212,7 @@ fn an_error_carries_its_message() {
     client.read(1, 0, 512);
     let reply = client.reply(0);
     assert_eq!((reply.kind, reply.error), (Some(chunk::ERROR), Errno::Io as u32));
-    // What went wrong where is for the log: it names files of this host.
+    // Details of the failure are for the log, because they name files of this host.
     let said = String::from_utf8_lossy(&reply.payload[6..]).into_owned();
     assert!(said.ends_with("the server's log has more") && !said.contains("test disk"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! A client that says exactly what a test wants it to say.
+//! A client that sends exactly the bytes that a test wants.
 
 use headstart_export::nbd::proto::{
     self, CHUNK_MAGIC, OptionHeader, Request, SIMPLE_REPLY_MAGIC, chunk, command, option, option_reply,
@@ -30,12 +30,12 @@ impl RawClient {
         Self { stream }
     }
 
-    /// With the handshake done.
+    /// Connects, and does the handshake.
     pub(crate) fn open(path: &Path, structured: bool) -> Self {
         Self::open_named(path, structured, "")
     }
 
-    /// The same, with an export named.
+    /// As [`Self::open`], with an export named.
     pub(crate) fn open_named(path: &Path, structured: bool, name: &str) -> Self {
         let mut client = Self::connect(path);
         client.bytes(18).unwrap();
@@ -48,7 +48,7 @@ impl RawClient {
         client
     }
 
-    /// Asks, and takes replies until the last.
+    /// Sends an option, and takes replies until the last.
     pub(crate) fn option(&mut self, asked: u32, data: &[u8]) {
         let header = OptionHeader { option: asked, len: u32::try_from(data.len()).unwrap() };
         self.stream.write_all(&[&header.encode()[..], data].concat()).unwrap();
@@ -78,7 +78,7 @@ impl RawClient {
         self.send(command::READ, 0, cookie, offset, len);
     }
 
-    /// The next reply; `read_len` is how many bytes a simple one carries if it is no error.
+    /// The next reply; `read_len` is the number of bytes that a simple one carries if it is no error.
     pub(crate) fn reply(&mut self, read_len: usize) -> Reply {
         let magic = u32::from_be_bytes(self.bytes(4).unwrap().try_into().unwrap());
         if magic == SIMPLE_REPLY_MAGIC {
@@ -99,7 +99,7 @@ impl RawClient {
         Reply { cookie, kind: Some(kind), done, error, payload }
     }
 
-    /// Whether the server has closed; what it still sends is thrown away.
+    /// `true` if the server has closed the connection; bytes that it still sends are thrown away.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut buf = [0; 4096];
         loop {

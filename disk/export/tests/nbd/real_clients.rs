@@ -136,7 +136,7 @@ fn fio_verifies_what_it_wrote() {
     }
     let served = serve(TestDisk::new(vec![0; 16 << 20], false));
     let uri = format!("--uri={}", served.uri());
-    // In its directory, where fio leaves the state of its verification.
+    // In its directory, because fio leaves the state of its verification there.
     let mut fio = super::tool("timeout");
     fio.current_dir(served.dir.path()).args(["60", "fio", "--name=verify", "--ioengine=nbd", &uri]).args([
         "--rw=randwrite",
@@ -255,7 +255,7 @@ assert extents[0][2] == [(1 << 20) + 512, 3], extents
     expected[7 << 20..8 << 20].fill(0);
     expected[8 << 20..(8 << 20) + 1000].fill(0);
     expected[9 << 20..(9 << 20) + 4096].fill(0);
-    // A trim leaves what is not a whole sector.
+    // A trim leaves bytes that are not a whole sector.
     expected[(10 << 20) + 512..(10 << 20) + 9728].fill(0);
     assert!(served.disk.bytes() == expected);
     assert_eq!(served.disk.flushes.load(Ordering::SeqCst), 2);

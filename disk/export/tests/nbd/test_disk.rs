@@ -1,4 +1,4 @@
-//! A disk in memory that can be slow, incomplete, or broken at a wish.
+//! A disk in memory that can be slow, incomplete, or broken on request.
 
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result, SECTOR_SIZE};
 use std::collections::HashSet;
@@ -12,22 +12,22 @@ const SECTOR: usize = SECTOR_SIZE as usize;
 pub(crate) struct TestDisk {
     bytes: RwLock<Vec<u8>>,
     read_only: bool,
-    /// Bytes that are elsewhere until `arrive`.
+    /// Bytes that are remote until `arrive`.
     absent: Mutex<ByteRange>,
     arrived: Condvar,
-    /// Bytes that are here; reading them lets the absent ones arrive, and takes a while.
+    /// Local bytes; reading them lets the absent ones arrive, and takes a while.
     pub(crate) bringing: Mutex<ByteRange>,
     pub(crate) flushes: AtomicU64,
     pub(crate) prefetched: Mutex<Vec<ByteRange>>,
-    /// Reads that wait just now.
+    /// The number of reads that wait just now.
     pub(crate) waiting: AtomicU64,
     pub(crate) fail: Mutex<Option<ErrorKind>>,
     pub(crate) panics: AtomicBool,
-    /// What it says of itself.
+    /// The unit of decoding that the disk reports.
     pub(crate) decode_unit: u64,
-    /// The holes that clients were told of.
+    /// The holes of which the disk was told that clients read them.
     pub(crate) holes_read: Mutex<Vec<ByteRange>>,
-    /// The threads that read what was here.
+    /// The threads that read local bytes.
     pub(crate) readers: Mutex<HashSet<ThreadId>>,
 }
 
@@ -62,7 +62,7 @@ impl TestDisk {
         self.bytes.read().unwrap().clone()
     }
 
-    /// `range` is elsewhere from now on.
+    /// Makes `range` remote from now on.
     pub(crate) fn lose(&self, range: ByteRange) {
         *self.absent.lock().unwrap() = range;
     }

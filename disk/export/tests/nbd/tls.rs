@@ -77,7 +77,7 @@ fn nothing_is_served_without_tls_or_with_a_foreign_certificate() {
     assert!(!output("nbdinfo", &["--list", &plain]).status.success(), "listed without TLS");
     let foreign = tempfile::tempdir().unwrap();
     certificates(foreign.path());
-    // It trusts the server, but has a certificate of another CA.
+    // This client trusts the server, but has a certificate of another CA.
     fs::copy(certs.path().join("ca-cert.pem"), foreign.path().join("ca-cert.pem")).unwrap();
     let uri = with_certificates(&served, &foreign);
     assert!(!output("nbdinfo", &[&uri]).status.success(), "served a foreign client");

@@ -6,7 +6,7 @@
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use std::sync::{Condvar, Mutex};
 
-/// What was asked of the disk, in order.
+/// The operations on the disk, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Write(ByteRange),
@@ -18,13 +18,13 @@ pub(crate) enum Deed {
 #[derive(Default)]
 struct State {
     bytes: Vec<u8>,
-    /// Not on this host until [`MemoryDisk::bring`].
+    /// The range that is not on this host until [`MemoryDisk::bring`].
     absent: Option<ByteRange>,
-    /// Fails every request that touches it.
+    /// The range of which every request fails that touches it.
     bad: Option<ByteRange>,
-    /// Flushes wait while set.
+    /// `true` if flushes wait.
     flush_held: bool,
-    /// Those who wait for absent bytes.
+    /// The number of reads that wait for absent bytes.
     waiting: usize,
     deeds: Vec<Deed>,
 }
@@ -72,7 +72,7 @@ impl MemoryDisk {
         self.state.lock().unwrap().bytes.clone()
     }
 
-    /// Returns when so many reads wait for absent bytes.
+    /// Returns when `readers` reads wait for absent bytes.
     pub(crate) fn until_waiting(&self, readers: usize) {
         let state = self.state.lock().unwrap();
         drop(self.changed.wait_while(state, |state| state.waiting < readers).unwrap());

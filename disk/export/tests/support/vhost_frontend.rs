@@ -47,26 +47,26 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Where the front end says that it has guest address 0: unlike any address that it has.
+/// The address at which the front end claims to have guest address 0: unlike any address that it has.
 const USER_BASE: u64 = 0x7000_0000_0000;
 
-/// Entries of each slot's direct chain.
+/// The number of entries of each slot's direct chain.
 const SLOT_ENTRIES: u16 = 4;
 const PAGE: u64 = 4096;
 
-/// What a guest shall be like.
+/// The properties of a guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) queues: u16,
-    /// Entries of a ring; a fourth as many requests can be in flight.
+    /// The number of entries of a ring; a fourth as many requests can be in flight.
     pub(crate) entries: u16,
-    /// Bytes for data.
+    /// The number of bytes for data.
     pub(crate) data: u64,
-    /// Features that are not accepted though they are offered.
+    /// The features that are not accepted although they are offered.
     pub(crate) refuse: u64,
-    /// Whether requests are made of indirect tables.
+    /// `true` if requests are made of indirect tables.
     pub(crate) indirect: bool,
-    /// Whether the record of requests in flight is kept, where the server has one.
+    /// `true` if the record of requests in flight is kept, if the server has one.
     pub(crate) record: bool,
     /// `true` if the memory can never be made shorter.
     pub(crate) sealed: bool,
@@ -87,7 +87,7 @@ pub(crate) struct Guest {
     pub(crate) memory: GuestMemoryMmap<()>,
     file: File,
     pub(crate) queues: Vec<Driver>,
-    /// Where free memory begins.
+    /// The start of free memory.
     pub(crate) data: u64,
     pub(crate) offered: u64,
     pub(crate) features: u64,
@@ -145,7 +145,7 @@ impl Guest {
         guest
     }
 
-    /// Connects anew after the server went away, as QEMU does: the rings go on from where the used ring ends.
+    /// Connects again after the server went away, as QEMU does: the rings go on from the end of the used ring.
     pub(crate) fn reconnect(&mut self, path: &Path) {
         self.frontend = Frontend::connect(path, u64::from(self.shape.queues)).unwrap();
         let len = self.file.metadata().unwrap().len();
@@ -225,12 +225,12 @@ impl Guest {
         bytes.try_into().unwrap()
     }
 
-    /// Bytes of the disk.
+    /// The number of bytes of the disk.
     pub(crate) fn capacity(&mut self) -> u64 {
         u64::from_le_bytes(self.config(0)) * 512
     }
 
-    /// Has one request done on queue 0 with data in one run, and gives its status.
+    /// Has one request done on queue 0 with data in one run, and returns its status.
     pub(crate) fn request(&mut self, kind: u32, sector: u64, len: u32) -> u8 {
         let data = self.data;
         self.queues[0].request(kind, sector, &[(data, len)])
@@ -284,7 +284,7 @@ impl Driver {
         }
     }
 
-    /// Requests that can be in flight.
+    /// The number of requests that can be in flight.
     pub(crate) fn slots(&self) -> u16 {
         self.entries / SLOT_ENTRIES
     }
@@ -337,7 +337,7 @@ impl Driver {
         self.memory.store(self.avail_idx.0.to_le(), GuestAddress(self.avail + 2), Ordering::Release).unwrap();
     }
 
-    /// Kicks the device if it wants to be.
+    /// Kicks the device if it wants that.
     pub(crate) fn kick(&mut self) {
         fence(Ordering::SeqCst);
         let (old, new) = (self.kicked, self.avail_idx);
@@ -354,7 +354,7 @@ impl Driver {
         }
     }
 
-    /// The next answer: the slot, the bytes written.
+    /// The next answer: the slot, and the number of bytes written.
     pub(crate) fn poll(&mut self) -> Option<(u16, u32)> {
         let end: u16 = self.memory.load(GuestAddress(self.used + 2), Ordering::Acquire).unwrap();
         if end == self.used_idx.0 {
@@ -386,7 +386,7 @@ impl Driver {
         }
     }
 
-    /// What both sides have told each other, for messages.
+    /// The state that both sides see, for messages.
     pub(crate) fn state(&self) -> String {
         let at = |addr| self.memory.load::<u16>(GuestAddress(addr), Ordering::SeqCst).unwrap();
         let entries = u64::from(self.entries);
@@ -416,7 +416,7 @@ impl Driver {
     }
 }
 
-/// Waits for an eventfd and takes its count; whether it came in time.
+/// Waits for an eventfd and takes its count; `true` if it came in time.
 pub(crate) fn sleep_on(event: &EventFd, patience: Duration) -> bool {
     // SAFETY: the descriptor stays open while `event` is borrowed.
     let fd = unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) };

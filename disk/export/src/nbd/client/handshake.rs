@@ -1,4 +1,4 @@
-//! A client's half of the handshake: which export, how large, and how it may be asked.
+//! A client's half of the handshake: the choice of the export, its size, and the requests that it takes.
 
 use super::super::proto::{
     BASE_ALLOCATION, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, GREETING, OPTION_MAGIC, OPTION_REPLY_MAGIC,
@@ -7,21 +7,21 @@ use super::super::proto::{
 use super::Line;
 use headstart_block::{Error, ErrorKind, Result};
 
-/// The second word of a server of before 2011.
+/// The second word of a server from before 2011.
 const OLD_STYLE: u64 = 0x0000_4202_8186_1253;
 /// The longest answer to an option that is read: messages of errors are longer than facts.
 const ANSWER_MAX: u32 = 8192;
-/// Facts that an export may tell of itself, and more than anybody has.
+/// The most facts about an export that are read: more than any server has.
 const FACTS_MAX: usize = 64;
 /// Zeros behind the answer of the oldest way to name an export.
 const PADDING: usize = 124;
 
-/// What a server says of an export.
+/// The facts about an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Facts {
-    /// In bytes.
+    /// The size in bytes.
     pub(super) size: u64,
-    /// Requests begin and end at multiples of this.
+    /// The unit in bytes: requests begin and end at its multiples.
     pub(super) unit: u64,
     /// The longest request, in bytes.
     pub(super) longest: u64,
@@ -35,16 +35,16 @@ struct Answer {
     data: Vec<u8>,
 }
 
-/// Chooses `export`; what is sent next are requests.
+/// Chooses `export`; the next messages are requests.
 pub(super) fn choose(line: &mut Line, export: &str) -> Result<Facts> {
     let no_zeroes = greet(line)?;
-    // Whatever it says to this: both kinds of replies are understood.
+    // Any answer will do: both kinds of replies are understood.
     ask(line, option::STRUCTURED_REPLY, &[])?;
     answer(line, option::STRUCTURED_REPLY)?;
     go(line, export, no_zeroes)
 }
 
-/// Chooses `export` at a server that answers by structured replies and says where holes are.
+/// Chooses `export` at a server that answers by structured replies and reports holes.
 pub(super) fn choose_with_holes(line: &mut Line, export: &str) -> Result<Facts> {
     let no_zeroes = greet(line)?;
     let lacks = |what: &str| Error::unsupported(format!("has no {what}"));
@@ -150,7 +150,7 @@ fn go(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
     Err(Error::corrupt("has no end of what it says of the export"))
 }
 
-/// The old way, for servers that do not know the new one. What they do not like they answer by hanging up.
+/// Chooses an export the old way, for servers that do not know the new one. They hang up on an export that they refuse.
 fn by_name(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
     ask(line, option::EXPORT_NAME, export.as_bytes())?;
     let answer: [u8; 10] = line.receive().map_err(|e| {

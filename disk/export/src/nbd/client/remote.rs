@@ -6,9 +6,9 @@
 //!
 //! # The end
 //!
-//! The disk is of no use once a connection is lost: nobody knows what became of the requests on it. What happens then
-//! is the owner's decision, made *before* any request fails ([`RemoteDisk::new`]): a process that serves a guest ends
-//! itself, so that the guest asks again at its successor, and is not told of a failure that the disk never had.
+//! The disk is of no use once a connection is lost: the outcome of the requests on it is unknown. The owner decides how
+//! to react, *before* any request fails ([`RemoteDisk::new`]): a process that serves a guest ends itself, so that the
+//! guest sends its requests again to the successor, and is not told of a failure that the disk never had.
 
 use super::super::lock::lock;
 use super::super::lookout::Lookout;
@@ -33,19 +33,19 @@ use std::time::{Duration, Instant};
 /// The time that the server may take until a connection is ready.
 const CONNECT: Duration = Duration::from_secs(30);
 
-/// Bytes that are received at once, beside those that go straight to where they belong.
+/// The number of bytes that are received at once, beside those that go straight to their target.
 const BUFFER: usize = 64 << 10;
 
 /// The longest payload of a chunk that is no data: an error, with its message and an offset.
 const SMALL_MAX: usize = 6 + STRING_MAX + 8;
 
-/// Bytes that one request zeroes.
+/// The most bytes that one request zeroes.
 const ZEROES_MAX: u64 = 1 << 30;
 
-/// Bytes that one question about holes covers: the server looks at each piece of them.
+/// The most bytes that one question about holes covers: the server looks at each extent of them.
 const EXTENT_MAX: u64 = 16 << 20;
 
-/// Small reads that one question is made of, at most.
+/// The most small reads that are sent together.
 const READS_TOGETHER: usize = 32;
 
 /// The owner's reaction to the loss of a connection.
@@ -118,7 +118,7 @@ impl RemoteDisk {
     /// others for all else. `on_loss` is called when a connection is lost, before any request fails because of that.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where no connection is left for one of the two; what the handshakes report.
+    /// [`ErrorKind::Invalid`] if no connection is left for one of the two; errors of the handshakes.
     pub fn new(
         connections: Vec<OwnedFd>,
         flushing: usize,
@@ -146,7 +146,8 @@ impl RemoteDisk {
         })
     }
 
-    /// Notes the disk's new size. The protocol has no word for it: whoever serves the disk says it otherwise.
+    /// Notes the disk's new size. The protocol has no message for it: the process that serves the disk reports it by
+    /// other means.
     pub fn set_size(&self, size: u64) {
         self.size.store(size, Ordering::Release);
     }
@@ -174,7 +175,7 @@ impl RemoteDisk {
         answered.map_err(|failure| self.failed(failure))
     }
 
-    /// The error of a request; a loss is told to the owner first.
+    /// The error of a request; a loss is reported to the owner first.
     fn failed(&self, failure: Failure) -> Error {
         match failure {
             Failure::Refused(error) => error.about(&self.name),
@@ -187,7 +188,7 @@ impl RemoteDisk {
     }
 }
 
-/// A request without flags; its cookie is the connection's affair.
+/// A request without flags; its cookie is set by the connection.
 fn request(command: u16, offset: u64, len: u64) -> Request {
     Request { flags: 0, command, cookie: 0, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
 }
@@ -296,7 +297,7 @@ impl Connections {
         Self { idle: Mutex::new(idle), returned: Condvar::new() }
     }
 
-    /// The connection that was used last, whose server is awake most likely; waits where all are used.
+    /// The connection that was used last, whose server is most likely awake; waits if all are in use.
     fn take(&self) -> Connection {
         let mut idle = lock(&self.idle);
         loop {
@@ -450,7 +451,7 @@ impl Connection {
         }
     }
 
-    /// The error that a chunk of `len` bytes says.
+    /// The error in a chunk of `len` bytes.
     fn error(&mut self, len: usize) -> Answered<Error> {
         let mut payload = vec![0; len];
         self.receive_into(&mut payload)?;
@@ -461,7 +462,7 @@ impl Connection {
     }
 
     fn skip(&mut self, len: usize) -> Answered<()> {
-        // As much as one block status may have.
+        // At most the bytes of one block status.
         let mut bytes = vec![0; len.min(BUFFER)];
         let mut left = len;
         while left > 0 {
@@ -491,7 +492,7 @@ impl Connection {
         Ok(bytes)
     }
 
-    /// The next bytes, straight to where they belong as far as they are not in the buffer.
+    /// Receives the next bytes, straight into `target` as far as they are not in the buffer.
     fn receive_into(&mut self, target: &mut [u8]) -> Answered<()> {
         let here = self.filled.len().min(target.len());
         let (early, mut rest) = target.split_at_mut(here);
@@ -545,7 +546,7 @@ fn kind_of(number: u32) -> ErrorKind {
     }
 }
 
-/// Sends `head` and `payload`, by one call where the socket takes them.
+/// Sends `head` and `payload`, by one call if the socket takes them.
 fn send_both(socket: &OwnedFd, mut head: &[u8], mut payload: &[u8]) -> io::Result<()> {
     while !head.is_empty() || !payload.is_empty() {
         let parts = [IoSlice::new(head), IoSlice::new(payload)];

@@ -1,10 +1,10 @@
-//! What a server answers, taken apart: pure, whatever the bytes are.
+//! The parser of a server's answers: pure, whatever the bytes are.
 //!
-//! A client asks for ranges; each answer is a simple reply, which brings all of it, or chunks of a structured one,
-//! in any order, which bring parts. Only the bytes' number is looked at: whoever wants the bytes themselves is not
-//! served here. Everything that the protocol does not allow is an error, after which the connection is of no use:
-//! an answer to a question that was not asked, more bytes than were asked for, bytes of elsewhere, an end before
-//! all are there.
+//! A client asks for ranges; each answer is a simple reply, which brings all of it, or chunks of a structured one, in
+//! any order, which bring parts. Only the number of bytes counts: a caller that wants the bytes themselves is not
+//! served here. Everything that the protocol does not allow is an error, after which the connection is of no use: an
+//! answer to a question that was not asked, more bytes than were asked for, bytes of another place, an end before all
+//! are there.
 
 use super::super::proto::{
     CHUNK_HEADER, CHUNK_MAGIC, Fields, SIMPLE_REPLY_HEADER, SIMPLE_REPLY_MAGIC, STRING_MAX, chunk,
@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 /// The longest payload of a chunk that is looked at: an error with an offset.
 const SMALL_MAX: usize = 6 + STRING_MAX + 8;
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended {
     pub(super) cookie: u64,
-    /// The number of the protocol's error; `None` where all bytes came.
+    /// The number of the protocol's error; `None` if all bytes came.
     pub(super) error: Option<u32>,
 }
 
@@ -31,23 +31,23 @@ struct Asked {
     error: Option<u32>,
 }
 
-/// What comes next.
+/// The next part of the stream.
 #[derive(Clone, Copy, Debug)]
 enum Next {
     /// The head of a reply.
     Head,
-    /// So many bytes of data, which nobody looks at.
+    /// `left` bytes of data, which are only counted.
     Data { cookie: u64, left: u64, done: bool },
-    /// So many bytes that are looked at, and behind them so many of data.
+    /// `len` bytes that are parsed, and behind them `data` bytes of data.
     Small { cookie: u64, kind: u16, len: usize, data: u64, done: bool },
 }
 
-/// The requests of a connection, and what has come of the answer that is on its way.
+/// The requests of a connection, and the state of the answer that is on its way.
 #[derive(Debug)]
 pub(super) struct Replies {
     asked: BTreeMap<u64, Asked>,
     next: Next,
-    /// The start of what is not complete yet.
+    /// The start of a part that is not complete yet.
     partial: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ impl Replies {
         Self { asked: BTreeMap::new(), next: Next::Head, partial: Vec::new() }
     }
 
-    /// A request for `range` was sent under this name.
+    /// Notes that a request for `range` was sent with this cookie.
     pub(super) fn ask(&mut self, cookie: u64, range: ByteRange) {
         self.asked.insert(cookie, Asked { range, came: 0, error: None });
     }
@@ -65,7 +65,7 @@ impl Replies {
         self.asked.is_empty()
     }
 
-    /// Takes what came next.
+    /// Takes the next bytes of the stream.
     pub(super) fn take(&mut self, mut bytes: &[u8], ended: &mut Vec<Ended>) -> Result<()> {
         while !bytes.is_empty() {
             match self.next {
@@ -115,7 +115,7 @@ impl Replies {
         Ok(())
     }
 
-    /// Moves bytes into the part that is not complete yet, until it has `len`; whether it has.
+    /// Moves bytes into the part that is not complete yet, until it has `len`; `true` if it has.
     fn gather(&mut self, bytes: &mut &[u8], len: usize) -> bool {
         let lacks = len.saturating_sub(self.partial.len()).min(bytes.len());
         let (head, tail) = bytes.split_at(lacks);
@@ -170,7 +170,7 @@ impl Replies {
         Ok(Next::Small { cookie, kind, len, data, done })
     }
 
-    /// What a chunk says before its data, or instead of it.
+    /// Parses the bytes of a chunk before its data, or instead of it.
     fn small(&mut self, cookie: u64, kind: u16, payload: &[u8], data: u64) -> Result<()> {
         let asked = self.asked(cookie)?;
         let mut fields = Fields(payload);
@@ -200,7 +200,7 @@ impl Replies {
         Ok(())
     }
 
-    /// After a chunk, or a simple reply: it may have been the last of its answer.
+    /// Ends a chunk or a simple reply, which may have been the last of its answer.
     fn end(&mut self, cookie: u64, done: bool, ended: &mut Vec<Ended>) -> Result<()> {
         self.next = Next::Head;
         if !done {
@@ -239,7 +239,7 @@ mod tests {
         replies
     }
 
-    /// All kinds of answers; the second request's fails.
+    /// All kinds of answers; the second request fails.
     fn stream() -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(data_chunk_header(1, false, 4096, 1000));
@@ -252,7 +252,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the same requests end.
+        /// The same requests end, whatever the cuts between the bytes.
         #[test]
         fn answers_may_come_in_pieces(cuts in prop::collection::vec(0_usize..4300, 0..20)) {
             let (mut replies, mut ended, bytes) = (asking(), Vec::new(), stream());
@@ -269,7 +269,7 @@ mod tests {
             );
         }
 
-        /// Whatever comes, nothing panics, and no request ends that was not made.
+        /// No bytes cause a panic, and no request ends that was not made.
         #[test]
         fn garbage_is_an_error_or_ends_something(
             noise in prop::collection::vec(any::<u8>(), 0..200), at in 0_usize..4200, flip: u8,

@@ -1,4 +1,4 @@
-//! Where a client finds an export: `nbd://host:port/export`, `nbd+unix:///export?socket=/path`.
+//! The URI of an export, for clients: `nbd://host:port/export`, `nbd+unix:///export?socket=/path`.
 
 use super::super::address::Address;
 use super::super::proto::STRING_MAX;
@@ -6,13 +6,13 @@ use headstart_block::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// The port that the protocol has been given.
+/// The port that is assigned to the protocol.
 const PORT: u16 = 10809;
 
 /// An export of a server, as NBD URIs name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NbdUri {
-    /// Where the server listens.
+    /// The address at which the server listens.
     pub address: Address,
     /// The name of the export; empty for the server's default.
     pub export: String,
@@ -65,7 +65,7 @@ impl fmt::Display for NbdUri {
     }
 }
 
-/// Undoes %-escapes; `None` where one is cut short, or what comes out is not UTF-8.
+/// Undoes %-escapes; `None` if one is cut short, or the result is not UTF-8.
 fn unescape(text: &str) -> Option<String> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

@@ -1,8 +1,8 @@
-//! Small reads of a disk that is asked for several at once: where each question takes a round trip to another process,
-//! as many as the ring holds share one.
+//! Small reads of a disk that takes several at once: if each read takes a round trip to another process, as many as the
+//! ring holds share one.
 //!
-//! A read is gathered when it is taken, and served with the others when there are enough, or nothing more is in the
-//! ring. Requests in flight have no order, so a request that is taken meanwhile may overtake it.
+//! A read is gathered when it is taken, and served with the others when there are enough, or when the ring has no more.
+//! Requests in flight have no order, so a request that is taken meanwhile may overtake it.
 
 use super::super::blk::{Request, Step};
 use super::super::chain::Broken;
@@ -10,7 +10,7 @@ use super::super::memory::GuestMemory;
 use super::Ring;
 use super::shared_work::Spare;
 
-/// Bytes that are asked for together, at most.
+/// The most bytes that are read together.
 const BYTES_MAX: u64 = 512 << 10;
 
 /// A read that was taken from the ring and not served yet.
@@ -21,7 +21,7 @@ pub(super) struct Gathered {
 }
 
 impl Ring {
-    /// `true` if a request is one to be asked for together with others.
+    /// `true` if a request is to be sent together with others.
     pub(super) fn is_gathered(&self, request: &Request) -> bool {
         self.parts.target.reads_together > 1 && self.parts.target.is_small_read(request)
     }
@@ -38,7 +38,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Serves what was gathered.
+    /// Serves the gathered reads.
     pub(super) fn serve_gathered(&mut self, memory: &GuestMemory) -> Result<(), Broken> {
         let mut gathered = std::mem::take(&mut self.gathered);
         let reads = gathered.iter_mut().map(|Gathered { request, spare, .. }| (&*request, &mut spare.bounce));

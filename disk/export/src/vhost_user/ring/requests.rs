@@ -1,8 +1,8 @@
 //! The data path of a ring: each request from its head in the avail ring to its answer.
 //!
-//! A request is served at once as far as its bytes are local; where it is much work and others are behind it, by a
-//! helper. Where it must wait it is put aside: a thread of a lane does the work in memory of its own, and the ring's
-//! thread goes on with it when the result is in the mailbox.
+//! A request is served at once as far as its bytes are local; if it is much work and others are behind it, by a helper.
+//! If it must wait, it is put aside: a thread of a lane does the work in memory of its own, and the ring's thread goes
+//! on with it when the result is in the mailbox.
 
 use super::super::blk::{Request, Status, Step, Work};
 use super::super::chain::{Broken, Chain, MEMORY_LOST, NoMemory, Table};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use virtio_queue::{QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
-/// Bytes of requests after which the guest is told of answers though the ring holds more requests.
+/// The bytes of answered requests after which the guest is notified although the ring holds more requests.
 const TOLD_BYTES: u64 = 1 << 20;
 
 /// A request that was put aside.
@@ -58,8 +58,8 @@ impl Ring {
     /// The head of the next request in the avail ring.
     fn next_head(&mut self, memory: &GuestMemory) -> Result<Option<u16>, Broken> {
         let queue = &mut self.parts.queue;
-        // Looked at first: the iterator ends in the same way where there is nothing and where it cannot read, and
-        // what it cannot read would make us spin.
+        // Looked at first, because the iterator ends in the same way if there is nothing and if it cannot read, and an
+        // avail ring that it cannot read would make this thread spin.
         let end = queue.avail_idx(&**memory, Ordering::Acquire).map_err(ring_lost)?.0;
         if memory.is_lost() {
             return Err(MEMORY_LOST);
@@ -114,7 +114,7 @@ impl Ring {
         if let Some(record) = &mut parts.record {
             record.answering(head)?;
         }
-        // The status is a byte that was written, too.
+        // The status is a written byte too.
         parts.queue.add_used(&**memory, head, written.saturating_add(1)).map_err(ring_lost)?;
         if let Some(record) = &mut parts.record {
             record.answered(head, parts.queue.next_used())?;
@@ -123,7 +123,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Tells the guest of answers, if it wants to hear and has not.
+    /// Notifies the guest of answers, if it wants that and has not been notified.
     pub(super) fn tell(&mut self) -> Result<(), Broken> {
         if self.untold == 0 {
             return Ok(());
@@ -140,7 +140,7 @@ impl Ring {
         self.waiting.len() - self.free.len()
     }
 
-    /// A free slot, taken.
+    /// Takes a free slot.
     pub(super) fn take_slot(&mut self) -> Result<usize, Broken> {
         if self.in_flight() >= usize::from(self.parts.queue.size()) {
             return Err(Broken("more requests are in flight than the ring has entries"));
@@ -168,7 +168,7 @@ impl Ring {
             }
             Work::Read(range) => {
                 if lanes.waiting.fetch_add(1, Ordering::Relaxed) >= READ_THREADS {
-                    // It will wait for a thread: its bytes can come meanwhile.
+                    // It will wait for a thread: its bytes can be fetched meanwhile.
                     target.device.prefetch(range);
                 }
                 self.parts.lanes.reads.run(move || {
@@ -218,7 +218,7 @@ impl Ring {
         }
     }
 
-    /// The next step of a request that waited, with what it waited for.
+    /// The next step of a request that waited, with the result of its work.
     fn go_on(&mut self, memory: &GuestMemory, waiting: &mut Waiting, result: Result<Vec<u8>>) -> Step {
         let Waiting { request, chain, work, .. } = waiting;
         match (*work, result) {
@@ -245,7 +245,7 @@ impl RingParts {
     }
 }
 
-/// The way back of a request's result. Where it is lost (its thread panicked), the request fails.
+/// The way back of a request's result. If it is lost (its thread panicked), the request fails.
 struct Reply {
     handle: Arc<RingHandle>,
     slot: usize,
@@ -253,7 +253,7 @@ struct Reply {
 }
 
 impl Reply {
-    /// Does the work, unless nobody wants it any more.
+    /// Does the work, unless nothing waits for it any more.
     fn send(mut self, work: impl FnOnce() -> Result<Vec<u8>>) {
         if !self.handle.mailbox.abandoned.load(Ordering::Acquire) {
             self.result = Some(work());
@@ -269,7 +269,7 @@ impl Drop for Reply {
     }
 }
 
-/// A ring that was in memory when it started is not any more, or a used ring never was.
+/// The reason if a ring that was in memory when it started is not any more, or a used ring never was.
 fn ring_lost(_: virtio_queue::Error) -> Broken {
     Broken("a ring is not in the guest's memory")
 }

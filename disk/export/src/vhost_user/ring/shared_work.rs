@@ -1,8 +1,8 @@
 //! Large reads are served by several processors: one is done by a helper while the ring's thread serves the next.
 //!
 //! A helper serves a request as the ring's thread would, from local bytes right into the guest's memory, and gives it
-//! back with the step to follow. It never waits for a store, so whoever waits for helpers waits no longer than for
-//! the ring's thread itself.
+//! back with the step to follow. A helper never waits for a store, so waiting for helpers takes no longer than waiting
+//! for the ring's thread itself.
 
 use super::super::blk::{Request, Status, Step, Target};
 use super::super::chain::{Broken, Chain};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtio_queue::QueueT;
 
-/// A request that a helper served, and how far.
+/// A request that a helper served, and its progress.
 pub(super) struct Helped {
     head: u16,
     request: Request,
@@ -20,7 +20,7 @@ pub(super) struct Helped {
     step: Step,
 }
 
-/// What a request is served with.
+/// The buffers that a request is served with.
 #[derive(Default)]
 pub(super) struct Spare {
     pub(super) chain: Chain,
@@ -28,7 +28,8 @@ pub(super) struct Spare {
 }
 
 impl Ring {
-    /// Whether a helper shall serve a request: it is worth it, there is one after it, and a helper has nothing to do.
+    /// `true` if a helper should serve a request: it is worth it, there is one after it, and a helper has nothing to
+    /// do.
     pub(super) fn needs_help(&self, memory: &GuestMemory, request: &Request) -> bool {
         let Lanes { helping, helpers_max, .. } = &*self.parts.lanes;
         let queue = &self.parts.queue;
@@ -68,7 +69,7 @@ impl Ring {
     }
 }
 
-/// A request on its way through a helper. It comes back also where the helper panics.
+/// A request on its way through a helper. It comes back even if the helper panics.
 struct Help {
     slot: usize,
     helped: Option<Helped>,
@@ -88,7 +89,7 @@ impl Help {
 
 impl Drop for Help {
     fn drop(&mut self) {
-        // Before anybody hears of it.
+        // The memory is released before the result becomes known.
         self.memory = None;
         self.lanes.helping.fetch_sub(1, Ordering::Relaxed);
         if let Some(helped) = self.helped.take() {
