@@ -1,5 +1,5 @@
-//! An HTTP/1.1 proxy in front of a server that breaks what passes, as a test says while it runs, and remembers what
-//! was asked.
+//! An HTTP/1.1 proxy in front of a server that breaks messages, as a test orders while it runs, and records the
+//! requests.
 //!
 //! ```no_run
 //! use headstart_testkit::faults::{Fault, FaultProxy, Rule};
@@ -12,12 +12,12 @@
 //! assert!(log.in_sequence() <= 3, "{log}");
 //! ```
 //!
-//! Every request is met by at most one fault, of the first [`Rule`] that applies; [`FaultProxy::set_outage`] takes
+//! Every request meets at most one fault, of the first [`Rule`] that applies; [`FaultProxy::set_outage`] takes
 //! the whole server away and brings it back. To be slow as well, put a [shaper](crate::shaper) in front: client,
-//! shaper, faults, server, so that what is refused is refused over the slow link.
+//! shaper, faults, server, so that refusals go over the slow link too.
 //!
 //! A client's connection has one connection to the server, and requests on it are passed on one after the other,
-//! headers unchanged (so signatures and the Host that redirects are made of stay what they were).
+//! headers unchanged (so signatures, and the Host that redirects are built from, stay the same).
 
 mod connection;
 mod http;
@@ -33,52 +33,53 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What happens to a request.
+/// The treatment of a request.
 ///
-/// Counts of bytes are of the answer's body, without framing. Where the body is shorter than that, nothing happens.
+/// Counts of bytes are of the answer's body, without framing. If the body is shorter than that, nothing happens.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// The proxy answers, the server is not asked.
+    /// The proxy answers; the server is not asked.
     Status {
-        /// 403, 503 ...
+        /// The status: 403, 503 ...
         code: u16,
-        /// Beside Content-Length.
+        /// The headers beside Content-Length.
         headers: Vec<(String, String)>,
     },
-    /// The connection is reset after so many bytes, without any answer for `None`.
+    /// The connection is reset after `after` bytes; with `None`, without any answer.
     Reset {
         /// Bytes that are sent first.
         after: Option<u64>,
     },
-    /// The connection is closed after so many bytes, in good order but before the promised length.
+    /// The connection is closed after `after` bytes, in good order but before the promised length.
     CutOff {
         /// Bytes that are sent first.
         after: u64,
     },
-    /// The answer says that it has this many bytes, and has, whatever was asked for.
+    /// The answer announces and has `len` bytes, whatever range was requested.
     Short {
         /// Length of the body.
         len: u64,
     },
     /// The server is asked for another range.
     WrongRange {
-        /// How much further on in the file.
+        /// The distance by which the range is further on in the file, in bytes.
         shift: u64,
-        /// Whether the answer says which range it is; else it claims to be what was asked for.
+        /// `true` if the answer reports its own range; otherwise it claims to be the requested one.
         honest: bool,
     },
     /// The server is asked for all of the file, and answers 200.
     IgnoreRange,
     /// A byte of the answer is another one.
     Corrupt {
-        /// Where it is.
+        /// The place of that byte.
         at: u64,
     },
     /// The answer comes after a while.
     Late(Duration),
-    /// The answer's body comes at so many bytes a second.
+    /// The answer's body comes at this many bytes a second.
     Slow(u64),
-    /// Nothing more comes after so many bytes, without any answer for `None`, for as long as the client waits.
+    /// Nothing more comes after `after` bytes, for as long as the client waits; with `None`, not even the start of an
+    /// answer.
     Hang {
         /// Bytes that are sent first.
         after: Option<u64>,
@@ -92,7 +93,7 @@ impl Fault {
     }
 }
 
-/// Which requests meet a fault.
+/// A choice of requests, and the fault that they meet.
 #[derive(Clone)]
 pub struct Rule {
     fault: Fault,
@@ -104,40 +105,40 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// All requests meet it.
+    /// A rule by which all requests meet `fault`.
     pub fn new(fault: Fault) -> Self {
         Self { fault, applies: Arc::new(|_| true), skip: 0, times: u64::MAX, chance: 1.0, random: 0 }
     }
 
-    /// Only these.
+    /// Restricts the rule to the requests for which `applies` returns `true`.
     #[must_use]
     pub fn on(mut self, applies: impl Fn(&Asked) -> bool + Send + Sync + 'static) -> Self {
         self.applies = Arc::new(applies);
         self
     }
 
-    /// Only those whose path contains this.
+    /// Restricts the rule to the requests whose path contains `part`.
     #[must_use]
     pub fn on_path(self, part: &str) -> Self {
         let part = part.to_owned();
         self.on(move |asked| asked.path.contains(&part))
     }
 
-    /// Not the first `count` of them.
+    /// Leaves out the first `count` of the requests.
     #[must_use]
     pub fn skip(mut self, count: u64) -> Self {
         self.skip = count;
         self
     }
 
-    /// Only so often.
+    /// Restricts the rule to `count` requests.
     #[must_use]
     pub fn times(mut self, count: u64) -> Self {
         self.times = count;
         self
     }
 
-    /// Only one in so many on average (0.25: every fourth), by chance, the same for the same seed.
+    /// Restricts the rule to a random part of the requests (0.25: every fourth on average), the same for the same seed.
     #[must_use]
     pub fn chance(mut self, chance: f64, seed: u64) -> Self {
         self.chance = chance;
@@ -167,7 +168,7 @@ impl fmt::Debug for Rule {
     }
 }
 
-/// SplitMix64.
+/// The next number of a SplitMix64 generator.
 fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
@@ -176,18 +177,18 @@ fn next_random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Whether the server is there at all.
+/// The way in which the server is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
-    /// It is.
+    /// The server is reachable.
     None,
-    /// Connections are refused, and those that were there are reset.
+    /// Connections are refused, and existing ones are reset.
     Refuse,
-    /// Connections are accepted and nothing more happens on them; what waits goes on when the outage ends.
+    /// Connections are accepted and nothing more happens on them; waiting requests go on when the outage ends.
     Hang,
 }
 
-/// The proxy, on a port of its own. Dropped, it breaks all connections.
+/// The proxy, on a port of its own. Dropping it breaks all connections.
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
@@ -209,16 +210,16 @@ struct State {
     rules: Vec<Rule>,
     outage: Outage,
     log: Vec<Request>,
-    /// How often the log was emptied: requests from before are not in it.
+    /// The number of times that the log was emptied: requests from before are not in it.
     log_era: u64,
     open: Vec<Weak<TcpStream>>,
-    /// How often connections were refused: those from before an outage are broken.
+    /// The number of times that connections were refused: those from before an outage are broken.
     refusals: u64,
     ended: bool,
 }
 
 impl FaultProxy {
-    /// A proxy in front of the server at `to`. Panics where this machine has no port for it.
+    /// A proxy in front of the server at `to`. Panics if this machine has no port for it.
     #[track_caller]
     pub fn start(to: SocketAddr) -> Self {
         let listener = Arc::new(listen_for_good());
@@ -244,22 +245,22 @@ impl FaultProxy {
         Self { addr, listener, shared }
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Its root, without a slash at the end.
+    /// The URL of its root, without a slash at the end.
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Adds a rule behind those that are there.
+    /// Adds a rule behind the existing ones.
     pub fn add(&self, rule: Rule) {
         self.shared.lock().rules.push(rule);
     }
 
-    /// Takes all rules away. What has met its fault already goes on with it.
+    /// Takes all rules away. A request that has met its fault already goes on with it.
     pub fn clear_rules(&self) {
         self.shared.lock().rules.clear();
     }
@@ -286,14 +287,14 @@ impl FaultProxy {
         Log(self.shared.lock().log.clone())
     }
 
-    /// Forgets the requests so far, those that still run, too.
+    /// Forgets the requests so far, including those that still run.
     pub fn clear_log(&self) {
         let mut state = self.shared.lock();
         state.log.clear();
         state.log_era += 1;
     }
 
-    /// Waits until `wanted` is true of the log. Panics after `limit`, with the log.
+    /// Waits until `wanted` returns `true` for the log. Panics after `limit`, with the log.
     #[track_caller]
     pub fn wait(&self, what: &str, limit: Duration, wanted: impl Fn(&Log) -> bool) -> Log {
         let until = Instant::now() + limit;
@@ -324,7 +325,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits while a hanging outage lasts; an error where the connection, made in this era, is broken.
+    /// Waits while a hanging outage lasts; an error if the connection, made in this era, is broken.
     fn pass(&self, era: u64) -> io::Result<()> {
         self.wait_while(|state| state.outage == Outage::Hang);
         let state = self.lock();
@@ -338,7 +339,7 @@ impl Shared {
         drop(waiting.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits for so long, or for the end of the proxy.
+    /// Waits for `time`, or for the end of the proxy.
     fn pause(&self, time: Duration) {
         let state = self.lock();
         let waited = self.changed.wait_timeout_while(state, time, |state| !state.ended);
@@ -346,7 +347,8 @@ impl Shared {
     }
 }
 
-/// Listens on a port that stays ours while we do not listen: Linux keeps only those that were asked for by number.
+/// Listens on a port that is kept while the proxy does not listen: Linux keeps only ports that were asked for by
+/// number.
 fn listen_for_good() -> TcpListener {
     const TRIES: usize = 20;
     let any = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
@@ -376,7 +378,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// Makes the connection end in a reset, once all that hold it have let go.
+/// Makes the connection end in a reset, once all holders have dropped it.
 fn abort(socket: &TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Read);

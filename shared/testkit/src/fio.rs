@@ -1,4 +1,4 @@
-//! fio's nbd engine against several NBD servers in turn: rates, CPU for an I/O, and whether they are good enough.
+//! fio's nbd engine against several NBD servers in turn: rates, CPU for an I/O, and a comparison with the targets.
 //!
 //! Machines are noisy, and a noise lasts for seconds. So every contestant does every job in short runs, one after the
 //! other, round by round, each round beginning with another; figures are medians of the rounds, and contestants are
@@ -14,24 +14,24 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// No run takes this long, unless its server hangs.
+/// The time limit of a run, which only a hanging server reaches.
 const RUN_LIMIT: Duration = Duration::from_secs(300);
 
-/// Two figures are as good as the same within this.
+/// The ratio from which on two figures count as the same.
 pub const NOISE: f64 = 0.95;
 
-/// What fio does.
+/// A job for fio.
 #[derive(Debug)]
 pub struct Job {
-    /// For people.
+    /// The name, for people.
     pub name: &'static str,
     pattern: &'static str,
     block_kib: u32,
     depth: &'static str,
-    /// How much better than the better peer it has to be.
+    /// The ratio to the better peer that it has to reach.
     pub target: f64,
     unit: &'static str,
-    /// I/Os for one of the unit.
+    /// The number of I/Os for one of the unit.
     divisor: f64,
 }
 
@@ -66,23 +66,23 @@ pub const JOBS: [Job; 3] = [
     },
 ];
 
-/// What a contestant is in the race for.
+/// The part of a contestant in the race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It is measured.
+    /// The contestant is measured.
     Ours,
-    /// It sets the target.
+    /// The contestant sets the target.
     Peer,
-    /// It has no data to read: as fast as the client can be.
+    /// The contestant has no data to read: as fast as the client can be.
     Ceiling,
 }
 
 /// A server of one disk at a Unix socket, in a process of its own, which ends with this.
 #[derive(Debug)]
 pub struct Contestant {
-    /// For people.
+    /// The name, for people.
     pub name: &'static str,
-    /// What it is in the race for.
+    /// The part in the race.
     pub role: Role,
     child: Child,
     socket: PathBuf,
@@ -95,7 +95,7 @@ impl Drop for Contestant {
 }
 
 impl Contestant {
-    /// Starts `command`, which serves at `socket`; says so and gives none where it does not.
+    /// Starts `command`, which serves at `socket`; if it does not, prints that and returns `None`.
     pub fn start(name: &'static str, role: Role, command: &mut Command, socket: &Path) -> Option<Self> {
         let _ = fs::remove_file(socket);
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -123,12 +123,12 @@ impl Contestant {
         false
     }
 
-    /// Has all of it read once, so that nothing is read or checked for the first time later.
+    /// Has the whole disk read once, so that nothing is read or checked for the first time later.
     pub fn warm_up(&self) {
         run_fio(&self.socket, &["--rw=read", "--bs=1m", "--iodepth=4"]);
     }
 
-    /// One run of a job.
+    /// Runs a job once.
     fn run(&self, job: &Job, seconds: &str) -> Figures {
         let before = cpu_s(self.child.id());
         let size = format!("--bs={}k", job.block_kib);
@@ -137,14 +137,14 @@ impl Contestant {
         let number = |at: usize| {
             line.split(';').nth(at).and_then(|field| field.parse::<f64>().ok()).expect("a figure")
         };
-        // KiB read, and milliseconds that it took.
+        // KiB read, and the milliseconds that it took.
         let done = number(5) / f64::from(job.block_kib);
         let cpu_s = cpu_s(self.child.id()) - before;
         Figures { rate: done / number(8) * 1e3, cpu_us: cpu_s / done * 1e6 }
     }
 }
 
-/// The line of fio's figures.
+/// Runs fio, and returns the line of its figures.
 fn run_fio(socket: &Path, args: &[&str]) -> String {
     let uri = format!("--uri=nbd+unix:///?socket={}", socket.display());
     let mut command = Command::new("fio");
@@ -158,17 +158,17 @@ fn run_fio(socket: &Path, args: &[&str]) -> String {
     line.unwrap_or_else(|| panic!("fio has no figures: {said}")).to_owned()
 }
 
-/// Seconds of CPU that a process has used.
+/// The seconds of CPU that a process has used.
 fn cpu_s(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a running process");
     let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
-    // The kernel tells hundredths of a second.
+    // The kernel counts hundredths of a second.
     [fields[11], fields[12]].iter().map(|ticks| ticks.parse::<f64>().expect("a number") / 100.0).sum()
 }
 
-/// The servers of other people that serve the raw disk `file`, set up as is best for them, and the client's ceiling:
+/// The servers of other projects that serve the raw disk `file`, set up as is best for them, and the client's ceiling:
 /// nbdkit's file plugin with its 16 threads; qemu-nbd read-only, with its default cache (writeback), for several
-/// clients, once with threads and once with `io_uring`; nbdkit's null plugin. None where a program is missing.
+/// clients, once with threads and once with `io_uring`; nbdkit's null plugin. `None` if a program is missing.
 pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
     let missing = ["fio", "nbdkit", "qemu-nbd"].into_iter().find(|program| find(program).is_none());
     if let Some(program) = missing {
@@ -208,7 +208,7 @@ pub fn peers(file: &Path, dir: &Path) -> Option<Vec<Contestant>> {
     Some(started.into_iter().flatten().collect())
 }
 
-/// What one run of a job gave.
+/// The figures of one run of a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// I/Os a second.
@@ -217,17 +217,17 @@ pub struct Figures {
     pub cpu_us: f64,
 }
 
-/// What a race for one job gave.
+/// The figures of a race for one job.
 #[derive(Debug)]
 pub struct Race<'a> {
     job: &'a Job,
     contestants: &'a [Contestant],
-    /// Of each contestant, round by round.
+    /// The figures of each contestant, round by round.
     figures: Vec<Vec<Figures>>,
 }
 
 impl<'a> Race<'a> {
-    /// All contestants do `job` for `seconds`, in turn, for so many rounds.
+    /// Has all contestants do `job` for `seconds`, in turn, for `rounds` rounds.
     pub fn run(job: &'a Job, contestants: &'a [Contestant], rounds: usize, seconds: &str) -> Self {
         let mut figures = vec![Vec::with_capacity(rounds); contestants.len()];
         for round in 0..rounds {
@@ -292,8 +292,8 @@ impl<'a> Race<'a> {
         text
     }
 
-    /// How `which` stands to the peers, and whether the targets are met: the job's rate, or 0.9 of the client's
-    /// ceiling where that is less; no more CPU than the thriftiest peer.
+    /// Compares `which` with the peers, and says whether the targets are met: the job's rate, or 0.9 of the client's
+    /// ceiling if that is less; no more CPU than the thriftiest peer.
     pub fn verdict(&self, which: usize) -> String {
         let Some((fastest, thriftiest)) = self.best_peers() else {
             return "  no peer to compare with\n".to_owned();
@@ -321,13 +321,13 @@ impl<'a> Race<'a> {
     }
 }
 
-/// The median of figures; no number where there are none.
+/// The median of figures; not a number if there are none.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Whether a target is met.
+/// The word for a target that is met or not.
 pub fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }

@@ -1,14 +1,14 @@
-//! What tests, demos and comparisons need around the product: a slow link, a faulty one, and real servers.
+//! The surroundings of the product in tests, demos and comparisons: a slow link, a faulty one, and real servers.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`shaper`] | a link of a given rate and round trip, over which any TCP client reaches any server |
-//! | [`faults`] | an HTTP proxy that breaks what passes, as a test says, and remembers what was asked |
-//! | [`nginx`], [`s3`] | other people's servers, on ports of their own, gone with the test |
-//! | [`registry`], [`memory_registry`] | an OCI registry that others wrote, and one that can misbehave |
-//! | [`token_server`], [`redirect`] | what stands around registries: tokens, and signed addresses of a storage |
+//! | [`faults`] | an HTTP proxy that breaks messages, as a test orders, and records the requests |
+//! | [`nginx`], [`s3`] | servers of other projects, on ports of their own, gone with the test |
+//! | [`registry`], [`memory_registry`] | an OCI registry of another project, and one that can misbehave |
+//! | [`token_server`], [`redirect`] | servers beside registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
-//! | [`files`] | what a directory holds |
+//! | [`files`] | the contents of directories |
 //! | [`fio`] | NBD servers measured side by side |
 //!
 //! Nothing in here is part of the product.

@@ -1,7 +1,7 @@
-//! An OCI registry in memory that lists artifacts by their subjects, in pages, as the one that is installed does not;
-//! or that does not, and loses writes.
+//! An OCI registry in memory that lists artifacts by their subjects, in pages, as the installed registry does not; or
+//! that does not list them, and loses writes.
 //!
-//! Manifests, small blobs in one piece, tags; nobody is asked who he is.
+//! Manifests, small blobs in one piece, tags; no client has to authenticate.
 
 use crate::served::{Served, serve};
 use axum::body::{Body, Bytes, to_bytes};
@@ -16,18 +16,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const BODY_MAX: usize = 256 << 20;
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// What a registry does.
+/// The behaviour of a registry.
 #[derive(Clone, Debug, Default)]
 pub struct Manners {
-    /// Lists artifacts itself, so many a page; without, it does not know the question.
+    /// The number of artifacts on a page of its lists; `None`: it does not know the question.
     pub lists: Option<usize>,
-    /// Leaves out those of other kinds than was asked for.
+    /// `true` leaves out artifacts of other kinds than the requested one.
     pub filters: bool,
-    /// Lets manifests be removed.
+    /// `true` lets manifests be removed.
     pub removes: bool,
-    /// Takes so many writes of tags and forgets them at once, as if somebody else had written at the same moment.
+    /// The number of writes of tags that it takes and forgets at once, as if another client had written at the same
+    /// moment.
     pub forgets: usize,
-    /// Answers this to every question for a list.
+    /// The answer to every question for a list.
     pub nonsense: Option<(u16, &'static str)>,
 }
 
@@ -42,7 +43,7 @@ struct Content {
 
 type Shared = Arc<Mutex<Content>>;
 
-/// A running registry; gone when dropped.
+/// A running registry. Dropping it ends it.
 #[derive(Debug)]
 pub struct MemoryRegistry {
     served: Served,
@@ -50,7 +51,7 @@ pub struct MemoryRegistry {
 }
 
 impl MemoryRegistry {
-    /// Starts an empty one.
+    /// Starts an empty registry.
     pub async fn start(manners: Manners) -> Self {
         let shared = Shared::default();
         let registry = Self {
@@ -61,18 +62,18 @@ impl MemoryRegistry {
         registry
     }
 
-    /// Where it listens: the registry's name in references.
+    /// The address at which it listens: the registry's name in references.
     #[must_use]
     pub fn host(&self) -> String {
         self.served.address().to_string()
     }
 
-    /// Behaves so from now on.
+    /// Behaves as `manners` say from now on.
     pub fn set(&self, manners: Manners) {
         locked(&self.shared).manners = manners;
     }
 
-    /// The requests so far, each as `METHOD /path?query`, and forgets them.
+    /// Returns the requests so far, each as `METHOD /path?query`, and forgets them.
     #[must_use]
     pub fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut locked(&self.shared).seen)
@@ -84,14 +85,14 @@ impl MemoryRegistry {
         locked(&self.shared).manifests.get(digest).map(|(_, bytes)| bytes.clone())
     }
 
-    /// What a tag points at.
+    /// The manifest that a tag points at.
     #[must_use]
     pub fn tag(&self, tag: &str) -> Option<Bytes> {
         let digest = *locked(&self.shared).tags.get(tag)?;
         self.manifest(&digest)
     }
 
-    /// Puts another blob in the place of one.
+    /// Puts other bytes in the place of a blob.
     pub fn replace_blob(&self, digest: &Digest, bytes: Bytes) {
         locked(&self.shared).blobs.insert(*digest, bytes);
     }
@@ -235,13 +236,13 @@ impl Content {
     }
 }
 
-/// A parameter of a query, with `%2F` and the like as they were meant.
+/// A parameter of a query, with `%2F` and the like decoded.
 fn parameter(uri: &Uri, name: &str) -> Option<String> {
     let pairs = url::form_urlencoded::parse(uri.query()?.as_bytes());
     pairs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
 }
 
-/// The bytes that are asked for.
+/// The requested bytes.
 fn ranged(bytes: &Bytes, headers: &HeaderMap) -> Response<Body> {
     let range = headers.get(header::RANGE).and_then(|value| value.to_str().ok()?.strip_prefix("bytes="));
     let Some((from, to)) = range.and_then(|range| range.split_once('-')) else {

@@ -28,18 +28,18 @@ pub struct Certificate {
 }
 
 impl Nginx {
-    /// Whether there is an nginx on this machine; says so where not.
+    /// `true` if nginx is installed on this machine; otherwise prints that it is not.
     pub fn is_installed() -> bool {
         crate::process::installed(&["nginx"])
     }
 
-    /// Serves `dir` on a port of its own. Panics where that fails.
+    /// Serves `dir` on a port of its own. Panics if that fails.
     #[track_caller]
     pub fn serve(dir: &Path) -> Self {
         Self::serve_with(dir, None)
     }
 
-    /// Serves `dir`, over TLS where there is a certificate.
+    /// Serves `dir`, over TLS if there is a certificate.
     #[track_caller]
     pub fn serve_with(dir: &Path, certificate: Option<&Certificate>) -> Self {
         let own = TempDir::with_prefix("nginx-").expect("a temporary directory");
@@ -55,18 +55,18 @@ impl Nginx {
         Self { process, addr: (Ipv4Addr::LOCALHOST, port).into(), tls: certificate.is_some(), own }
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Its root, without a slash at the end.
+    /// The URL of its root, without a slash at the end.
     pub fn url(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         format!("{scheme}://{}", self.addr)
     }
 
-    /// Its process, to be stopped or killed.
+    /// The server's process, to be stopped or killed.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -77,7 +77,8 @@ impl Nginx {
     }
 }
 
-/// One process in the foreground, so that ending it ends all of it, and no path that takes an administrator.
+/// The configuration: one process in the foreground, so that ending it ends all of it, and no path that only an
+/// administrator may use.
 fn configuration(own: &Path, root: &Path, port: u16, certificate: Option<&Certificate>) -> String {
     let own = own.display();
     let mut server = format!("listen 127.0.0.1:{port}");

@@ -1,4 +1,4 @@
-//! Programs that a test starts, watches and ends: other people's, and the product itself.
+//! Programs that a test starts, watches and ends: those of other projects, and the product itself.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Says, past the test harness's capturing, that a test did not take place.
+/// Prints, past the test harness's capturing, that a test did not take place.
 pub fn skipped(why: &str) {
     let test = thread::current().name().unwrap_or("?").to_owned();
     let _ = writeln!(io::stderr(), "SKIPPED: {test}: {why}");
 }
 
-/// `true` if this process acts as root; otherwise it is said that the test takes root.
+/// `true` if this process acts as root; otherwise prints that the test takes root.
 #[must_use]
 pub fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -30,7 +30,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Whether all of `programs` are installed; says so where not.
+/// `true` if all of `programs` are installed; otherwise prints which one is not.
 pub fn installed(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program).is_none());
     if let Some(program) = missing {
@@ -39,8 +39,8 @@ pub fn installed(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// The file of a program: in the path, in the administrator's directories, or where `scripts/setup` builds what
-/// no package has.
+/// The file of a program: in the path, in the administrator's directories, or where `scripts/setup` builds programs
+/// that no package has.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let others = ["/usr/sbin", "/sbin", concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin")];
@@ -48,7 +48,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// A program that runs, with what it said so far. Killed when dropped.
+/// A program that runs, with its output so far. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -56,8 +56,8 @@ pub struct Process {
     said: Arc<Said>,
 }
 
-/// The lines of both its outputs. A line of standard output comes after all that it had written to standard error
-/// before.
+/// The lines of both its outputs. A line of standard output comes after everything that the program had written to
+/// standard error before.
 #[derive(Debug)]
 struct Said {
     pipes: [File; 2],
@@ -85,7 +85,7 @@ impl Said {
         self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what comes until both outputs have ended.
+    /// Takes output as it comes, until both outputs have ended.
     fn collect(&self) {
         loop {
             let is_open = self.lock().is_open;
@@ -98,14 +98,14 @@ impl Said {
         }
     }
 
-    /// Takes all that was written before this was called.
+    /// Takes everything that was written before this was called.
     fn take_all(&self, text: &mut Text) {
         let mut is_readable = self.readable(text.is_open, Some(&Timespec::default()));
         while is_readable != [false; 2] {
             if is_readable[OUTPUT] {
                 self.read(OUTPUT, text);
             }
-            // What was written before what was just read is in the other pipe by now.
+            // Output that was written before the bytes just read is in the other pipe by now.
             while self.readable([false, text.is_open[ERRORS]], Some(&Timespec::default()))[ERRORS] {
                 self.read(ERRORS, text);
             }
@@ -137,7 +137,7 @@ impl Said {
 }
 
 impl Text {
-    /// Moves what is whole to the lines; at the end of the output what is left, too.
+    /// Moves whole lines to the lines; at the end of the output, also the rest.
     fn finish_lines(&mut self, which: usize) {
         let unfinished = &mut self.unfinished[which];
         let end = match unfinished.iter().rposition(|&byte| byte == b'\n') {
@@ -155,7 +155,7 @@ impl Text {
 }
 
 impl Process {
-    /// Starts it, with both outputs collected and nothing to read.
+    /// Starts a program, with both outputs collected and nothing to read.
     #[track_caller]
     pub fn start(command: &mut Command) -> Self {
         let name = command.get_program().to_string_lossy().into_owned();
@@ -170,13 +170,13 @@ impl Process {
         Self { name, child, said }
     }
 
-    /// Its process number.
+    /// The process number.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The first line it said that is `wanted`, waiting for it. Panics with all it said where it ends without, or
-    /// `limit` passes.
+    /// The first line of output for which `wanted` returns `true`, waiting for it. Panics with all output if the
+    /// program ends without such a line, or `limit` passes.
     #[track_caller]
     pub fn line(&mut self, what: &str, limit: Duration, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + limit;
@@ -189,7 +189,7 @@ impl Process {
             if text.has_ended() || left.is_zero() {
                 let why = if left.is_zero() { "did not say in time" } else { "ended before it said" };
                 let lines = text.lines.join("\n");
-                // Whoever catches the panic can still use it.
+                // A caller that catches the panic can still use it.
                 drop(text);
                 panic!("{} {why} {what}:\n{lines}", self.name);
             }
@@ -197,26 +197,26 @@ impl Process {
         }
     }
 
-    /// All it has said before this is called.
+    /// The output before this is called.
     pub fn said(&self) -> String {
         let mut text = self.said.lock();
         self.said.take_all(&mut text);
         text.lines.join("\n")
     }
 
-    /// Whether it still runs.
+    /// `true` if the program still runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Sends it a signal. One that has ended already gets none.
+    /// Sends the program a signal. A program that has ended already gets none.
     pub fn signal(&mut self, signal: Signal) {
         if self.is_running() {
             let _ = kill_process(Pid::from_child(&self.child), signal);
         }
     }
 
-    /// Waits until it has ended and what it said is collected. Panics where that takes longer than `limit`.
+    /// Waits until the program has ended and its output is collected. Panics if that takes longer than `limit`.
     #[track_caller]
     pub fn end(&mut self, limit: Duration) -> ExitStatus {
         let until = Instant::now() + limit;
@@ -235,7 +235,8 @@ impl Process {
         }
     }
 
-    /// Its outputs may be open for longer than it lives, where it left children behind.
+    /// Collects the rest of the output, which may be open for longer than the program lives, if that left children
+    /// behind.
     fn collect_rest(&self, until: Instant) {
         let mut text = self.said.lock();
         while !text.has_ended() {
@@ -247,14 +248,14 @@ impl Process {
         }
     }
 
-    /// Asks it to end (SIGTERM) and waits.
+    /// Asks the program to end (SIGTERM) and waits.
     #[track_caller]
     pub fn stop(&mut self, limit: Duration) -> ExitStatus {
         self.signal(Signal::TERM);
         self.end(limit)
     }
 
-    /// `kill -9`, and waits.
+    /// Ends the program as `kill -9` does, and waits.
     pub fn kill(&mut self) {
         kill(&mut self.child);
     }
@@ -272,8 +273,8 @@ impl fmt::Display for Process {
     }
 }
 
-/// Ends a child and waits for it, but not for ever: one that hangs in a system call of a dead server cannot be killed,
-/// and must not take the whole run with it.
+/// Ends a child and waits for it, but not for ever: a child that hangs in a system call of a dead server cannot be
+/// killed, and must not take the whole run with it.
 pub(crate) fn kill(child: &mut Child) {
     const TIME_LIMIT: Duration = Duration::from_secs(30);
     let _ = child.kill();
@@ -283,8 +284,8 @@ pub(crate) fn kill(child: &mut Child) {
     }
 }
 
-/// Starts a server that has to be told its port: on one that was free a moment ago, and on another where it was
-/// taken meanwhile. `start` gives the process, `ready` says whether it serves.
+/// Starts a server that has to be told its port: on one that was free a moment ago, and on another if that was taken
+/// meanwhile. `start` returns the process; `ready` returns `true` if it serves.
 #[track_caller]
 pub(crate) fn start_on_free_port(
     start: impl Fn(u16) -> Process,
@@ -308,8 +309,8 @@ pub(crate) fn start_on_free_port(
     panic!("the server does not start: {last_words}");
 }
 
-/// One of the ports that Linux gives to nobody who takes any: whoever listens somewhere meanwhile does not get it. Each
-/// call gives another one.
+/// A port of those that Linux gives to no program that asks for any free port, so that no listener gets it meanwhile.
+/// Each call gives another one.
 fn free_port() -> u16 {
     const FIRST: u32 = 12_000;
     const COUNT: u32 = 20_000;

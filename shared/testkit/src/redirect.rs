@@ -1,10 +1,9 @@
-//! A front before a registry, as clouds have: it sends reads of blobs to a storage on another port, by
+//! A front end of a registry, as clouds have it: it sends reads of blobs to a storage on another port, by
 //! addresses that are signed and run out.
 //!
-//! The front asks the registry whether the client may have the blob, and answers `307`. The storage serves
-//! ranges to who has an address that still lives, `403` to who has not, and, like S3, `400` to who shows it a
-//! token: credentials for the registry are none of its business. Everything else goes through to the
-//! registry.
+//! The front end asks the registry whether the client may have the blob, and answers `307`. The storage serves ranges
+//! to requests with an address that is still valid, answers `403` to those without, and, like S3, `400` to those that
+//! show it a token: credentials for the registry are not for the storage. Everything else is passed to the registry.
 
 use crate::registry::Registry;
 use crate::served::{Served, serve};
@@ -21,39 +20,39 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most bytes of a request's body, or of an answer that passes.
+/// The most bytes of a request's body, or of an answer that is passed on.
 const BODY_MAX: usize = 256 << 20;
 
-/// How an address tells its life.
+/// The way in which an address states its life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// As S3 does: when it was signed, and for how many seconds.
+    /// As S3 does: the time at which it was signed, and its life in seconds.
     #[default]
     Amazon,
     /// As `CloudFront` does: the second in which it ends.
     Expires,
-    /// Not at all.
+    /// The address does not state it.
     Untold,
 }
 
-/// What a front does.
+/// The behaviour of a front end.
 #[derive(Clone, Copy, Debug)]
 pub struct Behaviour {
-    /// Whether reads of blobs are sent to the storage.
+    /// `true` if reads of blobs are sent to the storage.
     pub redirect: bool,
-    /// How the addresses tell their life.
+    /// The way in which the addresses state their life.
     pub style: Style,
-    /// How long they live, in truth.
+    /// The true life of the addresses.
     pub life: Duration,
-    /// How long they say that they live, where that is not the truth.
+    /// The stated life of the addresses, if that is not the true one.
     pub told: Option<Duration>,
-    /// How the storage refuses an address that has run out.
+    /// The status by which the storage refuses an address that has run out.
     pub expired_status: u16,
-    /// Whether a token that the registry refuses is answered by 403 instead of 401.
+    /// `true` if a token that the registry refuses is answered by 403 instead of 401.
     pub forbid: bool,
-    /// Whether who shows nothing is told that there is nothing.
+    /// `true` if a request without credentials is answered by 404.
     pub hide: bool,
-    /// Whether pieces of uploads are refused.
+    /// `true` if parts of uploads are refused.
     pub whole: bool,
 }
 
@@ -73,18 +72,18 @@ impl Default for Behaviour {
     }
 }
 
-/// What a front and its storage have seen.
+/// The counts of a front end and its storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Requests at the front.
+    /// Requests at the front end.
     pub requests: u64,
-    /// Reads of blobs at the front.
+    /// Reads of blobs at the front end.
     pub asked: u64,
     /// Refusals of tokens that went out as 403.
     pub forbidden: u64,
     /// Reads that the storage served.
     pub served: u64,
-    /// Reads that the storage refused: the address had run out.
+    /// Reads that the storage refused because the address had run out.
     pub expired: u64,
     /// Requests at the storage that showed it a token.
     pub leaked: u64,
@@ -106,15 +105,15 @@ struct Shared {
     blobs: PathBuf,
     client: reqwest::Client,
     behaviour: Mutex<Behaviour>,
-    /// Answers this to everything, where it is not 0.
+    /// The status by which everything is answered, unless it is 0.
     broken: AtomicU16,
     storage: Mutex<Option<SocketAddr>>,
-    /// When each address was signed.
+    /// The time at which each address was signed.
     signed: Mutex<HashMap<u64, Instant>>,
     counts: Counts,
 }
 
-/// A running front with its storage; gone when dropped.
+/// A running front end with its storage. Dropping it ends both.
 #[derive(Debug)]
 pub struct Front {
     front: Served,
@@ -123,7 +122,7 @@ pub struct Front {
 }
 
 impl Front {
-    /// Starts one before `registry`.
+    /// Starts a front end of `registry`.
     pub async fn start(registry: &Registry, behaviour: Behaviour) -> Self {
         let shared = Arc::new(Shared {
             upstream: registry.address(),
@@ -145,13 +144,13 @@ impl Front {
         Self { front, _storage: storage, shared }
     }
 
-    /// Where it listens: the registry's name in references.
+    /// The address at which it listens: the registry's name in references.
     #[must_use]
     pub fn host(&self) -> String {
         self.front.address().to_string()
     }
 
-    /// Behaves so from now on; addresses that are out already keep what they told.
+    /// Behaves as `behaviour` says from now on; addresses that were given out keep their stated life.
     pub fn set(&self, behaviour: Behaviour) {
         *self.shared.behaviour.lock().expect("behaviour") = behaviour;
     }
@@ -161,7 +160,7 @@ impl Front {
         self.shared.broken.store(status, Ordering::Relaxed);
     }
 
-    /// What it has seen.
+    /// The counts so far.
     #[must_use]
     pub fn seen(&self) -> Seen {
         let counts = &self.shared.counts;
@@ -216,7 +215,7 @@ async fn front(State(shared): State<Arc<Shared>>, request: Request) -> Response<
 }
 
 impl Shared {
-    /// Has the registry answer.
+    /// Passes a request to the registry, and returns its answer.
     async fn pass(&self, method: Method, parts: &Parts, body: Bytes, behaviour: Behaviour) -> Response<Body> {
         let url = format!("http://{}{}", self.upstream, parts.uri);
         let answer =
@@ -253,7 +252,7 @@ impl Shared {
     }
 }
 
-/// `20130524T000000Z`, from seconds since 1970.
+/// A date such as `20130524T000000Z`, from seconds since 1970.
 fn basic_date(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (mut year, mut day) = (1970, days);

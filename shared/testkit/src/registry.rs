@@ -10,34 +10,34 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The program, of Debian's package of the same name.
+/// The program, from Debian's package of the same name.
 const PROGRAM: &str = "docker-registry";
 
-/// What it says before its address.
+/// The text in its output before its address.
 const LISTENING: &str = "msg=\"listening on ";
 
-/// How long it may take to listen.
+/// The time that it may take to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Who is let in with [`Access::Password`].
+/// The user of [`Access::Password`].
 pub const USER: &str = "tester";
 /// The password of [`USER`].
 pub const PASSWORD: &str = "test-password";
-/// The two as the registry's password file has them.
+/// User and password as the registry's password file has them.
 const PASSWORD_FILE: &str = "tester:$2b$05$abcdefghijklmnopqrstuu34chBxBG/k9ApCErH1wl/WrV4FVTS/q\n";
 
-/// Whom a registry lets in.
+/// The clients that a registry lets in.
 #[derive(Clone, Copy, Debug)]
 pub enum Access<'a> {
-    /// Everybody.
+    /// All clients.
     Open,
-    /// [`USER`] with [`PASSWORD`], in every request.
+    /// Clients that give [`USER`] with [`PASSWORD`] in every request.
     Password,
-    /// Who has a token of this server.
+    /// Clients that have a token of this server.
     Token(&'a TokenServer),
 }
 
-/// A running registry with a directory of its own; both are gone when it is dropped.
+/// A running registry with a directory of its own. Dropping it removes both.
 #[derive(Debug)]
 pub struct Registry {
     _process: Process,
@@ -46,7 +46,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts one, or says that it is not installed and gives `None`.
+    /// Starts a registry; if it is not installed, prints that and returns `None`.
     #[must_use]
     pub fn start(access: Access<'_>) -> Option<Self> {
         if !process::installed(&[PROGRAM]) {
@@ -61,19 +61,19 @@ impl Registry {
         Some(Self { _process: process, address: address.expect("an address"), directory })
     }
 
-    /// Where it listens: the registry's name in references.
+    /// The address at which it listens: the registry's name in references.
     #[must_use]
     pub fn host(&self) -> String {
         self.address.to_string()
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where its blobs lie: the one with SHA-256 `abc...` in `ab/abc.../data`.
+    /// The directory of its blobs: the blob with SHA-256 `abc...` is in `ab/abc.../data`.
     #[must_use]
     pub fn blobs(&self) -> PathBuf {
         self.directory.path().join("data/docker/registry/v2/blobs/sha256")

@@ -7,35 +7,36 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// An S3 server that runs as long as this lives. Signed requests only, addressed by path (`endpoint/bucket/key`).
+/// An S3 server that runs as long as this lives. It takes signed requests only, addressed by path
+/// (`endpoint/bucket/key`).
 #[derive(Debug)]
 pub struct S3 {
     process: Process,
     addr: SocketAddr,
-    /// A directory a bucket, a file an object.
+    /// The buckets: a directory for each bucket, a file for each object.
     buckets: TempDir,
-    /// What else it knows of them.
+    /// The other facts that it keeps about them.
     _metadata: TempDir,
 }
 
 impl S3 {
-    /// Who may do everything.
+    /// The key of the user that may do everything.
     pub const ACCESS_KEY: &str = "headstart";
-    /// That one's secret.
+    /// The secret of that user.
     pub const SECRET_KEY: &str = "headstart-secret";
     /// The region that requests are signed for.
     pub const REGION: &str = "us-east-1";
 
-    /// Whether there is an S3 server on this machine; says so where not.
+    /// `true` if an S3 server is installed on this machine; otherwise prints that it is not.
     pub fn is_installed() -> bool {
         crate::process::installed(&["versitygw"])
     }
 
-    /// A server with one empty bucket. Panics where that fails.
+    /// Starts a server with one empty bucket. Panics if that fails.
     #[track_caller]
     pub fn with_bucket(bucket: &str) -> Self {
         let buckets = TempDir::with_prefix("s3-").expect("a temporary directory");
-        // Not as extended attributes of the files: not every file system has those.
+        // Not as extended attributes of the files, because not every file system has those.
         let metadata = TempDir::with_prefix("s3-metadata-").expect("a temporary directory");
         fs::create_dir(buckets.path().join(bucket)).expect("a bucket");
         let program = find("versitygw").expect("versitygw is installed");
@@ -55,17 +56,18 @@ impl S3 {
         Self { process, addr: (Ipv4Addr::LOCALHOST, port).into(), buckets, _metadata: metadata }
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// What clients call its endpoint.
+    /// The endpoint, as clients name it.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// What clients take from their environment. `endpoint` is this server's or that of a proxy in front of it.
+    /// The variables that clients take from their environment. `endpoint` is this server's or that of a proxy in front
+    /// of it.
     pub fn environment(endpoint: &str) -> [(&'static str, String); 5] {
         [
             ("AWS_ACCESS_KEY_ID", Self::ACCESS_KEY.to_owned()),
@@ -81,7 +83,7 @@ impl S3 {
         Path::new(self.buckets.path()).join(bucket)
     }
 
-    /// Its process, to be stopped or killed.
+    /// The server's process, to be stopped or killed.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }

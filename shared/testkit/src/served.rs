@@ -1,4 +1,4 @@
-//! Little HTTP servers of the kit: on a port of their own, gone when dropped.
+//! Small HTTP servers of the kit: on a port of their own, ended when dropped.
 
 use axum::Router;
 use axum::http::{HeaderMap, header};
@@ -32,13 +32,13 @@ pub(crate) async fn serve(router: Router) -> Served {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
     let address = listener.local_addr().expect("an address");
     let task = tokio::spawn(async move {
-        // It ends only when it is aborted.
+        // This ends only when it is aborted.
         let _ = axum::serve(listener, router).await;
     });
     Served { address, task }
 }
 
-/// User and password of a request.
+/// The user and password of a request.
 pub(crate) fn basic_credentials(headers: &HeaderMap) -> Option<(String, String)> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Basic ")?;
     let text = String::from_utf8(STANDARD.decode(text).ok()?).ok()?;

@@ -1,35 +1,35 @@
 //! A link of a given rate and round trip: a TCP proxy that any client and server can be put on both ends of.
 //!
-//! The kernels that tests run on have no netem, and a comparison is fair only where every contestant goes through
-//! the same bottleneck. So the bottleneck is ours, in user space, and calibrated: [`measure`] says what a link
-//! really gives on this machine at this moment.
+//! The kernels that tests run on have no netem, and a comparison is fair only if every contestant goes through the same
+//! bottleneck. So the bottleneck is this proxy, in user space, and calibrated: [`measure`] returns the real rate and
+//! round trip of a link on this machine at this moment.
 //!
 //! # The model
 //!
 //! A [`Link`] has two wires, up (towards the server) and down, each with the full rate, as on a duplex line. All
-//! connections of all proxies on the link share them. What a connection sends is cut into parcels of about a
+//! connections of all proxies on the link share them. The bytes that a connection sends are cut into parcels of about a
 //! millisecond of wire time (at most 64 KiB). A parcel
 //!
 //! 1. gets the wire after the parcels that asked before it, and leaves when its last byte has: `max(free, arrived) +
-//!    length / rate`. Nothing is saved up while the wire is idle, so there is no burst at the full speed of memory;
+//!    length / rate`. No capacity is saved up while the wire is idle, so there is no burst at the full speed of memory;
 //! 2. arrives half a round trip later. As many parcels of a connection are on their way at once as TCP's window would
 //!    have: twice the bandwidth-delay product, and 1 MiB at least.
 //!
 //! A connection offers its next parcel when the last one has left, so connections take turns, parcel by parcel, and a
-//! small answer never queues behind all of a large one on another connection. Behind that stands flow control as the
-//! sockets have it: a receiver that does not read stops its sender.
+//! small answer never queues behind all of a large one on another connection. Behind that is the flow control of the
+//! sockets: a receiver that does not read stops its sender.
 //!
-//! A new connection costs what TCP's handshake does: the client's first byte leaves one round trip after it
-//! connected (the kernel of course tells it at once that it is connected) and what a server says unasked arrives
+//! A new connection costs as much as TCP's handshake does: the client's first byte leaves one round trip after it
+//! connected (the kernel of course reports at once that it is connected), and bytes that a server sends unasked arrive
 //! after two. Not modelled: slow start, loss, and the bytes of TCP's and IP's own headers.
 //!
 //! # Precision
 //!
 //! All times are computed, not accumulated from sleeps: a thread that wakes late sends late, and the next parcel is
-//! reckoned from when the last one should have left (up to `FORGIVEN` late, so that a machine that stood still does
-//! not follow up with a flood). Each connection has four threads, one reading and one writing in each direction,
-//! because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick in
-//! whole ones.
+//! computed from the time at which the last one should have left (up to `FORGIVEN` late, so that a machine that stood
+//! still does not follow up with a flood). Each connection has four threads, one reading and one writing in each
+//! direction, because a sleeping thread is woken within a tenth of a millisecond, and the timers of async runtimes tick
+//! in whole ones.
 
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use std::io::{self, Read, Write};
@@ -40,22 +40,22 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Most bytes that leave as one.
+/// The most bytes that leave as one.
 const LARGEST_PARCEL: u64 = 64 << 10;
-/// Fewest: what a packet carries.
+/// The fewest bytes that leave as one: those of a packet.
 const SMALLEST_PARCEL: u64 = 1460;
-/// Most parcels of one connection on their way in one direction.
+/// The most parcels of one connection on their way in one direction.
 const IN_FLIGHT: u64 = 4096;
 /// The smallest window of a connection, in bytes.
 const SMALLEST_WINDOW: u64 = 1 << 20;
-/// What the kernel may keep of a connection behind the wire, for a receiver that does not read.
+/// The bytes that the kernel may keep of a connection behind the wire, for a receiver that does not read.
 const SEND_BUFFER: usize = 256 << 10;
-/// How late a thread may wake without its connection losing wire time.
+/// The most time that a thread may wake late without its connection losing wire time.
 const FORGIVEN: Duration = Duration::from_millis(50);
-/// A server on this machine answers by then or never.
+/// The time by which a server on this machine answers, or never.
 const CONNECT_TIME_LIMIT: Duration = Duration::from_secs(5);
 
-/// A rate and a round trip that any number of proxies share. Cloning gives the same link.
+/// A rate and a round trip that any number of proxies share. Clones are the same link.
 #[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -63,16 +63,16 @@ pub struct Link {
 
 #[derive(Debug)]
 struct Shared {
-    /// Bytes a second, `u64::MAX` for as fast as it goes.
+    /// The rate in bytes a second, `u64::MAX` for no limit.
     rate: AtomicU64,
-    /// Nanoseconds.
+    /// The round trip in nanoseconds.
     round_trip: AtomicU64,
-    /// When the wire up and the wire down are free.
+    /// The times at which the wire up and the wire down are free.
     free_at: [Mutex<Instant>; 2],
 }
 
 impl Link {
-    /// A link of `rate` bytes a second each way (None: as fast as it goes) and this round trip.
+    /// A link of `rate` bytes a second each way (`None`: no limit) and this round trip.
     pub fn new(rate: Option<u64>, round_trip: Duration) -> Self {
         let now = Instant::now();
         let link = Self {
@@ -93,7 +93,7 @@ impl Link {
         self.shared.round_trip.store(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Bytes a second each way; None where there is no limit.
+    /// The rate in bytes a second each way; `None` if there is no limit.
     pub fn rate(&self) -> Option<u64> {
         Some(self.shared.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
     }
@@ -108,7 +108,7 @@ impl Link {
         usize::try_from(millisecond.clamp(SMALLEST_PARCEL, LARGEST_PARCEL)).unwrap_or(usize::MAX)
     }
 
-    /// How many parcels of a connection may be on their way.
+    /// The number of parcels of a connection that may be on their way.
     fn window(&self) -> usize {
         let product = |rate: u64| u128::from(rate) * self.round_trip().as_nanos() / 1_000_000_000;
         let window = self.rate().map_or(u128::MAX, |rate| (2 * product(rate)).max(SMALLEST_WINDOW.into()));
@@ -116,7 +116,8 @@ impl Link {
         usize::try_from(parcels.min(IN_FLIGHT.into())).unwrap_or(usize::MAX)
     }
 
-    /// Takes the wire for `len` bytes that were there at `arrived`; when the last of them has left.
+    /// Takes the wire for `len` bytes that were there at `arrived`; returns the time at which the last of them has
+    /// left.
     fn leaves_at(&self, way: Way, arrived: Instant, len: usize) -> Instant {
         let Some(rate) = self.rate() else { return arrived };
         let nanoseconds = u128::from(len as u64) * 1_000_000_000 / u128::from(rate);
@@ -134,7 +135,7 @@ enum Way {
     Down = 1,
 }
 
-/// What went over a proxy so far.
+/// The traffic of a proxy so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes from clients to the server.
@@ -145,7 +146,7 @@ pub struct Moved {
     pub connections: u64,
 }
 
-/// A proxy on a [`Link`]. Dropped, it takes no more connections and breaks those it has.
+/// A proxy on a [`Link`]. Dropping it stops new connections and breaks the existing ones.
 #[derive(Debug)]
 pub struct Shaper {
     addr: SocketAddr,
@@ -164,12 +165,12 @@ struct Proxy {
 }
 
 impl Shaper {
-    /// A proxy to `to` on a port of its own of this machine.
+    /// Starts a proxy to `to` on a port of its own of this machine.
     pub fn start(link: &Link, to: SocketAddr) -> io::Result<Self> {
         Self::start_at(link, (Ipv4Addr::LOCALHOST, 0).into(), to)
     }
 
-    /// A proxy to `to` that listens at `listen`.
+    /// Starts a proxy to `to` that listens at `listen`.
     pub fn start_at(link: &Link, listen: SocketAddr, to: SocketAddr) -> io::Result<Self> {
         let listener = Arc::new(TcpListener::bind(listen)?);
         let addr = listener.local_addr()?;
@@ -186,12 +187,12 @@ impl Shaper {
         Ok(Self { addr, listener, proxy })
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// What went over it so far. A parcel counts from when it is put on the wire.
+    /// The traffic so far. A parcel counts from the moment at which it is put on the wire.
     pub fn moved(&self) -> Moved {
         Moved {
             up: self.proxy.moved[Way::Up as usize].load(Ordering::Relaxed),
@@ -214,12 +215,13 @@ impl Drop for Shaper {
 }
 
 impl Proxy {
-    /// Keeps the sockets in mind, to break them when the proxy goes; false where it has gone already.
+    /// Remembers the sockets, to break them when the proxy is dropped; `false` if that has happened already.
     fn keep(&self, sockets: &[&Arc<TcpStream>]) -> bool {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|socket| socket.strong_count() > 0);
         open.extend(sockets.iter().map(|socket| Arc::downgrade(socket)));
-        // Who ends the proxy says so before taking the lock: either it finds these sockets, or it is seen here.
+        // The thread that ends the proxy sets the flag before it takes the lock: either it finds these sockets, or the
+        // flag is seen here.
         !self.ended.load(Ordering::SeqCst)
     }
 }
@@ -270,7 +272,7 @@ fn connect(proxy: &Arc<Proxy>, client: TcpStream, connected: Instant) {
     }
 }
 
-/// Bytes on their way, or what becomes of the connection behind the last of them.
+/// Bytes on their way, or the end of the connection behind the last of them.
 struct Parcel {
     due: Instant,
     content: Content,
@@ -278,13 +280,13 @@ struct Parcel {
 
 enum Content {
     Bytes(Vec<u8>),
-    /// The sender has no more to say.
+    /// The sender has no more bytes.
     End,
     /// The connection broke.
     Reset,
 }
 
-/// Puts what `source` says on the wire, until it ends.
+/// Puts the bytes of `source` on the wire, until it ends.
 fn send(proxy: &Proxy, way: Way, mut source: &TcpStream, opens_at: Instant, line: &SyncSender<Parcel>) {
     let link = &proxy.link;
     let mut buffer = vec![0; link.parcel()];
@@ -295,7 +297,7 @@ fn send(proxy: &Proxy, way: Way, mut source: &TcpStream, opens_at: Instant, line
         let was_there = rustix::io::ioctl_fionread(source).is_ok_and(|bytes| bytes > 0);
         let read = source.read(&mut buffer);
         let now = Instant::now();
-        // What had come before we looked was there when the parcel before it left.
+        // Bytes that had come before the look were there when the parcel before them left.
         let arrived = if was_there { left.max(now.checked_sub(FORGIVEN).unwrap_or(now)) } else { now };
         let content = match read {
             Ok(0) => Content::End,
@@ -316,7 +318,7 @@ fn send(proxy: &Proxy, way: Way, mut source: &TcpStream, opens_at: Instant, line
     }
 }
 
-/// Hands the parcels over when they are due.
+/// Delivers the parcels when they are due.
 fn deliver(line: &Receiver<Parcel>, source: &TcpStream, mut sink: &TcpStream) {
     while let Ok(parcel) = line.recv() {
         sleep_until(parcel.due);
@@ -336,11 +338,11 @@ fn deliver(line: &Receiver<Parcel>, source: &TcpStream, mut sink: &TcpStream) {
             }
         }
     }
-    // The receiver is gone: the sender is told, and the thread that reads from it wakes.
+    // The receiver is gone: the sender is notified, and the thread that reads from it wakes.
     abort(source);
 }
 
-/// Makes the connection end in a reset, once all that hold it have let go.
+/// Makes the connection end in a reset, once all holders have dropped it.
 fn abort(socket: &TcpStream) {
     let _ = set_socket_linger(socket, Some(Duration::ZERO));
     let _ = socket.shutdown(Shutdown::Read);
@@ -353,25 +355,25 @@ fn sleep_until(time: Instant) {
     }
 }
 
-/// What a link gave when it was measured.
+/// The figures of a measured link.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Bytes a second of one connection.
+    /// The rate of one connection in bytes a second.
     pub rate: f64,
-    /// From asking to an answer of one byte, on a connection that was there: the median of several.
+    /// The time from a request to an answer of one byte, on an existing connection: the median of several.
     pub round_trip: Duration,
-    /// From connecting to the first byte of an answer. Two round trips, as the model has it.
+    /// The time from connecting to the first byte of an answer: two round trips, by the model.
     pub connect: Duration,
 }
 
-/// Measures a link, by itself for `during` (longer is more exact) and a few round trips.
+/// Measures a link without other traffic, for `during` (longer is more exact) and a few round trips.
 pub fn measure(link: &Link, during: Duration) -> io::Result<Measured> {
     let server = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let shaper = Shaper::start(link, server.local_addr()?)?;
     thread::scope(|scope| {
         let serving = scope.spawn(move || serve_zeros(&server));
         let measured = measure_through(&shaper, link, during);
-        // Ends the connection, which ends the server.
+        // This ends the connection, which ends the server.
         drop(shaper);
         serving.join().unwrap_or_else(|_| Err(io::Error::other("the server panicked")))?;
         measured
@@ -398,7 +400,7 @@ fn measure_through(shaper: &Shaper, link: &Link, during: Duration) -> io::Result
     Ok(Measured { rate: len as f64 / took.as_secs_f64(), round_trip, connect })
 }
 
-/// Asks for `len` bytes; how long until all were there.
+/// Asks for `len` bytes; returns the time until all were there.
 fn ask(connection: &mut TcpStream, len: u64) -> io::Result<Duration> {
     let since = Instant::now();
     connection.write_all(&len.to_le_bytes())?;

@@ -1,10 +1,9 @@
-//! A token server, as stands beside a registry: it knows users, and signs tokens that `docker-registry`
+//! A token server, as there is one beside many registries: it knows users, and signs tokens that `docker-registry`
 //! checks.
 //!
-//! The tokens are what the registry expects: ES256, the certificate in `x5c`, the granted access as claims.
-//! Their life can be set to seconds, to see renewals. `docker-registry` grants a minute of grace beyond a
-//! token's end, so a token is signed as ending a minute before: it is refused when its life is over, not a
-//! minute later.
+//! The tokens have the form that the registry expects: ES256, the certificate in `x5c`, the granted access as claims.
+//! Their life can be set to seconds, to see renewals. `docker-registry` grants a minute of grace beyond a token's end,
+//! so a token is signed with an end one minute earlier: it is refused when its life is over, not a minute later.
 
 use crate::served::{Served, basic_credentials, serve};
 use axum::body::{Body, to_bytes};
@@ -22,7 +21,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use url::form_urlencoded;
 
-/// What `docker-registry` grants beyond the end of a token.
+/// The time that `docker-registry` grants beyond the end of a token, in seconds.
 const GRACE_S: u64 = 60;
 
 /// The name of this server in its tokens.
@@ -31,7 +30,7 @@ pub(crate) const ISSUER: &str = "headstart-testkit";
 /// The name of the registry at this server.
 pub(crate) const SERVICE: &str = "registry.test";
 
-/// A running token server; gone when dropped.
+/// A running token server. Dropping it ends it.
 #[derive(Debug)]
 pub struct TokenServer {
     served: Served,
@@ -59,7 +58,7 @@ impl std::fmt::Debug for Desk {
 }
 
 impl TokenServer {
-    /// Starts one that knows nobody and gives tokens for five minutes.
+    /// Starts a server that knows no user and gives tokens for five minutes.
     pub async fn start() -> Self {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let params = CertificateParams::new(vec!["token.test".to_owned()]).expect("a name");
@@ -80,7 +79,7 @@ impl TokenServer {
         Self { served, desk, certificate: certificate.pem() }
     }
 
-    /// The address that registries tell their clients.
+    /// The address that registries give to their clients.
     #[must_use]
     pub fn realm(&self) -> String {
         format!("http://{}/token", self.served.address())
@@ -92,52 +91,52 @@ impl TokenServer {
         &self.certificate
     }
 
-    /// Knows a user from now on; a second call changes the password.
+    /// Adds a user; a second call changes the password.
     pub fn set_user(&self, user: &str, password: &str) {
         self.desk.users.lock().expect("users").insert(user.to_owned(), password.to_owned());
     }
 
-    /// Takes this identity token as `user`'s from now on.
+    /// Takes `token` as an identity token of `user` from now on.
     pub fn set_identity_token(&self, user: &str, token: &str) {
         self.desk.refresh_tokens.lock().expect("tokens").insert(token.to_owned(), user.to_owned());
     }
 
-    /// Whether who gives no credentials gets tokens for reading.
+    /// Allows tokens for reading to clients without credentials, or forbids them.
     pub fn allow_anonymous(&self, allow: bool) {
         self.desk.anonymous.store(allow, Ordering::Relaxed);
     }
 
-    /// How long tokens are good from now on; to the second, rounded up.
+    /// Sets the life of tokens from now on; to the second, rounded up.
     pub fn set_life(&self, life: Duration) {
         let ms = u64::try_from(life.as_millis()).expect("a short life");
         self.desk.life_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// What clients are told of the life instead of the truth, in seconds.
+    /// Sets the life that clients are told instead of the true one, in seconds.
     pub fn set_told_life(&self, seconds: u64) {
         self.desk.told_s.store(seconds, Ordering::Relaxed);
     }
 
-    /// How long an answer takes.
+    /// Sets the time that an answer takes.
     pub fn set_delay(&self, delay: Duration) {
         let ms = u64::try_from(delay.as_millis()).expect("a short delay");
         self.desk.delay_ms.store(ms, Ordering::Relaxed);
     }
 
-    /// Requests so far.
+    /// The number of requests so far.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.desk.requests.load(Ordering::Relaxed)
     }
 
-    /// Tokens given so far.
+    /// The number of tokens given so far.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.desk.granted.load(Ordering::Relaxed)
     }
 }
 
-/// What a request says about who asks and what for.
+/// The facts of a request: the user, the scopes, and the kind of token.
 struct Wish {
     user: Option<String>,
     scopes: Vec<String>,
@@ -157,7 +156,7 @@ async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Response<Bod
 }
 
 impl Desk {
-    /// Who asks for what, or `None` where who asks is refused.
+    /// The user and the scopes of a request, or `None` if it is refused.
     async fn wish(&self, request: Request) -> Option<Wish> {
         let (parts, body) = request.into_parts();
         let body = to_bytes(body, 1 << 16).await.ok()?;
@@ -212,7 +211,7 @@ impl Desk {
     }
 }
 
-/// The access that a scope stands for; who gave no name may only read.
+/// The access that a scope stands for; a client without a name may only read.
 fn access(scope: &str, known: bool) -> Option<Value> {
     let (kind, rest) = scope.split_once(':')?;
     let (name, actions) = rest.rsplit_once(':')?;

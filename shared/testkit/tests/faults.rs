@@ -1,4 +1,4 @@
-//! The fault proxy does what it is told, in front of a real web server.
+//! The fault proxy follows its orders, in front of a real web server.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -29,7 +29,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// None, loudly, without nginx.
+    /// Starts the scene; `None`, with a printed line, without nginx.
     fn new() -> Option<Self> {
         if !Nginx::is_installed() {
             return None;
@@ -46,7 +46,7 @@ impl Scene {
         Client::new(&self.proxy)
     }
 
-    /// On a connection of its own.
+    /// Requests a range on a connection of its own.
     fn get(&self, range: Range<usize>) -> io::Result<Answer> {
         self.client().get(range)
     }
@@ -178,7 +178,7 @@ fn time_passes() {
         let mut client = scene.client();
         client.reader.get_ref().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         assert_eq!(client.get(0..20).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        // It has met its fault, so that no later one does.
+        // The request has met its fault, so that no later one does.
         scene.proxy.wait("request", Duration::from_secs(30), |log| log.len() == number);
     }
     // Hung clients that went away are noticed, and the others never waited.

@@ -30,7 +30,7 @@ fn nginx_serves_a_directory() {
     fs::write(dir.path().join("file"), "0123456789").unwrap();
     let nginx = Nginx::serve(dir.path());
     assert_eq!(curl(&["-r", "3-5", &format!("{}/file", nginx.url())]), "345");
-    // It is written once all was sent.
+    // The log line is written once everything was sent.
     let until = Instant::now() + TIME_LIMIT;
     while nginx.log().is_empty() && Instant::now() < until {
         thread::sleep(Duration::from_millis(5));
@@ -70,7 +70,7 @@ fn s3_takes_and_gives_objects() {
     curl(&[&signed[..], &["-H", empty, "-X", "PUT", "--data-binary", "0123456789", &url]].concat());
     assert_eq!(curl(&[&signed[..], &["-H", empty, "-r", "3-5", &url]].concat()), "345");
     assert_eq!(fs::read(s3.bucket("bucket").join("some/object")).unwrap(), b"0123456789");
-    // Nobody else may.
+    // No other client may do that.
     assert!(curl(&[&url]).contains("AccessDenied"));
     let addr = s3.addr();
     drop(s3);

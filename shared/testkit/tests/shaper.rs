@@ -1,4 +1,4 @@
-//! The shaping proxy gives the link that was asked for.
+//! The shaping proxy gives the requested link.
 //!
 //! One test after the other, in one function, and nothing else in this file: they measure, and would measure each
 //! other.
@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const TOLERATED: Duration = Duration::from_millis(2);
-/// A busy machine spoils a measurement, so that there is another.
+/// The most tries of a measurement, because a busy machine spoils some.
 const TRIES: usize = 20;
 
 fn milliseconds(n: u64) -> Duration {
@@ -27,7 +27,7 @@ fn calibration() {
     an_idle_link_saves_nothing_up();
 }
 
-/// Tries until `good`, and then fails with the last result.
+/// Tries until the result is `good`; after [`TRIES`], fails with the last result.
 fn eventually<T: std::fmt::Debug>(what: &str, mut try_it: impl FnMut() -> T, good: impl Fn(&T) -> bool) {
     let mut result = try_it();
     for _ in 1..TRIES {

@@ -1,4 +1,4 @@
-//! The shaping proxy passes on how a connection ends, and leaves nobody waiting.
+//! The shaping proxy passes on the end of a connection, and leaves no socket waiting.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "tests")]
 
@@ -12,7 +12,7 @@ fn milliseconds(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A client of the proxy and the server's end of its connection. Who waits on them for too long gets an error.
+/// A client of the proxy and the server's end of its connection. A call that waits on them for too long gets an error.
 fn connect(shaper: &Shaper, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let client = TcpStream::connect(shaper.addr()).unwrap();
     let (server, _) = listener.accept().unwrap();
@@ -28,7 +28,7 @@ fn ends_and_resets_pass() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let link = Link::new(None, milliseconds(1));
     let shaper = Shaper::start(&link, listener.local_addr().unwrap()).unwrap();
-    // The client ends its half; the server answers all the same.
+    // The client ends its half; the server answers anyway.
     let (mut client, mut server) = connect(&shaper, &listener);
     client.write_all(b"question").unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
@@ -39,7 +39,7 @@ fn ends_and_resets_pass() {
     client.read_to_string(&mut text).unwrap();
     assert_eq!(text, "questionanswer");
 
-    // The server breaks off: a byte that nobody read makes its end a reset.
+    // The server breaks off: a byte that was not read makes its end a reset.
     let (mut client, server) = connect(&shaper, &listener);
     client.write_all(b"unread").unwrap();
     while rustix::io::ioctl_fionread(&server).unwrap() == 0 {
@@ -59,14 +59,14 @@ fn ends_and_resets_pass() {
     };
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
 
-    // No server: the client hears of it.
+    // Without a server, the client gets an error.
     drop(listener);
     let mut client = TcpStream::connect(shaper.addr()).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_ne!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::WouldBlock);
 }
 
-/// Also where it goes in the moment in which a connection is made.
+/// The same holds if the proxy goes at the moment at which a connection is made.
 #[test]
 fn a_proxy_that_goes_leaves_nobody_waiting() {
     let link = Link::new(None, milliseconds(1));

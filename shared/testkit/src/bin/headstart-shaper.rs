@@ -1,6 +1,6 @@
 //! The shaping proxy as a program, for scripts: a slow link in front of a server.
 //!
-//! It prints the address that it listens at, and when a signal ends it, what went over it:
+//! It prints the address that it listens at, and, when a signal ends it, the bytes that went over it:
 //! `moved: DOWN bytes down, UP bytes up, N connections`.
 
 #![forbid(unsafe_code)]

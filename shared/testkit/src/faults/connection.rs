@@ -8,12 +8,12 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// A slow answer comes in as many pieces a second.
+/// The number of parts a second in which a slow answer comes.
 const SLOW_PIECES: u64 = 50;
 
 type Reader<'a> = BufReader<&'a TcpStream>;
 
-/// Whether the connection can take another request.
+/// The next step of a connection: another request, or its end.
 #[derive(PartialEq)]
 enum Then {
     Next,
@@ -40,7 +40,7 @@ pub(super) fn serve(shared: &Shared, client: &TcpStream, number: u64, era: u64) 
         exchange.entry.finish(broken);
         match then {
             Ok(Then::Next) => {}
-            // The socket is closed with the last that holds it: in good order, unless `abort` said otherwise.
+            // The last holder of the socket closes it: in good order, unless `abort` was called.
             Ok(Then::Close) | Err(_) => return,
         }
     }
@@ -114,7 +114,7 @@ impl<'a> Entry<'a> {
 struct Exchange<'a> {
     shared: &'a Shared,
     client: &'a TcpStream,
-    /// When the connection was made, in refusals.
+    /// The time at which the connection was made, as the number of refusals until then.
     era: u64,
     entry: Entry<'a>,
     fault: Option<Fault>,
@@ -171,7 +171,7 @@ impl Exchange<'_> {
             _ => {}
         }
         let Ok((answer, mut from)) = self.ask(&head, &mut body, reader, server.take()) else {
-            // As a web server in front of one that is gone.
+            // As a web server does in front of one that is gone.
             self.entry.change(|request| request.status = 502);
             self.entry.finish(false);
             Head::answer(502, &[], 0).write(self.client)?;
@@ -192,7 +192,7 @@ impl Exchange<'_> {
         reader: &mut Reader<'_>,
         kept: Option<Server>,
     ) -> io::Result<(Head, Server)> {
-        // A connection that was kept may have ended meanwhile: then once more, where that can be done.
+        // A connection that was kept may have ended meanwhile: then the request is sent once more, if that can be done.
         let again = kept.is_some() && matches!(body, Body::Known { left: 0 });
         let mut server = kept.map_or_else(|| Server::connect(self.shared), Ok)?;
         match ask_once(head, body, reader, &mut server) {
@@ -206,7 +206,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Passes the answer on. Whether the connection to the server can be used again, and so the client's.
+    /// Passes the answer on. `true` if the connection to the server can be used again, and so the client's.
     fn pass_on(&mut self, mut answer: Head, method: &str, server: &mut Server) -> io::Result<bool> {
         let mut body = answer.answer_body(method)?;
         let keep = !answer.closes() && !matches!(body, Body::ToTheEnd);
@@ -244,7 +244,7 @@ impl Exchange<'_> {
             if bytes.is_empty() {
                 break;
             }
-            // What is beyond a short answer is read all the same, so that the connection stays usable.
+            // Bytes beyond a short answer are read anyway, so that the connection stays usable.
             bytes.truncate(usize::try_from(most - self.sent).unwrap_or(usize::MAX).min(bytes.len()));
             self.corrupt(&mut bytes);
             self.send(&bytes, chunked, matches!(body, Body::Known { left: 0 }))?;
@@ -270,7 +270,7 @@ impl Exchange<'_> {
         write_piece(self.client, bytes, chunked)
     }
 
-    /// How many bytes may pass next, and the error where it ends here.
+    /// The number of bytes that may pass next, and the error if the answer ends here.
     fn limits(&self, since: &Instant) -> (u64, Option<io::Error>) {
         let after = match self.fault {
             Some(Fault::Slow(rate)) => {
@@ -311,7 +311,7 @@ impl Exchange<'_> {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// Waits for as long as the client does.
+    /// Waits as long as the client does.
     fn hang(&self) -> io::Error {
         let gone = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
         let second = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -346,7 +346,7 @@ fn ask_once(head: &Head, body: &mut Body, reader: &mut Reader<'_>, server: &mut 
     }
 }
 
-/// `bytes 15-19/100` is `bytes 5-9/100` when 10 is taken away.
+/// A Content-Range moved back: `bytes 15-19/100` is `bytes 5-9/100` after a shift by 10.
 fn shifted_back(content_range: &str, shift: u64) -> Option<String> {
     let (range, len) = content_range.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;

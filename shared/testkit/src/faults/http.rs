@@ -1,10 +1,10 @@
-//! As much of HTTP/1.1 as a proxy needs: heads, and where bodies end.
+//! The part of HTTP/1.1 that a proxy needs: heads, and the ends of bodies.
 
 use std::io::{self, BufRead, Read, Write};
 
-/// Longest head, in bytes.
+/// The longest head, in bytes.
 const LONGEST_HEAD: u64 = 64 << 10;
-/// Most bytes that are passed on at once.
+/// The most bytes that are passed on at once.
 const PIECE: u64 = 64 << 10;
 
 /// The first line and the headers of a request or an answer.
@@ -15,7 +15,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Reads a head; None where the other side has ended instead.
+    /// Reads a head; `None` if the other side has ended instead.
     pub(super) fn read(reader: &mut impl BufRead) -> io::Result<Option<Self>> {
         let mut reader = reader.take(LONGEST_HEAD);
         let Some(first) = line(&mut reader)? else { return Ok(None) };
@@ -30,7 +30,7 @@ impl Head {
         }
     }
 
-    /// An answer with a body of this length.
+    /// Makes an answer with a body of this length.
     pub(super) fn answer(status: u16, headers: &[(String, String)], len: usize) -> Self {
         let mut head = Self { first: format!("HTTP/1.1 {status} Fault"), headers: headers.to_vec() };
         head.set("Content-Length", &len.to_string());
@@ -42,7 +42,7 @@ impl Head {
         self.first.split(' ').nth(index).unwrap_or_default()
     }
 
-    /// The status of an answer, 0 where it has none.
+    /// The status of an answer, 0 if it has none.
     pub(super) fn status(&self) -> u16 {
         self.word(1).parse().unwrap_or(0)
     }
@@ -70,7 +70,7 @@ impl Head {
         sink.write_all(text.as_bytes())
     }
 
-    /// Whether the connection ends with this message.
+    /// `true` if the connection ends with this message.
     pub(super) fn closes(&self) -> bool {
         self.header("Connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
             || [self.word(0), self.word(2)].contains(&"HTTP/1.0")
@@ -86,7 +86,7 @@ impl Head {
         parsed.map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// The body of the request that this is the head of.
+    /// The body of the request with this head.
     pub(super) fn request_body(&self) -> io::Result<Body> {
         Ok(if self.is_chunked() {
             Body::Chunked { left: 0, ended: false }
@@ -95,7 +95,7 @@ impl Head {
         })
     }
 
-    /// The body of the answer, to a request of this method, that this is the head of.
+    /// The body of the answer with this head, to a request of this method.
     pub(super) fn answer_body(&self, method: &str) -> io::Result<Body> {
         Ok(if method == "HEAD" || [204, 304].contains(&self.status()) || self.status() < 200 {
             Body::Known { left: 0 }
@@ -107,7 +107,7 @@ impl Head {
     }
 }
 
-/// A line without its end; None where there is none.
+/// Reads a line, without its end; `None` if there is none.
 fn line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
@@ -117,7 +117,7 @@ fn line(reader: &mut impl BufRead) -> io::Result<Option<String>> {
     Ok(Some(text.strip_suffix('\r').unwrap_or(text).to_owned()))
 }
 
-/// What is left of a body.
+/// The rest of a body.
 #[derive(Debug)]
 pub(super) enum Body {
     Known { left: u64 },
@@ -126,7 +126,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    /// Its next bytes, at most `most`, without framing; empty at its end.
+    /// The next bytes of the body, at most `most`, without framing; empty at its end.
     pub(super) fn next(&mut self, reader: &mut impl BufRead, most: u64) -> io::Result<Vec<u8>> {
         let most = most.clamp(1, PIECE);
         match self {
@@ -165,7 +165,7 @@ impl Body {
     }
 }
 
-/// What there is, at most `most` bytes, waiting for the first.
+/// Reads the bytes that are there, at most `most`, and waits for the first.
 fn some(reader: &mut impl BufRead, most: u64) -> io::Result<Vec<u8>> {
     if most == 0 {
         return Ok(Vec::new());
@@ -177,7 +177,7 @@ fn some(reader: &mut impl BufRead, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes bytes of a body, framed where it is chunked. Empty ones end it.
+/// Writes bytes of a body, framed if it is chunked. Empty ones end it.
 pub(super) fn write_piece(mut sink: impl Write, bytes: &[u8], chunked: bool) -> io::Result<()> {
     if !chunked {
         return sink.write_all(bytes);

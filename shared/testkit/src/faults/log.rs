@@ -1,17 +1,17 @@
-//! What was asked of a server, and when.
+//! The requests to a server, and their times.
 
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::time::Duration;
 
-/// What a request asked for.
+/// The contents of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// GET, HEAD, PUT ...
     pub method: String,
     /// The path with the query behind it, as it was sent.
     pub path: String,
-    /// The bytes asked for (`bytes=2-4` is 2..5, `bytes=2-` ends at the largest number); None without a range, with
+    /// The requested bytes (`bytes=2-4` is 2..5, `bytes=2-` ends at the largest number); `None` without a range, with
     /// several, or with one from the end.
     pub range: Option<Range<u64>>,
     /// The value of the Range header.
@@ -22,30 +22,30 @@ pub struct Asked {
     pub authorization: Option<String>,
 }
 
-/// One request and what became of it. Times count from the start of the proxy.
+/// One request and its outcome. Times count from the start of the proxy.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What it asked for.
+    /// The contents of the request.
     pub asked: Asked,
     /// The connection that it came on, from 0.
     pub connection: u64,
-    /// When its head was there.
+    /// The time at which its head was there.
     pub started: Duration,
-    /// When the answer was about to end, so that nothing which follows from it can have started before; None while
-    /// it runs.
+    /// The time at which the answer was about to end, so that nothing that follows from it can have started before;
+    /// `None` while it runs.
     pub finished: Option<Duration>,
-    /// The status of the answer, 0 where there was none.
+    /// The status of the answer, 0 if there was none.
     pub status: u16,
-    /// How many bytes of the answer's body were passed on.
+    /// The number of bytes of the answer's body that were passed on.
     pub sent: u64,
     /// The fault that it met, if any.
     pub fault: Option<String>,
-    /// Whether the connection broke in it, by a fault, the client or the server.
+    /// `true` if the connection broke during the request, by a fault, the client or the server.
     pub broken: bool,
 }
 
 impl Request {
-    /// The bytes of the file that were sent, if it was a file's.
+    /// The bytes of the file that were sent, if the request was for a file.
     fn span(&self) -> Range<u64> {
         let start =
             if self.status == 206 { self.asked.range.as_ref().map_or(0, |range| range.start) } else { 0 };
@@ -58,7 +58,7 @@ impl Request {
 pub struct Log(pub(super) Vec<Request>);
 
 impl Log {
-    /// Those of them that `wanted` says.
+    /// The requests for which `wanted` returns `true`.
     #[must_use]
     pub fn only(&self, wanted: impl Fn(&Request) -> bool) -> Self {
         Self(self.0.iter().filter(|request| wanted(request)).cloned().collect())
@@ -70,15 +70,15 @@ impl Log {
         self.only(|request| request.asked.path.contains(part))
     }
 
-    /// The bytes of all answers' bodies.
+    /// The number of bytes of all answers' bodies.
     pub fn sent(&self) -> u64 {
         self.0.iter().map(|request| request.sent).sum()
     }
 
-    /// The longest row of requests each of which started after the one before had finished: how many round trips
-    /// the whole took at least.
+    /// The longest row of requests each of which started after the one before had finished: the least number of round
+    /// trips that all of them took.
     pub fn in_sequence(&self) -> usize {
-        // Of all that could follow, the one that finishes first leaves most room.
+        // Of all that could follow, the one that finishes first leaves the most room.
         let mut finished: Vec<_> = self.0.iter().filter_map(|r| Some((r.finished?, r.started))).collect();
         finished.sort_unstable();
         let unfinished = self.0.iter().filter(|r| r.finished.is_none()).map(|r| r.started).max();
@@ -108,7 +108,7 @@ impl Log {
         most
     }
 
-    /// How many bytes of files were sent that had been sent before.
+    /// The number of bytes of files that were sent again.
     pub fn sent_again(&self) -> u64 {
         let gets = self.0.iter().filter(|r| r.asked.method == "GET" && [200, 206].contains(&r.status));
         let mut spans: Vec<_> = gets.map(|r| (r.asked.path.as_str(), r.span())).collect();
@@ -131,7 +131,7 @@ impl Deref for Log {
     }
 }
 
-/// A line a request, for the message of a test that fails.
+/// Writes a line for each request, for the message of a test that fails.
 impl fmt::Display for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for request in &self.0 {
