@@ -21,7 +21,7 @@ use std::time::Instant;
 
 const LEN: usize = 256 << 20;
 const ROUNDS: usize = 9;
-/// About what a compressed batch of frames is written in.
+/// About the number of bytes in which a compressed batch of frames is written.
 const PIECE: usize = 100_000;
 
 fn main() {

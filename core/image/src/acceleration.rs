@@ -1,11 +1,11 @@
 //! Acceleration layers: a trace that travels inside an image, as its topmost layer, for `OverlayBD`'s prefetcher.
 //!
-//! The layer is no part of the disk. Its blob is a tar archive with one file, `trace`, as it is: not compressed. Its
-//! annotation ([`ACCELERATION_LAYER`]) says what it is. What the file says is opaque here; `headstart_plan` reads and
-//! writes it.
+//! The layer is no part of the disk. Its blob is a tar archive with one file, `trace`, not compressed. Its annotation
+//! ([`ACCELERATION_LAYER`]) names its kind. The content of the file is opaque here; `headstart_plan` reads and writes
+//! it.
 //!
-//! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. It says
-//! which image that was ([`OPTIMIZED_FROM`]), so that what is learned of one serves the other.
+//! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. That
+//! manifest names the first image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
 
 use crate::digest::Digest;
 use crate::manifest::{
@@ -20,20 +20,20 @@ use headstart_store::{RetrySettings, Selector, Store, Tag, Urgency};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Largest acceleration layer that is read, in bytes.
+/// The largest acceleration layer that is read, in bytes.
 const LAYER_MAX: u64 = (64 << 20) + (64 << 10);
 
-/// What the file in the layer is called.
+/// The name of the file in the layer.
 const FILE_NAME: &[u8] = b"trace";
 
-/// Bytes of a block of a tar archive.
+/// The number of bytes of a block of a tar archive.
 const BLOCK: usize = 512;
 
-/// The trace that an image carries in its acceleration layer; `None` where it has no such layer.
+/// The trace that an image carries in its acceleration layer; `None` if it has no such layer.
 ///
 /// # Errors
-/// What the store reports; [`headstart_block::ErrorKind::Corrupt`] where the layer is not what its digest says or holds
-/// no file, `Unsupported` where it is too large.
+/// Errors of the store; [`headstart_block::ErrorKind::Corrupt`] if the layer does not match its digest or holds no
+/// file, `Unsupported` if it is too large.
 pub async fn trace_of(store: &dyn Store, manifest: &Manifest) -> Result<Option<Bytes>> {
     let Some(layer) = manifest.layers.iter().rev().find(|layer| layer.is_acceleration()) else {
         return Ok(None);
@@ -66,11 +66,11 @@ async fn read_blob(store: &dyn Store, digest: &Digest, len: u64) -> Result<Bytes
 }
 
 /// Publishes the image whose manifest is `image` once more in the same store, under `tag`, with `trace` as its
-/// acceleration layer, in the place of one that it has. The digest of the new image. The same image and trace give the
-/// same digest.
+/// acceleration layer, which replaces an older one. Returns the digest of the new image. The same image and trace give
+/// the same digest.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::NotFound`] where there is no such image, and what the store reports.
+/// [`headstart_block::ErrorKind::NotFound`] if there is no such image, and errors of the store.
 pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], tag: &Tag) -> Result<Digest> {
     let (image, bytes) = store.manifest(&Selector::Digest(*image)).await?;
     let about = |e: Error| e.about(format!("image {}@{image}", store.name()));
@@ -85,18 +85,18 @@ pub async fn with_trace(store: &Arc<dyn Store>, image: &Digest, trace: &[u8], ta
     let layers: Vec<Digest> = before.disk_layers().map(|layer| layer.blob.digest).collect();
     let config: Bytes = config.on_top_of(&before, Digest::of(&layer)).into();
     let manifest: Bytes = manifest_with(&bytes, image, &before, &layer, &config)?.into();
-    // What this makes is read by the same rules as what others make.
+    // The result is read by the same rules as the manifests of other tools.
     let after = Manifest::parse(&manifest)?;
     debug_assert_eq!(layers, after.disk_layers().map(|layer| layer.blob.digest).collect::<Vec<_>>());
 
     store.prepare_to_write().await?;
     let written = write_accelerated(store, &after, manifest, [&layer, &config], tag).await;
-    // Also where it failed: nobody is to wait for it.
+    // Also after a failure: no other process has to wait for this writer.
     store.done_writing().await;
     written
 }
 
-/// Writes the blobs of an image that it does not share with the one that it was made of, and then the image.
+/// Writes the blobs of an image that it does not share with its source image, and then the image.
 async fn write_accelerated(
     store: &Arc<dyn Store>,
     after: &Manifest,
@@ -120,7 +120,7 @@ async fn write_accelerated(
     store.put_manifest(&media_type(&manifest), manifest, Some(tag)).await
 }
 
-/// The manifest with another config and the layer on top; what else it says stays, known here or not.
+/// The manifest with another config and the layer on top; all its other fields stay, known here or not.
 fn manifest_with(
     bytes: &[u8],
     image: Digest,
@@ -150,7 +150,7 @@ fn manifest_with(
     serde_json::to_vec(&value).map_err(|e| wrong().caused_by(e))
 }
 
-/// A tar archive with a trace as its only file. No dates: the same trace gives the same bytes.
+/// A tar archive with a trace as its only file. It has no dates: the same trace gives the same bytes.
 fn archive(trace: &[u8]) -> Vec<u8> {
     let mut header = [0_u8; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);

@@ -1,7 +1,6 @@
-//! What a layer's blob is wrapped in: an optional tar, an optional ZFile, and then the LSMT layer.
+//! The wrappers of a layer's blob: an optional tar, an optional ZFile, and then the LSMT layer.
 //!
-//! Each wrapper is found by looking at the content, as the reference does: names and media types say
-//! nothing.
+//! Each wrapper is found by looking at the content, as the reference does: names and media types say nothing.
 
 use crate::progress::{Progress, step};
 use crate::tar_wrapper::{SourceRange, locate};
@@ -14,15 +13,15 @@ use std::sync::Arc;
 pub struct LayerSource {
     /// The layer's own bytes.
     pub source: Arc<dyn ReadAt>,
-    /// Whether there is a tar around it.
+    /// `true` if there is a tar around it.
     pub in_tar: bool,
     zfile: Option<Arc<ZFileReader<Arc<dyn ReadAt>>>>,
 }
 
-/// Takes the wrappers off `blob`. Whether a layer is inside is not looked at.
+/// Takes the wrappers off `blob`. Does not check that a layer is inside.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where a wrapper is damaged.
+/// [`headstart_block::ErrorKind::Corrupt`] if a wrapper is damaged.
 pub fn open_layer_source(blob: Arc<dyn ReadAt>) -> Result<LayerSource> {
     let range = locate(&blob)?;
     let in_tar = range.is_some();
@@ -41,8 +40,8 @@ pub fn open_layer_source(blob: Arc<dyn ReadAt>) -> Result<LayerSource> {
     Ok(LayerSource { source: Arc::clone(&zfile) as Arc<dyn ReadAt>, in_tar, zfile: Some(zfile) })
 }
 
-/// The layers of ordinary container images and of turboOCI are compressed tar archives: said here, since to
-/// the LSMT reader they are only noise.
+/// Refuses the compressed tar archives that the layers of ordinary container images and of turboOCI are: here, because
+/// the LSMT reader takes them for noise.
 fn refuse_compressed(start: &[u8]) -> Result<()> {
     let by = match start {
         [0x1f, 0x8b, ..] => "gzip",
@@ -54,13 +53,13 @@ fn refuse_compressed(start: &[u8]) -> Result<()> {
 }
 
 impl LayerSource {
-    /// The compressed file around it, where there is one.
+    /// The compressed file around it, if there is one.
     #[must_use]
     pub fn zfile(&self) -> Option<&ZFileInfo> {
         self.zfile.as_ref().map(|zfile| zfile.info())
     }
 
-    /// Whether each of its frames has a checksum.
+    /// `true` if each of its frames has a checksum.
     #[must_use]
     pub fn has_frame_checksums(&self) -> bool {
         self.zfile().is_some_and(|info| info.crc)
@@ -75,10 +74,10 @@ impl LayerSource {
         tar.into_iter().chain(zfile).collect()
     }
 
-    /// Reads every frame through its checksum and its codec; `progress` hears of the bytes of the layer.
+    /// Reads every frame through its checksum and its codec; `progress` is told of the bytes of the layer.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
+    /// [`headstart_block::ErrorKind::Corrupt`] if one is damaged.
     pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
         self.zfile.as_ref().map_or(Ok(()), |zfile| zfile.verify_with(&mut |bytes| step(progress, bytes)))
     }

@@ -1,4 +1,4 @@
-//! Layers made of what is written already: committing a writable layer, flattening an image.
+//! Layers made of data that is written already: committing a writable layer, flattening an image.
 
 use crate::kept_base;
 use crate::layer_file::open_pair_files;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub enum Upper {
     /// The directory of a writable layer.
     Writable(PathBuf),
-    /// The two files of one, made by any tool.
+    /// The two files of a writable layer, made by any tool.
     Pair {
         /// Its data file.
         data: PathBuf,
@@ -29,11 +29,11 @@ pub enum Upper {
     },
 }
 
-/// Makes `target` of `base` with `upper` on top. A writable directory notes its base, which need not be given.
+/// Makes `target` of `base` with `upper` on top. A writable directory records its base, so `base` is optional then.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] where a writable directory is in use or lies on another image; what
-/// reading the layers or writing to the store reports. The store is then as it was.
+/// [`headstart_block::ErrorKind::Conflict`] if a writable directory is in use or is based on another image; errors of
+/// reading the layers or writing to the store. The store is then as it was.
 pub fn commit(
     upper: &Upper,
     base: Option<&Reference>,
@@ -58,9 +58,9 @@ pub fn commit(
     }
 }
 
-/// The image that a writable directory lies on, where it notes one.
+/// The image that a writable directory is based on, if it records one.
 fn noted_base(dir: &Path) -> Result<Option<Reference>> {
-    // What is wrong with the directory is said when it is opened.
+    // Damage of the directory is reported when it is opened.
     let Ok(info) = WritableDisk::inspect(dir) else { return Ok(None) };
     if let Some(kept) = kept_base::find(dir) {
         return Ok(Some(kept));
@@ -111,7 +111,7 @@ fn commit_pair(
     publish_segments(builder, &upper.with_size(size), Zeroed::Kept, progress)
 }
 
-/// Tells what passes through, and ends it where the user wants to stop.
+/// Reports the bytes that pass through, and ends the work if the user wants to stop.
 struct Watched<'a> {
     output: LayerOutput,
     progress: &'a dyn Progress,
@@ -128,7 +128,7 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Makes `target` of the disk that `source` holds, as one layer.
+/// Makes `target` of the disk in `source`, as one layer.
 ///
 /// # Errors
 /// As [`commit`].
@@ -142,7 +142,7 @@ pub fn flatten(
     publish_segments(Builder::new(target, packing)?, &disk, Zeroed::Dropped, progress)
 }
 
-/// Whether zeroed segments have something below to hide.
+/// The treatment of zeroed segments: kept to hide data below, or dropped if there is nothing below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zeroed {
     Kept,

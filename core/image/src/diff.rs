@@ -1,43 +1,43 @@
-//! Where two images' disks differ.
+//! The places in which two images' disks differ.
 
 use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use headstart_block::{BlockDevice, ByteRange, Result};
 
-/// Bytes compared at once.
+/// The number of bytes compared at once.
 const PART: u64 = 1 << 20;
-/// The largest piece in which a difference is told.
+/// The largest piece in which a difference is reported.
 const BLOCK: usize = 4096;
 
-/// How two disks differ.
+/// The difference of two disks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Sizes of the two in bytes.
+    /// The sizes of the two disks in bytes.
     pub sizes: [u64; 2],
-    /// Where their bytes differ, in ascending order, told in pieces of at most 4 KiB. Past its end a disk
+    /// The ranges in which their bytes differ, in ascending order, in pieces of at most 4 KiB. Past its end a disk
     /// counts as zeros.
     pub ranges: Vec<ByteRange>,
 }
 
 impl Difference {
-    /// Bytes in all ranges.
+    /// The number of bytes in all ranges.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()
     }
 
-    /// Whether the disks are the same.
+    /// `true` if the disks are the same.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty() && self.sizes[0] == self.sizes[1]
     }
 }
 
-/// Compares the disks of two images. What both know to be zeros is not read.
+/// Compares the disks of two images. Ranges that are known to be zeros on both are not read.
 ///
 /// # Errors
-/// What opening or reading the images reports.
+/// Errors of opening or reading the images.
 pub fn diff(a: &Reference, b: &Reference, progress: &dyn Progress) -> Result<Difference> {
     let (a, b) = (OpenImage::open(a)?.into_disk(), OpenImage::open(b)?.into_disk());
     let sizes = [a.size(), b.size()];

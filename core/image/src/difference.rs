@@ -1,9 +1,9 @@
-//! What a disk has that its base has not, written as a layer.
+//! The data of a disk that its base does not have, written as a layer.
 //!
-//! The disk is walked once, front to back. Extents that are known to be zeros are never read: they cost a
-//! record where the base has data there, and nothing elsewhere. The rest is read in parts of 1 MiB and
-//! compared in blocks of 4 KiB: a block equal to the base's is left out, a block of zeros becomes part of a
-//! zeroed segment or, over nothing, a hole. Memory is two parts, whatever the disk's size.
+//! The disk is walked once, front to back. Extents that are known to be zeros are never read: they cost a record if the
+//! base has data there, and nothing otherwise. The rest is read in parts of 1 MiB and compared in blocks of 4 KiB: a
+//! block equal to the base's is left out, a block of zeros becomes part of a zeroed segment or, over nothing, a hole.
+//! Memory is two parts for a disk of any size.
 
 use crate::progress::{Progress, step};
 use crate::zero::{BLOCK, is_zero};
@@ -11,15 +11,15 @@ use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
 use headstart_lsmt::LayerWriter;
 use std::io::Write;
 
-/// Bytes read at once: a multiple of [`BLOCK`].
+/// The number of bytes read at once: a multiple of [`BLOCK`].
 const PART: usize = 1 << 20;
 
-/// Writes into `layer` the difference of `disk` from `base`, or all of `disk` where there is none. The base
-/// must be at least as large as the disk; what it holds past the disk's end is hidden, so that it does not come back
-/// when the disk grows again.
+/// Writes into `layer` the difference of `disk` from `base`, or all of `disk` if there is no base. The base must be at
+/// least as large as the disk; its data past the disk's end is hidden, so that it does not come back when the disk
+/// grows again.
 ///
 /// # Errors
-/// What the disks, the layer's output or the user's wish to stop report.
+/// Errors of the disks, the layer's output or the user's wish to stop.
 pub(crate) fn write_difference<W: Write>(
     disk: &dyn BlockDevice,
     base: Option<&dyn BlockDevice>,
@@ -55,12 +55,12 @@ struct Walk<'a, W: Write> {
     progress: &'a dyn Progress,
     part: Vec<u8>,
     base_part: Vec<u8>,
-    /// Zeros that the layer has not been told of, since they may go on: where the disk cuts its extents
-    /// must not show in the layer.
+    /// Zeros that are not written to the layer yet, because they may go on: the ends of the disk's extents must not
+    /// show in the layer.
     zeroed: ByteRange,
 }
 
-/// What a block is to its base.
+/// The relation of a block to its base.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Block {
     Same,
@@ -69,11 +69,12 @@ enum Block {
 }
 
 impl<W: Write> Walk<'_, W> {
-    /// `range` of the disk, whole blocks, is zeros: hides what the base has there.
+    /// Takes `range` of the disk, whole blocks, as zeros: hides the base's data there.
     fn zeros(&mut self, range: ByteRange) -> Result<()> {
         let mut offset = range.offset();
         while let Some(data) = self.base_data(ByteRange::between(offset, range.end()))? {
-            // By blocks, as if the zeros had been read: how the disk tells of them must not show in the layer.
+            // By blocks, as if the zeros had been read: the form in which the disk reports them must not show in the
+            // layer.
             let start = data.offset() - data.offset() % BLOCK as u64;
             let end = data.end().next_multiple_of(BLOCK as u64).min(range.end());
             step(self.progress, start - offset)?;
@@ -83,7 +84,7 @@ impl<W: Write> Walk<'_, W> {
         step(self.progress, range.end() - offset)
     }
 
-    /// Hides what the base has from byte `offset` on, where the disk has ended.
+    /// Hides the base's data from byte `offset` on, at which the disk ends.
     fn hide_rest(&mut self, offset: u64) -> Result<()> {
         let end = self.base.map_or(offset, BlockDevice::size);
         let mut rest = whole_sectors(ByteRange::between(offset.next_multiple_of(SECTOR_SIZE), end));
@@ -94,7 +95,7 @@ impl<W: Write> Walk<'_, W> {
         self.end_zeroed()
     }
 
-    /// The first extent in `range` where the base has data.
+    /// The first extent in `range` with data of the base.
     fn base_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
         let Some(base) = self.base else { return Ok(None) };
         let end = range.end().min(base.size());
@@ -109,14 +110,14 @@ impl<W: Write> Walk<'_, W> {
         Ok(None)
     }
 
-    /// Reads `range` of the disk, at most [`PART`], and writes what differs.
+    /// Reads `range` of the disk, at most [`PART`], and writes the blocks that differ.
     fn data(&mut self, range: ByteRange) -> Result<()> {
         let range_in_sectors = whole_sectors(range);
         let (len, padded) = (in_memory(range.len()), in_memory(range_in_sectors.len()));
         self.disk.read_at(&mut self.part[..len], range.offset())?;
         self.part[len..padded].fill(0);
         if let Some(base) = self.base {
-            // The base may have the rest of the sector that the disk ends in.
+            // The base may have the rest of the sector in which the disk ends.
             let inside = in_memory((base.size() - range.offset()).min(padded as u64));
             base.read_at(&mut self.base_part[..inside], range.offset())?;
             self.base_part[inside..padded].fill(0);
@@ -156,7 +157,7 @@ impl<W: Write> Walk<'_, W> {
         if range.is_empty() { Ok(()) } else { self.layer.zeroes(range) }
     }
 
-    /// What the block at `start` of the part, which ends at `end`, is to its base.
+    /// The relation of the block at `start` of the part, which ends at `end`, to its base.
     fn classify(&self, start: usize, end: usize) -> Block {
         let place = start..(start + BLOCK).min(end);
         let block = &self.part[place.clone()];
@@ -174,7 +175,7 @@ fn whole_sectors(range: ByteRange) -> ByteRange {
     ByteRange::between(range.offset(), range.end().next_multiple_of(SECTOR_SIZE))
 }
 
-/// A length of what is in memory.
+/// A length of data in memory.
 #[expect(clippy::cast_possible_truncation, reason = "memory is not larger than usize can say")]
 const fn in_memory(len: u64) -> usize {
     len as usize
@@ -189,7 +190,7 @@ mod tests {
     use proptest::prelude::*;
     use std::sync::Arc;
 
-    /// A disk in memory that knows of its zeros in units of `grain` bytes.
+    /// A disk in memory that reports its zeros in units of `grain` bytes.
     #[derive(Debug)]
     struct MemoryDisk {
         bytes: Vec<u8>,
@@ -237,7 +238,7 @@ mod tests {
             let lower = layer_of(&first, None);
             let base = Stack::new(vec![lower.clone()]).unwrap().with_size(second.size().max(first.size()));
             let upper = layer_of(&second, Some(&base));
-            // Seen larger than it is, the disk goes on with zeros: nothing of the base comes back.
+            // Read with a larger size than its own, the disk goes on with zeros: nothing of the base comes back.
             let stack = Stack::new(vec![lower, upper]).unwrap().with_size(second.size() + (1 << 20));
             let mut bytes = vec![0xee; second.bytes.len() + (1 << 20)];
             stack.read_at(&mut bytes, 0).unwrap();

@@ -1,7 +1,7 @@
-//! The writer that finds a blob's digest and hash tree while its bytes pass through.
+//! The writer that computes a blob's digest and hash tree while its bytes pass through.
 //!
-//! Everything that is known of a blob (its SHA-256, its length, its hash tree) is computed once, in the
-//! pass that writes it: nothing is read again to be named.
+//! All facts about a blob (its SHA-256, its length, its hash tree) are computed once, in the pass that writes it:
+//! nothing is read again to be named.
 
 use crate::hash_tree::{TreeBuilder, TreeRoot};
 use headstart_block::Result;
@@ -11,10 +11,10 @@ use sha2::{Digest as _, Sha256};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Most bytes hashed between two writes: they are then still in the cache when the second hash reads them.
+/// The most bytes hashed between two writes: they are then still in the cache when the second hash reads them.
 const STEP: usize = 256 * 1024;
 
-/// Passes bytes on and finds their digest and number.
+/// A writer that passes bytes on and computes their digest and number.
 pub struct DigestWriter<W> {
     inner: W,
     sha256: Sha256,
@@ -22,12 +22,12 @@ pub struct DigestWriter<W> {
 }
 
 impl<W: Write> DigestWriter<W> {
-    /// Hashes what is written to `inner` through it.
+    /// Hashes the bytes that are written to `inner` through it.
     pub fn new(inner: W) -> Self {
         Self { inner, sha256: Sha256::new(), len: 0 }
     }
 
-    /// The writer below, the digest and the length in bytes of all that was written.
+    /// Returns the writer below, the digest and the length in bytes of all that was written.
     pub fn finish(self) -> (W, Digest, u64) {
         (self.inner, Digest::from_bytes(self.sha256.finalize().into()), self.len)
     }
@@ -46,7 +46,7 @@ impl<W: Write> Write for DigestWriter<W> {
     }
 }
 
-/// What one pass over a blob tells of it.
+/// The results of one pass over a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlobSums {
     /// Its name.
@@ -57,35 +57,35 @@ pub struct BlobSums {
     pub root: TreeRoot,
 }
 
-/// Passes a blob's bytes on and finds its digest, length and hash tree on the way, in bounded memory.
+/// A writer that passes a blob's bytes on and computes its digest, length and hash tree, in bounded memory.
 pub struct HashingWriter<W> {
     inner: DigestWriter<W>,
     tree: TreeBuilder,
 }
 
 impl<W: Write> HashingWriter<W> {
-    /// Hashes what is written to `inner`. Trees of blobs over a few GiB are spooled to an unnamed file in
+    /// Hashes the bytes that are written to `inner`. Trees of blobs over a few GiB are spooled to an unnamed file in
     /// `spool_dir`, which therefore should be on the file system that the tree will be written to.
     pub fn new(inner: W, spool_dir: &Path) -> Self {
         Self { inner: DigestWriter::new(inner), tree: TreeBuilder::new(spool_dir) }
     }
 
-    /// Bytes written so far.
+    /// The number of bytes written so far.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.len
     }
 
-    /// Whether nothing was written yet.
+    /// `true` if nothing was written yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes the hash tree's outboard to `outboard`; gives the writer below and what was found.
+    /// Writes the hash tree's outboard to `outboard`; returns the writer below and the results.
     ///
     /// # Errors
-    /// What writing the outboard or reading its spooled parts reports.
+    /// Errors of writing the outboard or of reading its spooled parts.
     pub fn finish(self, outboard: impl Write) -> Result<(W, BlobSums)> {
         let root = self.tree.finish(outboard)?;
         let (inner, digest, len) = self.inner.finish();

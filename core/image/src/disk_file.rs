@@ -1,15 +1,15 @@
 //! Disk images of other formats, opened as block devices to be imported.
 //!
-//! Raw files and devices and flat vmdk are read here, with their holes. qcow2 (backing chains, compressed clusters)
-//! is read through the `imago` library. What it lacks (vhd, vhdx, sparse vmdk, zstd qcow2) goes through `qemu-img`
-//! where that is installed: it converts to a sparse raw file in a scratch directory.
+//! Raw files and devices and flat vmdk are read here, with their holes. qcow2 (backing chains, compressed clusters) is
+//! read through the `imago` library. The formats that the library lacks (vhd, vhdx, sparse vmdk, zstd qcow2) go through
+//! `qemu-img` if it is installed: it converts to a sparse raw file in a scratch directory.
 //!
-//! All of these take what is past the end of a file for zeros: a file that was cut short would be an empty disk. So
-//! headers, tables and places of data are compared with the files' ends before anything is read.
+//! All of these read zeros past the end of a file: a file that was cut short would be an empty disk. So headers, tables
+//! and places of data are compared with the files' ends before anything is read.
 //!
-//! A disk image may name other files: its backing file, its extents. Whoever wrote the image chose those
-//! names, so a hostile image could pull `/etc/shadow`, or another tenant's disk in the same directory, into a
-//! tenant's disk. Only files in directories that the caller allows are opened; anything else is an error that says so.
+//! A disk image may name other files: its backing file, its extents. The author of the image chose those names, so a
+//! hostile image could pull `/etc/shadow`, or another tenant's disk in the same directory, into a tenant's disk. Only
+//! files in directories that the caller allows are opened; for any other file the error names the reason.
 
 mod archives;
 mod chain;
@@ -31,19 +31,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Longest chain of backing files: one that leads back to itself has no end.
+/// The longest chain of backing files: a chain that leads back to itself has no end.
 const MAX_CHAIN: usize = 100;
 
 /// Formats of disk images that can be imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskFormat {
-    /// The disk's bytes, nothing else.
+    /// The disk's bytes alone.
     Raw,
     /// QEMU copy-on-write, version 2 and 3.
     Qcow2,
     /// VMware, descriptor with flat or sparse extents.
     Vmdk,
-    /// Microsoft Virtual PC and Azure; `vpc` in QEMU's words.
+    /// Microsoft Virtual PC and Azure; QEMU calls it `vpc`.
     Vhd,
     /// Microsoft Hyper-V.
     Vhdx,
@@ -76,11 +76,11 @@ impl FromStr for DiskFormat {
 }
 
 impl DiskFormat {
-    /// Finds the format of the file at `path` by its first bytes, and a fixed vhd, which looks like a raw
-    /// disk, by its name and its last bytes.
+    /// Finds the format of the file at `path` by its first bytes, and a fixed vhd, which looks like a raw disk, by its
+    /// name and its last bytes.
     ///
     /// # Errors
-    /// Where the file cannot be read, or is a vhd by its name only.
+    /// Errors of reading the file, and an error if it is a vhd by its name only.
     pub fn probe(path: &Path) -> Result<Self> {
         Self::of(&chain::open_disk(path)?)
     }
@@ -134,21 +134,21 @@ fn ends_like_vhd(file: &FileSource) -> Result<bool> {
     Ok(&cookie == b"conectix")
 }
 
-/// Where and how to open a disk image.
+/// The path and the manner of opening a disk image.
 #[derive(Clone, Debug)]
 pub struct DiskFile {
     /// The file or device.
     pub path: PathBuf,
-    /// Its format; found by its bytes where it is not given.
+    /// Its format; found by its bytes if it is not given.
     pub format: Option<DiskFormat>,
-    /// Directories in which files that it names may be. Its own is one of them only where it is named here.
+    /// The directories in which files that it names may be. Its own directory is one of them only if it is named here.
     pub allowed_dirs: Vec<PathBuf>,
 }
 
-/// An open disk image: a device to read and, while it is read, the scratch file behind it.
+/// An open disk image: a device to read and, during the reading, the scratch file behind it.
 pub struct OpenDisk {
     device: Box<dyn BlockDevice>,
-    /// The format it was read from.
+    /// The format that it was read from.
     pub format: DiskFormat,
     _scratch: Option<tempfile::TempPath>,
 }
@@ -168,11 +168,11 @@ impl DiskFile {
         Self { path: path.into(), format: None, allowed_dirs: Vec::new() }
     }
 
-    /// Opens it. `scratch` is a directory for a converted copy, where one is needed.
+    /// Opens it. `scratch` is a directory for a converted copy, if one is needed.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Unsupported`] where it takes `qemu-img` and there is none; whatever the
-    /// file, its chain or the conversion report.
+    /// [`headstart_block::ErrorKind::Unsupported`] if it takes `qemu-img` and there is none; errors of the file, its
+    /// chain or the conversion.
     pub fn open(&self, scratch: &Path, progress: &dyn Progress) -> Result<OpenDisk> {
         let file = chain::open_disk(&self.path)?;
         let named = |e| self.named(e);
@@ -186,7 +186,8 @@ impl DiskFile {
             }
             _ => self.open_container(&file, format, scratch, progress).map_err(named)?,
         };
-        // What a container says of its disk may end within a sector; bytes of a file that do were cut off.
+        // The size that a container gives for its disk may end within a sector; the bytes of a file that does were cut
+        // off.
         if self.format.is_none() && (format == DiskFormat::Raw || disk.device.size() == 0) {
             archives::check_size(disk.device.size()).map_err(named)?;
         }
@@ -217,7 +218,7 @@ impl DiskFile {
         }
     }
 
-    /// Names this file in front of what an error is about, which may be a file that it names.
+    /// Names this file in front of the subject of an error, which may be a file that this one names.
     fn named(&self, error: Error) -> Error {
         let (path, error) = (self.path.display(), error.about(self.path.display()));
         if error.to_string().starts_with(&path.to_string()) {

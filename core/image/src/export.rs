@@ -16,12 +16,12 @@ use headstart_block::{BlockDevice, ByteRange, Error, Result};
 use output_file::Place;
 use std::path::Path;
 
-/// What was written.
+/// The result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExportReport {
-    /// Size of the disk in bytes.
+    /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// Bytes of the disk that are not zeros.
+    /// The number of bytes of the disk that are not zeros.
     pub data_bytes: u64,
 }
 
@@ -29,8 +29,8 @@ pub struct ExportReport {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Unsupported`] for formats other than raw and qcow2,
-/// [`headstart_block::ErrorKind::Denied`] for a symbolic link of another user; what reading, writing or the user's wish
-/// to stop reports. Nothing is left at `path` then but what was there before.
+/// [`headstart_block::ErrorKind::Denied`] for a symbolic link of another user; errors of reading, writing or the user's
+/// wish to stop. Only the earlier content is left at `path` then.
 pub fn export_disk(
     disk: &dyn BlockDevice,
     path: &Path,
@@ -64,7 +64,7 @@ pub fn export_disk(
 
 type WriteDisk = fn(&dyn BlockDevice, &Path, usize, &dyn Progress) -> Result<ExportReport>;
 
-/// The disk's extents that are not known to be zeros, in order, and their bytes in all.
+/// The disk's extents that are not known to be zeros, in order, and the number of their bytes.
 fn data_extents(disk: &dyn BlockDevice) -> Result<(Vec<ByteRange>, u64)> {
     let (mut extents, mut bytes, mut offset) = (Vec::<ByteRange>::new(), 0, 0);
     while offset < disk.size() {

@@ -2,9 +2,9 @@
 //!
 //! # The tree
 //!
-//! BLAKE3 is a tree by itself: 1 KiB chunks at the leaves, the plain hash of the blob (`b3sum`) at the root.
-//! We keep that tree down to *groups* of 16 chunks, 16 KiB, as a Bao outboard in pre-order, so that other Bao
-//! tools read it and the overhead is 0.4% of the blob:
+//! BLAKE3 is a tree by itself: 1 KiB chunks at the leaves, the plain hash of the blob (`b3sum`) at the root. That tree
+//! is stored here down to *groups* of 16 chunks, 16 KiB, as a Bao outboard in pre-order, so that other Bao tools read
+//! it and the overhead is 0.4% of the blob:
 //!
 //! ```text
 //! 0   8  length of the blob, little-endian
@@ -12,28 +12,28 @@
 //! 72  ..  nodes of the left subtree, then of the right one; a single group has no node
 //! ```
 //!
-//! A tree over `n > 1` groups has the largest power of two below `n` groups on the left, the rest on the
-//! right, hence `n - 1` nodes in all. The first group of a subtree and the place of its node tell where all
-//! of its nodes are: the right child of the node at place `p` with `l` groups on its left is at `p + l`.
-//! Pre-order is the order of a reader that walks from the root to a range: all that it needs is ahead of it,
-//! and the nodes of a subtree lie together.
+//! A tree over `n > 1` groups has the largest power of two below `n` groups on the left, the rest on the right, so it
+//! has `n - 1` nodes in all. The first group of a subtree and the place of its node give the places of all its nodes:
+//! the right child of the node at place `p` with `l` groups on its left is at `p + l`. Pre-order is the order of a
+//! reader that walks from the root to a range: all that it needs is ahead of it, and the nodes of a subtree are stored
+//! together.
 //!
 //! # Building in one pass
 //!
-//! Pre-order wants the root first, which is known last. What saves us: the nodes of a complete, aligned
-//! subtree are contiguous, and are final once its last group is hashed. So [`TreeBuilder`] keeps only the
-//! chaining values of the current *region* (1024 groups, 16 MiB of blob); a full region's nodes go to a
-//! spool, its chaining value stays. At the end the few nodes above the regions are computed and written, in
-//! pre-order, between the copied regions. Memory: 32 KiB + 4 MiB of spool (then it moves to a file) + 4
-//! bytes for each MiB of blob. A region is sealed only when the group after it begins, so that the topmost
-//! node is never in the spool: the root is made from it in another way than the chaining values are.
+//! Pre-order begins with the root, which is known last. One property helps: the nodes of a complete, aligned subtree
+//! are contiguous, and are final once its last group is hashed. So [`TreeBuilder`] keeps only the chaining values of
+//! the current *region* (1024 groups, 16 MiB of blob); a full region's nodes go to a spool, its chaining value stays.
+//! At the end the few nodes above the regions are computed and written, in pre-order, between the copied regions.
+//! Memory: 32 KiB + 4 MiB of spool (then it moves to a file) + 4 bytes for each MiB of blob. A region is sealed only
+//! when the group after it begins, so that the topmost node is never in the spool: the root is made from it in another
+//! way than the chaining values are.
 //!
 //! # Verifying
 //!
-//! [`HashTree::verify`] walks from the root to the groups of a range, checks each node against its parent
-//! before it uses it, and each group against its node. Nothing in the outboard is trusted: a wrong length is
-//! refused at the start, a wrong node or group is named in the error. The outboard is read in whole pages of
-//! [`TREE_PAGE`] bytes, and only those that [`pages`] names, so that it can be fetched lazily.
+//! [`HashTree::verify`] walks from the root to the groups of a range, checks each node against its parent before it
+//! uses it, and each group against its node. Nothing in the outboard is trusted: a wrong length is refused at the
+//! start, a wrong node or group is named in the error. The outboard is read in whole pages of [`TREE_PAGE`] bytes, and
+//! only those that [`pages`] names, so that it can be fetched lazily.
 
 mod build;
 mod geometry;
@@ -53,17 +53,17 @@ use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes in a group: what is verified as a whole. 16 KiB is where a hot slice of 64 KiB fetches at most 1.25
-/// times its bytes, and BLAKE3 still runs at its full width (16 chunks).
+/// The number of bytes in a group, which is the unit of verification. With 16 KiB a hot slice of 64 KiB fetches at most
+/// 1.25 times its bytes, and BLAKE3 still runs at its full width (16 chunks).
 pub const GROUP_SIZE: u64 = 16 * 1024;
 
-/// The same, of a buffer.
+/// The same as the length of a buffer.
 const GROUP: usize = 16 * 1024;
 
-/// Bytes of a node: the chaining values of its two subtrees.
+/// The number of bytes of a node: the chaining values of its two subtrees.
 const NODE: usize = 64;
 
-/// Bytes of the length in front of the nodes.
+/// The number of bytes of the length in front of the nodes.
 const PREFIX: usize = 8;
 
 /// The root of a hash tree: the plain BLAKE3 hash of the blob, written as 64 hexadecimal digits.
@@ -77,7 +77,7 @@ impl TreeRoot {
         Self(blake3::hash(bytes))
     }
 
-    /// One of these 32 bytes.
+    /// The root with these 32 bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes.into())
@@ -119,19 +119,19 @@ impl Serialize for TreeRoot {
     }
 }
 
-/// Groups of a blob of `blob_len` bytes: at least one, though it be empty.
+/// The number of groups of a blob of `blob_len` bytes: at least one, also for an empty blob.
 fn group_count(blob_len: u64) -> u64 {
     blob_len.div_ceil(GROUP_SIZE).max(1)
 }
 
-/// Length in bytes of the outboard of a blob of `blob_len` bytes.
+/// The length in bytes of the outboard of a blob of `blob_len` bytes.
 #[must_use]
 pub fn outboard_len(blob_len: u64) -> u64 {
     // No overflow: there are at most 2^50 groups.
     PREFIX as u64 + (group_count(blob_len) - 1) * NODE as u64
 }
 
-/// Groups in the left subtree of a tree over `groups > 1` groups: the largest power of two below it.
+/// The number of groups in the left subtree of a tree over `groups > 1` groups: the largest power of two below it.
 fn left_groups(groups: u64) -> u64 {
     1 << (groups - 1).ilog2()
 }
@@ -144,12 +144,12 @@ fn group_cv(index: u64, bytes: &[u8]) -> ChainingValue {
     hasher.finalize_non_root()
 }
 
-/// What is above two subtrees, as a subtree of something larger.
+/// The chaining value of the node above two subtrees, as a subtree of something larger.
 fn merge(left: &ChainingValue, right: &ChainingValue) -> ChainingValue {
     merge_subtrees_non_root(left, right, Mode::Hash)
 }
 
-/// What is above two subtrees, as the whole.
+/// The root above two subtrees, which are the whole tree.
 fn merge_root(left: &ChainingValue, right: &ChainingValue) -> TreeRoot {
     TreeRoot(merge_subtrees_root(left, right, Mode::Hash))
 }

@@ -1,4 +1,4 @@
-//! [`ImageBlobs`]: where the blobs of an image are read from: a directory of this host, or any other store.
+//! [`ImageBlobs`]: the source of the blobs of an image: a directory of this host, or any other store.
 
 use crate::manifest::{Config, Layer, Manifest, Tree};
 use crate::remote::RemoteImage;
@@ -7,15 +7,15 @@ use crate::verified_blob::VerifiedBlob;
 use headstart_block::{ErrorKind, ReadAt, Result};
 use std::sync::Arc;
 
-/// The blobs of an image, as opening and checking it see them.
+/// The blobs of an image, as the code that opens and checks it sees them.
 pub(crate) trait ImageBlobs {
-    /// A layer's blob, which has the length that its manifest says. Its content is not checked.
+    /// A layer's blob, which has the length in its manifest. Its content is not checked.
     fn layer(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
 
-    /// A layer's blob, guarded by its hash tree where it has one.
+    /// A layer's blob, guarded by its hash tree if it has one.
     fn guarded(&self, layer: &Layer) -> Result<Arc<dyn ReadAt>>;
 
-    /// The outboard of a hash tree, which has the length that its manifest says.
+    /// The outboard of a hash tree, which has the length in its manifest.
     fn tree(&self, tree: &Tree) -> Result<Arc<dyn ReadAt>>;
 
     /// The config, checked against its digest.

@@ -1,4 +1,4 @@
-//! Importing a disk: what it has that its base has not becomes a new layer on the base's.
+//! Importing a disk: the data that its base does not have becomes a new layer on the base's layers.
 
 use crate::difference::write_difference;
 use crate::disk_file::{DiskFile, DiskFormat};
@@ -10,13 +10,13 @@ use crate::reference::Reference;
 use headstart_block::{BlockDevice, Result};
 use headstart_lsmt::LayerWriter;
 
-/// Imports `file` as `target`: a layer of all that it has, or with `base` of what differs from it. Also says
-/// what format was read.
+/// Imports `file` as `target`: a layer of all its data, or with `base` of the data that differs from it. Also returns
+/// the format that was read.
 ///
 /// The same disk, base and packing give the same digest on any number of threads.
 ///
 /// # Errors
-/// What reading the disk, opening the base or writing to the store reports. The store is then as it was.
+/// Errors of reading the disk, opening the base or writing to the store. The store is then as it was.
 pub fn import_disk(
     file: &DiskFile,
     base: Option<&Reference>,
@@ -29,7 +29,7 @@ pub fn import_disk(
     let disk = file.open(builder.scratch(), progress)?;
     let device = disk.device();
     let size = device.size();
-    // Seen whole, past its own end, too: what the base's layers hold there would shine through.
+    // The whole base, also past its own end: data in the base's layers there would otherwise show through.
     let base = base.map(|base| {
         let disk = base.into_disk();
         let end = disk.end().max(size);

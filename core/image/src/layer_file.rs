@@ -1,4 +1,4 @@
-//! Single layer files, whatever they are wrapped in.
+//! Single layer files, with any wrappers.
 
 use crate::blob::{LayerSource, open_layer_source};
 use crate::progress::Progress;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct LayerFile {
     /// The layer in it.
     pub layer: Layer,
-    /// Its content and what that is wrapped in.
+    /// Its content and the wrappers around it.
     pub source: LayerSource,
 }
 
@@ -19,7 +19,7 @@ impl LayerFile {
     /// Opens the file at `path`: ZFile-wrapped, tar-wrapped or plain, sealed or sparse.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is no layer or a damaged one.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is no layer or a damaged one.
     pub fn open(path: &Path) -> Result<Self> {
         let named = |e: Error| e.about(path.display());
         let source = open_layer_source(Arc::new(FileSource::open(path)?)).map_err(named)?;
@@ -32,10 +32,10 @@ impl LayerFile {
         Ok(Self { layer: layer.map_err(named)?, source })
     }
 
-    /// Reads and checks every frame; says whether there are checksums.
+    /// Reads and checks every frame; returns `true` if there are checksums.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where a frame is damaged.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a frame is damaged.
     pub fn verify(&self, progress: &dyn Progress) -> Result<bool> {
         progress.begin("verify", self.source.source.len());
         self.source.verify(progress)?;
@@ -49,7 +49,7 @@ impl LayerFile {
 /// As [`headstart_lsmt::open_pair`].
 pub fn open_pair_files(data: &Path, index: &Path) -> Result<Layer> {
     let pair = open_pair(Arc::new(FileSource::open(data)?), &FileSource::open(index)?);
-    // What is wrong is said of "the data file": which that is must be said, too.
+    // The error speaks of "the data file", so the file's path must be added.
     pair.map_err(|e| {
         Error::new(e.kind(), e.to_string()).about(format!("{},{}", data.display(), index.display()))
     })

@@ -1,41 +1,41 @@
 //! Images: OCI layout stores, import, export, commit, verify, hash trees.
 //!
-//! An image is a manifest in a store: ordered layers, each a blob named by its SHA-256 and covered by a
-//! BLAKE3 hash tree. This crate joins the two formats below it (ZFile and LSMT, which know nothing of each
-//! other) into blobs, keeps blobs and manifests in OCI layout directories, and turns disks into images and
-//! back. It reads what OverlayBD's tools write, and they read ours.
+//! An image is a manifest in a store: ordered layers, each a blob named by its SHA-256 and covered by a BLAKE3 hash
+//! tree. This crate joins the two formats below it (ZFile and LSMT, which know nothing of each other) into blobs, keeps
+//! blobs and manifests in OCI layout directories, and turns disks into images and back. It reads the files of
+//! OverlayBD's tools, and they read its files.
 //!
-//! What names and holds an image, from the bottom up:
+//! The modules that name and hold an image, from the bottom up:
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! |---|---|
 //! | [`hash_tree`] | building and checking hash trees, in one pass or range by range |
-//! | [`digest`] | digests, and the writer that finds all sums of a blob as it passes |
+//! | [`digest`] | digests, and the writer that computes all sums of a blob as it passes |
 //! | [`tar_wrapper`] | finding a blob in the tar archive around it |
-//! | [`blob`] | taking off whatever is around a layer: tar, ZFile |
-//! | [`manifest`] | manifests, configs, annotations: ours and OverlayBD's |
+//! | [`blob`] | taking off the wrappers of a layer: tar, ZFile |
+//! | [`manifest`] | manifests, configs, annotations: headstart's and OverlayBD's |
 //! | [`reference`](mod@reference) | `file:///dir:tag`; from `headstart-store` |
 //! | [`store`] | OCI layout directories that writers, readers and prune share |
 //! | [`remote`] | an image in any other store, to be looked at |
-//! | `image_blobs` | what both have in common for opening and checking |
+//! | `image_blobs` | the common part of both for opening and checking |
 //!
-//! What is done with images:
+//! The modules that work with images:
 //!
-//! | module | what it does |
+//! | module | function |
 //! |---|---|
 //! | [`disk_file`] | opens raw, qcow2, vhd, vhdx and vmdk disks |
 //! | [`import`], [`commit`] | make layers of a disk, of a writable layer, of an image's layers |
 //! | [`kept_base`] | the copy of its base that a writable directory may have |
-//! | [`new_layer`] | how a layer is stored, and writing it |
+//! | [`new_layer`] | the storage form of a layer, and writing it |
 //! | [`new_image`] | puts a new layer on top of an image's and publishes the result |
-//! | [`optimize`] | lays an image out anew: what boots read comes first |
+//! | [`optimize`] | lays an image out again: the data that boots read comes first |
 //! | [`open_image`], [`layer_file`] | open an image, or single layer files, as a disk |
 //! | [`export`] | writes a disk out as sparse raw or qcow2 |
 //! | [`acceleration`] | the trace that an image carries as its topmost layer |
-//! | [`plan_artifact`] | publishes with an image what was learned of its boots, and finds it |
+//! | [`plan_artifact`] | publishes with an image the plan made from its boots, and finds it |
 //! | [`transfer`] | copies an image from one store to another |
 //! | [`verify`], [`diff`] | check an image, compare two |
-//! | [`progress`] | tells the caller how far work is, and stops it |
+//! | [`progress`] | tells the caller the progress of work, and stops it |
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! Manifests and configs: what an image is made of.
+//! Manifests and configs: the parts of an image.
 //!
-//! An image is an OCI manifest: a config and ordered layers, lowest first, each a blob of the store. Its layers
-//! carry the annotations that OverlayBD's tools look for, so they can use our images, and ours beside them:
+//! An image is an OCI manifest: a config and ordered layers, lowest first, each a blob of the store. Its layers carry
+//! the annotations that OverlayBD's tools look for, so those tools can use these images, and both kinds can be in one
+//! store:
 //!
 //! | on | annotation | value |
 //! |---|---|---|
@@ -11,21 +12,21 @@
 //! | layer | `dev.headstart.tree-root` | root of the blob's hash tree: its BLAKE3 hash, in hexadecimal |
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
-//! | layer | `dev.headstart.index-offset` | where in the blob all begins that opening the layer reads at its end |
-//! | layer | `dev.headstart.boot-layer` | of a layer that has what boots read in the order of a plan: so many bytes
-//! of the blob |
+//! | layer | `dev.headstart.index-offset` | the offset in the blob of all that opening the layer reads at its end |
+//! | layer | `dev.headstart.boot-layer` | of a layer with the data that boots read, in the order of a plan: the number
+//! of bytes of the blob |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
-//! | manifest | `dev.headstart.options` | how: `zstd,frame=32768,crc` |
+//! | manifest | `dev.headstart.options` | the options: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
 //! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one is, laid out
-//! anew |
+//! again |
 //!
 //! # Reading
 //!
-//! Nothing but what the OCI specification demands is required: other tools' images have none of our annotations,
-//! Docker's have other media types. What is there must be right, though: a manifest whose annotations
-//! contradict its descriptors is refused. Whether a layer's blob is a disk layer at all is seen when it is opened,
-//! from its content.
+//! Only the fields that the OCI specification demands are required: other tools' images have no annotations of
+//! headstart, Docker's have other media types. The fields that are there must be right, though: a manifest whose
+//! annotations contradict its descriptors is refused. A layer's blob is recognized as a disk layer when it is opened,
+//! by its content.
 //!
 //! # Writing
 //!
@@ -45,7 +46,7 @@ use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
 
-/// Most layers of an image: what the reference opens.
+/// The most layers of an image: the most that the reference opens.
 pub const MAX_LAYERS: usize = 255;
 
 /// Layer annotation: the blob's digest. With the size and the version it makes a layer OverlayBD's.
@@ -70,11 +71,12 @@ pub const TREE_ROOT: &str = "dev.headstart.tree-root";
 pub const TREE_DIGEST: &str = "dev.headstart.tree-digest";
 /// Layer annotation: size of the hash tree's outboard in bytes.
 pub const TREE_SIZE: &str = "dev.headstart.tree-size";
-/// Layer annotation: where in the blob the index begins, or the frame that holds its first byte.
+/// Layer annotation: the offset in the blob of the index, or of the frame that holds its first byte.
 pub const INDEX_OFFSET: &str = "dev.headstart.index-offset";
-/// Layer annotation: so many bytes of the blob, from its start on, hold what boots read, in the order of a plan.
+/// Layer annotation: the number of bytes of the blob, from its start on, with the data that boots read, in the order of
+/// a plan.
 pub const BOOT_LAYER: &str = "dev.headstart.boot-layer";
-/// Manifest annotation: digest of the manifest of the image that this one is, laid out anew.
+/// Manifest annotation: digest of the manifest of the image that this one is, laid out again.
 pub const OPTIMIZED_FROM: &str = "dev.headstart.optimized-from";
 /// Manifest annotation: the version of headstart that made the image.
 pub const VERSION: &str = "dev.headstart.version";
@@ -83,17 +85,17 @@ pub const OPTIONS: &str = "dev.headstart.options";
 /// Manifest annotation: the disk's size in bytes.
 pub const VIRTUAL_SIZE: &str = "dev.headstart.virtual-size";
 
-/// What a manifest says that it is.
+/// The media type that a manifest gives for itself.
 pub(crate) fn media_type(manifest: &[u8]) -> String {
     let value: Option<Value> = serde_json::from_slice(manifest).ok();
     let media_type = value.as_ref().and_then(|value| value.get("mediaType")?.as_str());
     media_type.unwrap_or(MANIFEST_OCI).to_owned()
 }
 
-/// A blob as something else names it.
+/// A blob as another document names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlobRef {
-    /// What it is said to be.
+    /// Its media type, as given there.
     pub media_type: String,
     /// Its name.
     pub digest: Digest,
@@ -106,7 +108,7 @@ pub struct BlobRef {
 pub struct Tree {
     /// Its root.
     pub root: TreeRoot,
-    /// The name of its outboard.
+    /// The digest of its outboard.
     pub digest: Digest,
     /// The length of its outboard in bytes.
     pub size: u64,
@@ -119,12 +121,12 @@ pub struct Layer {
     pub blob: BlobRef,
     /// Its blob's hash tree; images made by other tools have none.
     pub tree: Option<Tree>,
-    /// All of its annotations, those of the tree included.
+    /// All of its annotations, including those of the tree.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Layer {
-    /// A new layer of ours, with the annotations that we and OverlayBD's tools look for.
+    /// A new layer, with the annotations that headstart and OverlayBD's tools look for.
     #[must_use]
     pub fn new(digest: Digest, size: u64, tree: Tree) -> Self {
         let annotations = [
@@ -149,9 +151,9 @@ impl Layer {
         self
     }
 
-    /// Offset in the blob from which on everything lies that opening the layer reads at its end: the index of
-    /// segments (from the compressed frame on that holds its first byte) and the ends of all wrappers. Fetching
-    /// `[offset, size)` at once saves asking for these one after the other. None where the manifest does not tell.
+    /// The offset in the blob after which all is stored that opening the layer reads at its end: the index of segments
+    /// (from the compressed frame on that holds its first byte) and the ends of all wrappers. Fetching `[offset, size)`
+    /// at once saves fetching these one after the other. `None` if the manifest does not give it.
     #[must_use]
     pub fn index_offset(&self) -> Option<u64> {
         self.annotations.get(INDEX_OFFSET)?.parse().ok()
@@ -164,20 +166,20 @@ impl Layer {
         self
     }
 
-    /// Of a layer of an optimized image that holds what boots read in the order of a plan: that lies in so many bytes
-    /// of its blob, from the blob's start on. None for all other layers.
+    /// The number of bytes of its blob, from the blob's start on, that hold the data that boots read, in the order of a
+    /// plan; for a layer of an optimized image. `None` for all other layers.
     #[must_use]
     pub fn boot_bytes(&self) -> Option<u64> {
         self.annotations.get(BOOT_LAYER)?.parse().ok()
     }
 
-    /// Whether it is no disk layer but a trace for one of OverlayBD's prefetchers.
+    /// `true` if it is no disk layer but a trace for one of OverlayBD's prefetchers.
     #[must_use]
     pub fn is_acceleration(&self) -> bool {
         self.annotations.get(ACCELERATION_LAYER).is_some_and(|value| value == "yes")
     }
 
-    /// Whether its data is in another image's layer (turboOCI), which this version does not open.
+    /// `true` if its data is in another image's layer (turboOCI), which this version does not open.
     #[must_use]
     pub fn is_turbo(&self) -> bool {
         TURBO_TARGETS.iter().any(|key| self.annotations.contains_key(*key))
@@ -251,7 +253,7 @@ pub struct Manifest {
     pub config: BlobRef,
     /// The layers, lowest first: one to [`MAX_LAYERS`].
     pub layers: Vec<Layer>,
-    /// The disk's size in bytes, where the manifest tells; otherwise the layers do.
+    /// The disk's size in bytes, if the manifest gives it; otherwise the layers do.
     pub virtual_size: Option<u64>,
     /// All of its annotations.
     pub annotations: BTreeMap<String, String>,
@@ -261,8 +263,8 @@ impl Manifest {
     /// Reads and checks a manifest.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is none or contradicts itself,
-    /// [`headstart_block::ErrorKind::Unsupported`] where it is one of something else than an image.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is no manifest or contradicts itself,
+    /// [`headstart_block::ErrorKind::Unsupported`] if it is the manifest of something other than an image.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         if bytes.len() as u64 > MAX_MANIFEST_SIZE {
             return Err(Error::unsupported(format!("a manifest of more than {MAX_MANIFEST_SIZE} bytes")));
@@ -297,26 +299,26 @@ impl Manifest {
         Ok(Self { config, layers, virtual_size, annotations })
     }
 
-    /// The version of headstart that made it; none where another tool did.
+    /// The version of headstart that made it; `None` if another tool made it.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
         self.annotations.get(VERSION).map(String::as_str)
     }
 
-    /// The options that it was made with; none where another tool made it.
+    /// The options with which it was made; `None` if another tool made it.
     #[must_use]
     pub fn options(&self) -> Option<&str> {
         self.annotations.get(OPTIONS).map(String::as_str)
     }
 
-    /// Of an optimized image: the image that it was made from, which has the same disk.
+    /// The image from which an optimized image was made, which has the same disk.
     #[must_use]
     pub fn optimized_from(&self) -> Option<Digest> {
         self.annotations.get(OPTIMIZED_FROM)?.parse().ok()
     }
 
-    /// What boots of its disk are known by: `own`, its digest, or that of the image that it was made from by laying it
-    /// out anew.
+    /// The digest under which boots of its disk are recorded: `own`, its digest, or that of the image from which it was
+    /// made by laying it out again.
     #[must_use]
     pub fn known_as(&self, own: Digest) -> Digest {
         self.optimized_from().unwrap_or(own)
@@ -327,7 +329,7 @@ impl Manifest {
         self.layers.iter().filter(|layer| !layer.is_acceleration())
     }
 
-    /// Every blob that it names, with the size it should have: config, layers, hash trees.
+    /// Every blob that it names, with the size that it should have: config, layers, hash trees.
     pub fn blobs(&self) -> impl Iterator<Item = (Digest, u64)> {
         let layers = self.layers.iter().flat_map(|layer| {
             let tree = layer.tree.map(|tree| (tree.digest, tree.size));
@@ -336,14 +338,14 @@ impl Manifest {
         std::iter::once((self.config.digest, self.config.size)).chain(layers)
     }
 
-    /// Bytes that its blobs take in a store, shared ones counted as well.
+    /// The number of bytes that its blobs take in a store, including shared blobs.
     #[must_use]
     pub fn stored_size(&self) -> u64 {
         self.blobs().fold(0, |sum, (_, size)| sum.saturating_add(size))
     }
 }
 
-/// What tells an image manifest from other documents, so that the message names what it is.
+/// Tells an image manifest from other documents, so that the message names the kind of document.
 fn check_kind(value: &Value) -> Result<()> {
     if value.get("manifests").is_some() {
         return Err(Error::unsupported("is an index of several images, not an image"));
@@ -357,7 +359,7 @@ fn check_kind(value: &Value) -> Result<()> {
     }
 }
 
-/// The parsed value of an annotation, where it is there.
+/// The parsed value of an annotation, if it is there.
 fn annotation<T: FromStr>(annotations: &BTreeMap<String, String>, key: &str) -> Result<Option<T>> {
     let parse = |text: &String| {
         let bad = |_| Error::corrupt(format!("its annotation {key} is `{}`", text.escape_debug()));
@@ -374,7 +376,7 @@ fn cannot_build(error: impl std::error::Error + Send + Sync + 'static) -> Error 
     Error::invalid("cannot make a manifest").caused_by(error)
 }
 
-/// A config: what a container runtime wants to know; for a disk little more than its layers' digests.
+/// A config: information for a container runtime; for a disk little more than its layers' digests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config(Map<String, Value>);
 
@@ -389,7 +391,7 @@ impl Config {
     /// Reads a config; all of its fields are kept for the images made on top of it.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is not a JSON object.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is not a JSON object.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         serde_json::from_slice(bytes)
             .map(Self)
@@ -403,8 +405,8 @@ impl Config {
         ids.into_iter().flatten().filter_map(|id| id.as_str()?.parse().ok()).collect()
     }
 
-    /// The same with one layer more, in the place of one that is no part of the disk. Other than for a layer of the
-    /// disk, what it says of the image stays.
+    /// The same config with one more layer, in the place of one that is no part of the disk. Unlike with a layer of the
+    /// disk, its description of the image stays.
     pub(crate) fn on_top_of(mut self, image: &Manifest, top: Digest) -> Vec<u8> {
         let ids = self.0.get_mut("rootfs").and_then(|rootfs| rootfs.get_mut("diff_ids")?.as_array_mut());
         if let Some(ids) = ids {
@@ -415,7 +417,7 @@ impl Config {
         Value::Object(self.0).to_string().into_bytes()
     }
 
-    /// The same for other layers: what it said of the old ones (history, date) goes.
+    /// The same config for other layers: its description of the old ones (history, date) is removed.
     fn with_layers(mut self, layers: &[Layer]) -> Self {
         // OverlayBD's convention: the content that counts is the blob as stored.
         let ids: Vec<_> = layers.iter().map(|layer| layer.blob.digest.to_string()).collect();
@@ -433,11 +435,11 @@ pub struct NewImage {
     pub layers: Vec<Layer>,
     /// The disk's size in bytes.
     pub virtual_size: u64,
-    /// The options that it is made with, such as `zstd,frame=32768,crc`.
+    /// The options with which it is made, such as `zstd,frame=32768,crc`.
     pub options: String,
-    /// The config of the image that it is made from; the default where there is none.
+    /// The config of the image from which it is made; the default if there is none.
     pub config: Config,
-    /// The image that it is, laid out anew; none where it is something new.
+    /// The image that it is, laid out again; `None` if it is something new.
     pub optimized_from: Option<Digest>,
 }
 
@@ -454,7 +456,7 @@ impl NewImage {
     /// Makes the config and the manifest: always the same for the same image.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where there are no layers or too many.
+    /// [`headstart_block::ErrorKind::Invalid`] if there are no layers or too many.
     pub fn documents(&self) -> Result<Documents> {
         if self.layers.is_empty() || self.layers.len() > MAX_LAYERS {
             return Err(Error::invalid(format!(
@@ -489,7 +491,7 @@ impl NewImage {
     }
 }
 
-/// Through `Value`, whose maps are sorted: the hash maps of `oci-spec` come in any order.
+/// Serializes through `Value`, whose maps are sorted: the hash maps of `oci-spec` come in any order.
 fn to_json(document: &impl serde::Serialize) -> Result<Vec<u8>> {
     serde_json::to_value(document).and_then(|value| serde_json::to_vec(&value)).map_err(cannot_build)
 }
@@ -545,7 +547,8 @@ mod tests {
         );
     }
 
-    /// The maps of `oci-spec` are seeded anew each time: were they not sorted, some of these would differ.
+    /// Goal: the documents are sorted. The maps of `oci-spec` get a new seed each time: without the sorting, some of
+    /// these would differ.
     #[test]
     fn the_same_image_gives_the_same_bytes() {
         let first = image().documents().unwrap().manifest;

@@ -11,24 +11,24 @@ use crate::store::{ImageStore, Staging};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
-/// What was made.
+/// The result of publishing a new image.
 #[derive(Clone, Debug)]
 pub struct NewImageReport {
     /// The new image's name.
     pub reference: Reference,
     /// Its manifest's digest.
     pub digest: Digest,
-    /// Size of the disk in bytes.
+    /// The size of the disk in bytes.
     pub virtual_size: u64,
     /// The blob of the layer that was made.
     pub layer: Digest,
-    /// Bytes of that blob.
+    /// The number of bytes of that blob.
     pub layer_size: u64,
-    /// What that layer holds.
+    /// The content of that layer.
     pub summary: LayerSummary,
-    /// Layers of the image, the new one included.
+    /// The number of layers of the image, including the new one.
     pub layers: usize,
-    /// The manifest that the tag named before, where it was another one.
+    /// The manifest that the tag named before, if it was another one.
     pub was: Option<Digest>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Builder<'a> {
         Ok(Self { target, packing, staging, layers: Vec::new(), config: Config::default(), parent_uuid })
     }
 
-    /// Puts it on top of `base`, where there is one; its blobs are copied where it lies in another store.
+    /// Puts it on top of `base`, if there is one; the blobs are copied if the base is in another store.
     pub(crate) fn on(mut self, base: Option<&OpenImage>, progress: &dyn Progress) -> Result<Self> {
         let Some(base) = base else { return Ok(self) };
         if base.layers.len() >= MAX_LAYERS {
@@ -77,8 +77,8 @@ impl<'a> Builder<'a> {
         Ok(self)
     }
 
-    /// Makes a disk of `size` bytes on top of `base` read as zeros past the end of the base: its layers may hold more
-    /// than it shows, which would come back.
+    /// Makes a disk of `size` bytes on top of `base` read as zeros past the end of the base: the base's layers may hold
+    /// more data than it shows, which would come back.
     pub(crate) fn hide_past_end(&mut self, base: &Stack, size: u64) -> Result<()> {
         let first = base.size().div_ceil(SECTOR_SIZE);
         if size <= base.size() || base.end() <= first * SECTOR_SIZE {
@@ -101,7 +101,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// A directory for scratch files, which goes away with the builder.
+    /// A directory for scratch files, which is removed with the builder.
     pub(crate) fn scratch(&self) -> &std::path::Path {
         self.staging.path()
     }

@@ -1,5 +1,4 @@
-//! Making a layer's blob: LSMT, through ZFile where it is compressed, through the hashes into a staged file, in one
-//! pass.
+//! Making a layer's blob: LSMT, through ZFile if it is compressed, through the hashes into a staged file, in one pass.
 
 use crate::manifest;
 use crate::store::{BlobWriter, Staging};
@@ -8,12 +7,12 @@ use headstart_lsmt::LayerSummary;
 use headstart_zfile::{ZFileOptions, ZFileWriter};
 use std::io::{self, Write};
 
-/// How a layer's bytes are stored.
+/// The storage form of a layer's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// Compressed in frames.
     ZFile(ZFileOptions),
-    /// As they are: a read costs no more than one of a raw disk, and the image takes the space of its data.
+    /// Uncompressed: a read costs no more than one of a raw disk, and the image takes the space of its data.
     Plain,
 }
 
@@ -23,7 +22,7 @@ impl Default for Packing {
     }
 }
 
-/// What a layer is written to.
+/// The output of a layer in the making.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub(crate) enum LayerOutput {
     ZFile(ZFileWriter<BlobWriter>),
@@ -55,7 +54,7 @@ impl LayerOutput {
         })
     }
 
-    /// Ends the blob; also says where in it the byte at `offset` of the layer lies, or the frame that holds it.
+    /// Ends the blob; also returns the place in it of the byte at `offset` of the layer, or of the frame that holds it.
     fn finish(self, offset: u64) -> Result<(BlobWriter, u64)> {
         match self {
             Self::ZFile(output) => output.finish_locating(offset).map(|(blob, _, at)| (blob, at)),
@@ -67,7 +66,7 @@ impl LayerOutput {
 /// Stages the blob and the hash tree of the layer that `write` writes.
 ///
 /// # Errors
-/// What `write` or writing reports; the staged files are then left to the staging area to remove.
+/// Errors of `write` or writing; the staged files are then left to the staging area to remove.
 pub(crate) fn stage_layer(
     staging: &Staging,
     packing: &Packing,

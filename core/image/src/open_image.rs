@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// An image whose layers are open.
 pub struct OpenImage {
-    /// Where it was found.
+    /// The reference by which it was found.
     pub reference: Reference,
-    /// The name of its manifest.
+    /// The digest of its manifest.
     pub digest: Digest,
     /// Its manifest.
     pub manifest: Manifest,
@@ -26,18 +26,18 @@ pub struct OpenImage {
     disk: Stack,
 }
 
-/// What is known of one layer of an open image.
+/// The facts about one layer of an open image.
 #[derive(Clone)]
 pub struct OpenLayer {
     /// Its blob as the manifest names it.
     pub blob: manifest::Layer,
-    /// Its content and what that is wrapped in.
+    /// Its content and the wrappers around it.
     pub source: LayerSource,
-    /// What it says of itself.
+    /// The information in the layer itself.
     pub info: LayerInfo,
-    /// Segments in its index.
+    /// The number of segments in its index.
     pub segments: usize,
-    /// Bytes of the disk that it holds.
+    /// The number of bytes of the disk that it holds.
     pub data_bytes: u64,
 }
 
@@ -45,27 +45,28 @@ impl OpenImage {
     /// Opens the image that `reference` names.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::NotFound`] where the image or a blob of it is missing, and
-    /// [`headstart_block::ErrorKind::Corrupt`] where one is damaged.
+    /// [`headstart_block::ErrorKind::NotFound`] if the image or a blob of it is missing, and
+    /// [`headstart_block::ErrorKind::Corrupt`] if one is damaged.
     pub fn open(reference: &Reference) -> Result<Self> {
         let (store, image) = ImageStore::open_image(reference)?;
         Self::of(&store, reference, image)
     }
 
-    /// Opens the image with this manifest in the store that `reference` names, whatever the store has as that image.
+    /// Opens the image with this manifest in the store that `reference` names, also if the store has another image
+    /// under that name.
     ///
     /// # Errors
-    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] where `manifest` is none.
+    /// As [`OpenImage::open`]; [`headstart_block::ErrorKind::Corrupt`] if `manifest` is not a manifest.
     pub fn open_known(reference: &Reference, digest: Digest, manifest: &[u8]) -> Result<Self> {
         let store = ImageStore::open(reference.directory()?)?;
         let manifest = Manifest::parse(manifest).map_err(|e| e.about(reference))?;
         Self::of(&store, reference, Image { digest, manifest })
     }
 
-    /// Opens an image in another store. Its disk is not to be read: all of it would be fetched into memory.
+    /// Opens an image in another store. Its disk should not be read: all of it would be fetched into memory.
     ///
     /// # Errors
-    /// As [`OpenImage::open`], and what the store reports.
+    /// As [`OpenImage::open`], and errors of the store.
     pub fn open_remote(remote: &RemoteImage) -> Result<Self> {
         remote.warm()?;
         Self::of(remote, &remote.reference, remote.image.clone())
@@ -76,7 +77,7 @@ impl OpenImage {
         let (mut layers, mut stacked) = (Vec::<OpenLayer>::new(), Vec::<Layer>::new());
         for blob in manifest.disk_layers() {
             let open = match layers.iter().zip(&stacked).find(|(open, _)| open.blob.blob == blob.blob) {
-                // The same layer once more takes no more memory.
+                // A layer that occurs twice is opened once, and takes no more memory.
                 Some((same, layer)) => Ok((same.clone(), layer.clone())),
                 None => open_layer(blobs, blob),
             };
@@ -95,19 +96,19 @@ impl OpenImage {
         &self.disk
     }
 
-    /// Gives up the rest for the disk.
+    /// Drops all but the disk and returns that.
     #[must_use]
     pub fn into_disk(self) -> Stack {
         self.disk
     }
 
-    /// The id that the topmost layer carries, nil where it has none.
+    /// The id in the topmost layer, nil if it has none.
     #[must_use]
     pub fn top_uuid(&self) -> uuid::Uuid {
         self.layers.last().map(|layer| layer.info.uuid).unwrap_or_default()
     }
 
-    /// Bytes of the disk that are data: neither holes nor zeroed.
+    /// The number of bytes of the disk that are data: neither holes nor zeroed.
     #[must_use]
     pub fn data_bytes(&self) -> u64 {
         let sectors: u64 =
@@ -117,7 +118,7 @@ impl OpenImage {
 }
 
 impl OpenLayer {
-    /// What guards its bytes when parts of it are read.
+    /// The protection of its bytes when parts of it are read.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         coverage(&self.blob, &self.source)
@@ -127,7 +128,7 @@ impl OpenLayer {
 /// The disk that `layers`, the manifest's disk layers, make up.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where there are too many or the disk is too large.
+/// [`headstart_block::ErrorKind::Invalid`] if there are too many or the disk is too large.
 pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
     let mut disk = Stack::new(layers)?;
     if let Some(size) = manifest.virtual_size {
@@ -137,11 +138,11 @@ pub fn stack_layers(manifest: &Manifest, layers: Vec<Layer>) -> Result<Stack> {
     Ok(disk)
 }
 
-/// Opens the layer in `source`, the bytes of the blob that the manifest names as `blob`, wherever they come from.
+/// Opens the layer in `source`, the bytes of the blob that the manifest names as `blob`, from any place.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is damaged, [`headstart_block::ErrorKind::Unsupported`] where its
-/// form is not known, and what `source` reports.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is damaged, [`headstart_block::ErrorKind::Unsupported`] if its form is
+/// not known, and errors of `source`.
 pub fn open_layer_blob(blob: &manifest::Layer, source: Arc<dyn ReadAt>) -> Result<(LayerSource, Layer)> {
     if blob.is_turbo() {
         return Err(Error::unsupported("its data lies in another image's layer (turboOCI)")
@@ -160,14 +161,14 @@ pub(crate) fn coverage(blob: &manifest::Layer, source: &LayerSource) -> Coverage
     }
 }
 
-/// What guards a layer's bytes when parts of it are read.
+/// The protection of a layer's bytes when parts of it are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
     /// A hash tree: every range can be checked against the manifest.
     Tree,
-    /// The checksum of each frame, which finds accidents, not forgery.
+    /// The checksum of each frame, which detects accidents, not forgery.
     FrameChecksums,
-    /// Only the digest of the whole.
+    /// Only the digest of the whole blob.
     DigestOnly,
 }
 
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(ranges(50_000, None), [(0, 50_000)]);
         assert_eq!(ranges(1 << 30, None), [(0, 32 << 10), ((1 << 30) - (1 << 20), 1 << 30)]);
         assert_eq!(ranges(1 << 20, Some(1_000_000)), [(0, 32 << 10), (1_000_000, 1 << 20)]);
-        // What an annotation says is a hint.
+        // The value of an annotation is a hint.
         assert_eq!(ranges(1 << 20, Some(u64::MAX)), [(0, 32 << 10), ((1 << 20) - (64 << 10), 1 << 20)]);
         assert_eq!(ranges(1 << 30, Some(0)).len(), 2);
     }

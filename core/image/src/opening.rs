@@ -2,15 +2,16 @@
 
 use headstart_block::ByteRange;
 
-/// Bytes of a blob's start that opening a layer reads: the headers, the second of them in the first frame.
+/// The number of bytes of a blob's start that opening a layer reads: the headers, the second of them in the first
+/// frame.
 pub const HEAD: u64 = 32 << 10;
 
-/// Most bytes of an end that are fetched because an annotation says so: the index of a layer of a terabyte in
-/// frames of 4 KiB is larger, but then one step more does not matter.
+/// The most bytes of an end that are fetched because of an annotation: the index of a layer of a terabyte in frames of
+/// 4 KiB is larger, but then one more step does not matter.
 const END_MAX: u64 = 16 << 20;
 
-/// What opening a layer reads of its blob of `len` bytes, most likely: its head, and its end from where the manifest
-/// says that it begins ([`Layer::index_offset`](crate::manifest::Layer::index_offset)). Ranges that ascend and do not
+/// The parts of a blob of `len` bytes that opening its layer most likely reads: its head, and its end from the offset
+/// in the manifest on ([`Layer::index_offset`](crate::manifest::Layer::index_offset)). The ranges ascend and do not
 /// overlap.
 #[must_use]
 pub fn opening_ranges(len: u64, index_offset: Option<u64>) -> Vec<ByteRange> {

@@ -1,36 +1,36 @@
-//! Laying an image out anew, so that what boots read comes first, in the order of a plan.
+//! Laying an image out again, so that the data that boots read comes first, in the order of a plan.
 //!
-//! Preloading a boot from an image as it was imported takes hundreds of requests: what boots read lies all over its
-//! blobs. Here it is written once more, into one layer, in the order in which it is to be preloaded. Following the
-//! plan then reads one blob from its start on, without a gap: a single request, if the reader wants.
+//! Preloading a boot from an image as it was imported takes hundreds of requests: the data that boots read is scattered
+//! over its blobs. Here that data is written once more, into one layer, in the order in which it is to be preloaded.
+//! Following the plan then reads one blob from its start on, without a gap: a single request, if the reader wants.
 //!
 //! # The two forms
 //!
-//! | form | what the image is made of | what it costs in a store |
+//! | form | parts of the image | cost in a store |
 //! |---|---|---|
 //! | [`Form::BootLayer`] | the layers of the source, and one more on top with a copy of what boots read | that copy |
-//! | [`Form::OneLayer`] | one layer: first what boots read, then all else | a copy of all |
+//! | [`Form::OneLayer`] | one layer: first what boots read, then the rest | a copy of all |
 //!
-//! The boot layer hides nothing but data that is the same below it, so that it can be left out again: an image that
-//! is optimized a second time loses its old one, and other images that share the layers below share them still.
+//! The boot layer hides only data that is the same below it, so that it can be left out again: an image that is
+//! optimized a second time loses its old one, and other images that share the layers below still share them.
 //!
 //! # The layer
 //!
 //! ```text
-//! LSMT:   header | data of the first plan, in its order | data that only others name | (all else) | table | trailer
+//! LSMT:   header | data of the first plan, in its order | data that only others name | (the rest) | table | trailer
 //! ZFile:  header | frames of 32 KiB, one after another ...                                     | index | trailer
 //! blob:   [0, dev.headstart.boot-layer) = all that the first plan names
 //! ```
 //!
-//! An ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in
-//! another order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in
-//! the plan, so nothing is read for its frame alone but at both ends. Of a slice only what has data is stored:
-//! holes and zeroed sectors stay what they are in the layers below.
+//! It is an ordinary layer of the format: the table is sorted by the disk's sectors as everywhere, only the data is in
+//! another order, as it is in a writable layer that was sealed. Frames hold the ends and starts of neighbours in the
+//! plan, so a frame is read for a part of it only at both ends. Of a slice only the sectors with data are stored: holes
+//! and zeroed sectors stay as they are in the layers below.
 //!
-//! # Nothing is believed
+//! # Verification
 //!
-//! Before the image is published, its disk is compared with the source's, wherever the two come from different places
-//! ([`OptimizeReport::compared`]). The same source, plans and packing give the same digest.
+//! Before the image is published, its disk is compared with the source's, in all ranges that the two take from
+//! different places ([`OptimizeReport::compared`]). The same source, plans and packing give the same digest.
 
 mod cost;
 mod layout;
@@ -65,70 +65,72 @@ use std::sync::Arc;
 use view::View;
 use write::{DataBytes, write_layer};
 
-/// What the new image is made of.
+/// The form of the new image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// The source's layers, with what boots read once more in a layer on top.
+    /// The source's layers, with a second copy of the data that boots read in a layer on top.
     #[default]
     BootLayer,
-    /// One layer that has all, what boots read first.
+    /// One layer with all data, the data that boots read first.
     OneLayer,
 }
 
-/// What to make.
+/// The description of an image to make.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// The new image's name.
     pub target: &'a Reference,
-    /// What boots read. The order of the first is that of the layer; what only the others name comes after it.
+    /// The plans of the boots. The order of the first is that of the layer; data that only the others name comes after
+    /// it.
     pub plans: &'a [&'a [PlanItem]],
-    /// How the new layer is stored.
+    /// The storage form of the new layer.
     pub packing: &'a Packing,
-    /// What the image is made of.
+    /// The form of the image.
     pub form: Form,
 }
 
-/// What was made.
+/// The result of [`optimize`].
 #[derive(Clone, Debug)]
 pub struct OptimizeReport {
     /// The new image's name.
     pub reference: Reference,
     /// Its manifest's digest.
     pub digest: Digest,
-    /// The image that it is, laid out anew.
+    /// The image that it is, laid out again.
     pub optimized_from: Digest,
-    /// Size of the disk in bytes.
+    /// The size of the disk in bytes.
     pub virtual_size: u64,
-    /// Layers of the image, the new one included.
+    /// The number of layers of the image, including the new one.
     pub layers: usize,
     /// The blob of the new layer.
     pub layer: Digest,
-    /// Bytes of that blob.
+    /// The number of bytes of that blob.
     pub layer_size: u64,
-    /// How many of them, from its start on, hold what the first plan names.
+    /// The number of these bytes, from the blob's start on, that hold the data of the first plan.
     pub boot_bytes: u64,
-    /// Bytes of the disk that the first plan names and that are data.
+    /// The number of bytes of the disk that the first plan names and that are data.
     pub hot_data: u64,
-    /// Bytes of the disk that only other plans name and that are data.
+    /// The number of bytes of the disk that only other plans name and that are data.
     pub beyond_data: u64,
-    /// Bytes of the source's blobs, and of the new image's.
+    /// The number of bytes of the source's blobs, and of the new image's.
     pub stored: [u64; 2],
-    /// Bytes of blobs that the new image does not share with the source: what it costs in a store that has both.
+    /// The number of bytes of blobs that the new image does not share with the source: its cost in a store that has
+    /// both.
     pub added: u64,
-    /// What bringing all that the first plan names takes from the source, and from the new image.
+    /// The cost of fetching all that the first plan names from the source, and from the new image.
     pub cost: [Cost; 2],
-    /// Bytes of the disk that come from another place than in the source, and were found to be the same.
+    /// The number of bytes of the disk that come from another place than in the source, and were found to be the same.
     pub compared: u64,
-    /// The manifest that the tag named before, where it was another one.
+    /// The manifest that the tag named before, if it was another one.
     pub was: Option<Digest>,
 }
 
-/// Makes an image of the same disk as `source`, in which what boots read lies first.
+/// Makes an image of the same disk as `source`, with the data that boots read first.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where the plans name nothing that the disk has;
-/// [`headstart_block::ErrorKind::Cancelled`] where the user wants to stop; what the stores report. The target's store
-/// is then as it was; one that is not a directory may have some blobs more, which no image names.
+/// [`headstart_block::ErrorKind::Invalid`] if the plans name nothing that the disk has;
+/// [`headstart_block::ErrorKind::Cancelled`] if the user wants to stop; errors of the stores. The target's store is
+/// then as it was; one that is not a directory may have some blobs more, which no image names.
 pub fn optimize(
     source: &Source,
     request: &Request<'_>,
@@ -155,7 +157,7 @@ pub fn optimize(
     let new = NewDisk::write(&site, below, &layout, data, request, progress)?;
     let view = View { disk: &new.disk, layers: &new.layers };
     let source_layers: Vec<Layer> = source.open.manifest.disk_layers().cloned().collect();
-    // What is here of a source without a boot layer need not be fetched once more to be compared.
+    // Data of a source without a boot layer that is already here need not be fetched once more to be compared.
     let has_boot_layer = source_layers.len() > new.below.layers.len();
     let original = if has_boot_layer { source.open.disk() } else { &new.below.disk };
     let original = View { disk: original, layers: &source_layers };
@@ -190,15 +192,15 @@ pub fn optimize(
     })
 }
 
-/// The disk laid out anew, not published yet.
+/// The disk laid out again, not published yet.
 struct NewDisk {
     /// The layer that was made.
     layer: Layer,
     boot_bytes: u64,
-    /// All layers, lowest first, and what they make up.
+    /// All layers, lowest first.
     layers: Vec<Layer>,
     disk: Stack,
-    /// What it was made of.
+    /// The layers that it was made of.
     below: Below,
 }
 
@@ -230,7 +232,7 @@ impl NewDisk {
     }
 }
 
-/// Bytes of the blobs that `new` has and `old` has not.
+/// The number of bytes of the blobs that `new` has and `old` has not.
 fn added(old: &Manifest, new: &Manifest) -> u64 {
     let mut blobs: Vec<_> =
         new.blobs().filter(|(digest, _)| !old.blobs().any(|known| known.0 == *digest)).collect();

@@ -1,8 +1,8 @@
-//! Plans travel with images: what was learned of an image's boots, as an artifact beside it.
+//! Plans that travel with images: the plan made from an image's boots, as an artifact beside it.
 //!
-//! An artifact is a manifest of its own whose `subject` is the image's, so the image keeps its digest while it learns.
-//! Registries list it beside the image and remove it with it; in directories and object stores the list is an index
-//! under a tag (`headstart_store::referrers`). What it holds is opaque here: a file of plans as `headstart-plan`
+//! An artifact is a manifest of its own whose `subject` is the image's, so the image keeps its digest while its plans
+//! change. Registries list it beside the image and remove it with it; in directories and object stores the list is an
+//! index under a tag (`headstart_store::referrers`). Its content is opaque here: a file of plans as `headstart-plan`
 //! writes it, of this image alone.
 //!
 //! | in the artifact's manifest | |
@@ -11,17 +11,17 @@
 //! | `subject` | the image's manifest |
 //! | `config` | the empty one |
 //! | `layers` | one: the file of plans, of media type [`PLAN`] |
-//! | `dev.headstart.plan.generation` | which publication of this image it is: the highest number is the newest |
-//! | `dev.headstart.plan.traces` | how many recorded boots it was made from |
+//! | `dev.headstart.plan.generation` | the number of the publication of this image: the highest is the newest |
+//! | `dev.headstart.plan.traces` | the number of recorded boots that it was made from |
 //! | `dev.headstart.plan.policy` | the policy that made it |
 //!
-//! No dates: the same plan published as the same generation is the same artifact, byte for byte. Publishing what is
-//! published already changes nothing. Of several that are listed (two hosts that published at once, a registry that
-//! never forgets) the one of the highest generation counts; of equals the one of more traces; of those the one of the
-//! greater digest: everybody chooses alike, and the next publication takes the place of all.
+//! There are no dates: the same plan published as the same generation is the same artifact, byte for byte. Publishing a
+//! plan that is published already changes nothing. Of several that are listed (two hosts that published at once, a
+//! registry that never forgets) the one of the highest generation counts; of equals the one of more traces; of those
+//! the one of the greater digest: all readers choose alike, and the next publication takes the place of all.
 //!
-//! What a store lists is not believed: an artifact counts if its manifest is what its digest says, is of this kind,
-//! has this image as its subject, and its file matches its own digest. One that fails is passed over for the next.
+//! The list of a store is not trusted: an artifact counts if its manifest matches its digest, is of this kind, has this
+//! image as its subject, and its file matches its own digest. One that fails is skipped, and the next is tried.
 
 use crate::digest::Digest;
 use crate::manifest::{MANIFEST_OCI, Manifest};
@@ -36,39 +36,39 @@ use std::sync::Arc;
 
 /// Artifact type of the plans of an image, and media type of the file.
 pub const PLAN: &str = "application/vnd.headstart.plan.v1";
-/// Annotation: which publication it is.
+/// Annotation: the number of the publication.
 pub const GENERATION: &str = "dev.headstart.plan.generation";
-/// Annotation: how many traces it was made from.
+/// Annotation: the number of traces that it was made from.
 pub const TRACES: &str = "dev.headstart.plan.traces";
 /// Annotation: the policy that made it.
 pub const POLICY: &str = "dev.headstart.plan.policy";
 
-/// Longest file of plans that is taken from a store, in bytes. One of an image is some hundred kilobytes long.
+/// The longest file of plans that is taken from a store, in bytes. The file of one image has some hundred kilobytes.
 pub const PLAN_MAX: u64 = 64 << 20;
 
 /// The config of an artifact that needs none.
 pub(crate) const EMPTY_CONFIG: &[u8] = b"{}";
 
-/// How many artifacts are tried before there is said to be no good one.
+/// The number of artifacts that are tried before an error says that none is sound.
 const MOST_TRIED: usize = 4;
 
-/// What is said of a plan beside it.
+/// The description of a plan, stored beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// How many recorded boots it was made from.
+    /// The number of recorded boots that it was made from.
     pub traces: u64,
     /// The policy that made it.
     pub policy: String,
 }
 
-/// What [`publish`] did.
+/// The result of [`publish`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
     /// The artifact's manifest.
     pub digest: Digest,
-    /// Which publication of this image it is, from 1.
+    /// The number of this publication of this image, from 1.
     pub generation: u64,
-    /// Whether there is anything new: not where the same was published before.
+    /// `true` if something new was published; `false` if the same plan was published before.
     pub is_new: bool,
 }
 
@@ -79,13 +79,13 @@ pub struct FoundPlan {
     pub digest: Digest,
     /// The file of plans: `headstart_plan::PlanFile` opens it.
     pub bytes: Bytes,
-    /// Which publication of this image it is.
+    /// The number of this publication of this image.
     pub generation: u64,
-    /// What is said of it.
+    /// The description of the plan.
     pub about: About,
 }
 
-/// An artifact, read and checked, but for the file itself.
+/// An artifact, read and checked, except for the file itself.
 struct Artifact {
     manifest: Bytes,
     digest: Digest,
@@ -126,7 +126,7 @@ impl Artifact {
     /// Fetches and checks the file.
     async fn file(&self, store: &dyn Store) -> Result<Bytes> {
         let range = ByteRange::between(0, self.size);
-        // Somebody waits for it: a disk that has been attached.
+        // Urgent because a caller waits for it: a disk that has been attached.
         let once = || store.read(&self.file, range, Urgency::Demand);
         let bytes = RetrySettings::default().run(once, |_| ()).await?;
         if Digest::of(&bytes) != self.file {
@@ -138,7 +138,7 @@ impl Artifact {
     }
 }
 
-/// Newest first.
+/// The key of an order with the newest artifact first.
 fn rank(listed: &Referrer) -> impl Ord + use<> {
     let number =
         |key| listed.annotations.get(key).and_then(|text| text.parse::<u64>().ok()).unwrap_or_default();
@@ -152,8 +152,8 @@ async fn listed(store: &dyn Store, image: &Digest) -> Result<Vec<Referrer>> {
     Ok(all)
 }
 
-/// The newest of the listed artifacts that is sound, with its file where that is wanted; what was wrong with those
-/// before it is said.
+/// The newest of the listed artifacts that is sound, with its file if that is wanted; the errors of those before it are
+/// logged.
 async fn first_sound(
     store: &dyn Store,
     image: &Digest,
@@ -175,14 +175,14 @@ async fn first_sound(
     last.map_or(Ok(None), Err)
 }
 
-/// What is to be read of an artifact.
+/// The parts of an artifact to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wanted {
     Manifest,
     File,
 }
 
-/// Whether an error says that an artifact is not what it is taken for, and not that the store fails.
+/// `true` if an error says that an artifact is not valid, rather than that the store fails.
 fn is_unsound(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Unsupported)
 }
@@ -208,8 +208,8 @@ async fn read(
 /// The plan that was published with the image whose manifest is `image`: the newest that is sound.
 ///
 /// # Errors
-/// What the store reports; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] where plans
-/// are listed, but none of them can be used.
+/// Errors of the store; [`ErrorKind::Corrupt`], [`ErrorKind::Unsupported`] or [`ErrorKind::NotFound`] if plans are
+/// listed, but none of them can be used.
 pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>> {
     let all = listed(store, image).await?;
     let found = first_sound(store, image, &all, Wanted::File).await?;
@@ -219,7 +219,8 @@ pub async fn find(store: &dyn Store, image: &Digest) -> Result<Option<FoundPlan>
     }))
 }
 
-/// The plan that was published with an image, or else with the one that it was optimized from, whose disk is the same.
+/// The plan that was published with an image, or otherwise with the image from which it was optimized, whose disk is
+/// the same.
 ///
 /// # Errors
 /// As [`find`].
@@ -231,12 +232,12 @@ pub async fn find_known(store: &dyn Store, image: &Digest, manifest: &Manifest) 
     }
 }
 
-/// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of what was published before.
-/// Where that is the same, nothing changes.
+/// Publishes `plan`, a file of plans of the image whose manifest is `image`, in the place of the plan that was
+/// published before. If the two are the same, nothing changes.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::ReadOnly`] where the store cannot be written,
-/// [`ErrorKind::Conflict`] where others change the store at the same time, and what else it reports.
+/// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::ReadOnly`] if the store cannot be written,
+/// [`ErrorKind::Conflict`] if others change the store at the same time, and other errors of the store.
 pub async fn publish(
     store: &Arc<dyn Store>,
     image: &Digest,
@@ -246,12 +247,12 @@ pub async fn publish(
     if plan.is_empty() || plan.len() as u64 > PLAN_MAX {
         return Err(Error::invalid(format!("a file of plans has 1 to {PLAN_MAX} bytes, not {}", plan.len())));
     }
-    // What is listed is listed under the image itself, not under an index of several platforms' images.
+    // The entry is listed under the image itself, not under an index of several platforms' images.
     let (image, manifest) = store.manifest(&Selector::Digest(*image)).await?;
     Manifest::parse(&manifest).map_err(|e| e.about(format!("image {}@{image}", store.name())))?;
     let all = listed(&**store, &image).await?;
     let newest = match first_sound(&**store, &image, &all, Wanted::Manifest).await {
-        // None of them is of any use, then.
+        // None of them is of any use then.
         Err(error) if is_unsound(&error) => None,
         newest => newest?.map(|(artifact, _)| artifact),
     };
@@ -270,12 +271,12 @@ pub async fn publish(
         store.put_referrer(&image, MANIFEST_OCI, artifact.into(), &replaced).await
     };
     let written = written.await;
-    // Also where it failed: nobody is to wait for it.
+    // Also after a failure: no other process has to wait for this writer.
     store.done_writing().await;
     Ok(Published { digest: written?, generation, is_new: true })
 }
 
-/// Writes small blobs that are not there yet, and the empty config.
+/// Writes the small blobs that are not there yet, and the empty config.
 pub(crate) async fn put_blobs(store: &Arc<dyn Store>, blobs: &[&Bytes]) -> Result<()> {
     for bytes in blobs.iter().map(|bytes| &bytes[..]).chain([EMPTY_CONFIG]) {
         let digest = Digest::of(bytes);
@@ -309,11 +310,11 @@ fn manifest_of(image: Digest, subject: &[u8], plan: &[u8], generation: u64, abou
     artifact.to_string().into_bytes()
 }
 
-/// Takes the newest plan of `image` along from one store to another, where the image is already. The digest of what was
-/// copied; `None` where there is nothing that the other store has not.
+/// Copies the newest plan of `image` along from one store to another, which has the image already. Returns the digest
+/// of the copied artifact; `None` if the other store lacks nothing.
 ///
 /// # Errors
-/// What the stores report. The image is not harmed.
+/// Errors of the stores. The image is not harmed.
 pub(crate) async fn take_along(
     source: &Arc<dyn Store>,
     target: &Arc<dyn Store>,

@@ -1,25 +1,25 @@
-//! How long work tells its caller where it is, and how the caller stops it.
+//! The progress of long work: reports to the caller, and the caller's way of stopping it.
 
 use headstart_block::{Error, ErrorKind, Result};
 
-/// What a caller hears of long work. Called from any thread, often: it must be quick.
+/// The receiver of the progress of long work. Called from any thread, often: it must be quick.
 pub trait Progress: Sync {
-    /// A task of `total` bytes begins; a task before it is over.
+    /// Announces a task of `total` bytes, only after the task before it is over.
     fn begin(&self, task: &'static str, total: u64);
 
-    /// A task of `total` things that are no bytes begins.
+    /// Announces a task of `total` items that are not bytes.
     fn begin_items(&self, task: &'static str, total: u64) {
         self.begin(task, total);
     }
 
-    /// `bytes` more of the task are done.
+    /// Reports that `bytes` more of the task are done.
     fn advance(&self, bytes: u64);
 
-    /// Whether the user wants it to stop. Work then ends with [`ErrorKind::Cancelled`] and leaves nothing.
+    /// `true` if the user wants the work to stop. The work then ends with [`ErrorKind::Cancelled`] and leaves nothing.
     fn is_cancelled(&self) -> bool;
 }
 
-/// Tells nobody and never stops.
+/// A receiver that ignores all reports and never stops the work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -36,7 +36,7 @@ impl Progress for Silent {
 /// Counts `bytes` as done.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] where the user wants to stop.
+/// [`ErrorKind::Cancelled`] if the user wants to stop.
 pub fn step(progress: &dyn Progress, bytes: u64) -> Result<()> {
     if progress.is_cancelled() {
         return Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"));

@@ -1,12 +1,12 @@
-//! [`RemoteImage`]: an image in any store, of which parts are looked at: its documents, and heads, ends and indices of
-//! its layers.
+//! [`RemoteImage`]: an image in any store, of which parts are read: its documents, and heads, ends and indices of its
+//! layers.
 //!
-//! For saying what an image is and whether it hangs together, not for reading its disk: what is fetched stays in
-//! memory, in chunks of 64 KiB, and nothing is kept. What opening the layers will read is guessed and fetched for all
-//! of them at once ([`RemoteImage::warm`]): after the manifest that takes two steps, lengths and then bytes, whatever
-//! the number of layers. What was guessed wrong costs a request more.
+//! Serves the description and the checking of an image, not the reading of its disk: the fetched data stays in memory,
+//! in chunks of 64 KiB, and nothing is stored. The parts that opening the layers will read are guessed and fetched for
+//! all of them at once ([`RemoteImage::warm`]): after the manifest that takes two steps, lengths and then bytes, for
+//! any number of layers. A wrong guess costs one more request.
 //!
-//! Where a layer has a hash tree, what is read of it is checked against that, as everywhere.
+//! The data of a layer with a hash tree is checked against it, as everywhere.
 
 use crate::digest::Digest;
 use crate::hash_tree::pages;
@@ -24,16 +24,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
-/// Bytes that are fetched and kept together.
+/// The number of bytes that are fetched and kept together.
 const CHUNK: u64 = 64 << 10;
 
-/// Reads of so many bytes go past the chunks: who reads that much goes through all of a blob once.
+/// Reads of at least this number of bytes bypass the chunks: a reader of that much goes through all of a blob once.
 const LARGE: usize = 1 << 20;
 
-/// Chunks that are asked for by one request.
+/// The number of chunks in one request.
 const CHUNKS_AT_ONCE: usize = 16;
 
-/// Requests that are under way at once.
+/// The number of requests that are under way at once.
 const AT_ONCE: usize = 16;
 
 /// An image in a store.
@@ -54,12 +54,12 @@ struct Link {
 }
 
 impl RemoteImage {
-    /// Finds the image that `reference` names in `store`, and how long its blobs are. Works with the help of
-    /// `runtime`, but not on one of its threads: it blocks, as all of this does. Failed requests are tried again as
-    /// `retry` says.
+    /// Finds the image that `reference` names in `store`, and the lengths of its blobs. Works with the help of
+    /// `runtime`, but not on one of its threads: it blocks, like all functions here. Failed requests are tried again
+    /// according to `retry`.
     ///
     /// # Errors
-    /// What the store reports; [`ErrorKind::Corrupt`] where the manifest is damaged.
+    /// Errors of the store; [`ErrorKind::Corrupt`] if the manifest is damaged.
     pub fn open(
         store: Arc<dyn Store>,
         reference: &Reference,
@@ -86,11 +86,11 @@ impl RemoteImage {
         Ok(Self { reference: reference.clone(), image: Image { digest, manifest }, link, blobs })
     }
 
-    /// Fetches what opening the disk's layers will read, most likely. What is not there, or wrong, is left to whoever
-    /// reads it, who says of what it is a part.
+    /// Fetches the data that opening the disk's layers will most likely read. Missing or wrong data is left to its
+    /// later reader, which reports the part that it belongs to.
     ///
     /// # Errors
-    /// Where the store does not answer, or refuses.
+    /// Errors if the store does not answer, or refuses.
     pub fn warm(&self) -> Result<()> {
         let mut wanted = Vec::new();
         for layer in self.image.manifest.disk_layers() {
@@ -113,7 +113,7 @@ impl RemoteImage {
         self.link.runtime.block_on(bringing.try_collect())
     }
 
-    /// Fetches ranges of layers' blobs, many at once, to be read at once afterwards. They stay in memory.
+    /// Fetches ranges of layers' blobs, many in parallel, for a later read without a wait. They stay in memory.
     pub(crate) fn bring_all(&self, ranges: &[(&Layer, ByteRange)], progress: &dyn Progress) -> Result<()> {
         let mut chunks: BTreeSet<(Digest, u64)> = BTreeSet::new();
         for (layer, range) in ranges {
@@ -139,12 +139,12 @@ impl RemoteImage {
         self.link.runtime.block_on(bringing)
     }
 
-    /// A layer's blob, which has the length that the manifest says.
+    /// A layer's blob, which has the length in the manifest.
     pub(crate) fn blob_of(&self, layer: &Layer) -> Result<Arc<RemoteBlob>> {
         self.sized("layer", &layer.blob.digest, layer.blob.size)
     }
 
-    /// The outboard of a hash tree, alike.
+    /// The outboard of a hash tree, in the same way.
     pub(crate) fn tree_of(&self, tree: &Tree) -> Result<Arc<RemoteBlob>> {
         self.sized("hash tree", &tree.digest, tree.size)
     }
@@ -180,7 +180,7 @@ impl RemoteImage {
 }
 
 impl Link {
-    /// A blob, in messages.
+    /// The name of a blob in messages.
     fn name(&self, digest: &Digest) -> String {
         format!("{}{}", self.store.name(), Selector::Digest(*digest))
     }
@@ -191,18 +191,18 @@ pub(crate) struct RemoteBlob {
     link: Arc<Link>,
     digest: Digest,
     len: u64,
-    /// What was fetched, by the chunk's number.
+    /// The fetched data, by the chunk's number.
     chunks: Mutex<BTreeMap<u64, Bytes>>,
 }
 
 impl RemoteBlob {
-    /// In messages.
+    /// Its name in messages.
     pub(crate) fn name(&self) -> String {
         self.link.name(&self.digest)
     }
 
     fn chunks(&self) -> MutexGuard<'_, BTreeMap<u64, Bytes>> {
-        // What a panicking holder left is whole: chunks are entered one by one.
+        // The state that a panicking holder left is whole: chunks are entered one by one.
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -221,7 +221,7 @@ impl RemoteBlob {
         runs
     }
 
-    /// Fetches what is missing of `range`.
+    /// Fetches the missing parts of `range`.
     async fn bring(&self, range: ByteRange) -> Result<()> {
         for run in self.missing(range) {
             let once = || self.link.store.read(&self.digest, run, Urgency::Demand);

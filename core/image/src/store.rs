@@ -10,27 +10,27 @@
 //! <store>/.headstart/untagged/<hex> an image that lost its last name, and when
 //! ```
 //!
-//! Other tools (skopeo, oras) read and write the same directories: what they put in the index and we do not
-//! know survives, `.headstart` means nothing to them.
+//! Other tools (skopeo, oras) read and write the same directories: fields that they put in the index and that are
+//! unknown here survive, `.headstart` means nothing to them.
 //!
 //! # Invariants
 //!
 //! 1. A blob in `blobs/` is complete and durable: it was staged and synced, then renamed.
-//! 2. Whatever a manifest in the index refers to was there when it was put in the index, and stays while it
-//!    is: only [`ImageStore::prune`] deletes blobs, and only those that neither the index leads to nor a lease
-//!    names ([`ImageStore::hold`]).
+//! 2. All that a manifest in the index refers to was there when it was put in the index, and stays as long as the
+//!    manifest does: only [`ImageStore::prune`] deletes blobs, and only those that neither the index leads to nor a
+//!    lease names ([`ImageStore::hold`]).
 //! 3. `index.json` is replaced by rename, after the blobs' directory is synced. A crash at any moment leaves
 //!    the old index or the new one, and at worst blobs and staging directories that the next prune removes.
-//! 4. Both 2 and 3 are done under the store's lock, which is only ever held for short, bounded work. It and the
-//!    leases are `flock`s: the kernel drops them when their owner dies, so nothing is ever locked by the dead.
+//! 4. Both 2 and 3 are done under the store's lock, which is only ever held for short, bounded work. The lock and the
+//!    leases are `flock`s: the kernel drops them when their owner dies, so a dead process never holds a lock.
 //!
-//! A writer ([`Staging`]) keeps its blobs to itself until it publishes. Prune never looks into the staging
-//! directory of a living one, so a long import and a prune do not disturb each other. A blob that the writer
-//! means to share (the layers of its base) may be gone when it publishes; that is found under the lock and
-//! reported as a conflict, before anything is changed.
+//! A writer ([`Staging`]) keeps its blobs to itself until it publishes. Prune never looks into the staging directory of
+//! a living one, so a long import and a prune do not disturb each other. A blob that the writer means to share (the
+//! layers of its base) may be gone when it publishes; that is found under the lock and reported as a conflict, before
+//! anything is changed.
 //!
-//! Readers take no lock: an image removed and pruned under a reader's hands gives it a clear "not found" for
-//! what it has not opened yet, and files already open stay readable. Disks leave leases, and are spared that.
+//! Readers take no lock: a reader whose image is removed and pruned gets a clear "not found" for the files that it has
+//! not opened yet, and files already open stay readable. Disks leave leases, so this does not happen to them.
 
 mod leases;
 mod prune;
@@ -56,7 +56,7 @@ use std::path::{Path, PathBuf};
 /// An image as found in a store.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// Its manifest's digest: the image's name for ever.
+    /// Its manifest's digest: the permanent name of the image.
     pub digest: Digest,
     /// Its manifest.
     pub manifest: Manifest,
@@ -65,11 +65,12 @@ pub struct Image {
 /// One entry of a store's index.
 #[derive(Debug)]
 pub struct ListEntry {
-    /// Its tag, where it has one.
+    /// Its tag, if it has one.
     pub tag: Option<String>,
-    /// What it points at: a manifest, or an index of several. None where a remote store has it as no image of ours.
+    /// The digest of its manifest, or of an index of several. `None` if a remote store has it as an entry that is not a
+    /// headstart image.
     pub digest: Option<Digest>,
-    /// The image, or why it is none that we can use.
+    /// The image, or the reason for which it cannot be used.
     pub image: Result<Image>,
 }
 
@@ -83,7 +84,7 @@ impl ImageStore {
     /// Opens the store at `root`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Unsupported`] where it is of a later version.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Unsupported`] if it is of a later version.
     pub fn open(root: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self { layout: LayoutDir::open(root)? })
     }
@@ -91,7 +92,7 @@ impl ImageStore {
     /// Opens the store at `root`, or makes one there: in a new or empty directory only.
     ///
     /// # Errors
-    /// As [`ImageStore::open`]; [`ErrorKind::Invalid`] where the directory holds something else.
+    /// As [`ImageStore::open`]; [`ErrorKind::Invalid`] if the directory holds something else.
     pub fn create_or_open(root: impl Into<PathBuf>) -> Result<Self> {
         Ok(Self { layout: LayoutDir::create_or_open(root)? })
     }
@@ -112,10 +113,10 @@ impl ImageStore {
         self.layout.root()
     }
 
-    /// Finds an image. Of several for different platforms, the one for Linux on amd64.
+    /// Finds an image. Of several for different platforms, it is the one for Linux on amd64.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::Corrupt`] where its manifest is damaged.
+    /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Corrupt`] if its manifest is damaged.
     pub fn resolve(&self, selector: &Selector) -> Result<Image> {
         let name = || format!("image {}", self.name(selector));
         let image = match selector {
@@ -139,7 +140,7 @@ impl ImageStore {
     /// The digest of an image's manifest, or of its index of manifests, which may be damaged or gone.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where no image has the tag.
+    /// [`ErrorKind::NotFound`] if no image has the tag.
     pub fn digest(&self, selector: &Selector) -> Result<Digest> {
         match selector {
             Selector::Digest(digest) => Ok(*digest),
@@ -171,10 +172,10 @@ impl ImageStore {
         self.image(ours, depth + 1)
     }
 
-    /// All entries of the index, in its order, but for lists of artifacts.
+    /// All entries of the index, in its order, except for lists of artifacts.
     ///
     /// # Errors
-    /// What reading the index reports; what is wrong with a single image is in its entry.
+    /// Errors of reading the index; the error of a single image is in its entry.
     pub fn list(&self) -> Result<Vec<ListEntry>> {
         let index = self.layout.index()?;
         let listed = |entry: Entry<'_>| {
@@ -197,7 +198,7 @@ impl ImageStore {
     /// The config of an image.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where its blob is gone, [`ErrorKind::Corrupt`] where it is damaged.
+    /// [`ErrorKind::NotFound`] if its blob is gone, [`ErrorKind::Corrupt`] if it is damaged.
     pub fn config(&self, manifest: &Manifest) -> Result<Config> {
         let digest = manifest.config.digest;
         Config::parse(&self.read_document(&digest)?).map_err(|e| self.layout.about_blob(e, &digest))
@@ -206,20 +207,20 @@ impl ImageStore {
     /// Opens a blob. Its content is not checked.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there.
+    /// [`ErrorKind::NotFound`] if it is not there.
     pub fn open_blob(&self, digest: &Digest) -> Result<FileSource> {
         self.layout.open_blob(digest)
     }
 
-    /// Opens a layer's blob, and checks that it has the length that its manifest says.
+    /// Opens a layer's blob, and checks that it has the length in its manifest.
     ///
     /// # Errors
-    /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] where it is shorter or longer.
+    /// As [`ImageStore::open_blob`]; [`ErrorKind::Corrupt`] if it is shorter or longer.
     pub fn open_layer(&self, layer: &Layer) -> Result<FileSource> {
         self.open_sized(&layer.blob.digest, layer.blob.size)
     }
 
-    /// Opens the outboard of a hash tree, alike.
+    /// Opens the outboard of a hash tree, in the same way.
     ///
     /// # Errors
     /// As [`ImageStore::open_layer`].
@@ -240,8 +241,8 @@ impl ImageStore {
     /// The bytes of a manifest, an index or a config, checked against their digest.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where it is not there, [`ErrorKind::Corrupt`] where it is not what its name says,
-    /// [`ErrorKind::Unsupported`] where it is larger than such documents are.
+    /// [`ErrorKind::NotFound`] if it is not there, [`ErrorKind::Corrupt`] if it does not match its digest,
+    /// [`ErrorKind::Unsupported`] if it is larger than such documents are.
     pub fn read_document(&self, digest: &Digest) -> Result<Vec<u8>> {
         self.layout.read_document(digest)
     }
@@ -249,7 +250,7 @@ impl ImageStore {
     /// Gives an image another tag; an image that had it loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such image.
+    /// [`ErrorKind::NotFound`] if there is no such image.
     pub fn tag(&self, digest: &Digest, tag: &Tag) -> Result<()> {
         let _lock = self.layout.lock()?;
         let bytes = self.read_document(digest)?;
@@ -264,7 +265,7 @@ impl ImageStore {
     /// Begins to write an image.
     ///
     /// # Errors
-    /// What making a directory in the store reports.
+    /// Errors of creating a directory in the store.
     pub fn stage(&self) -> Result<Staging> {
         Staging::new(self.clone())
     }

@@ -1,33 +1,32 @@
 //! The tar wrapper: a blob as the only member of a tar archive.
 //!
-//! Container runtimes expect layers to be tar archives, so OverlayBD's tools can put one around a blob. The
-//! blob stays contiguous and uncompressed in it; all that a reader must know is where it starts:
+//! Container runtimes expect layers to be tar archives, so OverlayBD's tools can put one around a blob. The blob stays
+//! contiguous and uncompressed in it; a reader only needs to know its start:
 //!
 //! ```text
 //! 0     512  pax header (typeflag x): its member is text records "NN key=value\n"       } absent in
 //! 512   ..   the records, padded to 512                                                 } old wrappers
-//! ..    512  ustar header of the blob; its own size is 0 where the pax record has it
+//! ..    512  ustar header of the blob; its own size is 0 if the pax record has it
 //! ..    ..   the blob, padding to 512, two blocks of zeros
 //! ```
 //!
-//! `overlaybd-commit` writes the first form with one block of records (the blob is at 1536), the converter the
-//! second for its base layer (the blob is at 512). Only POSIX headers (magic `ustar\0`, version `00`) with a
-//! right checksum count, as with the reference: everything else is not a wrapper, whatever it is. What
-//! follows the blob is never looked at.
+//! `overlaybd-commit` writes the first form with one block of records (the blob is at 1536), the converter the second
+//! for its base layer (the blob is at 512). Only POSIX headers (magic `ustar\0`, version `00`) with a right checksum
+//! count, as with the reference: everything else is not a wrapper. The bytes after the blob are never read.
 
 use headstart_block::{ByteRange, Error, ReadAt, Result};
 use std::io::IoSliceMut;
 
-/// Bytes of a tar block: a header, and the unit that members are padded to.
+/// The number of bytes of a tar block: a header, and the unit that members are padded to.
 const BLOCK: u64 = 512;
 
-/// The same, of a buffer.
+/// The same as the length of a buffer.
 const HEADER: usize = 512;
 
-/// Most bytes of pax records: one block is what is written; this is room for other tools' records.
+/// The most bytes of pax records: writers use one block; this leaves room for other tools' records.
 const MAX_RECORDS: u64 = 64 * 1024;
 
-// Where the fields of a header are.
+// The places of the fields of a header.
 const SIZE_FIELD: std::ops::Range<usize> = 124..136;
 const CHECKSUM_FIELD: std::ops::Range<usize> = 148..156;
 const TYPE_FIELD: usize = 156;
@@ -37,7 +36,7 @@ const MAGIC_FIELD: std::ops::Range<usize> = 257..265;
 struct Header([u8; HEADER]);
 
 impl Header {
-    /// The header at `offset`; `None` where there is none.
+    /// The header at `offset`; `None` if there is none.
     fn read(source: &(impl ReadAt + ?Sized), offset: u64) -> Result<Option<Self>> {
         if offset.checked_add(BLOCK).is_none_or(|end| end > source.len()) {
             return Ok(None);
@@ -64,7 +63,7 @@ impl Header {
         self.0[TYPE_FIELD] == b'x'
     }
 
-    /// Typeflag 0, in its old form NUL.
+    /// `true` if the typeflag is 0, or NUL in its old form.
     fn is_file(&self) -> bool {
         matches!(self.0[TYPE_FIELD], b'0' | 0)
     }
@@ -81,7 +80,7 @@ fn octal(field: &[u8]) -> Option<u64> {
     }
 }
 
-/// The value of the last "size" among pax records; `None` where there is none.
+/// The value of the last "size" among pax records; `None` if there is none.
 fn pax_size(mut records: &[u8]) -> Result<Option<u64>> {
     let bad = || Error::corrupt("a record of its pax header is damaged");
     let mut size = None;
@@ -105,10 +104,10 @@ fn decimal(text: &[u8]) -> Option<u64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Finds the blob in a tar wrapper; `None` where `source` does not begin with a tar header of the right form.
+/// Finds the blob in a tar wrapper; `None` if `source` does not begin with a tar header of the right form.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it does, but is damaged or ends before the blob does.
+/// [`headstart_block::ErrorKind::Corrupt`] if it does, but is damaged or ends before the blob does.
 pub fn locate(source: &(impl ReadAt + ?Sized)) -> Result<Option<ByteRange>> {
     let Some(first) = Header::read(source, 0)? else { return Ok(None) };
     let (file, data, size) = if first.is_pax() {
@@ -153,7 +152,7 @@ impl<S: ReadAt> SourceRange<S> {
     /// The bytes `range` of `source`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the source has fewer.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the source has fewer.
     pub fn new(source: S, range: ByteRange) -> Result<Self> {
         if range.end() > source.len() {
             return Err(Error::corrupt(format!("{range} is not within its {} bytes", source.len())));
@@ -163,7 +162,7 @@ impl<S: ReadAt> SourceRange<S> {
 }
 
 impl<S> SourceRange<S> {
-    /// Without this check a read past the end would give the bytes behind the range.
+    /// Checks that a read is inside: otherwise a read past the end would return the bytes behind the range.
     fn check_inside(&self, wanted: usize, offset: u64) -> Result<()> {
         let len = self.range.len();
         if offset.checked_add(wanted as u64).is_none_or(|end| end > len) {
@@ -212,7 +211,7 @@ mod tests {
     use headstart_block::ErrorKind;
     use proptest::prelude::*;
 
-    /// A header as `overlaybd-commit` writes it, but for names and times, which nobody reads.
+    /// A header as `overlaybd-commit` writes it, except for names and times, which are never read.
     fn header(kind: u8, size: &str) -> Vec<u8> {
         let mut header = vec![0u8; 512];
         header[..16].copy_from_slice(b"overlaybd.commit");
@@ -253,11 +252,11 @@ mod tests {
         let wrapped = pax_wrapped("12 size=700\n", "          0", &[7; 700]);
         let range = locate(&wrapped).unwrap().unwrap();
         assert_eq!((range.offset(), range.len()), (1536, 700));
-        // More records than a block holds, and the size among others.
+        // More records than a block holds, with the size among others.
         let comment = format!("{} comment={}\n", 1000, "x".repeat(1000 - 14));
         let wrapped = pax_wrapped(&format!("{comment}12 size=700\n"), "          0", &[7; 700]);
         assert_eq!(locate(&wrapped).unwrap().unwrap().offset(), 512 + 1024 + 512);
-        // No size record: then the header's own size.
+        // No size record: then the header's own size counts.
         let wrapped = pax_wrapped("11 mtime=0\n", "00000001274", &[7; 700]);
         assert_eq!(locate(&wrapped).unwrap().unwrap().len(), 700);
     }
@@ -317,7 +316,8 @@ mod tests {
     }
 
     proptest! {
-        /// Signed again after each change, so that what is behind the checksum is reached.
+        /// Goal: the parser stands hostile input. The header is signed again after each change, so that the code behind
+        /// the checksum is reached.
         #[test]
         fn hostile_wrappers_never_panic_nor_lie(changes in prop::collection::vec((0usize..2048, any::<u8>()), 1..6)) {
             let mut bytes = pax_wrapped("12 size=700\n", "          0", &[7; 700]);

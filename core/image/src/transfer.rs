@@ -1,20 +1,21 @@
 //! Copying an image from one store to another: `image push`, `pull` and `copy`.
 //!
 //! The order makes an image appear whole or not at all: all blobs (config, layers, hash trees; several at once), then
-//! the manifest, then the tag. Each blob is checked against its digest on its way, and a blob that is there already
-//! is not copied: a copy that broke off goes on where it stopped (within a blob where the target is a directory). What
-//! is there already is taken to be right by its length; [`repair`] reads all of it, and replaces what is wrong. The
-//! manifest is copied byte for byte, so the image keeps its digest.
+//! the manifest, then the tag. Each blob is checked against its digest on its way, and a blob that is there already is
+//! not copied: a copy that broke off continues from its last point (within a blob if the target is a directory). Blobs
+//! that are there already are taken to be right by their length; [`repair`] reads all of them, and replaces the wrong
+//! ones. The manifest is copied byte for byte, so the image keeps its digest.
 //!
-//! The newest plan that is published with the image ([`crate::plan_artifact`]) is taken along, once the image is there.
+//! The newest plan that is published with the image ([`crate::plan_artifact`]) is copied as well, once the image is
+//! there.
 //!
 //! # Hash trees in registries
 //!
 //! A manifest names its layers' hash trees in annotations alone. A registry's garbage collection knows nothing of them
 //! and would delete those blobs some day. So they get an artifact of their own, whose `subject` is the image: its
-//! layers are the trees, and the registry keeps it as long as the image (where it knows no referrers, by the fallback
-//! tag). A tree that got lost all the same can be rebuilt from the whole blob; what is lost until then is that
-//! ranges can be checked, so its absence at the source is said and counted, but stops nothing.
+//! layers are the trees, and the registry keeps it as long as the image (a registry without referrers, by the fallback
+//! tag). A tree that is lost nevertheless can be rebuilt from the whole blob; until then ranges cannot be checked, so
+//! its absence at the source is reported and counted, but stops nothing.
 
 use crate::digest::{Digest, DigestWriter};
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
@@ -43,65 +44,65 @@ pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
 /// Annotation of a hash tree in that artifact: the digest of the blob that it covers.
 pub const TREE_OF: &str = "dev.headstart.tree-of";
 
-/// Blobs that are copied at once: enough to use a link of some latency, few enough for their buffers (some 40 MiB
-/// each).
+/// The number of blobs that are copied at once: enough to use a link of some latency, few enough for their buffers
+/// (some 40 MiB each).
 const BLOBS_AT_ONCE: usize = 4;
 
-/// Bytes of a blob that are read at once to check it.
+/// The number of bytes of a blob that are read at once to check it.
 const CHECKED_PART: u64 = 8 << 20;
 
-/// Manifests that are read at once to list a store.
+/// The number of manifests that are read at once to list a store.
 const MANIFESTS_AT_ONCE: usize = 8;
 
-/// How often the user is asked whether he wants to stop while nothing moves.
+/// The interval of checking for the user's wish to stop while nothing moves.
 const ASK_TO_STOP: Duration = Duration::from_millis(100);
 
-/// The longest time that a copy that ends early takes to say so.
+/// The longest time that a copy that ends early takes to report its end.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// What a copy did.
+/// The result of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferReport {
     /// The image's digest, in both stores.
     pub digest: Option<Digest>,
-    /// Blobs copied.
+    /// The number of blobs copied.
     pub copied: u64,
-    /// Bytes of these that were copied now.
+    /// The number of their bytes that were copied now.
     pub copied_bytes: u64,
-    /// Bytes of these that were there already: of copies that broke off.
+    /// The number of their bytes that were there already, from copies that broke off.
     pub resumed_bytes: u64,
-    /// Blobs that were there already.
+    /// The number of blobs that were there already.
     pub present: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub present_bytes: u64,
-    /// Blobs that were there, but damaged: they are copied, and counted there, too.
+    /// The number of blobs that were there, but damaged: they are copied, and also counted as copied.
     pub repaired: u64,
-    /// Hash trees that the source did not have.
+    /// The number of hash trees that the source did not have.
     pub lost_trees: u64,
-    /// What became of the plan that is published with the image.
+    /// The fate of the plan that is published with the image.
     pub plan: PlanFate,
-    /// The manifest that the tag named before, where it was another one.
+    /// The manifest that the tag named before, if it was another one.
     pub was: Option<Digest>,
 }
 
-/// What became of the plan that is published with an image.
+/// The fate of the plan that is published with an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlanFate {
-    /// There is none, or the target has it, or a newer one.
+    /// There is none, or the target has the same or a newer one.
     #[default]
     Unchanged,
-    /// It was copied: this artifact.
+    /// Copied, as this artifact.
     Copied(Digest),
-    /// It could not be copied. The image is there all the same.
+    /// Not copied because of an error. The image is there nevertheless.
     Lost,
 }
 
-/// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again as `retry` says.
-/// `target` has no mirrors: what they have might not be there.
+/// Copies the image `selector` of `source` into `target`, under `tag`. Failed reads are tried again according to
+/// `retry`. `target` has no mirrors, because they might lack blobs that it has.
 ///
 /// # Errors
-/// What the stores report; [`ErrorKind::Cancelled`] where the user wants to stop. The target then has no such image
-/// (or the one that had the tag before), and some of its blobs. While the manifest is written it does not stop.
+/// Errors of the stores; [`ErrorKind::Cancelled`] if the user wants to stop. The target then has no such image (or the
+/// one that had the tag before), and some of its blobs. A copy does not stop while the manifest is written.
 pub async fn transfer(
     source: &Arc<dyn Store>,
     selector: &Selector,
@@ -115,11 +116,11 @@ pub async fn transfer(
     work.run_or_stop(selector, Some(tag)).await
 }
 
-/// As [`transfer`], but reads every blob that is there already, and copies again what is not as its digest says.
-/// Without a tag the image stays under those that it has.
+/// Works as [`transfer`], but reads every blob that is there already, and copies those again that do not match their
+/// digests. Without a tag the image stays under its present ones.
 ///
 /// # Errors
-/// As [`transfer`]; [`ErrorKind::Corrupt`] where the target keeps a damaged blob.
+/// As [`transfer`]; [`ErrorKind::Corrupt`] if the target keeps a damaged blob.
 pub async fn repair(
     source: &Arc<dyn Store>,
     selector: &Selector,
@@ -138,9 +139,9 @@ struct Transfer<'a> {
     target: &'a Arc<dyn Store>,
     retry: RetrySettings,
     progress: &'a dyn Progress,
-    /// The manifest is being written.
+    /// `true` while the manifest is being written.
     publishing: AtomicBool,
-    /// `true` if blobs that are there are read and compared with their digests.
+    /// `true` if the blobs that are there are read and compared with their digests.
     checks_present: bool,
 }
 
@@ -149,14 +150,14 @@ struct Transfer<'a> {
 struct Item {
     digest: Digest,
     size: u64,
-    /// Hash trees can be made anew: an image without is still an image.
+    /// `true` for hash trees, which can be made again: an image without one is still an image.
     may_be_lost: bool,
 }
 
-/// What became of it.
+/// The fate of an item.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// With so many bytes that were there already.
+    /// Copied; the value is the number of bytes that were there already.
     Copied(u64),
     Present,
     Repaired,
@@ -170,7 +171,7 @@ impl Transfer<'_> {
             stopped = self.until_stopped() => Err(stopped),
         };
         if done.is_err() {
-            // Best effort: the store finds out in time that this copy has ended.
+            // Best effort: the store also finds out after a while that this copy has ended.
             let _ = tokio::time::timeout(LAST_WORD, self.target.done_writing()).await;
         }
         let location = self.target.name();
@@ -206,7 +207,7 @@ impl Transfer<'_> {
         done
     }
 
-    /// Copies what the manifest `bytes` has, and then that.
+    /// Copies the blobs of the manifest `bytes`, and then the manifest.
     async fn copy_all(
         &self,
         digest: Digest,
@@ -237,14 +238,14 @@ impl Transfer<'_> {
                 Fate::Lost => report.lost_trees += 1,
             }
         }
-        // The last moment: from here on the image appears.
+        // The last moment to stop: from here on the image appears.
         step(self.progress, 0)?;
         self.publishing.store(true, Ordering::Relaxed);
         let is_there =
             |digest: Digest| fates.iter().any(|(item, fate)| item.digest == digest && *fate != Fate::Lost);
         put_trees(self.target, &manifest, &bytes, is_there).await?;
         if let Some(tag) = tag {
-            // Only said: what cannot be found out stops nothing.
+            // Only for the report: an error here stops nothing.
             let before = self.target.manifest(&Selector::Tag(tag.clone())).await;
             report.was = before.ok().map(|(was, _)| was).filter(|was| *was != digest);
         }
@@ -257,7 +258,7 @@ impl Transfer<'_> {
         Ok(report)
     }
 
-    /// An image is worth copying without its plan, too.
+    /// Copies the plan; an error is not fatal, because an image is worth copying without its plan, too.
     async fn take_plan_along(&self, image: &Digest) -> PlanFate {
         match plan_artifact::take_along(self.source, self.target, image).await {
             Ok(copied) => copied.map_or(PlanFate::Unchanged, PlanFate::Copied),
@@ -270,7 +271,7 @@ impl Transfer<'_> {
 
     async fn copy(&self, item: Item) -> Result<Fate> {
         let Item { digest, size, may_be_lost } = item;
-        // One of another length is a damaged one: it is written anew.
+        // A blob of another length is damaged: it is written again.
         let is_there = self.target.blob_len(&digest).await? == Some(size);
         if is_there && (!self.checks_present || self.is_right(item).await?) {
             step(self.progress, size)?;
@@ -339,8 +340,8 @@ fn items(manifest: &Manifest) -> Vec<Item> {
     items
 }
 
-/// Writes the artifact that keeps the hash trees of an image, where the store needs one, and before it the image
-/// without a tag: an artifact whose subject is not there might be refused, or collected.
+/// Writes the artifact that keeps the hash trees of an image, if the store needs one, and before it the image without a
+/// tag: an artifact without its subject might be refused, or collected.
 pub(crate) async fn put_trees(
     store: &Arc<dyn Store>,
     manifest: &Manifest,
@@ -355,7 +356,7 @@ pub(crate) async fn put_trees(
     store.put_referrer(&digest, MANIFEST_OCI, trees.into(), &[]).await.map(drop)
 }
 
-/// The manifest of the artifact that has the hash trees of an image as its layers; none where there are none.
+/// The manifest of the artifact that has the hash trees of an image as its layers; `None` if there are none.
 /// The same image gives the same bytes.
 fn trees_artifact(
     manifest: &Manifest,
@@ -393,14 +394,14 @@ fn trees_artifact(
 /// The images of any store by their tags, in the order of these.
 ///
 /// # Errors
-/// What listing the tags reports, or reading a manifest for another reason than what it is.
+/// Errors of listing the tags, and of reading a manifest, except for errors about the kind of document that it is.
 pub async fn list_remote(store: &dyn Store) -> Result<Vec<ListEntry>> {
     let one = |tag: Tag| async move {
         let selector = Selector::Tag(tag.clone());
         let (digest, bytes) = match store.manifest(&selector).await {
-            // Removed since the tags were listed.
+            // The tag was removed since the tags were listed.
             Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
-            // Of another platform, perhaps. It must not hide the others.
+            // Perhaps an image of another platform. It must not hide the others.
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::Corrupt) => {
                 return Ok(Some(ListEntry { tag: Some(tag.to_string()), digest: None, image: Err(e) }));
             }

@@ -1,8 +1,8 @@
 //! A blob that is checked against its hash tree as it is read.
 //!
-//! Every 16 KiB group is checked when it is first touched, and remembered in a bitmap (a bit a group: 8 KiB for a
-//! gigabyte), so that reading again costs a look at a few bits. This sits right above the stored file and
-//! below every wrapper, so that nothing unverified reaches a parser, a codec or a guest.
+//! Every 16 KiB group is checked when it is first read, and recorded in a bitmap (a bit for each group: 8 KiB for a
+//! gigabyte), so that reading again costs a look at a few bits. This is right above the stored file and below every
+//! wrapper, so that nothing unverified reaches a parser, a codec or a guest.
 
 use crate::digest::HashingWriter;
 use crate::hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A stored blob with its hash tree.
 pub struct VerifiedBlob<B = FileSource> {
     blob: B,
-    /// For messages.
+    /// The name for messages.
     name: String,
     tree: HashTree<Box<dyn ReadAt>>,
     /// A bit for each group that was found right.
@@ -25,17 +25,17 @@ impl VerifiedBlob {
     /// Guards `blob` by the tree with this root.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where `outboard` is not that of a blob of this length.
+    /// [`headstart_block::ErrorKind::Corrupt`] if `outboard` is not that of a blob of this length.
     pub fn new(blob: FileSource, root: TreeRoot, outboard: Box<dyn ReadAt>) -> Result<Self> {
         let name = blob.path().display().to_string();
         Self::over(blob, name, root, outboard)
     }
 
-    /// Guards `blob` where the outboard got lost (tools that know nothing of it leave it behind): reads the
-    /// blob once to make it anew. Large trees are spooled to `spool`.
+    /// Guards a `blob` whose outboard is lost (tools that know nothing of it leave it behind): reads the blob once to
+    /// make it again. Large trees are spooled to `spool`.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the root does not come out.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the computed root is another one.
     pub fn rebuild(blob: FileSource, root: TreeRoot, spool: &Path) -> Result<Self> {
         let mut hashes = HashingWriter::new(io::sink(), spool);
         copy_source(&blob, &mut hashes, &mut |_| Ok(()))?;
@@ -50,7 +50,7 @@ impl VerifiedBlob {
 }
 
 impl<B: ReadAt> VerifiedBlob<B> {
-    /// As [`VerifiedBlob::new`], wherever the blob lies; `name` stands in messages.
+    /// Works as [`VerifiedBlob::new`], for a blob in any place; `name` is used in messages.
     ///
     /// # Errors
     /// As [`VerifiedBlob::new`].
@@ -66,7 +66,7 @@ impl<B: ReadAt> VerifiedBlob<B> {
         let Some(range) =
             ByteRange::new(offset, wanted as u64).filter(|range| range.end() <= self.blob.len())
         else {
-            // The file's own error says what is wrong.
+            // The file's own error is the right one.
             return Ok(());
         };
         let groups = range.offset() / GROUP_SIZE..range.end().div_ceil(GROUP_SIZE);
@@ -75,7 +75,7 @@ impl<B: ReadAt> VerifiedBlob<B> {
         }
         self.tree.verify(&self.blob, range).map_err(|e| match e.kind() {
             ErrorKind::Corrupt => e.about(&self.name).remedy("the blob is damaged: fetch or import it again"),
-            // The store is away, or the user wants to stop: that says nothing about the bytes.
+            // The store cannot be reached, or the user wants to stop: that says nothing about the bytes.
             _ => e.about(&self.name),
         })?;
         for group in groups {

@@ -1,9 +1,9 @@
-//! Checking that an image is what its digest says.
+//! Checking that an image matches its digest.
 //!
-//! The quick check costs what opening costs: the manifest and the config against their digests, that
-//! every blob is there with its size, each layer's structure and index, its hash tree's outboard against
-//! its digest, and the blob's tail (the compressed index) against the tree. The deep check reads every byte: each
-//! blob against its digest and its tree's root, each frame against its checksum and through its codec.
+//! The quick check costs the same as opening: the manifest and the config against their digests, the presence and size
+//! of every blob, each layer's structure and index, its hash tree's outboard against its digest, and the blob's tail
+//! (the compressed index) against the tree. The deep check reads every byte: each blob against its digest and its
+//! tree's root, each frame against its checksum and through its codec.
 
 use crate::blob::open_layer_source;
 use crate::digest::{Digest, HashingWriter};
@@ -22,14 +22,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes at the end of a blob that the quick check reads: trailers and indices.
+/// The number of bytes at the end of a blob that the quick check reads: trailers and indices.
 const TAIL: u64 = 1 << 20;
 
 /// The remedy for a damaged blob.
 const REPAIR: &str =
     "`headstart image verify --repair-from IMAGE` fetches it again, from a copy of this image";
 
-/// How much to check.
+/// The depth of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Digests of manifest, config and hash trees, structure, indices.
@@ -38,55 +38,55 @@ pub enum Depth {
     Deep,
 }
 
-/// What was found about one layer.
+/// The result of checking one layer.
 #[derive(Debug)]
 pub struct LayerVerdict {
     /// The layer's blob.
     pub blob: Digest,
-    /// What guards it, or what is wrong with it.
+    /// The protection of its bytes, or the error found in it.
     pub verdict: Result<Coverage>,
 }
 
-/// What was found.
+/// The result of checking an image.
 #[derive(Debug)]
 pub struct Verdict {
     /// The image's manifest.
     pub digest: Digest,
     /// Its layers, lowest first.
     pub layers: Vec<LayerVerdict>,
-    /// What is wrong with the config, or with what the manifest says of the disk.
+    /// The error in the config, or in the manifest's statements about the disk.
     pub config: Result<()>,
 }
 
 impl Verdict {
-    /// Everything that is wrong.
+    /// All errors that were found.
     pub fn problems(&self) -> impl Iterator<Item = &Error> {
         let layers = self.layers.iter().filter_map(|layer| layer.verdict.as_ref().err());
         self.config.as_ref().err().into_iter().chain(layers)
     }
 }
 
-/// Checks the image that `reference` names. All layers are checked even where one is wrong.
+/// Checks the image that `reference` names. All layers are checked even if one is wrong.
 ///
 /// # Errors
-/// Where the image cannot be found or its manifest is damaged, and where the user wants to stop; what is wrong
-/// with its blobs is in the verdict.
+/// Errors if the image cannot be found, its manifest is damaged, or the user wants to stop; the errors of its blobs are
+/// in the verdict.
 pub fn verify(reference: &Reference, depth: Depth, progress: &dyn Progress) -> Result<Verdict> {
     let (store, image) = ImageStore::open_image(reference)?;
     let spool = (depth == Depth::Deep).then(|| store.root());
     check_image(&store, reference, &image, spool, progress)
 }
 
-/// The quick check of an image in another store. The deep one is what copying it does.
+/// The quick check of an image in another store. Copying it does the deep check.
 ///
 /// # Errors
-/// As [`verify`], and where the store does not answer or refuses.
+/// As [`verify`], and errors if the store does not answer or refuses.
 pub fn verify_remote(remote: &RemoteImage, progress: &dyn Progress) -> Result<Verdict> {
     remote.warm()?;
     check_image(remote, &remote.reference, &remote.image, None, progress)
 }
 
-/// `spool` is for the deep check: where large hash trees are spooled to.
+/// Checks the image in `blobs`. The deep check spools large hash trees to `spool`.
 fn check_image(
     blobs: &dyn ImageBlobs,
     reference: &Reference,
@@ -111,7 +111,7 @@ fn check_image(
 /// Checks the config's digest and that it lists the layers.
 fn check_config(blobs: &dyn ImageBlobs, manifest: &Manifest) -> Result<()> {
     let ids = blobs.config(manifest)?.diff_ids();
-    // Other tools may list the digests of what the layers were converted from.
+    // Other tools may list the digests of the content that the layers were converted from.
     let ours = manifest.version().is_some();
     if ours && !ids.iter().eq(manifest.layers.iter().map(|layer| &layer.blob.digest)) {
         return Err(

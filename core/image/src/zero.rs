@@ -3,9 +3,9 @@
 /// The unit in which zeros are looked for: a page, and the block of most file systems.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Whether all bytes are zero.
+/// `true` if all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
-    // Blocks of data mostly differ at once; whole chunks let the compiler compare by vectors.
+    // Blocks of data mostly differ early; whole chunks let the compiler compare by vectors.
     let (chunks, rest) = bytes.as_chunks::<256>();
     chunks.iter().all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
         && rest.iter().all(|byte| *byte == 0)

@@ -7,16 +7,16 @@ use headstart_image::progress::Silent;
 use proptest::prelude::*;
 use std::io::Write;
 
-/// Bytes of a cluster, the smallest that there are, so that small files have many of each kind.
+/// The number of bytes of a cluster, the smallest that there are, so that small files have many of each kind.
 const CLUSTER: usize = 512;
-/// Entries of a table.
+/// The number of entries of a table.
 const TABLE: usize = CLUSTER / 8;
 
-/// Where a cluster's bytes are.
+/// The form of a cluster's bytes.
 #[derive(Clone, Debug)]
 enum Cluster {
     Nowhere,
-    /// As they are, filled with this byte.
+    /// Uncompressed, filled with this byte.
     Plain(u8),
     /// Compressed, a pattern from this byte on.
     Compressed(u8),
@@ -39,7 +39,8 @@ fn content(cluster: &Cluster) -> [u8; CLUSTER] {
     }
 }
 
-/// A qcow2 of `clusters`, the last of which has `in_last` bytes of the disk. `tables_last` says where the tables are.
+/// A qcow2 of `clusters`, the last of which has `in_last` bytes of the disk. `tables_last` gives the place of the
+/// tables.
 fn qcow2(clusters: &[Cluster], in_last: usize, tables_last: bool) -> Vec<u8> {
     let tables = clusters.len().div_ceil(TABLE);
     let size = (clusters.len() - 1) * CLUSTER + in_last;

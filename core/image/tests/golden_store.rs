@@ -1,7 +1,7 @@
-//! An image made by the reference implementation, in a store laid out by hand: its manifest and config are read
-//! as they are, its blobs come out of their wrappers, and our own documents can be put on top of it.
+//! An image made by the reference implementation, in a store laid out by hand: its manifest and config are read as they
+//! are, its blobs are found in their wrappers, and new documents can be put on top of it.
 //!
-//! The blobs lie beside the repository (`formats/golden`); without them the tests say so and pass.
+//! The blobs are beside the repository (`formats/golden`); without them the tests say so and pass.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn layer_file(golden: &Path, n: usize) -> PathBuf {
     golden.join(format!("oci/img3.layer{n}.overlaybd.commit"))
 }
 
-/// Where the blobs are in their wrappers (offset and length), as `golden.json` has it.
+/// The places of the blobs in their wrappers (offset and length), as in `golden.json`.
 const WRAPPED: [(u64, u64); 2] = [(1536, 2_063_036), (1536, 1_006_511)];
 
 /// The store as another tool would have made it.
@@ -107,7 +107,7 @@ fn an_image_on_top_of_it_keeps_its_layers() {
     assert_eq!((read.digest, &read.manifest), (made.digest, &made.manifest));
     assert_eq!(read.manifest.layers[..3], base.manifest.layers[..]);
     store.remove(&Selector::Tag(Tag::default())).unwrap();
-    // Only the base's own manifest and config go.
+    // Only the base's own manifest and config are removed.
     assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 2);
     for layer in &read.manifest.layers {
         store.open_layer(layer).unwrap();
@@ -168,7 +168,7 @@ fn a_flipped_byte_of_a_blob_fails_its_tree() {
     }
 }
 
-/// A byte of the manifest changed in any way: read, or refused, but never a panic.
+/// Goal: with a byte of the manifest changed in any way, it is read, or refused, but there is never a panic.
 #[test]
 fn damaged_reference_manifests_never_panic() {
     let Some(golden) = golden() else { return };

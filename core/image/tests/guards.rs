@@ -1,4 +1,4 @@
-//! What must not happen to the bytes of an image: damage that is passed on, and deleted data that comes back.
+//! Accidents that must not happen to the bytes of an image: damage that is passed on, and deleted data that comes back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -82,7 +82,8 @@ fn an_image_whose_hash_tree_got_lost_is_checked_as_a_whole() {
     assert!(bytes == noise(MIB));
 }
 
-/// A lower layer of 2 MiB under a top layer of 1 MiB, as other tools make them, too.
+/// Goal: data past a base's end stays hidden. Method: a lower layer of 2 MiB under a top layer of 1 MiB, as other tools
+/// make them, too.
 #[test]
 fn what_lies_past_the_end_of_a_base_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +103,7 @@ fn what_lies_past_the_end_of_a_base_does_not_come_back() {
     let opened = OpenImage::open(&base).unwrap();
     assert_eq!(opened.disk().size(), MIB as u64);
 
-    // A disk of 2 MiB on that reads as zeros past 1 MiB, before its commit and after.
+    // A disk of 2 MiB on it reads as zeros past 1 MiB, before its commit and after.
     let new =
         NewDisk { size: 2 * MIB as u64, parent: opened.digest.to_string(), uuid: uuid::Uuid::from_u128(2) };
     let below: Arc<dyn BlockDevice> = Arc::new(opened.into_disk());

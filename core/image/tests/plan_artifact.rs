@@ -64,7 +64,7 @@ fn about(traces: u64) -> About {
     About { traces, policy: "search".to_owned() }
 }
 
-/// A store that counts those who write, and may refuse what they write.
+/// A store that counts its writers, and may refuse their writes.
 struct Announced {
     store: Arc<dyn Store>,
     writers: AtomicU64,
@@ -139,7 +139,7 @@ impl Store for Announced {
     }
 }
 
-/// A prune of an object store gives way to writers: all of them say when they have ended.
+/// Goal: a writer of a plan reports its end, because a prune of an object store gives way to writers.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_writes_a_plan_says_when_that_has_ended() {
     let dir = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ async fn a_plan_is_published_once_and_found() {
     let images = ImageStore::open(&root).unwrap();
     assert_eq!(images.list().unwrap().len(), 1, "a list of plans is no image");
 
-    // What it replaces is listed no longer, and pruned.
+    // The replaced artifact is listed no longer, and pruned.
     drop(store);
     assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 0);
     let store = at(&root);
@@ -230,7 +230,7 @@ async fn a_plan_is_published_once_and_found() {
     assert_eq!(images.prune(&AT_ONCE).unwrap().blobs, 0);
 }
 
-/// Wherever it is published first, the same plan is the same artifact.
+/// Goal: the same plan is the same artifact in all stores, also if it is published first in any of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_same_everywhere() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ async fn the_same_everywhere() {
     assert_eq!(found(&in_registry(&lists)).await.unwrap().digest, first.digest);
 }
 
-/// An artifact with plans, whatever is wrong with it.
+/// An artifact with plans, with any fault.
 async fn put_raw(store: &Arc<dyn Store>, image: &Digest, edit: impl FnOnce(&mut Value)) -> Digest {
     for blob in [&b"plan"[..], b"{}"] {
         store.put_blob(&Digest::of(blob), Arc::new(blob.to_vec()), &|_| Ok(())).await.unwrap();
@@ -285,7 +285,7 @@ async fn of_several_the_newest_sound_one_counts() {
     assert_eq!(found(&store).await.unwrap().digest, a.max(b), "whoever listed it first");
     let more = put_raw(&store, &image, |m| m["annotations"][TRACES] = "2".into()).await;
     assert_eq!(found(&store).await.unwrap().digest, more);
-    // What is wrong is passed over, however new it says that it is.
+    // Wrong artifacts are skipped, even with the newest generation.
     type Edit = fn(&mut Value);
     let wrong: [Edit; 3] = [
         |m| m["subject"]["digest"] = Digest::of(b"another image").to_string().into(),
@@ -321,7 +321,7 @@ async fn nothing_but_what_was_published_is_believed() {
     assert_eq!(find(&*store, &image).await.unwrap_err().kind(), ErrorKind::Corrupt);
     registry.set(Manners { nonsense: Some((200, "nonsense")), ..Manners::default() });
     assert_eq!(find(&*store, &image).await.unwrap_err().kind(), ErrorKind::Corrupt);
-    // The image can be copied all the same.
+    // The image can be copied nevertheless.
     let copied = copy(&store, &at(&dir.path().join("copy"))).await;
     assert_eq!(copied.plan, PlanFate::Lost);
     assert_eq!(copied.digest, Some(image));
@@ -340,7 +340,7 @@ async fn copies_take_the_newest_plan_along() {
         assert_eq!(copy(&here, &there).await.plan, PlanFate::Copied(first.digest));
         assert_eq!(copy(&here, &there).await.plan, PlanFate::Unchanged);
         assert_eq!(found(&there).await.unwrap().digest, first.digest);
-        // Learned there, and brought back.
+        // A plan that is made there, and copied back.
         let second = put(&there, "second", 2).await;
         assert_eq!((second.generation, second.is_new), (2, true));
         assert_eq!(copy(&here, &there).await.plan, PlanFate::Unchanged, "an older one changes nothing");
@@ -381,7 +381,7 @@ async fn a_trace_travels_as_a_layer() {
     assert!(trace.is_acceleration() && trace.annotations.contains_key(BLOB_DIGEST));
     assert_eq!((fast.optimized_from(), fast.virtual_size), (Some(image), plain.virtual_size));
     assert_eq!(trace_of(&*here, &fast).await.unwrap().unwrap(), &b"a trace"[..]);
-    // Another trace takes its place; the image that it was made from stays the first one.
+    // Another trace takes its place; the image from which it was made is still the first one.
     let other = with_trace(&here, &made, b"another trace", &tag).await.unwrap();
     let (digest, faster) = manifest(&here, "fast").await;
     assert_eq!((digest, faster.layers.len()), (other, plain.layers.len() + 1));
@@ -390,7 +390,7 @@ async fn a_trace_travels_as_a_layer() {
         (Some(image), 13)
     );
 
-    // It is an image like others: the same disk, right in all parts, and it can be copied.
+    // The new image is one like others: the same disk, right in all parts, and it can be copied.
     let fast: Reference = format!("file://{}/source:fast", dir.path().display()).parse().unwrap();
     let [before, after] = [&source, &fast].map(|image| OpenImage::open(image).unwrap().into_disk());
     assert_eq!(before.size(), after.size());

@@ -1,4 +1,4 @@
-//! Images looked at where they lie, in any store: the same is said of them as in a directory, and little is read.
+//! Images read in place, in any store: the same results as in a directory, and little is read.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -33,11 +33,11 @@ fn noise(len: usize, seed: u64) -> Vec<u8> {
 /// A store in front of a directory that counts, and that loses and damages blobs.
 struct Front {
     store: Arc<dyn Store>,
-    /// What is answered for a blob: none where it is lost.
+    /// The answer for a blob: `None` if it is lost.
     changed: Mutex<BTreeMap<Digest, Option<Vec<u8>>>>,
     reads: AtomicU64,
     bytes: AtomicU64,
-    /// Most reads that were under way at once.
+    /// The most reads that were under way at once.
     at_once: AtomicU64,
     now: AtomicU64,
 }
@@ -157,7 +157,7 @@ impl Scene {
         fs::read(self.dir.path().join("store/blobs/sha256").join(digest.hex())).unwrap()
     }
 
-    /// What opening it says.
+    /// The error of opening it.
     fn refusal(&self) -> Error {
         self.remote().and_then(|remote| OpenImage::open_remote(&remote)).map(drop).unwrap_err()
     }
@@ -217,7 +217,7 @@ fn a_lost_hash_tree_hides_no_image() {
     let manifest = scene.manifest();
     scene.front.lose(&manifest.layers[0].tree.unwrap().digest);
     assert_eq!(OpenImage::open_remote(&scene.remote().unwrap()).unwrap().layers.len(), 2);
-    // But it is a thing to be said.
+    // But its absence must be reported.
     let verdict = scene.verdict();
     let problem = verdict.layers[0].verdict.as_ref().unwrap_err();
     assert!(problem.kind() == ErrorKind::NotFound && problem.to_string().contains("hash tree"), "{problem}");

@@ -65,11 +65,11 @@ async fn copy(source: &Reference, target: &Arc<dyn Store>) -> Result<TransferRep
     transfer(&from, &source.selector, target, &tag(), RetrySettings::default(), &Silent).await
 }
 
-/// A registry as far as a copy sees one: keeps what it is given, in memory, and the order of it.
+/// A registry as far as a copy sees one: keeps all that is written to it, in memory, with its order.
 #[derive(Default)]
 struct Registry {
     blobs: Mutex<BTreeMap<Digest, Bytes>>,
-    /// What was written: blobs by their digests, manifests with `tag`, `untagged` or `referrer`.
+    /// The writes: blobs by their digests, manifests with `tag`, `untagged` or `referrer`.
     log: Mutex<Vec<(String, Bytes)>>,
 }
 
@@ -205,7 +205,7 @@ async fn what_is_there_is_not_copied_again() {
     assert_eq!(ImageStore::open(&root).unwrap().prune(&AT_ONCE).unwrap().blobs, 1);
 }
 
-/// A blob of many MiB whose source says which ranges were read, and breaks off once at `fails_at`.
+/// A blob of many MiB whose source records the ranges that were read, and breaks off once at `fails_at`.
 struct Interrupted {
     bytes: Vec<u8>,
     reads: Mutex<Vec<u64>>,
@@ -261,7 +261,7 @@ async fn a_copy_that_broke_off_goes_on_within_the_blob() {
         assert_eq!(again.iter().any(|offset| *offset < there), damaged, "{again:?}");
         fs::remove_file(&blob).unwrap();
     }
-    // Prune removes what nobody goes on with.
+    // Prune removes partial blobs that no copy continues.
     fs::write(&partial, &bytes[..9 * MIB]).unwrap();
     let report = ImageStore::open(dir.path().join("target")).unwrap().prune(&AT_ONCE).unwrap();
     assert_eq!((report.stale_bytes, partial.exists()), (9 * MIB as u64, false));
@@ -284,12 +284,12 @@ async fn damage_at_the_source_is_not_passed_on() {
         assert!(target.tags().await.unwrap().is_empty());
         assert_eq!(target.blob_len(&layer.blob.digest).await.unwrap(), None);
     }
-    // A lost tree is said, but stops nothing; a lost layer does.
+    // A lost tree is reported, but stops nothing; a lost layer does.
     bytes[middle] ^= 1;
     fs::write(&path, &bytes).unwrap();
     let tree = dir.path().join("source/blobs/sha256").join(layer.tree.unwrap().digest.hex());
     fs::remove_file(tree).unwrap();
-    // Not where the tree may have been copied before the copy failed.
+    // Not if the tree may have been copied before the copy failed.
     let target = at(&dir.path().join("fresh"));
     assert_eq!(copy(&source, &target).await.unwrap().lost_trees, 1);
     fs::remove_file(path).unwrap();
@@ -297,7 +297,7 @@ async fn damage_at_the_source_is_not_passed_on() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
 }
 
-/// Stops once it has heard of some bytes.
+/// A progress that stops the copy once it was told of some bytes.
 #[derive(Default)]
 struct Impatient {
     heard: AtomicU64,
@@ -355,7 +355,7 @@ async fn a_list_has_also_what_is_no_image_of_ours() {
     assert_eq!(bad[0].image.as_ref().unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
-/// Prunes a store whenever it hears of a blob.
+/// A progress that prunes a store at each report of a blob.
 struct Pruner(std::path::PathBuf);
 
 impl Progress for Pruner {
@@ -430,7 +430,7 @@ impl Store for Deaf {
     }
 }
 
-/// Notes where it is read.
+/// A source that records the ranges of its reads.
 struct Watched {
     file: FileSource,
     reads: Arc<Mutex<Vec<ByteRange>>>,
@@ -447,7 +447,8 @@ impl ReadAt for Watched {
     }
 }
 
-/// What a layer says of its index is where opening it begins to read at its end: not later, and not earlier either.
+/// Goal: the offset of the index in a layer is that at which opening it begins to read at its end: not later, and not
+/// earlier either.
 #[test]
 fn layers_say_where_their_index_begins() {
     let zfile = |codec, frame_size| {

@@ -1,9 +1,9 @@
-//! Files that are no disks, though they would pass for raw ones: archives, compressed disks, and disks in formats that
-//! are not read here.
+//! Files that are no disks, though they would be accepted as raw ones: archives, compressed disks, and disks in formats
+//! that are not read here.
 
 use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
 
-/// First bytes that tell what a file is, and the program that turns it into a disk.
+/// First bytes that identify a file's kind, and the program that turns it into a disk.
 const COMPRESSED: [(&[u8], &str, &str); 7] = [
     (b"\x1f\x8b\x08", "gzip", "gunzip"),
     (b"\xfd7zXZ\0", "xz", "unxz"),
@@ -21,7 +21,7 @@ const ARCHIVES: [(&[u8], &str, &str); 4] = [
     (b"070701", "cpio", "cpio -i"),
 ];
 
-/// Disks of other programs: where the bytes are that tell them, and their names for users and for `qemu-img`.
+/// Disks of other programs: the offsets and the bytes that identify them, and their names for users and for `qemu-img`.
 const FOREIGN: [(usize, &[u8], &str, &str); 5] = [
     (64, b"\x7f\x10\xda\xbe", "VirtualBox (VDI)", "vdi"),
     (0, b"QED\0", "QEMU (QED)", "qed"),
@@ -30,10 +30,10 @@ const FOREIGN: [(usize, &[u8], &str, &str); 5] = [
     (0, b"COWD", "VMware (COWD)", "vmdk"),
 ];
 
-/// Refuses `file`, which is in none of the formats that are found by their bytes, where it is no raw disk either.
+/// Refuses `file`, which is in none of the formats that are found by their bytes, if it is no raw disk either.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] with the program that makes a disk of it; what reading reports.
+/// [`headstart_block::ErrorKind::Invalid`] with the program that makes a disk of it; errors of reading.
 pub(super) fn refuse(file: &dyn ReadAt) -> Result<()> {
     let mut start = [0; 512];
     let len = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
@@ -62,7 +62,7 @@ pub(super) fn refuse(file: &dyn ReadAt) -> Result<()> {
 /// Refuses a size in bytes that no disk has.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where it is not a whole number of sectors, at least one.
+/// [`headstart_block::ErrorKind::Invalid`] if it is not a whole number of sectors, at least one.
 pub(super) fn check_size(size: u64) -> Result<()> {
     let remedy = match size {
         0 => "it is empty: copy it again; --format raw takes it as it is".to_owned(),

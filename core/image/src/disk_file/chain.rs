@@ -1,4 +1,4 @@
-//! Which files a disk image may name.
+//! The files that a disk image may name.
 
 use headstart_block::{Error, ErrorKind, FileSource, Result};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -14,17 +14,17 @@ impl AllowedDirs {
     /// The directories that the caller names, and what is in them.
     ///
     /// # Errors
-    /// Where one of them does not exist.
+    /// Errors if one of them does not exist.
     pub fn new(dirs: &[PathBuf]) -> Result<Self> {
         let resolve =
             |dir: &PathBuf| dir.canonicalize().map_err(|e| Error::io("cannot find", e).about(dir.display()));
         Ok(Self(dirs.iter().map(resolve).collect::<Result<_>>()?))
     }
 
-    /// Opens `named`, a file that an image names, where it is in one of the directories once every link is followed.
+    /// Opens `named`, a file that an image names, if it is in one of the directories once every link is followed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is not, with the option that would allow it.
+    /// [`ErrorKind::Invalid`] if it is not, with the option that would allow it.
     pub fn open(&self, named: &Path) -> Result<FileSource> {
         let error =
             |e| Error::io("the image names this file, which cannot be opened", e).about(named.display());
@@ -46,13 +46,13 @@ impl AllowedDirs {
 /// Opens `path`, the disk that is to be imported.
 ///
 /// # Errors
-/// Where it is neither a file nor a block device; what the operating system reports.
+/// Errors if it is neither a file nor a block device; errors of the operating system.
 pub(super) fn open_disk(path: &Path) -> Result<FileSource> {
     Checked::open(path).map_err(|e| Error::io("cannot open", e).about(path.display()))?.read(path)
 }
 
-/// A file that is found but not open for reading: what is checked of it holds for what is read, whatever happens to
-/// its name meanwhile. Opening a device or a pipe outright might wait, or do something to it.
+/// A file that is found but not open for reading: the facts checked about it hold for the bytes that are read, also if
+/// its name changes meanwhile. Opening a device or a pipe directly might wait, or have an effect on it.
 struct Checked(File);
 
 impl Checked {
@@ -64,12 +64,12 @@ impl Checked {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
 
-    /// Where the file is, every link followed.
+    /// The path of the file, every link followed.
     fn place(&self) -> std::io::Result<PathBuf> {
         std::fs::read_link(self.in_proc())
     }
 
-    /// Opens it for reading. `path` is for messages, and names that it holds are seen from there.
+    /// Opens it for reading. `path` is for messages, and is the base of the names in the file.
     fn read(&self, path: &Path) -> Result<FileSource> {
         let named = |e: Error| e.about(path.display());
         let stat = fstat(&self.0).map_err(|e| named(Error::io("cannot open", e.into())))?;

@@ -1,5 +1,5 @@
-//! Other programs that read what strangers made, run with limits: memory, processor time, bytes of a file, and no
-//! network where the kernel lets this user have a network namespace.
+//! Other programs that read files from untrusted authors, run with limits: memory, processor time, bytes of a file, and
+//! no network if the kernel lets this user have a network namespace.
 
 use headstart_block::{ByteSize, Error, Result};
 use std::fmt;
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 
-/// Limits of a program, for each of its files and processes.
+/// The limits of a program, for each of its files and processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Address space in bytes.
+    /// The address space in bytes.
     pub(super) memory: u64,
-    /// Seconds of processor time.
+    /// The seconds of processor time.
     pub(super) seconds: u64,
-    /// Length of a file that it writes, in bytes.
+    /// The length of a file that it writes, in bytes.
     pub(super) file: u64,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Limits {
     }
 }
 
-/// Sets what limits it may, for a lower one may hold already, and becomes the program.
+/// A script that sets the limits that it may set, because a lower one may hold already, and becomes the program.
 const SCRIPT: &str = r#"
 ulimit -v "$1" 2>/dev/null
 ulimit -t "$2" 2>/dev/null
@@ -36,7 +36,7 @@ shift 3
 exec "$@"
 "#;
 
-/// Signals of the kernel for a program that goes past its processor time and its length of a file.
+/// The kernel's signals for a program that exceeds its processor time and its length of a file.
 const PAST_LIMITS: [i32; 2] = [24, 25];
 
 impl Limits {
@@ -48,12 +48,12 @@ impl Limits {
         // Units of the shell: KiB, s, sectors.
         let limits = [self.memory >> 10, self.seconds, self.file.div_ceil(512)];
         command.args(&words[1..]).args(limits.map(|limit| limit.to_string())).arg(program);
-        // Threads get their memory from one place: it counts as used where it is only reserved.
+        // Threads get their memory from one place, because reserved memory counts as used.
         command.env("MALLOC_ARENA_MAX", "1").stdin(Stdio::null());
         command
     }
 
-    /// The error of a program that went past a limit; none where it ended in another way.
+    /// The error of a program that exceeded a limit; `None` if it ended in another way.
     pub(super) fn error(&self, status: ExitStatus) -> Option<Error> {
         let is_past = status.signal().is_some_and(|signal| PAST_LIMITS.contains(&signal));
         is_past.then(|| {
@@ -63,7 +63,7 @@ impl Limits {
     }
 }
 
-/// The words before a command that give it a network of its own, with nothing in it; none where that is forbidden.
+/// The words before a command that give it a network of its own, with nothing in it; empty if that is forbidden.
 fn without_network() -> &'static [&'static str] {
     static WORDS: OnceLock<&[&str]> = OnceLock::new();
     const WAYS: [&[&str]; 2] =
@@ -77,10 +77,10 @@ fn without_network() -> &'static [&'static str] {
     WORDS.get_or_init(|| WAYS.into_iter().find(|words| works(words)).unwrap_or_default())
 }
 
-/// The file of a program that is looked for in the user's path.
+/// The path of a program, found in the user's path.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::NotFound`] where it is in none of the directories.
+/// [`headstart_block::ErrorKind::NotFound`] if it is in none of the directories.
 pub(super) fn find(program: &str) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let file = std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file());

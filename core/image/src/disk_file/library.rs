@@ -22,8 +22,8 @@ struct LibraryDisk {
 /// Opens the qcow2 in `file`; files that it names must be in `allowed` directories.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] where the library does not read this variant; where a file of the chain
-/// is damaged, or may not be opened.
+/// [`headstart_block::ErrorKind::Unsupported`] if the library does not read this variant; an error if a file of the
+/// chain is damaged, or may not be opened.
 pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn BlockDevice>> {
     Ok(Box::new(LibraryDisk { image: open_qcow2(file, allowed, 1)? }))
 }
@@ -71,7 +71,7 @@ fn open_backing(
     }
 }
 
-/// The open file as the library wants it.
+/// The open file in the form that the library takes.
 fn storage(file: &FileSource) -> Result<File> {
     let cannot = |e| Error::io("cannot open it once more", e).about(file.path().display());
     File::try_from(file.file().try_clone().map_err(cannot)?).map_err(cannot)
@@ -79,7 +79,7 @@ fn storage(file: &FileSource) -> Result<File> {
 
 fn not_opened(error: io::Error) -> Error {
     let is_variant = error.kind() == io::ErrorKind::Unsupported
-        // The library has no error of its own for features that are newer than it.
+        // The library has no error of its own for features that are newer than itself.
         || error.to_string().contains("incompatible feature");
     if is_variant {
         Error::unsupported("the library does not read this variant").caused_by(error)
@@ -94,7 +94,7 @@ impl BlockDevice for LibraryDisk {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        // The library would give zeros there.
+        // The library would return zeros there.
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.size()) {
             return Err(super::past_end(offset, self.size()));
         }

@@ -1,7 +1,7 @@
 //! qcow2 files: the header, and the tables checked against the file's end.
 //!
 //! Programs that read qcow2 take bytes past the end of a file for zeros. In a file that was cut short the tables are
-//! zeros then, and the disk is empty without an error. So everything that the disk needs is looked for first:
+//! zeros then, and the disk is empty without an error. So all parts that the disk needs are looked for first:
 //!
 //! ```text
 //! header -> table of tables (L1) -> tables (L2) -> clusters of the disk
@@ -16,13 +16,13 @@ use std::path::Path;
 
 /// The first bytes of a qcow2 file.
 const MAGIC: &[u8] = b"QFI\xfb";
-/// Length of the header of version 2, in bytes; later versions say how long theirs is.
+/// The length of the header of version 2, in bytes; later versions store the length of theirs.
 const V2_HEADER: usize = 72;
-/// Longest header and extensions that are looked at, in bytes.
+/// The longest header and extensions that are read, in bytes.
 const MAX_HEADER: u64 = 64 << 10;
-/// Longest name of another file, in bytes: what QEMU allows.
+/// The longest name of another file, in bytes: the limit of QEMU.
 const MAX_NAME: u64 = 1023;
-/// Most tables: what QEMU allows.
+/// The most tables: the limit of QEMU.
 const MAX_TABLES: u64 = (32 << 20) / 8;
 /// The offset in an entry of a table.
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
@@ -37,23 +37,23 @@ const EXTENDED_ENTRIES: u64 = 1 << 4;
 const SECTOR: u64 = 512;
 const TRUNCATED: &str = "it is truncated: copy it again";
 
-/// The numbers of a qcow2 header that say where the disk's bytes are.
+/// The numbers of a qcow2 header that give the places of the disk's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
-    /// Size of the disk, in bytes.
+    /// The size of the disk, in bytes.
     pub(super) size: u64,
-    /// Bits of an offset in a cluster, 9 to 21.
+    /// The number of bits of an offset in a cluster, 9 to 21.
     cluster_bits: u64,
     tables: u64,
     tables_offset: u64,
     features: u64,
-    /// Whether compressed clusters are deflate streams, not zstd frames.
+    /// `true` if compressed clusters are deflate streams, not zstd frames.
     is_deflate: bool,
     /// The file below, as the header names it.
     pub(super) backing: Option<String>,
-    /// The format of the file below, where it is given: `raw`, `qcow2`, ...
+    /// The format of the file below, if it is given: `raw`, `qcow2`, ...
     pub(super) backing_format: Option<String>,
-    /// The name of the file that holds the disk's bytes, where that is another one; empty where it is not given.
+    /// The name of the file that holds the disk's bytes, if that is another one; empty if it is not given.
     pub(super) data_file: Option<String>,
 }
 
@@ -62,7 +62,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 impl Header {
-    /// Reads the header of `file`; none where it is no qcow2.
+    /// Reads the header of `file`; `None` if it is no qcow2.
     ///
     /// ```text
     /// byte 0   "QFI\xfb"
@@ -75,12 +75,12 @@ impl Header {
     /// byte 72  features without which it cannot be read, u64, from version 3 on; bit 2 = the disk's bytes are in
     ///          another file, bit 4 = entries of 16 bytes in the tables, not 8
     /// byte 100 length of the header, u32, from version 3 on
-    /// byte 104 method of compression, u8, where the header is that long: 0 = deflate, 1 = zstd
+    /// byte 104 method of compression, u8, if the header is that long: 0 = deflate, 1 = zstd
     /// ```
     ///
     /// # Errors
-    /// Where the header is cut off, encrypted, or its numbers do not fit each other: a few bytes could otherwise keep
-    /// a reader walking through an exabyte of nothing.
+    /// Errors if the header is cut off, encrypted, or its numbers do not fit each other: a few bytes could otherwise
+    /// keep a reader walking through an exabyte of nothing.
     pub(super) fn read(file: &dyn ReadAt) -> Result<Option<Self>> {
         let mut head = vec![0; usize::try_from(file.len().min(MAX_HEADER)).unwrap_or(0)];
         file.read_at(&mut head, 0)?;
@@ -128,7 +128,7 @@ impl Header {
             return Err(Error::corrupt(format!("has {} tables, which does not fit its size", header.tables)));
         }
         if !header.read_extensions(extensions)? && is_cut_off {
-            // What would have come may be the name of a file that holds the data.
+            // The missing part may contain the name of a file that holds the data.
             return Err(Error::corrupt("ends in its header's extensions").remedy(TRUNCATED));
         }
         Ok(Some(header))
@@ -164,7 +164,7 @@ impl Header {
         Ok(start == MAGIC)
     }
 
-    /// Opens the file that holds the disk's bytes, where the image at `path` has another one for them.
+    /// Opens the file that holds the disk's bytes, if the image at `path` has another one for them.
     pub(super) fn open_data_file(&self, path: &Path, allowed: &AllowedDirs) -> Result<Option<FileSource>> {
         match self.data_file.as_deref() {
             None => Ok(None),
@@ -185,7 +185,7 @@ impl Header {
         if self.has(EXTENDED_ENTRIES) { 16 } else { 8 }
     }
 
-    /// Bytes of the disk that one table covers.
+    /// The number of bytes of the disk that one table covers.
     fn covered(&self) -> u64 {
         (self.cluster() / self.entry_len()) << self.cluster_bits
     }
@@ -194,11 +194,11 @@ impl Header {
         self.size.div_ceil(self.covered())
     }
 
-    /// Checks that whatever the disk needs of `file` is there: the tables, and clusters unless they are in a `data`
-    /// file, whose length then has to do.
+    /// Checks that all parts of `file` that the disk needs are there: the tables, and clusters unless they are in a
+    /// `data` file, whose length is then checked instead.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end; what reading reports.
+    /// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end; errors of reading.
     pub(super) fn check(&self, file: &dyn ReadAt, data: Option<&FileSource>) -> Result<()> {
         let inside = |what: &str, offset: u64, len: u64| {
             check_inside(what, offset, len, file.len())?;
@@ -212,7 +212,7 @@ impl Header {
         let mut start = 0;
         for entry in tables.chunks_exact(8) {
             let offset = number(entry) & OFFSET;
-            // A table that stands in several places is read once; the first covers as much of the disk as any.
+            // A table that occurs in several places is read once; the first covers as much of the disk as any.
             if offset != 0 && seen.insert(offset) {
                 table.resize(inside("table", offset, self.cluster())?, 0);
                 file.read_at(&mut table, offset)?;
@@ -260,8 +260,8 @@ impl Header {
         Ok(())
     }
 
-    /// Checks a compressed cluster, which has `on_disk` bytes of the disk: its length is known in sectors only. Where
-    /// the file ends in the last of them, nothing but decompressing it tells whether something is missing.
+    /// Checks a compressed cluster, which has `on_disk` bytes of the disk: its length is known in sectors only. If the
+    /// file ends in the last of them, only decompressing it shows if something is missing.
     fn check_compressed(&self, entry: u64, on_disk: u64, file: &dyn ReadAt) -> Result<()> {
         let offset_bits = 62 - (self.cluster_bits - 8);
         let offset = entry & ((1 << offset_bits) - 1);
@@ -274,7 +274,7 @@ impl Header {
         if !self.is_deflate || end - SECTOR >= file.len() || offset >= file.len() {
             return ends_earlier;
         }
-        // At most twice a cluster, as the number of sectors says.
+        // At most twice a cluster, according to the number of sectors.
         let mut packed = vec![0; usize::try_from(file.len() - offset).unwrap_or(0)];
         file.read_at(&mut packed, offset)?;
         let mut bytes = vec![0; 1 << self.cluster_bits];

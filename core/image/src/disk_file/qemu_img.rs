@@ -1,5 +1,5 @@
-//! Formats that the library lacks, through `qemu-img` where it is installed: with limits, without a network, and only
-//! with files that were opened and checked here.
+//! Formats that the library lacks, through `qemu-img` if it is installed: with limits, without a network, and only with
+//! files that were opened and checked here.
 
 use super::confined::{self, Limits};
 use super::source::Source;
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use tempfile::TempPath;
 
-/// Limits for looking at an image: it writes nothing.
+/// The limits for looking at an image, which writes nothing.
 const LOOK: Limits = Limits { memory: 2 << 30, seconds: 60, file: 0 };
-/// Limits for reading and writing a disk, and what each 32 MiB of it adds.
+/// The limits for reading and writing a disk, and the addition for each 32 MiB of it.
 const CONVERT: Limits = Limits { memory: 4 << 30, seconds: 600, file: 1 << 20 };
 const BYTES_EACH_SECOND: u64 = 32 << 20;
 
-/// Converts `file` to a sparse raw file in `scratch`, which goes away with the value returned.
+/// Converts `file` to a sparse raw file in `scratch`, which is removed with the returned value.
 pub(super) fn convert_to_raw(
     file: &FileSource,
     format: DiskFormat,
@@ -28,7 +28,7 @@ pub(super) fn convert_to_raw(
     progress: &dyn Progress,
 ) -> Result<TempPath> {
     let program = confined::find("qemu-img").map_err(|_| not_installed(format))?;
-    // Seen from where `qemu-img` runs.
+    // The path as `qemu-img` sees it.
     let scratch = std::path::absolute(scratch).map_err(|e| Error::io("cannot make its path absolute", e))?;
     let (_open, image) = Source::open(file, format, allowed, &scratch)?;
     let size = size_of(&program, &image.top)?;
@@ -54,7 +54,7 @@ pub(super) fn convert_to_raw(
         .spawn()
         .map_err(not_run)?;
     progress.begin("convert with qemu-img", size);
-    // A pipe that nobody empties would stop it after 64 KiB of warnings.
+    // Read by a thread, because a full pipe would stop it after 64 KiB of warnings.
     let complaints = child.stderr.take().map(|stderr| std::thread::spawn(move || head_of(stderr)));
     let status = follow(child, size, progress)?;
     let said = complaints.and_then(|thread| thread.join().ok()).unwrap_or_default();
@@ -71,25 +71,25 @@ fn size_of(program: &Path, image: &str) -> Result<u64> {
     Ok(info["virtual-size"].as_u64().unwrap_or(0))
 }
 
-/// Kinds of vmdk that are not known here may be cut short, too: converting, `qemu-img` takes what is past the end of a
-/// file for zeros; only a check tells.
+/// Kinds of vmdk that are not known here may be cut short, too: during a conversion, `qemu-img` takes bytes past the
+/// end of a file for zeros; only a check finds that.
 fn check_structure(program: &Path, image: &str, limits: &Limits) -> Result<()> {
     let output = limits.command(program).args(["check", image]).output().map_err(not_run)?;
     match output.status.code() {
-        // All right; leaks, which cost only space; no check for this variant.
+        // No damage; leaks, which cost only space; no check for this variant.
         Some(0 | 3 | 63) => Ok(()),
         _ => judge(output.status, &String::from_utf8_lossy(&output.stderr), limits)
             .map_err(|e| e.remedy("it is damaged or truncated: copy it again")),
     }
 }
 
-/// Bytes of `qemu-img`'s complaints that are passed on.
+/// The number of bytes of `qemu-img`'s complaints that are passed on.
 const SAID_MAX: u64 = 4096;
 
 /// SIGHUP, SIGINT and SIGTERM.
 const STOPPING: [i32; 3] = [1, 2, 15];
 
-/// Reads the percentages that `qemu-img -p` prints until it ends; says how it ended.
+/// Reads the percentages that `qemu-img -p` prints until it ends; returns its exit status.
 fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<ExitStatus> {
     let mut done = 0;
     let mut text = String::new();
@@ -115,7 +115,7 @@ fn follow(mut child: Child, size: u64, progress: &dyn Progress) -> Result<ExitSt
 /// Reads all of `pipe`, and keeps the beginning.
 fn head_of(mut pipe: impl Read) -> String {
     let mut head = Vec::new();
-    // What cannot be read is only a part of a message.
+    // An unreadable part is only a part of a message.
     let _ = pipe.by_ref().take(SAID_MAX).read_to_end(&mut head);
     let _ = io::copy(&mut pipe, &mut io::sink());
     String::from_utf8_lossy(&head).into_owned()
@@ -129,7 +129,7 @@ fn judge(status: ExitStatus, said: &str, limits: &Limits) -> Result<()> {
     match status.signal() {
         None if status.success() => Ok(()),
         None => Err(failed(said)),
-        // Ctrl-C at a terminal ends the child as well, and we may hear of that first.
+        // Ctrl-C at a terminal ends the child as well, and its end may be noticed first.
         Some(signal) if STOPPING.contains(&signal) => {
             Err(Error::new(ErrorKind::Cancelled, "stopped on request; nothing was changed"))
         }
@@ -148,7 +148,7 @@ fn failed(stderr: &str) -> Error {
     if stderr.contains("No space left") {
         return Error::io("cannot convert it with qemu-img", rustix::io::Errno::NOSPC.into());
     }
-    // One line, whatever it says, and the image not by the name that it was given.
+    // One line for any text, and the image not under the name that `qemu-img` was given.
     let mut said = stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     while let Some((start, end)) =
         said.find("'json:").and_then(|start| Some((start, start + said[start..].find("}'")? + 2)))

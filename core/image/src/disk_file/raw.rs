@@ -15,7 +15,7 @@ impl RawDisk {
     /// Opens `path`.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Ok(Self::of(FileSource::open(path)?))
     }
@@ -23,7 +23,7 @@ impl RawDisk {
     /// The disk in an open file.
     #[must_use]
     pub fn of(file: FileSource) -> Self {
-        // The reader goes front to back: let the kernel read ahead as far as it likes.
+        // The reader goes front to back, so the kernel may read ahead as far as it likes.
         let _ = rustix::fs::fadvise(file.file(), 0, None, rustix::fs::Advice::Sequential);
         Self { file }
     }

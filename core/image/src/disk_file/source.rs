@@ -1,6 +1,6 @@
-//! A disk image and all files below it, open and checked, as `qemu-img` is told of them: by the numbers of their
-//! descriptors. It opens nothing by a name that an image gives, so no name can be changed between check and use, and
-//! none can be a server's address.
+//! A disk image and all files below it, open and checked, in the form in which `qemu-img` gets them: by the numbers of
+//! their descriptors. It opens nothing by a name that an image gives, so no name can be changed between check and use,
+//! and none can be a server's address.
 
 use super::qcow2::Header;
 use super::vmdk::{self, Descriptor};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use tempfile::TempDir;
 
-/// An image for `qemu-img`. The files are open, and inherited, as long as this value is there.
+/// An image for `qemu-img`. The files are open, and inherited, as long as this value exists.
 pub(super) struct Source {
     files: Vec<File>,
     dirs: Vec<TempDir>,
@@ -25,17 +25,17 @@ pub(super) struct Source {
 
 /// Names of an image as `qemu-img` takes them.
 pub(super) struct Names {
-    /// With all that is below it.
+    /// The image with all that is below it.
     pub(super) disk: String,
-    /// Alone: what looks at one file does not take more.
+    /// The image alone: commands that look at one file take no more.
     pub(super) top: String,
 }
 
 impl Source {
-    /// Opens and checks all that `file` is made of, a disk in `format`. Returns it with its names for `qemu-img`.
+    /// Opens and checks all files of `file`, a disk in `format`. Returns it with its names for `qemu-img`.
     ///
     /// # Errors
-    /// Where a file is damaged, or may not be opened; what opening reports.
+    /// Errors if a file is damaged, or may not be opened; errors of opening.
     pub(super) fn open(
         file: &FileSource,
         format: DiskFormat,
@@ -89,7 +89,7 @@ impl Source {
         Ok(image)
     }
 
-    /// The image `name`, on which the one in `above` stands.
+    /// The image `name`, on which the one in `above` is based.
     fn backing(
         &mut self,
         above: &FileSource,
@@ -127,7 +127,7 @@ impl Source {
         Ok(path)
     }
 
-    /// The file of a vmdk: itself, or a descriptor with names of our own for its extents.
+    /// The file of a vmdk: itself, or a descriptor with new names for its extents.
     fn vmdk_file(&mut self, file: &FileSource, descriptor: &Descriptor) -> Result<Value> {
         if vmdk::is_sparse(file)? {
             return self.file(file);

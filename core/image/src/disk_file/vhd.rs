@@ -5,11 +5,11 @@ use headstart_block::{Error, ReadAt, Result, SECTOR_SIZE};
 
 const FOOTER: &[u8] = b"conectix";
 const HEADER: &[u8] = b"cxsparse";
-/// Length of the footer and of its copy at the start, in bytes.
+/// The length of the footer and of its copy at the start, in bytes.
 const FOOTER_LEN: usize = 512;
 /// An entry of the table whose block is not there.
 const NOT_THERE: u64 = 0xffff_ffff;
-/// Most bytes of the table: the format's largest disk, 2040 GiB, in blocks of 512 bytes.
+/// The most bytes of the table: the format's largest disk, 2040 GiB, in blocks of 512 bytes.
 const MAX_TABLE: u64 = 4 * (2040 << 30) / 512;
 
 fn number(bytes: &[u8]) -> u64 {
@@ -23,7 +23,7 @@ fn bytes<const N: usize>(file: &dyn ReadAt, what: &str, offset: u64) -> Result<[
     Ok(bytes)
 }
 
-/// Checks that the blocks of the vhd in `file` are there. A fixed one ends with its footer, and has no table.
+/// Checks that the blocks of the vhd in `file` are there. A fixed vhd ends with its footer, and has no table.
 ///
 /// ```text
 /// copy of the footer, byte 0: "conectix", offset of the header at byte 16, u64; bytes of the disk at 48, u64; all
@@ -35,7 +35,7 @@ fn bytes<const N: usize>(file: &dyn ReadAt, what: &str, offset: u64) -> Result<[
 /// ```
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end; what reading reports.
+/// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end; errors of reading.
 pub(super) fn check(file: &dyn ReadAt) -> Result<()> {
     let footer: [u8; FOOTER_LEN] = bytes(file, "footer", 0)?;
     if !footer.starts_with(FOOTER) {

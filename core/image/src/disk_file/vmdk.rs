@@ -1,7 +1,7 @@
-//! vmdk: the descriptor and what it names, and sparse files checked against the file's end.
+//! vmdk: the descriptor and the files that it names, and sparse files checked against the file's end.
 //!
 //! A descriptor is text. Its extents are lines such as `RW 2048 SPARSE "disk-s001.vmdk"`: the disk is all of them, one
-//! after the other. Flat extents are read here. Sparse ones are looked at only, for `qemu-img`:
+//! after the other. Flat extents are read here. Sparse ones are only checked, for `qemu-img`:
 //!
 //! ```text
 //! header -> grain directory -> grain tables -> grains
@@ -14,37 +14,38 @@ use super::{AllowedDirs, RawDisk, chain};
 use headstart_block::{BlockDevice, ByteRange, Error, Extent, FileSource, ReadAt, Result, SECTOR_SIZE};
 use std::path::Path;
 
-/// Largest descriptor in bytes: what QEMU reads.
+/// The largest descriptor in bytes: the most that QEMU reads.
 const MAX_DESCRIPTOR: u64 = 1 << 20;
 /// The first bytes of a sparse file.
 const SPARSE_MAGIC: &[u8] = b"KDMV";
-/// Most bytes of one grain, and most entries of a grain table: what QEMU allows.
+/// The most bytes of one grain, and the most entries of a grain table: the limits of QEMU.
 const MAX_GRAIN: u64 = 64 << 20;
 const MAX_TABLE: u64 = 512;
-/// Most bytes of the grain directory: what QEMU allows, and more than a disk of 100 TiB needs.
+/// The most bytes of the grain directory: the limit of QEMU, and more than a disk of 100 TiB needs.
 const MAX_DIRECTORY: u64 = 32 << 20;
 const TRUNCATED: &str = "it is truncated: copy it again";
 
 /// One line of a descriptor: a run of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ExtentLine {
-    /// Length in sectors.
+    /// The length in sectors.
     sectors: u64,
     /// `FLAT`, `SPARSE`, `ZERO` and others.
     pub(super) kind: String,
-    /// The file that it is in; none where the kind needs none.
+    /// The file in which it is; `None` if the kind needs no file.
     pub(super) file: Option<String>,
-    /// Where it begins in the file, in sectors.
+    /// The offset of its beginning in the file, in sectors.
     offset: u64,
 }
 
-/// The text of a vmdk that says which files it is made of.
+/// The text of a vmdk that names the files of the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Descriptor {
     pub(super) extents: Vec<ExtentLine>,
-    /// The image below, where this one holds only what differs from it.
+    /// The image below, if this one holds only the differences from it.
     pub(super) parent: Option<String>,
-    /// The numbers of this content and of the image's below, and how the extents belong together.
+    /// The numbers of this content and of the content of the image below, and the way in which the extents belong
+    /// together.
     cid: String,
     parent_cid: String,
     create_type: String,
@@ -53,10 +54,10 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// The descriptor of the vmdk in `file`: all of it, or what a sparse file holds at its beginning.
+    /// The descriptor of the vmdk in `file`: all of it, or the one at the beginning of a sparse file.
     ///
     /// # Errors
-    /// Where it cannot be understood; what reading reports.
+    /// Errors if it cannot be parsed; errors of reading.
     pub(super) fn read(file: &dyn ReadAt) -> Result<Self> {
         let (offset, len) = match SparseHeader::read(file, 0)? {
             Some(header) if header.descriptor_sectors == 0 => return Ok(Self::default()),
@@ -100,7 +101,7 @@ impl Descriptor {
         Ok(descriptor)
     }
 
-    /// `true` if all of the disk is in flat files, and nothing below it.
+    /// `true` if all of the disk is in flat files, with nothing below it.
     pub(super) fn is_flat(&self) -> bool {
         let flat = |extent: &ExtentLine| matches!(&extent.kind[..], "FLAT" | "VMFS" | "ZERO");
         self.parent.is_none() && !self.extents.is_empty() && self.extents.iter().all(flat)
@@ -110,7 +111,7 @@ impl Descriptor {
     /// front of them: QEMU would take the first for two.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Unsupported`] where an extent is in no file.
+    /// [`headstart_block::ErrorKind::Unsupported`] if an extent is in no file.
     pub(super) fn renamed(&self) -> Result<String> {
         let word = |text: &str| text.chars().filter(char::is_ascii_alphanumeric).collect::<String>();
         let [cid, parent_cid, create_type] =
@@ -129,10 +130,10 @@ impl Descriptor {
         Ok(text)
     }
 
-    /// Checks that it is whole: with a line missing, the disk would be a shorter one.
+    /// Checks that it is whole: without one of its lines, the disk would be a shorter one.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where nothing says that it is.
+    /// [`headstart_block::ErrorKind::Corrupt`] if no line shows that it is.
     pub(super) fn check_end(&self) -> Result<()> {
         if self.has_end {
             return Ok(());
@@ -147,7 +148,7 @@ fn too_long() -> Error {
 }
 
 impl ExtentLine {
-    /// Where it begins in its file and its length, in bytes.
+    /// The offset of its beginning in its file and its length, in bytes.
     fn bytes(&self) -> Result<(u64, u64)> {
         let bytes = |sectors: u64| sectors.checked_mul(SECTOR_SIZE).ok_or_else(too_long);
         Ok((bytes(self.offset)?, bytes(self.sectors)?))
@@ -178,9 +179,9 @@ struct SparseHeader {
     grain: u64,
     descriptor_offset: u64,
     descriptor_sectors: u64,
-    /// Grains that one table covers.
+    /// The number of grains that one table covers.
     table_len: u64,
-    /// First sector of the grain directory; all ones where the header at the file's end says it.
+    /// The first sector of the grain directory; all ones if the header at the file's end gives it.
     directory: u64,
     is_compressed: bool,
 }
@@ -188,11 +189,11 @@ struct SparseHeader {
 impl SparseHeader {
     const LEN: usize = 512;
     const AT_END: u64 = u64::MAX;
-    /// Grains that are marked 1 are zeros; grains begin with a marker that has their length.
+    /// Flags: grains that are marked 1 are zeros; grains begin with a marker that has their length.
     const HAS_ZERO_GRAINS: u64 = 1 << 2;
     const HAS_MARKERS: u64 = 1 << 17;
 
-    /// Reads the header at `offset`; none where there is none. All numbers are little-endian.
+    /// Reads the header at `offset`; `None` if there is none. All numbers are little-endian.
     ///
     /// ```text
     /// byte 0   "KDMV"
@@ -229,11 +230,11 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Checks that whatever the sparse `file` holds of its disk is there.
+/// Checks that all data of the disk that is in the sparse `file` is there.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end, and where it is no sparse file; what
-/// reading reports.
+/// [`headstart_block::ErrorKind::Corrupt`] with what reaches past the end, and if it is no sparse file; errors of
+/// reading.
 pub(super) fn check_sparse(file: &dyn ReadAt) -> Result<()> {
     let Some(mut header) = SparseHeader::read(file, 0)? else {
         return Err(Error::corrupt("is not the sparse vmdk that its descriptor says"));
@@ -243,7 +244,7 @@ pub(super) fn check_sparse(file: &dyn ReadAt) -> Result<()> {
         return Err(Error::invalid("is a sparse vmdk without a capacity"));
     }
     if header.directory == SparseHeader::AT_END {
-        // Before the last sector, which ends the stream.
+        // The footer is before the last sector, which ends the stream.
         let at_end = file.len().checked_sub(2 * SparseHeader::LEN as u64);
         let footer = at_end.map(|offset| SparseHeader::read(file, offset)).transpose()?.flatten();
         header = footer.ok_or_else(|| Error::corrupt("has no footer").remedy(TRUNCATED))?;
@@ -269,7 +270,7 @@ pub(super) fn check_sparse(file: &dyn ReadAt) -> Result<()> {
     Ok(())
 }
 
-/// The entries of a table of `len` bytes: first sectors of what is below it.
+/// The entries of a table of `len` bytes: the first sectors of the tables or grains below it.
 fn entries(file: &dyn ReadAt, what: &str, sector: u64, len: u64) -> Result<Vec<u64>> {
     let offset = sector.saturating_mul(SECTOR_SIZE);
     check_inside(what, offset, len, file.len())?;
@@ -309,16 +310,16 @@ struct FlatDisk {
 }
 
 struct Part {
-    /// Where it is on the disk.
+    /// Its range of the disk.
     range: ByteRange,
-    /// Its file and where it begins there; none where it is zeros.
+    /// Its file and the offset of its beginning there; `None` if it is zeros.
     file: Option<(RawDisk, u64)>,
 }
 
-/// Opens the vmdk in `file` where it is flat; the files that it names must be in `allowed` directories.
+/// Opens the vmdk in `file` if it is flat; the files that it names must be in `allowed` directories.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Unsupported`] where it is not flat; where a file is damaged, or may not be opened.
+/// [`headstart_block::ErrorKind::Unsupported`] if it is not flat; an error if a file is damaged, or may not be opened.
 pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn BlockDevice>> {
     let descriptor = check(file, allowed)?;
     if !descriptor.is_flat() {
@@ -330,7 +331,7 @@ pub(super) fn open(file: &FileSource, allowed: &AllowedDirs) -> Result<Box<dyn B
 /// `true` if `file` is a sparse vmdk, not a text.
 ///
 /// # Errors
-/// Where its header is cut off; what reading reports.
+/// Errors if its header is cut off; errors of reading.
 pub(super) fn is_sparse(file: &FileSource) -> Result<bool> {
     Ok(SparseHeader::read(file, 0)?.is_some())
 }
@@ -338,7 +339,7 @@ pub(super) fn is_sparse(file: &FileSource) -> Result<bool> {
 /// Checks the vmdk in `file` and its extents against the ends of their files. Returns its descriptor.
 ///
 /// # Errors
-/// Where a file is damaged, or may not be opened.
+/// Errors if a file is damaged, or may not be opened.
 pub(super) fn check(file: &FileSource, allowed: &AllowedDirs) -> Result<Descriptor> {
     let descriptor = Descriptor::read(file)?;
     if is_sparse(file)? {
@@ -354,7 +355,7 @@ pub(super) fn check(file: &FileSource, allowed: &AllowedDirs) -> Result<Descript
                 extent.bytes().and_then(|(offset, len)| check_inside("extent", offset, len, file.len()))
             }
             "SPARSE" => check_sparse(&file),
-            // `qemu-img check` is all that knows these.
+            // Only `qemu-img check` knows these.
             _ => Ok(()),
         };
         checked.map_err(|e| e.about(path.display()))?;

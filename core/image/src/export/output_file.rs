@@ -21,14 +21,14 @@ use tempfile::NamedTempFile;
 const PREFIX: &str = ".headstart-";
 const DRAWN: usize = 6;
 
-/// The longest wait for the lock of a new file. Another export has it for a moment, while it looks for what was
-/// abandoned; any user who can read the file could have it for ever.
+/// The longest wait for the lock of a new file. Another export has it for a moment, while it looks for abandoned files;
+/// any user with permission to read the file could hold it for ever.
 const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The permissions of a file, as far as the umask lets it have them.
 const MODE: u32 = 0o644;
 
-/// The permissions of a file that is not for everybody, while it is made.
+/// The permissions, during its making, of a file that is not for all users.
 const CLOSED: u32 = 0o600;
 
 /// The permission of all users to read a file, those of its owner, and those of its owner and its group.
@@ -51,12 +51,12 @@ impl Place {
     ///
     /// # Errors
     /// [`Denied`](headstart_block::ErrorKind::Denied) for a symbolic link of another user;
-    /// [`Invalid`](headstart_block::ErrorKind::Invalid) for the name of a directory, and where there is something else
+    /// [`Invalid`](headstart_block::ErrorKind::Invalid) for the name of a directory, and if there is something other
     /// than a file or a block device, because a rename would put a file in the place of `/dev/null` or a pipe; errors
     /// of the operating system.
     pub(super) fn find(path: &Path) -> Result<Self> {
-        // Before the walk, because the text of links such as `/dev/stdout` need not be a path. What cannot be looked at
-        // cannot be created either, which says why.
+        // Before the walk, because the text of links such as `/dev/stdout` need not be a path. A path that cannot be
+        // looked at cannot be created either, and that error gives the reason.
         path.metadata().map_or(Ok(()), |found| check_kind(&found, path))?;
         if is_name_of_directory(path) {
             return Err(Error::invalid("is the name of a directory")
@@ -82,14 +82,15 @@ impl Place {
         self.entry.path()
     }
 
-    /// The permissions that a new file gets in the place of one that not everybody could read. In the place of one of
-    /// another user, or with another name, it is for its user alone: that user may have been first at this place.
+    /// The permissions that a new file gets in the place of one that not all users could read. In the place of a file
+    /// of another user, or of a file with another name, it is for its user alone: that user may have been first at this
+    /// place.
     fn kept(&self) -> Option<Kept> {
         let found = self.found.as_ref().filter(|found| found.is_file() && found.mode() & READ_BY_ALL == 0)?;
         if !is_trusted(found) || found.nlink() > 1 {
             return Some(Kept { mode: CLOSED, group: found.gid() });
         }
-        // Where there is a list of users, the group's permissions are the most that any of them has.
+        // In a file with a list of users, the group's permissions are the most that any of them has.
         let counting = if self.has_access_list() { OWNERS } else { OWNERS_AND_GROUPS };
         Some(Kept { mode: found.mode() & counting, group: found.gid() })
     }
@@ -113,7 +114,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// Gives them to a file of this user's; to the user alone, where it cannot be given to the group.
+    /// Gives them to a file of this user's; to the user alone if the file cannot be given to the group.
     fn apply(self, file: &File) -> io::Result<()> {
         let is_groups = file.metadata()?.gid() == self.group
             || fchown(file, None, Some(Gid::from_raw(self.group))).is_ok();
@@ -122,7 +123,7 @@ impl Kept {
     }
 }
 
-/// `true` if only a directory can have this name: the steps of a path do not tell `out/` from `out`.
+/// `true` if only a directory can have this name: the steps of a path do not distinguish `out/` from `out`.
 fn is_name_of_directory(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     bytes.ends_with(b"/") || bytes.ends_with(b"/.")
@@ -137,16 +138,16 @@ fn check_kind(found: &Metadata, path: &Path) -> Result<()> {
     Err(Error::invalid(cause).about(path.display()).remedy("name a file"))
 }
 
-/// A file in the making. It goes away if it is not kept, also where the process is killed: it has no name until it is
-/// whole. On file systems that make no such files it has a temporary name beside its place; what a killed process left
-/// there goes with the next one.
+/// A file in the making. It is removed if it is not kept, also if the process is killed: it has no name until it is
+/// whole. On file systems that make no such files it has a temporary name beside its place; the next export removes
+/// such a file of a killed process.
 #[derive(Debug)]
 pub struct OutputFile {
     /// Dropped before the directory, through which a temporary name is removed.
     made: Made,
     directory: GuardedDir,
     name: OsString,
-    /// The permissions that it gets in the end; none where those that it was made with are right.
+    /// The permissions that it gets in the end; `None` if those that it was made with are right.
     kept: Option<Kept>,
     /// The path as it was given, for messages.
     given: PathBuf,
@@ -169,11 +170,11 @@ impl Made {
 }
 
 impl OutputFile {
-    /// Starts a file that will be at `path`, or where that leads if it is a link of this user's or of root's.
+    /// Starts a file that will be at `path`, or at the target of `path` if that is a link of this user's or of root's.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Denied`] for a link of another user on the path; where there is something else
-    /// than a file, or none can be created.
+    /// [`headstart_block::ErrorKind::Denied`] for a link of another user on the path; an error if there is something
+    /// other than a file, or none can be created.
     pub fn create(path: &Path) -> Result<Self> {
         Self::at(Place::find(path)?)
     }
@@ -181,7 +182,7 @@ impl OutputFile {
     /// Starts a file that will be at a place.
     ///
     /// # Errors
-    /// Where there is a block device, or no file can be created.
+    /// Errors if there is a block device, or no file can be created.
     pub(super) fn at(place: Place) -> Result<Self> {
         let given = &place.given;
         if place.is_block_device() {
@@ -199,7 +200,7 @@ impl OutputFile {
         Ok(Self { made, directory, name, kept, given: place.given })
     }
 
-    /// Makes a file of what `content` writes; how many bytes it has.
+    /// Makes a file from the output of `content`; returns the number of its bytes.
     ///
     /// # Errors
     /// As [`create`](Self::create) and [`fill`](Self::fill).
@@ -207,10 +208,10 @@ impl OutputFile {
         Self::create(path)?.fill(content)
     }
 
-    /// Makes what `content` writes the whole file, and puts that in its place. Returns the number of its bytes.
+    /// Makes the output of `content` the whole file, and puts the file in its place. Returns the number of its bytes.
     ///
     /// # Errors
-    /// As [`keep`](Self::keep), and what `content` reports.
+    /// As [`keep`](Self::keep), and errors of `content`.
     pub fn fill(self, content: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<u64> {
         let about = |e: Error| e.about(self.given.display());
         let failed = |e| about(Error::io("cannot be written", e));
@@ -240,14 +241,14 @@ impl OutputFile {
     /// Puts the whole file in its place, durably.
     ///
     /// # Errors
-    /// What writing it out or renaming it reports; it is gone then, and what was at its place is still there.
+    /// Errors of writing it out or renaming it; it is gone then, and the earlier file is still at its place.
     pub fn keep(self) -> Result<()> {
         let failed = |e| Error::io("cannot create", e).about(self.given.display());
         let file = self.made.file();
         if let Some(kept) = self.kept {
             kept.apply(file).map_err(failed)?;
         }
-        // Before it has its name: a power cut must not leave an empty file where an older one was.
+        // Before it has its name: a power cut must not leave an empty file in the place of an older one.
         file.sync_data().map_err(failed)?;
         match self.made {
             // Its lock is held until it has its name.
@@ -261,13 +262,13 @@ impl OutputFile {
     }
 }
 
-/// A path that leads to an open directory whatever becomes of those above it, where there is `/proc`.
+/// A path that leads to an open directory even if those above it change, if there is `/proc`.
 fn way_into(directory: &GuardedDir) -> PathBuf {
     let way = PathBuf::from(format!("/proc/self/fd/{}", directory.handle().as_raw_fd()));
     if way.exists() { way } else { directory.path().to_owned() }
 }
 
-/// Makes a file without a name; `None` where the file system makes none, or nothing could give it a name.
+/// Makes a file without a name; `None` if the file system makes none, or nothing could give it a name.
 fn unnamed_in(directory: &GuardedDir, mode: u32) -> Option<Made> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = File::from(openat(directory.handle(), ".", flags, Mode::from_raw_mode(mode)).ok()?);
@@ -282,12 +283,12 @@ fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
     let mut options = File::options();
     options.read(true).write(true).create_new(true).mode(mode);
     loop {
-        // Not `tempfile_in`: its errors name the temporary file, which nobody asked for.
+        // Not `tempfile_in`: its errors name the temporary file, which means nothing to the user.
         let temporary = tempfile::Builder::new()
             .prefix(PREFIX)
             .make_in(way_into(directory), |path| options.open(path))?;
         lock_named(&temporary, LOCK_PATIENCE)?;
-        // Another export may have had the lock for a moment, and removed it.
+        // Another export may have had the lock for a moment, and removed the file.
         if temporary.as_file().metadata()?.nlink() > 0 {
             return Ok(temporary);
         }
@@ -296,7 +297,7 @@ fn named_in(directory: &GuardedDir, mode: u32) -> io::Result<NamedTempFile> {
 
 /// Locks a new file, so that no other export takes it for abandoned.
 fn lock_named(temporary: &NamedTempFile, patience: Duration) -> io::Result<()> {
-    // Where there are no locks, nobody takes it for abandoned either.
+    // On a file system without locks, no export takes it for abandoned either.
     if lock_within(temporary.as_file(), patience).unwrap_or(true) {
         return Ok(());
     }
@@ -304,7 +305,7 @@ fn lock_named(temporary: &NamedTempFile, patience: Duration) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
-/// Gives a file without a name that of an entry, in the place of whatever file has it.
+/// Gives a file without a name the name of an entry, in the place of any file that has it.
 fn link(unnamed: &Path, directory: &GuardedDir, name: &OsString) -> io::Result<()> {
     match linkat(CWD, unnamed, directory.handle(), name, AtFlags::SYMLINK_FOLLOW) {
         Err(Errno::EXIST) => {}
@@ -318,7 +319,8 @@ fn link(unnamed: &Path, directory: &GuardedDir, name: &OsString) -> io::Result<(
     named.persist(way.join(name)).map_err(|e| e.error)
 }
 
-/// Removes what killed exports have left in a directory: whoever still writes one of these holds its lock.
+/// Removes the files that killed exports have left in a directory: an export that still writes one of these holds its
+/// lock.
 fn remove_abandoned(dir: &GuardedDir) {
     let is_temporary = |name: &String| {
         let drawn = name.strip_prefix(PREFIX);
@@ -339,7 +341,7 @@ mod tests {
     use headstart_testkit::files::names;
     use std::fs;
 
-    /// Both ways, whatever this file system offers.
+    /// Goal: a file appears whole or not at all. Method: in both ways, on any file system.
     #[test]
     fn a_file_appears_whole_or_not_at_all() {
         let dir = tempfile::tempdir().unwrap();
@@ -386,7 +388,7 @@ mod tests {
         let error = lock_named(&temporary, Duration::from_millis(40)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(error.to_string().contains("another process holds the lock"), "{error}");
-        // It is had once it is given back.
+        // The lock is acquired once the other holder releases it.
         let waiting = std::thread::spawn(move || lock_named(&temporary, Duration::MAX).map(|()| temporary));
         drop(other);
         assert!(File::open(waiting.join().unwrap().unwrap().path()).unwrap().try_lock().is_err());

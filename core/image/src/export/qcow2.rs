@@ -10,9 +10,9 @@ use imago::qcow2::Qcow2;
 use imago::{DenyImplicitOpenGate, FormatAccess, Storage, StorageOpenOptions};
 use std::path::Path;
 
-/// The default of `qemu-img`, too. A cluster that holds a zero is still written whole.
+/// The cluster size, which is also the default of `qemu-img`. A cluster that holds a zero is still written whole.
 const CLUSTER: u64 = 64 << 10;
-/// Bytes read at once.
+/// The number of bytes read at once.
 const PART: u64 = 1 << 20;
 
 /// Writes the disk as qcow2 into the file at `path`. The library writes from one thread.

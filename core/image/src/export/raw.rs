@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes that a thread reads and writes at once: a multiple of every frame size, large enough that a
+/// The number of bytes that a thread reads and writes at once: a multiple of every frame size, large enough that a
 /// frame at the border of two parts, which both threads decompress, costs little.
 const PART: u64 = 2 << 20;
 
-/// Writes the disk into the empty file at `path`, leaving holes where it is zero.
+/// Writes the disk into the empty file at `path`, leaving holes in the place of zeros.
 pub(super) fn write(
     disk: &dyn BlockDevice,
     path: &Path,
@@ -55,7 +55,7 @@ fn open(path: &Path) -> Result<File> {
     OpenOptions::new().write(true).open(path).map_err(|e| Error::io("cannot open", e))
 }
 
-/// What to do with zeros: a fresh file has them already, a device holds old bytes.
+/// The treatment of zeros: a fresh file has them already, a device holds old bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zeros {
     Skip,
@@ -90,7 +90,7 @@ fn copy(
             step(progress, part.len())?;
         }
     };
-    // Where one thread fails, the others have nothing more to do.
+    // After a failure in one thread, the others have nothing more to do.
     let work = || copy_parts().inspect_err(|_| failed.store(true, Ordering::Relaxed));
     std::thread::scope(|scope| {
         let workers: Vec<_> = (1..threads.max(1)).map(|_| scope.spawn(work)).collect();
@@ -106,7 +106,7 @@ fn copy(
     Ok(ExportReport { virtual_size: disk.size(), data_bytes: data_bytes.into_inner() })
 }
 
-/// Writes the runs of `buf` that are not zero, or all of it; returns how many bytes were not zero.
+/// Writes the runs of `buf` that are not zero, or all of it; returns the number of bytes that were not zero.
 fn write_part(file: &File, buf: &[u8], offset: u64, zeros: Zeros) -> Result<u64> {
     let failed = |e| Error::io("cannot write", e);
     let mut data_bytes = 0;

@@ -1,4 +1,4 @@
-//! Building the outboard of a blob in one pass; see the module above.
+//! Building the outboard of a blob in one pass; see the parent module.
 
 use super::{GROUP, NODE, TreeRoot, group_cv, merge, merge_root};
 use blake3::hazmat::ChainingValue;
@@ -7,21 +7,21 @@ use std::io::{self, Read, Seek, Write};
 use std::path::Path;
 use tempfile::SpooledTempFile;
 
-/// Groups in a region: 16 MiB of blob, 64 KiB of nodes. A power of two.
+/// The number of groups in a region: 16 MiB of blob, 64 KiB of nodes. A power of two.
 const REGION_GROUPS: usize = 1024;
 
-/// Most bytes of spooled nodes that stay in memory: the trees of blobs up to 1 GiB.
+/// The most bytes of spooled nodes that stay in memory: the trees of blobs up to 1 GiB.
 const SPOOL_IN_MEMORY: usize = 4 << 20;
 
 /// Makes a hash tree from a blob's bytes as they come.
 pub struct TreeBuilder {
     /// The bytes of the group that is not complete yet.
     pending: Vec<u8>,
-    /// All bytes taken so far.
+    /// The number of bytes taken so far.
     len: u64,
-    /// The root if the first group turns out to be the whole blob.
+    /// The root if the first group is found to be the whole blob.
     single_root: TreeRoot,
-    /// Groups in a region: [`REGION_GROUPS`], fewer in tests.
+    /// The number of groups in a region: [`REGION_GROUPS`], fewer in tests.
     region_groups: usize,
     /// Chaining values of the groups of the region that is not sealed yet.
     groups: Vec<ChainingValue>,
@@ -38,7 +38,7 @@ impl TreeBuilder {
         Self::with_regions(spool_dir, REGION_GROUPS)
     }
 
-    /// With regions of another power of two of groups, so that tests see many regions in little data.
+    /// A builder with regions of another power of two of groups, so that tests see many regions in little data.
     pub(super) fn with_regions(spool_dir: &Path, region_groups: usize) -> Self {
         Self {
             pending: Vec::new(),
@@ -51,10 +51,10 @@ impl TreeBuilder {
         }
     }
 
-    /// Takes the next bytes. Whole groups are hashed where they lie, the rest is copied.
+    /// Takes the next bytes. Whole groups are hashed in place, the rest is copied.
     ///
     /// # Errors
-    /// What writing to the spool reports.
+    /// Errors of writing to the spool.
     pub fn update(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.len += bytes.len() as u64;
         if !self.pending.is_empty() {
@@ -105,10 +105,10 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Writes the outboard and gives the root.
+    /// Writes the outboard and returns the root.
     ///
     /// # Errors
-    /// What writing to `out` or reading the spool reports.
+    /// Errors of writing to `out` or of reading the spool.
     pub fn finish(mut self, mut out: impl Write) -> Result<TreeRoot> {
         if !self.pending.is_empty() {
             let group = std::mem::take(&mut self.pending);
@@ -147,7 +147,7 @@ fn copy_exactly(from: &mut impl Read, to: &mut impl Write, len: u64) -> io::Resu
     }
 }
 
-/// What a walk in pre-order meets.
+/// A step of a walk in pre-order.
 enum Item<'a> {
     /// A node with the chaining values of its subtrees.
     Node(&'a ChainingValue, &'a ChainingValue),
@@ -156,7 +156,7 @@ enum Item<'a> {
 }
 
 impl Item<'_> {
-    /// Writes a node as it stands in the outboard; a leaf is not there.
+    /// Writes a node as it is in the outboard; a leaf has no bytes there.
     fn write_node(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Node(left, right) => out.write_all(&[**left, **right].concat()),
@@ -167,8 +167,8 @@ impl Item<'_> {
 
 /// A tree over chaining values, level by level from the leaves up.
 ///
-/// Level `k` has at `i` the value over the leaves `[i * 2^k, (i + 1) * 2^k)` as far as there are any. An odd
-/// last value goes up as it is: this is the same tree as "the largest power of two on the left".
+/// Level `k` has at `i` the value over the leaves `[i * 2^k, (i + 1) * 2^k)` as far as there are any. An odd last value
+/// goes up unchanged: this is the same tree as "the largest power of two on the left".
 struct Levels(Vec<Vec<ChainingValue>>);
 
 impl Levels {
@@ -185,12 +185,12 @@ impl Levels {
         Self(levels)
     }
 
-    /// The value over all leaves; none where there are no leaves.
+    /// The value over all leaves; `None` if there are no leaves.
     fn cv(&self) -> Option<ChainingValue> {
         self.0.last()?.first().copied()
     }
 
-    /// The two values of the topmost node; none where there are fewer than two leaves.
+    /// The two values of the topmost node; `None` if there are fewer than two leaves.
     fn top(&self) -> Option<(&ChainingValue, &ChainingValue)> {
         match self.0.get(self.0.len().checked_sub(2)?)?.as_slice() {
             [left, right] => Some((left, right)),

@@ -1,14 +1,14 @@
-//! Which bytes of the outboard checking a range reads; see the module above.
+//! The bytes of the outboard that the check of a range reads; see the parent module.
 //!
-//! This is pure arithmetic on lengths: whoever fetches lazily asks here which pages of the outboard to fetch along
+//! This is pure arithmetic on lengths: code that fetches lazily asks here which pages of the outboard to fetch along
 //! with the data. Both [`HashTree::verify`](super::HashTree::verify) and this walk the same subtrees.
 
 use super::{GROUP_SIZE, NODE, PREFIX, group_count, left_groups, outboard_len};
 use headstart_block::ByteRange;
 
-/// Bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64
-/// nodes, which lie under one another in pre-order. Where all pages that hold a byte named by [`nodes`] are
-/// there, no other is read.
+/// The number of bytes of the outboard that [`HashTree`](super::HashTree) reads at once, from a multiple of it on: 64
+/// nodes, which follow one another in pre-order. If all pages that hold a byte named by [`nodes`] are there, no other
+/// is read.
 pub const TREE_PAGE: u64 = 4096;
 
 /// The groups `[first, first + groups)`, whose topmost node is the outboard's `node`-th.
@@ -25,12 +25,12 @@ impl Subtree {
         Self { first: 0, groups: group_count(blob_len), node: 0 }
     }
 
-    /// Where its topmost node lies in the outboard.
+    /// The offset of its topmost node in the outboard.
     pub(super) fn node_offset(self) -> u64 {
         PREFIX as u64 + self.node * NODE as u64
     }
 
-    /// One past its last group.
+    /// The number one past its last group.
     pub(super) fn end(self) -> u64 {
         self.first + self.groups
     }
@@ -45,15 +45,15 @@ impl Subtree {
     }
 }
 
-/// The groups that hold `range`, as first and one past the last; those of an empty range are one.
+/// The groups that hold `range`, as first and one past the last; an empty range has one.
 pub(super) fn groups_of(range: ByteRange) -> (u64, u64) {
     let first = range.offset() / GROUP_SIZE;
     (first, range.end().div_ceil(GROUP_SIZE).max(first + 1))
 }
 
-/// Names the bytes of the outboard of a blob of `blob_len` bytes that checking `range` of the blob reads: the
-/// length in front, and all nodes from the root to the groups of the range. What it names ascends, is not empty and
-/// does not overlap. A range past the end is cut there.
+/// Names the bytes of the outboard of a blob of `blob_len` bytes that checking `range` of the blob reads: the length in
+/// front, and all nodes from the root to the groups of the range. The named ranges ascend, are not empty and do not
+/// overlap. A range past the end is cut there.
 pub fn nodes(blob_len: u64, range: ByteRange, each: &mut dyn FnMut(ByteRange)) {
     each(ByteRange::between(0, PREFIX as u64));
     let range = ByteRange::between(range.offset().min(blob_len), range.end().min(blob_len));
@@ -109,7 +109,7 @@ fn visit_outboard(tree: Subtree, part: ByteRange, each: &mut dyn FnMut(ByteRange
     visit_outboard(right, part, each);
 }
 
-/// The pages of what `named` names in ascending order, as runs.
+/// The pages of the ranges that `named` names in ascending order, as runs.
 fn in_pages(len: u64, named: impl FnOnce(&mut dyn FnMut(ByteRange)), each: &mut dyn FnMut(ByteRange)) {
     let mut run = ByteRange::between(0, 0);
     named(&mut |node| {

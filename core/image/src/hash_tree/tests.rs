@@ -1,8 +1,8 @@
 //! The tree against another implementation (`bao-tree`), and against hostile outboards.
 //!
-//! Method: the outboard of every interesting size must equal byte for byte what `bao-tree` makes, with
-//! regions of the real size and with tiny ones (so that all shapes of the upper tree occur in little data);
-//! verification must accept it, and must refuse any flipped bit in it or in the blob, naming the group.
+//! Method: the outboard of every interesting size must equal byte for byte that of `bao-tree`, with regions of the real
+//! size and with tiny ones (so that all shapes of the upper tree occur in little data); verification must accept it,
+//! and must refuse any flipped bit in it or in the blob, naming the group.
 
 use super::*;
 use bao_tree::BlockSize;
@@ -74,7 +74,7 @@ fn every_number_of_tiny_regions_is_as_bao_tree_has_it() {
     }
 }
 
-/// A file-like source: nothing in memory, no more read than there is.
+/// A file-like source: nothing in memory, no more read than it has.
 struct NotInMemory(Vec<u8>);
 
 impl ReadAt for NotInMemory {
@@ -285,7 +285,7 @@ fn parts_of_an_outboard_are_checked_as_far_as_they_can_be() {
     let part = ByteRange::between(8192, 12288);
     let whole = Parts { bytes: outboard.clone(), there: vec![ByteRange::between(0, all)] };
     assert_eq!(check(whole, part).unwrap(), OutboardCheck { wrong: None, is_complete: true });
-    // Without what is above it, it may be right.
+    // Without the nodes above it, it may be right.
     let alone = Parts { bytes: outboard.clone(), there: vec![ByteRange::between(0, 8), part] };
     assert_eq!(check(alone, part).unwrap(), OutboardCheck { wrong: None, is_complete: false });
     for at in (8192..12288).step_by(61) {
@@ -295,11 +295,11 @@ fn parts_of_an_outboard_are_checked_as_far_as_they_can_be() {
         let node = ByteRange::between(node, node + 64);
         let found =
             check(Parts { bytes: wrong, there: vec![ByteRange::between(0, all)] }, part).unwrap().wrong;
-        // A node that lies in the part with one end only is looked at where something below it is.
+        // A node that is in the part with one end only is checked if something below it is.
         let is_within = part.offset() <= node.offset() && node.end() <= part.end();
         assert!(found == Some(node) || !is_within && found.is_none(), "{at}: {found:?}");
     }
-    // What is above is blamed where it is wrong.
+    // The nodes above are blamed if they are wrong.
     let mut wrong = outboard;
     wrong[20] ^= 1;
     let found = check(Parts { bytes: wrong, there: vec![ByteRange::between(0, all)] }, part).unwrap().wrong;

@@ -1,11 +1,11 @@
-//! Checking ranges of a blob against its hash tree; see the module above.
+//! Checking ranges of a blob against its hash tree; see the parent module.
 
 use super::geometry::{Subtree, TREE_PAGE, groups_of};
 use super::{GROUP_SIZE, NODE, PREFIX, TreeRoot, group_cv, merge, merge_root, outboard_len};
 use blake3::hazmat::ChainingValue;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 
-/// Most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
+/// The most bytes of the blob read at once: few calls, and still in the cache when they are hashed.
 const BLOB_WINDOW: u64 = 256 * 1024;
 
 /// The hash tree of a blob: its root, known from a manifest, and the outboard, which need not be trusted.
@@ -19,7 +19,7 @@ impl<S: ReadAt> HashTree<S> {
     /// Opens the tree of a blob of `blob_len` bytes.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the outboard is not that of a blob of this length.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the outboard is not that of a blob of this length.
     pub fn open(root: TreeRoot, outboard: S, blob_len: u64) -> Result<Self> {
         let expected = outboard_len(blob_len);
         if outboard.len() != expected {
@@ -39,7 +39,7 @@ impl<S: ReadAt> HashTree<S> {
         Ok(Self { root, outboard, blob_len })
     }
 
-    /// Length in bytes of the blob.
+    /// The length in bytes of the blob.
     #[must_use]
     pub fn blob_len(&self) -> u64 {
         self.blob_len
@@ -47,12 +47,12 @@ impl<S: ReadAt> HashTree<S> {
 
     /// Checks the groups of `blob` that hold `range`. An empty range checks nothing.
     ///
-    /// To check a whole blob with progress or in parallel, call this for one part after the other: the
-    /// nodes above a part are few.
+    /// To check a whole blob with progress or in parallel, call this for one part after the other: the nodes above a
+    /// part are few.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where a node or a group is wrong, naming the first, or the blob
-    /// has another length; [`headstart_block::ErrorKind::Invalid`] where the range is not within the blob.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a node or a group is wrong, naming the first, or the blob
+    /// has another length; [`headstart_block::ErrorKind::Invalid`] if the range is not within the blob.
     pub fn verify(&self, blob: &(impl ReadAt + ?Sized), range: ByteRange) -> Result<()> {
         if blob.len() != self.blob_len {
             return Err(Error::corrupt(format!(
@@ -74,7 +74,7 @@ impl<S: ReadAt> HashTree<S> {
     /// Checks bytes that are not in a blob yet: whole groups, from `offset` on.
     ///
     /// # Errors
-    /// As [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also where an end is neither that of a group
+    /// As [`HashTree::verify`]; [`headstart_block::ErrorKind::Invalid`] also if an end is neither that of a group
     /// nor the blob's.
     pub fn verify_part(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let range = ByteRange::new(offset, bytes.len() as u64).filter(|range| range.end() <= self.blob_len);
@@ -94,10 +94,10 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, Part { bytes, offset })
     }
 
-    /// Checks only the nodes above the groups of `range`, without the groups: whether the outboard is to blame.
+    /// Checks only the nodes above the groups of `range`, without the groups: the test of the outboard after an error.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where a node is wrong.
+    /// [`headstart_block::ErrorKind::Corrupt`] if a node is wrong.
     pub fn verify_nodes(&self, range: ByteRange) -> Result<()> {
         let range = range.intersect(ByteRange::between(0, self.blob_len));
         if range.is_empty() {
@@ -106,11 +106,11 @@ impl<S: ReadAt> HashTree<S> {
         self.walk(range, NoBytes)
     }
 
-    /// Checks the nodes that lie wholly in `part` of the outboard, and those above them; for who takes parts of an
-    /// outboard from anybody. Below a node that is absent, nothing can be checked.
+    /// Checks the nodes that are wholly in `part` of the outboard, and those above them; for callers that take parts of
+    /// an outboard from untrusted sources. Below a node that is absent, nothing can be checked.
     ///
     /// # Errors
-    /// What reading the outboard gives, other than [`ErrorKind::Absent`].
+    /// Errors of reading the outboard, other than [`ErrorKind::Absent`].
     pub fn check_outboard(&self, part: ByteRange) -> Result<OutboardCheck> {
         let nodes = Window::new(&self.outboard, TREE_PAGE, TREE_PAGE, outboard_len(self.blob_len));
         let mut walk = OutboardWalk { nodes, part, is_complete: true };
@@ -126,16 +126,16 @@ impl<S: ReadAt> HashTree<S> {
     }
 }
 
-/// What the node above says that a subtree hashes to.
+/// The expected hash of a subtree, from the node above.
 enum Expected {
-    /// It is the whole tree.
+    /// The hash of the whole tree.
     Root(TreeRoot),
-    /// It is below a node.
+    /// The hash of a subtree below a node.
     Inner(ChainingValue),
 }
 
 impl Expected {
-    /// Whether it is what is above these two.
+    /// `true` if it is the hash of the node above these two.
     fn is_above(&self, left: &ChainingValue, right: &ChainingValue) -> bool {
         match self {
             Self::Root(root) => merge_root(left, right) == *root,
@@ -144,12 +144,12 @@ impl Expected {
     }
 }
 
-/// What is known of a part of an outboard.
+/// The result of checking a part of an outboard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboardCheck {
-    /// Where the first node is that does not match the one above it. What is behind it was not looked at.
+    /// The range of the first node that does not match the one above it. The nodes after it were not checked.
     pub wrong: Option<ByteRange>,
-    /// Whether all nodes above those of the part were there.
+    /// `true` if all nodes above those of the part were there.
     pub is_complete: bool,
 }
 
@@ -161,7 +161,7 @@ struct OutboardWalk<'a, N: ?Sized> {
 }
 
 impl<N: ReadAt + ?Sized> OutboardWalk<'_, N> {
-    /// Recursion is at most 50 deep, as above.
+    /// Checks a subtree. Recursion is at most 50 deep, as below.
     fn visit(&mut self, tree: Subtree, expected: &Expected) -> Result<Option<ByteRange>> {
         let start = tree.node_offset();
         let node = ByteRange::between(start, start + NODE as u64);
@@ -203,7 +203,7 @@ struct Walk<'a, N: ?Sized, B> {
 }
 
 impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
-    /// Recursion is at most 50 deep: there are at most 2^50 groups.
+    /// Checks a subtree. Recursion is at most 50 deep: there are at most 2^50 groups.
     fn visit(&mut self, tree: Subtree, expected: &Expected) -> Result<()> {
         if tree.first >= self.end || tree.end() <= self.first {
             return Ok(());
@@ -246,13 +246,13 @@ impl<N: ReadAt + ?Sized, B: Bytes> Walk<'_, N, B> {
     }
 }
 
-/// Where the bytes of the groups come from.
+/// The source of the bytes of the groups.
 trait Bytes {
-    /// `len` bytes at `offset`, within the blob; none where only nodes are checked.
+    /// `len` bytes at `offset`, within the blob; `None` if only nodes are checked.
     fn bytes(&mut self, offset: u64, len: usize) -> Result<Option<&[u8]>>;
 }
 
-/// Bytes in memory that begin at an offset of the blob and hold all that is asked for.
+/// Bytes in memory that begin at an offset of the blob and hold all requested ones.
 struct Part<'a> {
     bytes: &'a [u8],
     offset: u64,
@@ -266,7 +266,7 @@ impl Bytes for Part<'_> {
     }
 }
 
-/// Nothing: the groups are not looked at.
+/// No bytes: the groups are not checked.
 struct NoBytes;
 
 impl Bytes for NoBytes {
@@ -281,14 +281,15 @@ impl<S: ReadAt + ?Sized> Bytes for Window<'_, S> {
     }
 }
 
-/// Reads a source from front to back in larger pieces than it is asked for; no copy where it is in memory.
+/// A window that reads a source from front to back in larger pieces than the requested ones; no copy if the source is
+/// in memory.
 struct Window<'a, S: ?Sized> {
     source: &'a S,
-    /// Bytes to read at once, at least.
+    /// The least number of bytes to read at once.
     size: u64,
-    /// What is read begins at a multiple of this, and ends at one.
+    /// The alignment of the beginning and of the end of each read.
     align: u64,
-    /// Nothing past here is read.
+    /// The offset past which nothing is read.
     end: u64,
     offset: u64,
     bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What it takes to bring what a plan names: bytes and requests.
+//! The cost of fetching the data that a plan names: bytes and requests.
 
 use super::view::View;
 use crate::digest::Digest;
@@ -6,23 +6,24 @@ use crate::hash_tree::GROUP_SIZE;
 use headstart_block::{BLOCK_SIZE, ByteRange};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What preloading takes from the store.
+/// The cost of preloading in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Bytes of blobs, in the units in which they are verified.
+    /// The number of bytes of blobs, in the units in which they are verified.
     pub bytes: u64,
-    /// Runs of bytes that lie in one blob one after another: a request each, if none is cut for its length.
+    /// The number of runs of bytes that follow one another in one blob: one request each, if none is cut for its
+    /// length.
     pub requests: u64,
 }
 
-/// What it takes to bring `parts` of a disk one after another, where nothing is there yet.
+/// The cost of fetching `parts` of a disk one after another, if nothing is there yet.
 pub(super) fn cost(view: &View<'_>, parts: &[ByteRange]) -> Cost {
     let mut cost = Cost::default();
     let lengths: BTreeMap<Digest, u64> =
         view.layers.iter().map(|layer| (layer.blob.digest, layer.blob.size)).collect();
     let mut fetched: BTreeSet<(Digest, u64)> = BTreeSet::new();
     let mut last = None;
-    // What a plan names of a block is asked for together.
+    // The slices of a block that a plan names are requested together.
     for of_block in parts.chunk_by(|a, b| a.offset() / BLOCK_SIZE == b.offset() / BLOCK_SIZE) {
         let mut groups: BTreeSet<(Digest, u64)> = BTreeSet::new();
         for part in of_block {

@@ -1,22 +1,22 @@
-//! Which parts of a disk are laid where.
+//! The assignment of the parts of a disk to places.
 
 use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, PlanItem, SECTOR_SIZE};
 use headstart_lsmt::{Segment, Stack};
 use std::collections::BTreeMap;
 
-/// The parts of a disk in the order in which their data is to lie. None has more than a block, none overlap.
+/// The parts of a disk in the order in which their data is to be stored. None has more than a block, none overlap.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
-    /// What the first plan names, in its order.
+    /// The parts that the first plan names, in its order.
     pub(super) hot: Vec<ByteRange>,
-    /// What only the others name, in theirs.
+    /// The parts that only the others name, in their order.
     pub(super) beyond: Vec<ByteRange>,
-    /// What none names, in the disk's order; empty where that stays in the layers that have it.
+    /// The parts that no plan names, in the disk's order; empty if they stay in the layers that have them.
     pub(super) rest: Vec<ByteRange>,
 }
 
 impl Layout {
-    /// Lays out what `plans` name of a disk of `size` bytes.
+    /// Lays out the parts of a disk of `size` bytes that `plans` name.
     pub(super) fn new(size: u64, plans: &[&[PlanItem]]) -> Self {
         let mut seen = Seen::default();
         let mut named = plans.iter().map(|plan| seen.parts(plan, size));
@@ -25,7 +25,7 @@ impl Layout {
         Self { hot, beyond, rest: Vec::new() }
     }
 
-    /// The same, with all else that `disk` has.
+    /// The same layout, with all other data of `disk`.
     pub(super) fn with_rest(self, disk: &Stack) -> Self {
         let mut named: Vec<ByteRange> = self.hot.iter().chain(&self.beyond).copied().collect();
         named.sort_unstable_by_key(|part| part.offset());
@@ -58,7 +58,7 @@ impl Layout {
 struct Seen(BTreeMap<u64, u32>);
 
 impl Seen {
-    /// What a plan names that was not named before, in its order.
+    /// The parts that a plan names and that were not named before, in its order.
     fn parts(&mut self, plan: &[PlanItem], size: u64) -> Vec<ByteRange> {
         let mut parts = Vec::new();
         for item in plan.iter().filter(|item| item.block < size.div_ceil(BLOCK_SIZE)) {
@@ -71,13 +71,13 @@ impl Seen {
     }
 }
 
-/// The segments of `disk` with data in `part`, trimmed to it but for whole sectors.
+/// The segments of `disk` with data in `part`, trimmed to it but in whole sectors.
 pub(super) fn data_of(disk: &Stack, part: ByteRange) -> impl Iterator<Item = Segment> {
     let found = disk.index().lookup(part.offset() / SECTOR_SIZE, part.end().div_ceil(SECTOR_SIZE));
     found.filter(|segment| !segment.is_zeroed())
 }
 
-/// The bytes of the disk that a segment is about.
+/// The bytes of the disk that a segment covers.
 pub(super) fn bytes_of(segment: Segment) -> ByteRange {
     ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE)
 }

@@ -8,7 +8,7 @@ use headstart_store::store::Copied;
 use headstart_store::{Counters, Selector, Stop, Store, Tag, Urgency};
 use std::sync::Arc;
 
-/// What was staged here, and behind it the store that has the rest.
+/// The store of the staged blobs, and behind it the store that has the rest.
 pub(super) struct Made {
     pub(super) staging: Staging,
     pub(super) rest: Arc<dyn Store>,

@@ -1,15 +1,15 @@
-//! What the boot layer of an image says of the order in which boots read.
+//! The order in which boots read, as the boot layer of an image records it.
 
 use crate::manifest::Manifest;
 use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem, SECTOR_SIZE, SLICE_SIZE};
 use headstart_lsmt::{Segment, Stack};
 use std::collections::BTreeMap;
 
-/// What the boot layer of an optimized image has, as a plan: in the order in which it lies there, so that following
-/// the plan reads the layer's blob from front to back. `disk` is what `manifest`'s disk layers make up. Empty where
-/// no layer is a boot layer.
+/// The content of the boot layer of an optimized image, as a plan: in the order in which it is stored there, so that
+/// following the plan reads the layer's blob from front to back. `disk` is the disk made of `manifest`'s disk layers.
+/// Empty if no layer is a boot layer.
 ///
-/// Costs a look at each segment of the boot layer: some milliseconds for tens of thousands.
+/// The function looks at each segment of the boot layer: some milliseconds for tens of thousands.
 #[must_use]
 pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     let Some((layer, boot_bytes)) = boot_layer(manifest) else { return Vec::new() };
@@ -24,13 +24,13 @@ pub fn boot_order(disk: &Stack, manifest: &Manifest) -> Vec<PlanItem> {
     order.items
 }
 
-/// The topmost boot layer, counted among the disk's layers, and how many bytes of its blob are hot.
+/// The topmost boot layer, counted among the disk's layers, and the number of bytes of its blob that are hot.
 pub(super) fn boot_layer(manifest: &Manifest) -> Option<(usize, u64)> {
     let layers = manifest.disk_layers().enumerate();
     layers.filter_map(|(n, layer)| Some((n, layer.boot_bytes()?))).last()
 }
 
-/// Where in its layer's blob a segment of the merged index begins, in bytes.
+/// The offset in its layer's blob of a segment of the merged index, in bytes.
 fn stored_at(disk: &Stack, segment: Segment) -> u64 {
     let first = ByteRange::between(segment.offset() * SECTOR_SIZE, (segment.offset() + 1) * SECTOR_SIZE);
     let mut at = u64::MAX;

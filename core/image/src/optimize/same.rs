@@ -1,7 +1,7 @@
 //! Making sure that two views of a disk read the same.
 //!
-//! What both take from the same place of the same blob is the same without a look. All else is read from both and
-//! compared: of an image that was laid out anew, what its new layer has.
+//! Data that both take from the same place of the same blob is the same without a read. All other data is read from
+//! both and compared: of an image that was laid out again, the data of its new layer.
 
 use super::view::View;
 use crate::digest::Digest;
@@ -9,13 +9,13 @@ use crate::progress::{Progress, step};
 use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
 use headstart_lsmt::Segment;
 
-/// Where some sectors come from: a place in a blob, or nowhere, which reads as zeros.
+/// The source of some sectors: a place in a blob, or none, which reads as zeros.
 type From<'a> = Option<(&'a Digest, u64)>;
 
-/// Compares the disks; how many bytes of them were read.
+/// Compares the disks; returns the number of their bytes that were read.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where they differ; what reading them reports.
+/// [`headstart_block::ErrorKind::Corrupt`] if they differ; errors of reading them.
 pub(super) fn check_same(left: &View<'_>, right: &View<'_>, progress: &dyn Progress) -> Result<u64> {
     let sizes = [left.disk.size(), right.disk.size()];
     if sizes[0] != sizes[1] {
@@ -68,7 +68,7 @@ fn other_places(left: &View<'_>, right: &View<'_>) -> Vec<ByteRange> {
 /// A view, walked from its first sector to its last.
 struct Walk<'a> {
     view: View<'a>,
-    /// Those that were not passed.
+    /// The segments that were not passed yet.
     segments: &'a [Segment],
     sectors: u64,
 }
@@ -78,8 +78,8 @@ impl<'a> Walk<'a> {
         Self { view: *view, segments: view.disk.index().segments(), sectors }
     }
 
-    /// Where sector `at` comes from, which is none before the last that was asked for; and where what goes on there
-    /// ends.
+    /// The source of sector `at`, which is not before the last requested one; and the sector at which the run from
+    /// there ends.
     fn at(&mut self, at: u64) -> (u64, From<'a>) {
         while let Some((first, rest)) = self.segments.split_first()
             && first.end() <= at

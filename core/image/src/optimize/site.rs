@@ -1,4 +1,4 @@
-//! [`Site`]: where the new image is made: in its target directory, or here, to be copied into a store.
+//! [`Site`]: the place in which the new image is made: in its target directory, or here, to be copied into a store.
 
 use super::layout::Layout;
 use super::made::Made;
@@ -17,25 +17,25 @@ use std::io::Write;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// A place for what is not published yet.
+/// A place for data that is not published yet.
 pub(super) struct Site {
     staging: Staging,
-    /// The target, where it is a directory.
+    /// The target, if it is a directory.
     store: Option<ImageStore>,
-    /// Of a target that is none. Goes after what is in it.
+    /// The scratch directory for a target that is not a directory. Dropped after its content.
     _scratch: Option<TempDir>,
 }
 
-/// The layers that a new one is made of.
+/// The layers of which a new one is made.
 pub(super) struct Below {
     pub(super) layers: Vec<Layer>,
     pub(super) open: Vec<headstart_lsmt::Layer>,
-    /// What they make up.
+    /// The disk made of them.
     pub(super) disk: Stack,
 }
 
 impl Below {
-    /// The id that the topmost carries, nil where it has none.
+    /// The id in the topmost layer, nil if it has none.
     pub(super) fn top_uuid(&self) -> uuid::Uuid {
         self.open.last().map(|layer| layer.info().uuid).unwrap_or_default()
     }
@@ -84,7 +84,7 @@ impl Site {
             let blob = source.blobs().layer(layer)?;
             let mut writer = self.staging.blob_writer()?;
             copy(&*blob, &mut writer, progress)?;
-            // The hash tree is made anew on the way.
+            // The hash tree is made again on the way.
             let staged = writer.finish()?;
             if staged.digest != layer.blob.digest {
                 return Err(named(Error::corrupt(format!("its content has the digest {}", staged.digest))));
@@ -96,7 +96,7 @@ impl Site {
         Ok(())
     }
 
-    /// Opens the layers that the new image is made of: as they are here, or else as they are in the source.
+    /// Opens the layers of which the new image is made: as they are here, or otherwise as they are in the source.
     pub(super) fn open_layers(&self, source: &Source) -> Result<Below> {
         let layers = source.layers();
         let open = |layer: &Layer| -> Result<_> {
@@ -118,7 +118,7 @@ impl Site {
         }
     }
 
-    /// Fetches what the layout takes from a source that is not here, in many requests at once.
+    /// Fetches the data that the layout takes from a source that is not here, in many requests at once.
     pub(super) fn bring(
         &self,
         source: &Source,
@@ -143,7 +143,7 @@ impl Site {
         remote.bring_all(&wanted, progress)
     }
 
-    /// Makes the image appear in its target; also says which manifest its tag named before.
+    /// Makes the image appear in its target; also returns the manifest that its tag named before.
     pub(super) fn publish(
         self,
         source: &Source,
@@ -178,7 +178,7 @@ impl Site {
     }
 }
 
-/// Bytes copied at once: of a source in another store several requests.
+/// The number of bytes copied at once: of a source in another store several requests.
 const COPY_PART: u64 = 8 << 20;
 
 fn copy(blob: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Result<()> {
@@ -192,7 +192,7 @@ fn copy(blob: &dyn ReadAt, out: &mut dyn Write, progress: &dyn Progress) -> Resu
     Ok(())
 }
 
-/// Whether a store has a layer, with its hash tree.
+/// `true` if a store has a layer, with its hash tree.
 fn has(store: &ImageStore, layer: &Layer) -> bool {
     store.open_layer(layer).is_ok() && layer.tree.is_none_or(|tree| store.open_tree(&tree).is_ok())
 }

@@ -1,4 +1,4 @@
-//! [`Source`]: the image that is laid out anew, in a directory or in any other store.
+//! [`Source`]: the image that is laid out again, in a directory or in any other store.
 
 use crate::digest::Digest;
 use crate::image_blobs::ImageBlobs;
@@ -12,32 +12,32 @@ use headstart_store::{Settings, Store};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// How stores are reached.
+/// The means of reaching stores.
 #[derive(Clone, Copy)]
 pub struct Stores<'a> {
     /// Credentials, limits, retries.
     pub settings: &'a Settings,
-    /// What requests run on. It is not one of its threads that calls here: all of this blocks.
+    /// The runtime of the requests. The caller's thread is none of its threads: all of this blocks.
     pub runtime: &'a Handle,
 }
 
-/// An image that is to be laid out anew.
+/// An image that is to be laid out again.
 pub struct Source {
     pub(super) open: OpenImage,
     pub(super) blobs: Blobs,
 }
 
-/// Where the blobs of the source are.
+/// The place of the blobs of the source.
 pub(super) enum Blobs {
     Directory(ImageStore),
     Remote(Box<RemoteImage>),
 }
 
 impl Source {
-    /// Opens the image that `reference` names: of one in another store heads and ends of the layers are fetched.
+    /// Opens the image that `reference` names: of an image in another store, heads and ends of the layers are fetched.
     ///
     /// # Errors
-    /// As [`OpenImage::open`], and what the store reports.
+    /// As [`OpenImage::open`], and errors of the store.
     pub fn open(reference: &Reference, stores: Stores<'_>) -> Result<Self> {
         if !reference.location.is_remote() {
             let open = OpenImage::open(reference)?;
@@ -45,7 +45,7 @@ impl Source {
             return Ok(Self { open, blobs: Blobs::Directory(store) });
         }
         let store = headstart_store::open(&reference.location, stores.settings)?;
-        // A mistyped host is told at once, not after all the patience that a slow store deserves.
+        // A mistyped host is reported at once, not after all the retries that a slow store deserves.
         stores.runtime.block_on(store.check())?;
         let remote = RemoteImage::open(store, reference, stores.settings.retry, stores.runtime.clone())?;
         let open = OpenImage::open_remote(&remote)?;
@@ -58,13 +58,14 @@ impl Source {
         &self.open
     }
 
-    /// The digest that boots of the image are known by: its own, or that of the image that it was laid out from.
+    /// The digest under which boots of the image are recorded: its own, or that of the image from which it was laid
+    /// out.
     #[must_use]
     pub fn known_as(&self) -> Digest {
         self.open.manifest.known_as(self.open.digest)
     }
 
-    /// The layers that are laid out anew: those of the disk but for boot layers, which have nothing of their own.
+    /// The layers that are laid out again: those of the disk except for boot layers, which have nothing of their own.
     pub(super) fn layers(&self) -> Vec<Layer> {
         own_layers(&self.open.manifest)
     }
@@ -80,13 +81,14 @@ impl Source {
         self.blobs().config(&self.open.manifest)
     }
 
-    /// The store that it is in, for copies out of it.
+    /// The store in which it is, for copies out of it.
     pub(super) fn store(&self, stores: Stores<'_>) -> Result<Arc<dyn Store>> {
         headstart_store::open(&self.open.reference.location, stores.settings)
     }
 }
 
-/// A boot layer lies on the layers that it has its data from; the lowest layer is none, whatever it says.
+/// The layers other than boot layers. A boot layer is on top of the layers from which it has its data; the lowest layer
+/// is never one, even if it has the annotation.
 fn own_layers(manifest: &Manifest) -> Vec<Layer> {
     let layers = manifest.disk_layers().enumerate();
     layers

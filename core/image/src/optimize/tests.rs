@@ -18,10 +18,10 @@ use tempfile::TempDir;
 const SIZE: u64 = 3 * BLOCK_SIZE + 5 * SLICE_SIZE + 700;
 const SECTORS: u64 = SIZE.div_ceil(SECTOR_SIZE);
 
-/// A run of a layer: sectors to leave out before it, its length, whether it is zeroed.
+/// A run of a layer: sectors to leave out before it, its length, and `true` if it is zeroed.
 type Run = (u64, u64, bool);
 
-/// A place with a store, and what reaches it.
+/// A place with a store, and the means of reaching it.
 struct Place {
     dir: TempDir,
     settings: Settings,
@@ -152,7 +152,7 @@ proptest! {
         prop_assert!(contents(&source) == contents(&made.reference));
         prop_assert!(verify(&made.reference, Depth::Deep, &Silent).unwrap().problems().next().is_none());
 
-        // The order of the data is the plan's: what lies in the last frame of the first plan's data may be of others.
+        // The order of the data is the plan's: other data may be in the last frame of the first plan's data.
         let open = OpenImage::open(&made.reference).unwrap();
         let order = boot_order(open.disk(), &open.manifest);
         let found = slices(&order, disk.disk());
@@ -161,7 +161,7 @@ proptest! {
         prop_assert_eq!(made.cost[1].requests, 1);
         prop_assert_eq!(made.hot_data, open.layers.last().unwrap().data_bytes - made.beyond_data);
 
-        // Again, from what was made: the same image.
+        // Again, from the new image: the same image.
         let again = place.optimize(&made.reference, "store:c", &plans, Form::BootLayer).unwrap();
         prop_assert_eq!((again.digest, again.layer), (made.digest, made.layer));
         let other = Place::new();
@@ -171,7 +171,7 @@ proptest! {
         let whole = place.optimize(&made.reference, "store:d", &plans, Form::OneLayer).unwrap();
         prop_assert!(contents(&source) == contents(&whole.reference));
         prop_assert_eq!((whole.layers, whole.optimized_from), (1, disk.digest));
-        // What is in one layer can be laid out anew as well.
+        // An image of one layer can be laid out again as well.
         let last = place.optimize(&whole.reference, "store:e", &plans[..1], Form::BootLayer).unwrap();
         prop_assert!(diff(&source, &last.reference, &Silent).unwrap().is_empty());
     }
@@ -251,7 +251,7 @@ fn what_differs_is_found() {
     let views = [View { disk: source.disk(), layers: &a }, View { disk: other.disk(), layers: &b }];
     let error = check_same(&views[0], &views[1], &Silent).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    // What comes from the same place is not read.
+    // Data from the same place is not read.
     assert_eq!(check_same(&views[0], &views[0], &Silent).unwrap(), 0);
     let smaller = OpenImage::open(&place.make("store:c", &layers())).unwrap().into_disk().with_size(SIZE - 1);
     assert!(check_same(&views[0], &View { disk: &smaller, layers: &a }, &Silent).is_err());
@@ -262,7 +262,7 @@ fn a_layer_on_top_of_a_boot_layer_shadows_it() {
     let place = Place::new();
     let source = place.make("store:a", &layers());
     let made = place.optimize(&source, "store:b", &hot(), Form::BootLayer).unwrap();
-    // The next layer of the image changes a part of what boots read.
+    // The next layer of the image changes a part of the data that boots read.
     let open = OpenImage::open(&made.reference).unwrap();
     let staging = ImageStore::open(place.dir.path().join("store")).unwrap().stage().unwrap();
     let change = [(BLOCK_SIZE / SECTOR_SIZE, 300, false)];
@@ -281,7 +281,7 @@ fn a_layer_on_top_of_a_boot_layer_shadows_it() {
     let changed = OpenImage::open(&next).unwrap();
     let order = boot_order(changed.disk(), &changed.manifest);
     assert!(!order.is_empty() && order.len() <= boot_order(open.disk(), &open.manifest).len());
-    // The old boot layer goes; what lay on it stays.
+    // The old boot layer is removed; the layer on top of it stays.
     let again = place.optimize(&next, "store:again", &hot(), Form::BootLayer).unwrap();
     assert_eq!((again.layers, again.optimized_from), (4, changed.digest));
     assert!(contents(&next) == contents(&again.reference));

@@ -1,10 +1,10 @@
-//! [`View`]: a disk with the names of the blobs that it lies in.
+//! [`View`]: a disk with the names of the blobs that store it.
 
 use crate::digest::Digest;
 use crate::manifest::Layer;
 use headstart_lsmt::Stack;
 
-/// A disk, and the layers that it is made of, lowest first.
+/// A disk, and the layers of which it is made, lowest first.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) disk: &'a Stack,

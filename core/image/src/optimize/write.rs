@@ -7,12 +7,12 @@ use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
 use headstart_lsmt::format::PAGE_SIZE;
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
-/// Bytes of the parts' data in a layer.
+/// The numbers of bytes of the parts' data in a layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DataBytes {
-    /// Of what the first plan names.
+    /// The number of bytes of the data that the first plan names.
     pub(super) hot: u64,
-    /// Of what only the others name.
+    /// The number of bytes of the data that only the others name.
     pub(super) beyond: u64,
 }
 
@@ -25,15 +25,15 @@ impl DataBytes {
         Self { hot: sum(&layout.hot), beyond: sum(&layout.beyond) }
     }
 
-    /// Where in the layer's own bytes, its wrappers off, the hot data lies.
+    /// The range of the hot data in the layer's own bytes, without its wrappers.
     pub(super) fn hot_range(&self) -> ByteRange {
         let start = PAGE_SIZE as u64;
         ByteRange::between(start, start + self.hot)
     }
 }
 
-/// Writes the data that `disk` has in the parts of `layout`, and nothing else: what is a hole or zeroed there stays
-/// what it is.
+/// Writes the data that `disk` has in the parts of `layout`, and nothing else: holes and zeroed sectors there stay as
+/// they are.
 pub(super) fn write_layer(
     disk: &Stack,
     layout: &Layout,
@@ -59,7 +59,7 @@ pub(super) fn write_layer(
     layer.finish()
 }
 
-/// Reads a part of the disk, and zeros for what is missing of its last sector.
+/// Reads a part of the disk, and zeros for the missing rest of its last sector.
 pub(super) fn read_whole_sectors(disk: &Stack, part: ByteRange, buf: &mut Vec<u8>) -> Result<()> {
     buf.clear();
     buf.resize(in_memory(part.len().next_multiple_of(SECTOR_SIZE)), 0);

@@ -1,7 +1,7 @@
-//! The leases of a store's images: taken by who attaches, judged by who deletes.
+//! The leases of a store's images: taken by attaches, judged before deletions.
 //!
-//! The form and the rules are in [`headstart_store::layout`]; here is what it takes to look: at file systems, records
-//! and writable directories.
+//! The form and the rules are in [`headstart_store::layout`]; here is the code that looks at file systems, records and
+//! writable directories.
 
 use super::{Image, ImageStore};
 use crate::digest::Digest;
@@ -41,7 +41,7 @@ pub struct HeldImage {
     pub image: Image,
     /// The bytes of its manifest.
     pub bytes: Vec<u8>,
-    /// The lease; `Err` says why there is none.
+    /// The lease; `Err` gives the reason for its absence.
     pub lease: Result<HeldLease>,
 }
 
@@ -52,9 +52,9 @@ pub struct HoldingDirectory<'a> {
     pub dir: &'a Path,
     /// The id of its disk.
     pub uuid: Uuid,
-    /// The manifest of the image that it lies on.
+    /// The manifest of the image on which it is based.
     pub image: Digest,
-    /// The same, parsed.
+    /// The same manifest, parsed.
     pub manifest: &'a Manifest,
     /// The image as its user named it.
     pub reference: &'a Reference,
@@ -62,12 +62,12 @@ pub struct HoldingDirectory<'a> {
 
 impl ImageStore {
     /// Finds an image and leaves a lease on it, for a process that attaches it, as one step beside [`Self::prune`].
-    /// `known` is the image where its digest and manifest need not be looked up. A store that cannot be written
-    /// gives the image without a lease. `record` is a file that exists as long as the disk is to be started again;
-    /// `unique` is the name of the lease of a disk that has none.
+    /// `known` is the image if its digest and manifest need not be looked up. A store that cannot be written gives the
+    /// image without a lease. `record` is a file that exists as long as the disk is to be started again; `unique` is
+    /// the name of the lease of a disk that has none.
     ///
     /// # Errors
-    /// As [`ImageStore::resolve`]; [`ErrorKind::Conflict`] where another process holds the store's lock for half a
+    /// As [`ImageStore::resolve`]; [`ErrorKind::Conflict`] if another process holds the store's lock for half a
     /// minute, unless the image is known: the guest of a disk that is started again waits for it, and its lease is
     /// there.
     pub fn hold(
@@ -103,28 +103,28 @@ impl ImageStore {
         Ok(HeldImage { image, bytes, lease })
     }
 
-    /// Leaves the lease of a writable directory, durably, where it is not there already.
+    /// Leaves the lease of a writable directory, durably, if it is not there already.
     ///
     /// # Errors
-    /// What writing a file reports.
+    /// Errors of writing a file.
     pub fn hold_for_directory(&self, holding: &HoldingDirectory<'_>) -> Result<()> {
         let lock = self.layout.lock_within(ATTACH_LOCK_LIMIT)?;
         let id = lease_of_directory(holding.uuid, holding.dir)?;
         self.layout.keep_lease(&lock, &id, &holding.lease()?)
     }
 
-    /// Takes the lease of this writable directory out, and of no copy of it.
+    /// Removes the lease of this writable directory, and of no copy of it.
     ///
     /// # Errors
-    /// What looking at the path and deleting a file report.
+    /// Errors of looking at the path and of deleting a file.
     pub fn release_directory(&self, uuid: Uuid, dir: &Path) -> Result<()> {
         self.layout.remove_lease(&lease_of_directory(uuid, dir)?)
     }
 
-    /// Takes the lease of an attach out, by its name: the process has ended, and nobody starts the disk again.
+    /// Removes the lease of an attach, by its name: the process has ended, and the disk is not started again.
     ///
     /// # Errors
-    /// What deleting a file reports.
+    /// Errors of deleting a file.
     pub fn release_attach(&self, id: &str) -> Result<()> {
         self.layout.remove_lease(id)
     }
@@ -132,7 +132,7 @@ impl ImageStore {
     /// All leases, judged from this host.
     ///
     /// # Errors
-    /// What reading them reports.
+    /// Errors of reading them.
     pub fn leases(&self) -> Result<Vec<JudgedLease>> {
         let found = self.layout.leases()?;
         if found.is_empty() {
@@ -144,7 +144,7 @@ impl ImageStore {
             if found.is_torn() {
                 return JudgedLease { found, standing: Standing::Over };
             }
-            // What nobody here understands counts.
+            // A lease that is not understood here counts.
             let standing = found.lease.as_ref().map_or(Standing::Foreign, |lease| {
                 lease.standing(&here, &seen(lease, found.is_locked, is_local))
             });
@@ -153,10 +153,10 @@ impl ImageStore {
         Ok(found.into_iter().map(judge).collect())
     }
 
-    /// Takes a lease out. The image is kept as if it had lost its last name now, where it has none.
+    /// Removes a lease. An image without a name is then kept as if it had lost its last name now.
     ///
     /// # Errors
-    /// What deleting a file reports.
+    /// Errors of deleting a file.
     pub fn release(&self, lease: &JudgedLease) -> Result<()> {
         let lock = self.layout.lock()?;
         self.end_lease(&lock, lease)
@@ -164,7 +164,7 @@ impl ImageStore {
 
     /// The same under the lock.
     pub(super) fn end_lease(&self, _lock: &LayoutLock, lease: &JudgedLease) -> Result<()> {
-        // A directory may have been moved: its image stays for a while, so that it is attached in time.
+        // A directory may have been moved: its image stays for a while, so that it can be attached in time.
         if let Ok(Lease { holder: Holder::Writable { .. }, image, .. }) = &lease.found.lease {
             let index = self.layout.index()?;
             if index.entries().all(|entry| entry.digest != Some(*image)) {
@@ -175,7 +175,8 @@ impl ImageStore {
         self.layout.remove_lease(&lease.found.id)
     }
 
-    /// The leases that count, and the blobs that they name. What is over is taken out under a lock, if there is one.
+    /// The leases that count, and the blobs that they name. Leases that are over are removed under a lock, if there is
+    /// one.
     pub(super) fn counting_leases(&self, lock: Option<&LayoutLock>) -> Result<CountingLeases> {
         let mut counting = CountingLeases::default();
         for lease in self.leases()? {
@@ -206,7 +207,7 @@ impl HoldingDirectory<'_> {
     /// The lease of this directory.
     ///
     /// # Errors
-    /// What looking at the directory reports.
+    /// Errors of looking at the directory.
     pub fn lease(&self) -> Result<Lease> {
         let dir = canonical(self.dir)?;
         let filesystem = filesystem_of(&dir).map_err(|e| cannot_look(e, self.dir))?;
@@ -220,13 +221,13 @@ impl HoldingDirectory<'_> {
 #[derive(Debug, Default)]
 pub(super) struct CountingLeases {
     pub(super) leases: Vec<Lease>,
-    /// The number of those that do not.
+    /// The number of those that do not count.
     pub(super) over: u64,
-    /// The images of those of them that were of writable directories.
+    /// The images of those that do not count and were of writable directories.
     pub(super) ended: BTreeSet<Digest>,
 }
 
-/// The name of the lease of an attach: the same for all processes of one disk, so that none is left of the dead.
+/// The name of the lease of an attach: the same for all processes of one disk, so that dead processes leave none.
 #[must_use]
 pub fn attach_id(record: Option<&Path>, image: &Digest, host: &HostId, unique: Uuid) -> String {
     match record {
@@ -244,13 +245,13 @@ pub fn attach_id(record: Option<&Path>, image: &Digest, host: &HostId, unique: U
 /// disk has the same id.
 fn directory_id(uuid: Uuid, dir: &Path, host: &HostId) -> String {
     use std::os::unix::ffi::OsStrExt;
-    // Copies of a host may have its machine id still.
+    // Copies of a host may still have its machine id.
     let host = format!("{}\0{}\0", host.machine.as_deref().unwrap_or_default(), host.name);
     let place = [host.as_bytes(), dir.as_os_str().as_bytes()].concat();
     format!("writable-{uuid}-{}", &Digest::of(&place).hex()[..16])
 }
 
-/// The path without symbolic links; also of a directory that is gone, where the one that it was in is there.
+/// The path without symbolic links; also of a directory that is gone, if its parent directory is there.
 fn canonical(dir: &Path) -> Result<PathBuf> {
     let found = fs::canonicalize(dir).or_else(|e| match (e.kind(), dir.parent(), dir.file_name()) {
         (io::ErrorKind::NotFound, Some(parent), Some(name)) => {
@@ -269,7 +270,7 @@ fn cannot_look(error: io::Error, path: &Path) -> Error {
 /// The name of the lease of this writable directory in a store.
 ///
 /// # Errors
-/// What looking at the path reports.
+/// Errors of looking at the path.
 pub fn lease_of_directory(uuid: Uuid, dir: &Path) -> Result<String> {
     Ok(directory_id(uuid, &canonical(dir)?, &HostId::here()?))
 }
@@ -292,11 +293,11 @@ pub fn seen(lease: &Lease, is_locked: bool, is_on_local_filesystem: bool) -> See
 /// The ending of records of disks.
 const RECORD_ENDING: &str = "images";
 
-/// Most bytes of a record: some manifests.
+/// The most bytes of a record: some manifests.
 const RECORD_MAX: u64 = 64 << 20;
 
-/// The state of the record of a disk. A path in a lease is what anybody wrote who can write leases: only a record of
-/// root's or of this user's that names the image says that the disk is there.
+/// The state of the record of a disk. A path in a lease may come from any user with write access to leases: only a
+/// record of root's or of this user's that names the image shows that the disk is there.
 fn look_at_record(record: &Path, image: &Digest) -> RecordSeen {
     use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
     if !record.is_absolute() || record.extension().is_none_or(|ending| ending != RECORD_ENDING) {
@@ -317,7 +318,7 @@ fn look_at_record(record: &Path, image: &Digest) -> RecordSeen {
             let has = text.windows(name.len()).any(|part| part == name.as_bytes());
             if has { RecordSeen::Holds } else { RecordSeen::Unknown }
         }
-        // It is of a user whose directories this one cannot look into.
+        // The record is of a user whose directories this one cannot look into.
         Err(e) if e.kind() == PermissionDenied => RecordSeen::Holds,
         Err(e) if matches!(e.kind(), NotFound | NotADirectory) => RecordSeen::IsGone,
         Err(_) => RecordSeen::Unknown,
@@ -337,11 +338,11 @@ fn look_at_directory(dir: &Path, uuid: &str, image: &Digest, filesystem: &str) -
                 return DirectorySeen::Holds;
             }
             Ok(_) => false,
-            // Removed meanwhile, perhaps, or damaged: the next look tells.
+            // Removed meanwhile, perhaps, or damaged: the next look shows it.
             Err(_) => return DirectorySeen::Unknown,
         },
     };
-    // What is not there may be on a file system that is not mounted, or mounted for others only.
+    // A missing path may be on a file system that is not mounted, or mounted for others only.
     let nearest = dir.ancestors().find(|dir| !is_absent || dir.is_dir());
     match nearest.map(filesystem_of) {
         Some(Ok(here)) if here == filesystem => DirectorySeen::IsGone,
@@ -349,7 +350,7 @@ fn look_at_directory(dir: &Path, uuid: &str, image: &Digest, filesystem: &str) -
     }
 }
 
-/// The id of the file system that a directory is on: its own where it has one that outlives a restart of the host.
+/// The id of the file system of a directory: its own if it has one that survives a restart of the host.
 fn filesystem_of(path: &Path) -> io::Result<String> {
     use std::os::unix::fs::MetadataExt;
     let id = rustix::fs::statvfs(path)?.f_fsid;
@@ -374,7 +375,7 @@ pub fn unprotected(reference: &Reference, error: &Error) -> String {
     format!("no lease can be left in {store} ({why}): nothing keeps others from deleting the image")
 }
 
-/// The image that a writable directory lies on, for a command line: in the store of `reference`.
+/// The image on which a writable directory is based, for a command line: in the store of `reference`.
 #[must_use]
 pub fn by_digest(reference: &Reference, digest: Digest) -> Reference {
     Reference { location: reference.location.clone(), selector: Selector::Digest(digest) }

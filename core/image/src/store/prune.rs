@@ -1,19 +1,20 @@
-//! Deleting what nothing refers to.
+//! Deleting blobs that nothing refers to.
 //!
-//! A blob is kept where the index leads to it, a lease names it (`leases`), or an image leads to it that lost its last
-//! name not long ago (the marks of [`headstart_store::layout`]). What an image needs is found through indexes and
-//! manifests (other tools' as well): configs, layers, hash trees, and the subject of an artifact. [`PrunePlan`] decides
-//! that, as for object stores. A manifest that cannot be read might lead to anything, so prune then refuses.
+//! A blob is kept if the index leads to it, a lease names it (`leases`), or an image leads to it that lost its last
+//! name not long ago (the marks of [`headstart_store::layout`]). The blobs that an image needs are found through
+//! indexes and manifests (other tools' as well): configs, layers, hash trees, and the subject of an artifact.
+//! [`PrunePlan`] decides that, as for object stores. A manifest that cannot be read might lead to anything, so prune
+//! then refuses.
 //!
-//! While an image is being copied into the store its blobs are there before its manifest: nothing that might be
-//! one of them is deleted then.
+//! While an image is being copied into the store its blobs are there before its manifest: no blob that might be one of
+//! them is deleted then.
 //!
-//! Artifacts that are listed under a tag of their subject's digest (plans, say) live as long as that: the list is
-//! followed only where something else leads to the subject, and its entry goes with the subject.
+//! Artifacts that are listed under a tag of their subject's digest (plans, for example) live as long as that: the list
+//! is followed only if something else leads to the subject, and its entry is removed with the subject.
 //!
 //! Only files whose names are digests are deleted, in `blobs/sha256` alone: manifests first, so that an image that was
-//! deleted in part is no image. They leave the directory under the lock, because an attach or an import may need them
-//! as soon as it has the lock; their space is given back after that, which takes longer (`trash`).
+//! deleted in part is no image. They are moved out of the directory under the lock, because an attach or an import may
+//! need them as soon as it has the lock; their space is freed after that, which takes longer (`trash`).
 
 use super::ImageStore;
 use crate::digest::Digest;
@@ -42,32 +43,32 @@ pub struct PruneOptions {
     pub dry_run: bool,
 }
 
-/// What [`ImageStore::prune`] did.
+/// The result of [`ImageStore::prune`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PruneReport {
-    /// Blobs deleted.
+    /// The number of blobs deleted.
     pub blobs: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
-    /// Directories of dead writers, and beginnings of blobs whose copy broke off, that were deleted.
+    /// The number of directories of dead writers, and of beginnings of blobs whose copy broke off, that were deleted.
     pub stale_writers: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub stale_bytes: u64,
-    /// Blobs kept.
+    /// The number of blobs kept.
     pub kept_blobs: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub kept_bytes: u64,
     /// Images deleted.
     pub images: Vec<UntaggedImage>,
     /// Images without a name that are kept.
     pub untagged: Vec<UntaggedImage>,
-    /// Leases that were over, and were taken out.
+    /// The number of leases that were over, and were removed.
     pub ended_leases: u64,
 }
 
 impl ImageStore {
-    /// Deletes blobs that no image with a name and no lease needs, as far as `options` say, and what dead writers left.
-    /// Safe beside running writers.
+    /// Deletes blobs that no image with a name and no lease needs, as far as `options` allow, and the files of dead
+    /// writers. Safe beside running writers.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] or [`ErrorKind::NotFound`] about a manifest or lease that cannot be read: nothing is
@@ -90,7 +91,7 @@ impl ImageStore {
             blobs: self.blobs(now)?,
             leases: leases.leases,
             ended: leases.ended,
-            // Behind the leases, whose end is a mark.
+            // Read after the leases, whose end is a mark.
             marks: self.layout.marks()?,
         };
         let decision = self.decide(PrunePlan::new(rules, input))?;
@@ -117,7 +118,7 @@ impl ImageStore {
         Ok(report)
     }
 
-    /// Reads what the plan wants.
+    /// Reads the documents that the plan wants.
     fn decide(&self, mut plan: PrunePlan) -> Result<PruneDecision> {
         const REMEDY: &str = "nothing was pruned: repair or remove that image first";
         while let Some(wanted) = plan.wanted() {
@@ -134,9 +135,9 @@ impl ImageStore {
         Ok(plan.decide())
     }
 
-    /// Takes out of the store what goes.
+    /// Removes from the store all that the decision names.
     fn carry_out(&self, lock: &LayoutLock, decision: &PruneDecision) -> Result<()> {
-        // Before what they list is gone.
+        // Before the artifacts in the lists are gone.
         self.remove_lists(&decision.orphans)?;
         self.layout.discard_blobs(lock, decision.deleted.iter().map(|blob| &blob.digest))?;
         self.update_marks(&decision.untagged)?;
@@ -162,7 +163,7 @@ impl ImageStore {
         Ok(blobs)
     }
 
-    /// Marks what was seen to be without a name, and forgets marks that mean nothing any more.
+    /// Marks the images that were found without a name, and deletes marks that mean nothing any more.
     fn update_marks(&self, kept: &[UntaggedImage]) -> Result<()> {
         let marks = self.layout.marks()?;
         let untagged: BTreeSet<_> = kept.iter().map(|image| image.digest).collect();
@@ -174,7 +175,7 @@ impl ImageStore {
         unmarked.try_for_each(|digest| self.layout.mark(digest, Vec::new()))
     }
 
-    /// Takes the lists of artifacts whose subjects are gone out of the index.
+    /// Removes from the index the lists of artifacts whose subjects are gone.
     fn remove_lists(&self, orphans: &[Tag]) -> Result<()> {
         if orphans.is_empty() {
             return Ok(());

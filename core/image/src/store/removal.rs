@@ -1,4 +1,4 @@
-//! Taking an image out of the index.
+//! Removing an image from the index.
 
 use super::ImageStore;
 use crate::digest::Digest;
@@ -7,7 +7,7 @@ use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::layout::{Index, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
 
-/// The effect of taking an image out of the index.
+/// The effect of removing an image from the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {
     /// The tags that are gone.
@@ -19,17 +19,17 @@ pub struct Removal {
 }
 
 impl ImageStore {
-    /// Takes an image out of the index: the entry of a tag, or all entries of a digest. The blobs stay until
+    /// Removes an image from the index: the entry of a tag, or all entries of a digest. The blobs stay until
     /// [`ImageStore::prune`].
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no such image, [`ErrorKind::Conflict`] where a disk needs it and it has
+    /// [`ErrorKind::NotFound`] if there is no such image, [`ErrorKind::Conflict`] if a disk needs it and it has
     /// no other name.
     pub fn remove(&self, selector: &Selector) -> Result<()> {
         self.remove_with(selector, false, false).map(drop)
     }
 
-    /// The same; with `force` also where a disk needs it, and with `dry_run` nothing is changed.
+    /// Does the same; with `force` also if a disk needs the image, and with `dry_run` nothing is changed.
     ///
     /// # Errors
     /// As [`ImageStore::remove`].
@@ -63,12 +63,12 @@ impl ImageStore {
     fn lost_manifests(&self, before: &Index, after: &Index) -> BTreeSet<Digest> {
         let read = |index: &Index| {
             let mut walk = Walk::default();
-            // Artifacts lead to their subjects, and go with them.
+            // Artifacts lead to their subjects, and are removed with them.
             for entry in index.entries().filter(|entry| !entry.tag.is_some_and(is_referrers_tag)) {
                 entry.digest.iter().for_each(|digest| walk.start(*digest, entry.media_type));
             }
             while let Some(wanted) = walk.wanted() {
-                // What is damaged is to be removed, too.
+                // Damaged documents must be removable, too.
                 if let Ok(bytes) = self.read_document(&wanted.digest) {
                     let _ = walk.give(wanted.digest, &bytes);
                 }

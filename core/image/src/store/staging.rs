@@ -1,13 +1,13 @@
 //! Writing an image: blobs are staged out of sight, then published all at once.
 //!
-//! See the invariants in the module above. The order of [`Staging::publish`], and what a crash or a full disk
-//! leaves at each step:
+//! See the invariants in the parent module. The order of [`Staging::publish`], and the state that a crash or a full
+//! disk leaves at each step:
 //!
 //! 1. Staged files are synced as they are finished. (Staging directory: removed, or stale and pruned.)
-//! 2. Under the lock: all that the manifest refers to is found, staged or in the store.
-//! 3. The new index is written beside the old one and synced: the last thing that needs space. (Alike.)
-//! 4. The staged files are renamed into `blobs/`, which is then synced. On failure those that are new there are
-//!    taken back. (After a crash: blobs that nothing refers to, pruned.)
+//! 2. Under the lock: all that the manifest refers to is found, staged or in the store. (The same.)
+//! 3. The new index is written beside the old one and synced: the last thing that needs space. (The same.)
+//! 4. The staged files are renamed into `blobs/`, which is then synced. On failure those that are new there are removed
+//!    again. (After a crash: blobs that nothing refers to, pruned.)
 //! 5. The index is renamed. From here on the image is there.
 
 use super::{Image, ImageStore};
@@ -23,19 +23,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes after which the kernel is asked to begin writing out what was staged.
+/// The number of bytes after which the kernel is asked to begin writing out the staged data.
 const WRITEBACK_STEP: u64 = 8 << 20;
 
-/// An image being written. Dropped without [`Staging::publish`], it leaves nothing behind.
+/// An image in the making. Dropped without [`Staging::publish`], it leaves nothing behind.
 pub struct Staging {
     store: ImageStore,
     dir: Arc<StagingDir>,
 }
 
 struct StagingDir {
-    /// What is staged under its digest, with its length.
+    /// The blobs that are staged, by their digests, with their lengths.
     blobs: Mutex<BTreeMap<Digest, u64>>,
-    /// Makes names of unfinished files unique.
+    /// A counter that makes names of unfinished files unique.
     next: AtomicU64,
     leased: LeasedDir,
     /// The options with which its files are made.
@@ -95,7 +95,7 @@ impl Staging {
         Ok(Self { store, dir: Arc::new(dir) })
     }
 
-    /// Where its files are: on the store's file system, gone when this is dropped. Others may put scratch
+    /// The directory of its files: on the store's file system, removed when this is dropped. Others may put scratch
     /// files here.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -105,7 +105,7 @@ impl Staging {
     /// Begins a blob. Several may be written at once, by different threads.
     ///
     /// # Errors
-    /// What making a file reports.
+    /// Errors of making a file.
     pub fn blob_writer(&self) -> Result<BlobWriter> {
         let (path, file) = self.dir.unfinished()?;
         let out = Writeback { file, path: path.clone(), written: 0, asked: 0 };
@@ -115,7 +115,7 @@ impl Staging {
     /// Stages a small blob that is in memory already.
     ///
     /// # Errors
-    /// What writing a file reports.
+    /// Errors of writing a file.
     pub fn put(&self, bytes: &[u8]) -> Result<Digest> {
         let (path, mut file) = self.dir.unfinished()?;
         file.write_all(bytes).and_then(|()| file.sync_data()).map_err(|e| cannot_stage(e, &path))?;
@@ -124,7 +124,7 @@ impl Staging {
         Ok(digest)
     }
 
-    /// Opens a blob that was staged; none where it was not.
+    /// Opens a blob that was staged; `None` if it was not.
     pub(crate) fn open(&self, digest: &Digest) -> Result<Option<FileSource>> {
         let is_staged = self.dir.blobs().contains_key(digest);
         is_staged.then(|| FileSource::open(self.path().join(digest.hex()))).transpose()
@@ -133,13 +133,13 @@ impl Staging {
     /// Makes the image part of the store, under `tag`; an image that had the tag loses it.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where a blob that it shares with another image was removed meanwhile,
-    /// [`ErrorKind::NoSpace`] where the disk is full. In all cases the store is then as it was.
+    /// [`ErrorKind::Conflict`] if a blob that it shares with another image was removed meanwhile,
+    /// [`ErrorKind::NoSpace`] if the disk is full. In all cases the store is then as it was.
     pub fn publish(self, image: &NewImage, tag: &Tag) -> Result<Image> {
         self.publish_over(image, tag).map(|(image, _)| image)
     }
 
-    /// The same; also says which manifest the tag named before, where that was another one.
+    /// Does the same; also returns the manifest that the tag named before, if that was another one.
     ///
     /// # Errors
     /// As [`Staging::publish`].
@@ -166,7 +166,7 @@ impl Staging {
         }
         published?;
         self.store.layout.unmark_gained(&before, &index);
-        // Should this fail, the image is there and complete, though a power cut may still undo it.
+        // If this fails, the image is there and complete, though a power cut may still undo it.
         self.store.layout.sync_root()?;
         Ok((Image { digest, manifest }, was))
     }
@@ -188,7 +188,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Moves what the manifest refers to, and itself, from the staging directory into the store.
+    /// Moves the blobs that the manifest refers to, and the manifest, from the staging directory into the store.
     fn move_blobs(&self, manifest: &Manifest, own: Digest, moved: &mut Moved) -> Result<()> {
         let dir = self.store.layout.blobs_dir();
         let failed = |e| self.store.layout.about(Error::io("cannot publish a blob", e));
@@ -212,7 +212,7 @@ impl Staging {
 struct Moved(Vec<PathBuf>);
 
 impl Moved {
-    /// Best effort: what stays is pruned some day.
+    /// Best effort: a file that stays is pruned some day.
     fn take_back(self) {
         for path in self.0 {
             let _ = fs::remove_file(path);
@@ -220,7 +220,7 @@ impl Moved {
     }
 }
 
-/// Writes one blob of a [`Staging`]: digest, length and hash tree are found on the way.
+/// A writer of one blob of a [`Staging`]: digest, length and hash tree are computed on the way.
 pub struct BlobWriter {
     out: HashingWriter<Writeback>,
     path: PathBuf,
@@ -228,22 +228,22 @@ pub struct BlobWriter {
 }
 
 impl BlobWriter {
-    /// Bytes written so far.
+    /// The number of bytes written so far.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.out.len()
     }
 
-    /// Whether nothing was written yet.
+    /// `true` if nothing was written yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Stages the blob and its hash tree, durable both.
+    /// Stages the blob and its hash tree, both durably.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] where the disk is full, what else writing files reports.
+    /// [`ErrorKind::NoSpace`] if the disk is full, and other errors of writing files.
     pub fn finish(self) -> Result<StagedBlob> {
         let (tree_path, tree_file) = self.dir.unfinished()?;
         let mut tree = DigestWriter::new(BufWriter::with_capacity(1 << 20, tree_file));
@@ -270,12 +270,12 @@ impl Write for BlobWriter {
     }
 }
 
-/// A file that the disk begins to take while it is still being written, so that the final sync is short.
+/// A file that the kernel begins to write out during the writing, so that the final sync is short.
 struct Writeback {
     file: File,
     path: PathBuf,
     written: u64,
-    /// Up to here the kernel was asked to write out.
+    /// The offset up to which the kernel was asked to write out.
     asked: u64,
 }
 
@@ -298,8 +298,8 @@ impl Write for Writeback {
 }
 
 impl Writeback {
-    /// "Not needed" starts writing the range out without waiting for it; only then would it be dropped from
-    /// the cache, and what is being written is not. Whether it worked does not matter.
+    /// Asks the kernel to write out. "Not needed" starts writing the range out without waiting for it; only then would
+    /// it be dropped from the cache, and data that is being written is not. The result does not matter.
     fn ask(&mut self) {
         let len = std::num::NonZeroU64::new(self.written - self.asked);
         let _ = rustix::fs::fadvise(&self.file, self.asked, len, rustix::fs::Advice::DontNeed);

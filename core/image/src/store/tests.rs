@@ -54,7 +54,7 @@ fn publish(store: &ImageStore, name: &str, contents: &[&[u8]]) -> Result<Image> 
     staging.publish(&image_of(layers), &tag(name))
 }
 
-/// Fails unless everything that the image refers to is there and right.
+/// Fails unless all blobs that the image refers to are there and right.
 fn check(store: &ImageStore, image: &Image) {
     for layer in &image.manifest.layers {
         let blob = store.open_layer(layer).unwrap();
@@ -67,7 +67,7 @@ fn check(store: &ImageStore, image: &Image) {
     store.config(&image.manifest).unwrap();
 }
 
-/// Every file of the store and its content, but for the lock.
+/// Every file of the store and its content, except for the lock.
 fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];
@@ -124,7 +124,7 @@ fn the_same_image_twice_is_the_same_image() {
     let before = snapshot(store.root());
     assert_eq!(publish(&store, "a", &[b"one", b"two"]).unwrap().digest, first.digest);
     assert_eq!(snapshot(store.root()), before);
-    // Importing again heals what was damaged.
+    // Importing again repairs the damage.
     fs::write(store.layout.blob_path(&first.manifest.layers[0].blob.digest), b"eno").unwrap();
     publish(&store, "a", &[b"one", b"two"]).unwrap();
     assert_eq!(snapshot(store.root()), before);
@@ -140,7 +140,7 @@ fn a_store_is_made_only_where_nothing_else_is() {
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("precious"), "{error}");
     fs::remove_file(dir.path().join("precious")).unwrap();
     ImageStore::create_or_open(dir.path()).unwrap();
-    // What a crash just before the end leaves.
+    // The state that a crash just before the end leaves.
     fs::remove_file(dir.path().join(LAYOUT_FILE)).unwrap();
     ImageStore::create_or_open(dir.path()).unwrap();
     assert!(ImageStore::open(dir.path()).unwrap().list().unwrap().is_empty());
@@ -292,7 +292,7 @@ fn prune_refuses_when_a_manifest_cannot_be_read() {
 #[test]
 fn prune_ends_on_manifests_that_refer_to_each_other() {
     let (_dir, store) = new_store();
-    // A digest cannot be in its own content, but chains can be as deep as anybody likes.
+    // A digest cannot be in its own content, but chains can be of any depth.
     let mut digest = Digest::of(b"none");
     for _ in 0..20 {
         let itself = json!({"mediaType": INDEX_OCI, "digest": digest.to_string()});
@@ -326,7 +326,7 @@ fn prune_takes_what_the_dead_left_and_not_what_the_living_hold() {
     let living = store.stage().unwrap();
     let layer = stage_layer(&living, b"being written").unwrap();
     stage_layer(&living, b"given up").unwrap();
-    // Of a writer that was killed: a lease that nobody holds, or none yet.
+    // Of a writer that was killed: a lease that no process holds, or none yet.
     for name in ["dead", "stillborn"] {
         fs::create_dir(store.layout.staging_dir().join(name)).unwrap();
         fs::write(store.layout.staging_dir().join(name).join("unfinished-0"), [0; 1000]).unwrap();
@@ -337,7 +337,7 @@ fn prune_takes_what_the_dead_left_and_not_what_the_living_hold() {
     assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 1);
     check(&store, &living.publish(&image_of(vec![layer]), &tag("a")).unwrap());
     assert_eq!(store.prune(&AT_ONCE).unwrap().blobs, 0);
-    // The next writer cleans up as well: the dead one's space may be what it needs.
+    // The next writer cleans up as well: it may need the space of the dead one.
     fs::create_dir(store.layout.staging_dir().join("dead")).unwrap();
     drop(store.stage().unwrap());
     assert_eq!(fs::read_dir(store.layout.staging_dir()).unwrap().count(), 0);
@@ -364,9 +364,9 @@ fn a_base_that_vanishes_is_a_conflict_that_changes_nothing() {
     assert_eq!(after, without_staging.collect());
 }
 
-/// Goal: nothing that an image refers to is ever lost, whoever removes and prunes at the same time.
-/// Method: threads publish images that share layers (staged again, or referred to in a base), check each,
-/// remove them; others prune all the while. A conflict is right only for a base.
+/// Goal: no blob that an image refers to is ever lost, even with removals and prunes at the same time. Method: threads
+/// publish images that share layers (staged again, or referred to in a base), check each, remove them; others prune
+/// during all of that. A conflict is right only for a base.
 #[test]
 fn publish_remove_and_prune_at_once() {
     const ROUNDS: usize = 60;
@@ -508,7 +508,7 @@ fn a_held_image_keeps_its_last_name_and_its_blobs() {
     assert!(refused.kind() == ErrorKind::Conflict && refused.to_string().contains("in use by"), "{refused}");
     let removal = store.remove_with(&by_tag("multi"), true, false).unwrap();
     assert_eq!((removal.nameless, removal.holders.len()), (vec![platforms], 1));
-    // The index of platforms is nobody's any more; what is held keeps its artifacts.
+    // The index of platforms belongs to no image any more; held blobs keep their artifacts.
     let report = store.prune(&AT_ONCE).unwrap();
     assert_eq!((report.blobs, report.untagged.len(), report.images.len()), (1, 1, 1), "{report:?}");
     check(&store, &image);
