@@ -7,12 +7,13 @@
 //! The library panics on some messages that only a holder of the key can make, and holds as many entries as are named
 //! to it. Its task is started again then, without what it knew, and that is said; connections and disks go on
 //! meanwhile. Names are counted, and not the runs that hosts have had: many hosts that start again at once are no
-//! more hosts than before. Where the library itself was sound, the host stays the same run to the others, and goes on
+//! more hosts than before, as long as all their runs fit into a message. Where the library itself was sound, the host stays the same run to the others, and goes on
 //! from its heartbeat: otherwise each start would leave an entry at all other hosts, and they would start again, too.
 
 mod claim;
 #[cfg(test)]
 mod entries;
+mod inspection;
 mod run;
 mod seal;
 mod strays;
@@ -22,7 +23,8 @@ pub(super) use claim::Claims;
 pub(super) use seal::Seal;
 pub(super) use strays::Strays;
 
-use run::{Run, too_many};
+use inspection::RunId;
+use run::{Broken, Run, broken};
 use transport::{Noticed, Sealed};
 
 use crate::peers::frame::NAME_MAX;
@@ -174,6 +176,7 @@ impl Gossiper {
             seal: Arc::clone(&self.seal),
             strays: Arc::clone(&self.strays),
             noticed: Arc::clone(&noticed),
+            own: RunId { name: name.clone(), generation, address },
         };
         // What other hosts know of the run has to be said again in a later version.
         let initial = if run.is_known() { Vec::new() } else { values.clone() };
@@ -246,9 +249,13 @@ impl Gossip {
                     return Some(self.members());
                 }
                 ended = ended => ended.err().map_or_else(|| "it ended".to_owned(), |error| error.to_string()),
-                hosts = too_many(handle, noticed) => {
-                    self.run = Run::of(handle, *generation).await;
-                    format!("it names {hosts} hosts")
+                broken = broken(handle, noticed) => {
+                    // Other hosts believe nothing more of a run of which they were told too much.
+                    self.run = match broken {
+                        Broken::TooMuch { .. } => Run::of(handle, *generation).await,
+                        Broken::Forged => None,
+                    };
+                    broken.to_string()
                 }
                 () = renewed(&mut self.renewals) => {
                     self.gossiper.claim_again(handle, *generation).await;

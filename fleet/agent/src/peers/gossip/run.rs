@@ -1,8 +1,10 @@
 //! Runs of hosts: what goes on when the library's task starts again, and how many hosts the entries of all runs name.
 
+use super::inspection::Said;
 use super::transport::Noticed;
-use chitchat::{Chitchat, ChitchatHandle, Heartbeat};
+use chitchat::{Chitchat, ChitchatHandle, Heartbeat, NodeState, Serializable};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::time::Duration;
 
 /// Hosts by name, present and past, that the library may hold, and entries of all their runs; how often they are
@@ -10,6 +12,15 @@ use std::time::Duration;
 const NAMES_MAX: usize = 4096;
 const ENTRIES_MAX: usize = 2 * NAMES_MAX;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes of keys and values that the library may hold, and those that each value takes besides its own. The claims of
+/// the largest fleet have about half of them.
+const BYTES_MAX: usize = 32 << 20;
+const VALUE_OVERHEAD: usize = 128;
+
+/// Heartbeats that others may have heard of a run which this host does not know of: those between the last look at the
+/// library and its end, where the run goes on.
+const UNSAID_MAX: u64 = 1000;
 
 /// The version up to which a run goes on: what a host has made itself does not come near.
 const VERSION_MAX: u64 = 1 << 48;
@@ -61,34 +72,87 @@ fn generation() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns how many hosts are named once there are too many, or more than fit into a message.
-pub(super) async fn too_many(handle: &ChitchatHandle, noticed: &Noticed) -> usize {
-    loop {
-        // After a while, or once enough has come for many.
-        let _ = tokio::time::timeout(COUNT_EVERY, noticed.some()).await;
-        let counted = |chitchat: &mut Chitchat| {
-            let entries = chitchat.node_states();
-            let excess = excess(entries.keys().map(|id| &id.node_id));
-            excess.or_else(|| noticed.is_too_long().then_some(entries.len()))
-        };
-        if let Some(hosts) = handle.with_chitchat(counted).await {
-            return hosts;
+/// The reason to start the library again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Broken {
+    /// Its entries are too many, have too many bytes, or fit into no message.
+    TooMuch {
+        /// The hosts that they name.
+        hosts: usize,
+        /// The entries: one for each run of a host.
+        entries: usize,
+        /// The bytes of their keys and values.
+        bytes: usize,
+    },
+    /// Others have heard more of this host's run than it has said.
+    Forged,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooMuch { hosts, entries, bytes } => write!(
+                f,
+                "it has {entries} entries of {hosts} hosts, with {bytes} bytes: more than a host holds, or than fit \
+                 into a message"
+            ),
+            Self::Forged => f.write_str("others were told of this host what it has not said"),
         }
     }
 }
 
-/// The number of hosts that entries name, one for each run of a host, where it is too many; where it is not and entries
-/// are too many, their number.
-fn excess<N: Ord>(entries: impl ExactSizeIterator<Item = N>) -> Option<usize> {
+/// Returns once the library is to be started again.
+pub(super) async fn broken(handle: &ChitchatHandle, noticed: &Noticed) -> Broken {
+    loop {
+        // After a while, or once enough has come for many entries.
+        let _ = tokio::time::timeout(COUNT_EVERY, noticed.some()).await;
+        // Before this host's state is looked at, which only grows.
+        let said = noticed.said();
+        let looked = |chitchat: &mut Chitchat| {
+            let own = chitchat.self_node_state();
+            let is_forged = is_forged(said, heartbeat(own.heartbeat()), own.max_version());
+            let entries = chitchat.node_states();
+            let are_too_many = are_too_many(entries.keys().map(|id| &id.node_id));
+            let bytes = entries
+                .values()
+                .flat_map(NodeState::key_values_including_deleted)
+                .map(|(key, value)| key.len() + value.value.len() + VALUE_OVERHEAD);
+            let bytes: usize = bytes.sum();
+            let is_too_much = are_too_many || bytes > BYTES_MAX || noticed.is_too_long();
+            let names = || entries.keys().map(|id| &id.node_id).collect::<BTreeSet<_>>().len();
+            match (is_forged, is_too_much) {
+                (true, _) => Some(Broken::Forged),
+                (_, true) => Some(Broken::TooMuch { hosts: names(), entries: entries.len(), bytes }),
+                _ => None,
+            }
+        };
+        if let Some(broken) = handle.with_chitchat(looked).await {
+            return broken;
+        }
+    }
+}
+
+/// `true` if others were told more of this host's run than it has said itself.
+fn is_forged(said: Said, heartbeat: u64, version: u64) -> bool {
+    said.heartbeat > heartbeat.saturating_add(UNSAID_MAX) || said.version > version
+}
+
+/// The number of a heartbeat, which the library shows only in messages.
+fn heartbeat(heartbeat: Heartbeat) -> u64 {
+    heartbeat.serialize_to_vec().try_into().map_or(0, u64::from_le_bytes)
+}
+
+/// `true` if entries, one for each run of a host, name too many hosts, or are too many themselves.
+fn are_too_many<N: Ord>(entries: impl ExactSizeIterator<Item = N>) -> bool {
     let all = entries.len();
-    let names = if all > NAMES_MAX { entries.collect::<BTreeSet<_>>().len() } else { 0 };
-    if names > NAMES_MAX { Some(names) } else { (all > ENTRIES_MAX).then_some(all) }
+    all > ENTRIES_MAX || all > NAMES_MAX && entries.collect::<BTreeSet<_>>().len() > NAMES_MAX
 }
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::{Gossiper, Member, Running, Seal};
+    use super::super::{Gossip, Gossiper, Member, Running, Seal};
     use super::*;
+    use crate::peers::tests::gossip::saying;
     use proptest::prelude::*;
     use std::sync::Arc;
     use tokio::net::UdpSocket;
@@ -97,16 +161,24 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
+        fn a_run_is_forged_if_others_heard_more_than_it_said(
+            heartbeat in 0u64..5000, version in 0u64..9, more in 0u64..5000, later in 0u64..3,
+        ) {
+            let said = Said { heartbeat: heartbeat + more, version: version + later };
+            prop_assert_eq!(is_forged(said, heartbeat, version), more > UNSAID_MAX || later > 0);
+            let most = Said { heartbeat: u64::MAX, version: 0 };
+            prop_assert!(is_forged(most, heartbeat, version));
+        }
+
+        #[test]
         fn a_fleet_that_starts_again_is_not_too_many_and_names_or_runs_without_end_are(
             hosts in 1usize..6000, runs in 1usize..4,
         ) {
             let entries: Vec<usize> = (0..runs).flat_map(|_| 0..hosts).collect();
-            let counted = excess(entries.iter());
-            let are_too_many = (hosts > NAMES_MAX).then_some(hosts);
-            let expected = are_too_many.or(Some(hosts * runs).filter(|all| *all > ENTRIES_MAX));
-            prop_assert_eq!(counted, expected);
+            let counted = are_too_many(entries.iter());
+            prop_assert_eq!(counted, hosts > NAMES_MAX || hosts * runs > ENTRIES_MAX);
             // All of the largest fleet may have an earlier run.
-            prop_assert!(hosts > NAMES_MAX || runs > 2 || counted.is_none());
+            prop_assert!(hosts > NAMES_MAX || runs > 2 || !counted);
         }
     }
 
@@ -155,6 +227,67 @@ pub(super) mod tests {
             let second = a.start(run, &[]).await.unwrap();
             assert_eq!(wait(run).await, 1, "entries of one host");
             assert_eq!(second.generation, run.generation);
+        });
+    }
+
+    /// The generations of the runs of the host `name` that another host knows.
+    async fn generations(other: &Running, name: &str) -> Vec<u64> {
+        let of = |chitchat: &mut Chitchat| {
+            let ids = chitchat.node_states().keys().filter(|id| &*id.node_id == name);
+            ids.map(|id| id.generation_id).collect()
+        };
+        other.handle.with_chitchat(of).await
+    }
+
+    #[test]
+    fn a_host_of_which_others_were_told_too_much_begins_another_run() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        for (heartbeat, version) in [(u64::MAX, 0), (0, 1 << 40)] {
+            runtime.block_on(async {
+                let a = gossiper("a", Vec::new()).await;
+                let b = gossiper("b", vec![a.own.address.to_string()]).await;
+                let (to, seal, port) = (a.own.address, Arc::clone(&a.seal), b.own.address.port());
+                let other = a.start(Run::new(), &[]).await.unwrap();
+                let mut attacked = Gossip::join(b).await.unwrap();
+                let running = tokio::spawn(async move { while attacked.changed().await.is_some() {} });
+                let until = async |known: &[u64]| loop {
+                    let now = generations(&other, "b").await;
+                    if now.iter().any(|generation| !known.contains(generation)) {
+                        break now;
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                };
+                let wait = async |known: &[u64]| {
+                    let waiting = tokio::time::timeout(Duration::from_secs(30), until(known)).await;
+                    waiting.expect("the other host hears of a run")
+                };
+                let before = wait(&[]).await;
+                let attacker = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+                for datagram in seal.seal(&saying("b", before[0], port, heartbeat, version)).unwrap() {
+                    attacker.send_to(&datagram, to).await.unwrap();
+                }
+                wait(&before).await;
+                running.abort();
+            });
+        }
+    }
+
+    #[test]
+    fn values_without_end_are_too_much() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let running = gossiper("a", Vec::new()).await.start(Run::new(), &[]).await.unwrap();
+            let noticed = Noticed::default();
+            let looking = tokio::time::timeout(Duration::from_secs(3), broken(&running.handle, &noticed));
+            assert!(looking.await.is_err(), "one host's values are not too much");
+            let long = "v".repeat(60_000);
+            let fill = |chitchat: &mut Chitchat| {
+                (0..600).for_each(|key| chitchat.self_node_state().set(format!("key{key}"), &long));
+            };
+            running.handle.with_chitchat(fill).await;
+            let looking = tokio::time::timeout(Duration::from_secs(20), broken(&running.handle, &noticed));
+            let found = looking.await.unwrap();
+            assert!(matches!(found, Broken::TooMuch { hosts: 1, bytes, .. } if bytes > BYTES_MAX), "{found}");
         });
     }
 }

@@ -1,5 +1,6 @@
 //! The library's messages, sealed, on their way.
 
+use super::inspection::{Inspection, RunId, Said};
 use super::seal::{DATAGRAM, Part, Seal, whole};
 use super::strays::Strays;
 use anyhow::Context;
@@ -9,7 +10,7 @@ use chitchat::{ChitchatMessage, Deserializable, Serializable};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 /// The pause after a datagram could not be received.
 const AFTER_ERROR: Duration = Duration::from_millis(2);
 
-/// Bytes of messages after which entries are counted.
+/// Bytes of messages, unpacked, after which entries are counted.
 pub(super) const COUNT_AFTER: usize = 128 << 10;
 
 /// Reasons to count the entries that the library holds, as messages come and go.
@@ -26,6 +27,9 @@ pub(super) struct Noticed {
     /// Tells of either.
     notify: Notify,
     is_too_long: AtomicBool,
+    /// The latest state of this host's run that others have told.
+    heartbeat: AtomicU64,
+    version: AtomicU64,
 }
 
 impl Noticed {
@@ -39,6 +43,17 @@ impl Noticed {
     pub(super) fn is_too_long(&self) -> bool {
         self.is_too_long.load(Ordering::Relaxed)
     }
+
+    /// The latest state of this host's run that others have told.
+    pub(super) fn said(&self) -> Said {
+        let (heartbeat, version) = (&self.heartbeat, &self.version);
+        Said { heartbeat: heartbeat.load(Ordering::Relaxed), version: version.load(Ordering::Relaxed) }
+    }
+
+    fn note(&self, said: Said) {
+        self.heartbeat.fetch_max(said.heartbeat, Ordering::Relaxed);
+        self.version.fetch_max(said.version, Ordering::Relaxed);
+    }
 }
 
 /// The sealed transport of the library.
@@ -47,6 +62,8 @@ pub(super) struct Sealed {
     pub(super) seal: Arc<Seal>,
     pub(super) strays: Arc<Strays>,
     pub(super) noticed: Arc<Noticed>,
+    /// The run of this host.
+    pub(super) own: RunId,
 }
 
 #[async_trait]
@@ -57,6 +74,7 @@ impl Transport for Sealed {
             seal: Arc::clone(&self.seal),
             strays: Arc::clone(&self.strays),
             noticed: Arc::clone(&self.noticed),
+            own: self.own.clone(),
             uncounted: 0,
             datagram: vec![0; DATAGRAM],
             halves: VecDeque::new(),
@@ -69,7 +87,8 @@ struct SealedSocket {
     seal: Arc<Seal>,
     strays: Arc<Strays>,
     noticed: Arc<Noticed>,
-    /// Bytes of messages since that was told.
+    own: RunId,
+    /// Bytes of messages, unpacked, since that was told.
     uncounted: usize,
     datagram: Vec<u8>,
     halves: VecDeque<(SocketAddr, Part)>,
@@ -107,7 +126,12 @@ impl Socket for SealedSocket {
                 continue;
             };
             let Some(bytes) = whole(&mut self.halves, from, part) else { continue };
-            self.uncounted += bytes.len();
+            let Some(found) = Inspection::of(&bytes, &self.own) else {
+                self.strays.add(from.ip());
+                continue;
+            };
+            found.own.into_iter().for_each(|said| self.noticed.note(said));
+            self.uncounted += found.unpacked;
             if self.uncounted >= COUNT_AFTER {
                 self.uncounted = 0;
                 self.noticed.notify.notify_one();

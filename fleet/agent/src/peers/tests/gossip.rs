@@ -55,6 +55,27 @@ pub(in crate::peers) fn naming(hosts: std::ops::Range<u32>) -> Vec<u8> {
     out
 }
 
+/// Says this of a run of the host `name`, which has the address `127.0.0.1:port`.
+pub(in crate::peers) fn saying(
+    name: &str,
+    generation: u64,
+    port: u16,
+    heartbeat: u64,
+    version: u64,
+) -> Vec<u8> {
+    let mut out = message(0);
+    out.extend_from_slice(&1u16.to_le_bytes());
+    put_text(&mut out, name);
+    out.extend_from_slice(&generation.to_le_bytes());
+    out.extend_from_slice(&[4, 127, 0, 0, 1]);
+    out.extend_from_slice(&port.to_le_bytes());
+    for number in [heartbeat, 0, version] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    put_text(&mut out, "headstart swarm");
+    out
+}
+
 #[test]
 fn messages_that_break_the_gossip_library_break_it_for_a_moment() {
     let cluster = Cluster::new(&["a", "b", "c"]);
