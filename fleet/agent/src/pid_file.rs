@@ -8,7 +8,7 @@ use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,9 @@ pub const LOG_MAX: u64 = 1 << 20;
 /// The score by which the out-of-memory killer protects this process, or prefers it.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
+/// The times that a file is opened which is removed in between.
+const TRIES: u32 = 16;
+
 /// Takes the lock of a file of process numbers for this process, until the file is closed. `taken` is the cause where
 /// another process has it.
 ///
@@ -27,7 +30,9 @@ const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 /// what the operating system reports.
 pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
+    let mut tries = 0;
     loop {
+        tries += 1;
         let file = open_own_file(path)?;
         private::close(&file).map_err(|e| private::not_closed(path, e))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -37,19 +42,27 @@ pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
         }
         // The lock of a file that has been removed meanwhile is nobody's.
         let found = file.metadata().map_err(|e| about(Error::io("cannot look at it", e)))?;
-        if found.nlink() > 0 {
+        // Some file systems count no links.
+        if found.nlink() > 0 || tries == TRIES {
             return Ok(file);
         }
     }
 }
 
-/// Removes a file of process numbers that this process has the lock of and has not written to: it says no more than
-/// none.
+/// Removes a file of process numbers that this process made, has the lock of and has not written to: it says no more
+/// than none. A file that has taken its place is another process's, and stays.
 pub(crate) fn give_back(path: &Path, file: File) {
-    if file.metadata().is_ok_and(|found| found.len() == 0) {
+    let of = |found: &Metadata| (found.dev(), found.ino());
+    let is_ours = |found: &Metadata| path.symlink_metadata().is_ok_and(|at| of(&at) == of(found));
+    if file.metadata().is_ok_and(|found| found.len() == 0 && is_ours(&found)) {
         let _ = std::fs::remove_file(path);
     }
     drop(file);
+}
+
+/// `true` if the file has been removed since it was opened: its lock keeps no other process away.
+pub(crate) fn is_removed(file: &File, path: &Path) -> bool {
+    file.metadata().is_ok_and(|found| found.nlink() == 0) && path.symlink_metadata().is_ok()
 }
 
 /// Writes the number of this process. At no moment the file is empty: that says that this is not the first process.
@@ -198,6 +211,14 @@ pub(crate) mod tests {
         assert_eq!(opened_before.metadata().unwrap().nlink(), 0);
         let mut file = lock(&path, "taken").unwrap();
         assert!(path.exists());
+        // Nor does it remove a file that another process has made in its place.
+        std::fs::remove_file(&path).unwrap();
+        let of_another = File::create(&path).unwrap();
+        assert!(is_removed(&file, &path) && !is_removed(&of_another, &path));
+        give_back(&path, file);
+        assert_eq!(of_another.metadata().unwrap().nlink(), 1);
+        drop(of_another);
+        file = lock(&path, "taken").unwrap();
         write(&path, &mut file).unwrap();
         give_back(&path, file);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{}\n", std::process::id()));

@@ -4,7 +4,7 @@ use super::images::{KeptImage, forget_images, images_before};
 use super::record::Recorded;
 use super::{DiskSpec, DisksSettings, file};
 use crate::pid_file::{self, append_to, holder};
-use headstart_block::{Error, Result};
+use headstart_block::{Error, ErrorKind, Result};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::File;
@@ -30,6 +30,9 @@ pub struct Held {
     pub images: Option<Vec<KeptImage>>,
 }
 
+/// The cause where a disk has a process.
+const TAKEN: &str = "another process serves this disk";
+
 /// Makes this process the one that serves a disk of an agent: in a session of its own, so that nothing that
 /// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
 ///
@@ -37,7 +40,8 @@ pub struct Held {
 /// [`headstart_block::ErrorKind::Conflict`] where another process has it; where what an earlier process has left cannot
 /// be understood.
 pub fn hold_pid_file(path: &Path) -> Result<Held> {
-    let mut file = pid_file::lock(path, "another process serves this disk")?;
+    let was_there = path.symlink_metadata().is_ok();
+    let mut file = pid_file::lock(path, TAKEN)?;
     pid_file::leave_parent();
     match begin(path, &mut file) {
         Ok(held) => {
@@ -46,7 +50,9 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
             Ok(held)
         }
         Err(refused) => {
-            pid_file::give_back(path, file);
+            if !was_there {
+                pid_file::give_back(path, file);
+            }
             Err(refused)
         }
     }
@@ -67,6 +73,10 @@ fn begin(path: &Path, file: &mut File) -> Result<Held> {
         None
     };
     pid_file::write(path, file)?;
+    // An agent may remove it meanwhile, and start the disk anew.
+    if pid_file::is_removed(file, path) {
+        return Err(Error::new(ErrorKind::Conflict, TAKEN).about(path.display()));
+    }
     Ok(Held { has_served, images })
 }
 
