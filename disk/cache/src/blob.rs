@@ -183,6 +183,13 @@ impl CachedBlob {
         self.cache.is_bypassing()
     }
 
+    /// Keeps inserts in memory for a while, as if the disk took nothing: for reads whose bytes are evicted again and
+    /// again before they are read, because more is read at once than the cache has room for.
+    pub fn bypass_for_now(&self) {
+        let cause = "bytes are evicted before they are read: more is read at once than it has room for";
+        self.cache.bypass_began(&Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit"));
+    }
+
     /// Takes bytes from `offset` on: whole units, the last of which may be cut at the blob's end. If there is a hash
     /// tree, they are checked against it before they become visible; they can be read when this returns. Units that are
     /// local already stay as they are. Neither a disk that takes nothing more nor a full cache from which another

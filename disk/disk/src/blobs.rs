@@ -77,6 +77,12 @@ impl Blobs {
         unproven.map(|blob| blob.local_bytes()).sum()
     }
 
+    /// Keeps what comes next in memory for a while: see [`CachedBlob::bypass_for_now`].
+    pub(crate) fn bypass_for_now(&self) {
+        // All are in one cache.
+        self.blobs.first().into_iter().for_each(|blob| blob.bypass_for_now());
+    }
+
     pub(crate) fn get(&self, blob: BlobId) -> Option<&Arc<CachedBlob>> {
         self.blobs.get(blob.0 as usize)
     }

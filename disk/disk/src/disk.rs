@@ -38,6 +38,9 @@ use std::time::{Duration, Instant};
 /// The number of times that a read may find bytes gone again that were just fetched for it, before it gives up.
 const ATTEMPTS_MAX: u32 = 16;
 
+/// The attempts of a read after which the cache is bypassed, because others' bytes push out those that it waited for.
+const ATTEMPTS_CACHED: u32 = 4;
+
 /// As [`ATTEMPTS_MAX`], before a read that is larger than [`PIECE`] goes on piece by piece.
 const ATTEMPTS_WHOLE: u32 = 2;
 
@@ -140,7 +143,7 @@ impl Disk {
         let is_large = buf.len() > PIECE;
         let mut wrong = 0;
         let (mut result, mut absent) = collect_absent(|| device.read_at(buf, offset));
-        for _ in 0..if is_large { ATTEMPTS_WHOLE } else { ATTEMPTS_MAX } {
+        for attempt in 0..if is_large { ATTEMPTS_WHOLE } else { ATTEMPTS_MAX } {
             while wrong < WRONG_TRIES
                 && absent.is_empty()
                 && self.drops_what_is_wrong(&result, at(offset, buf))
@@ -149,6 +152,9 @@ impl Disk {
                 (result, absent) = collect_absent(|| device.read_at(buf, offset));
             }
             let Some(puller) = self.puller.as_ref().filter(|_| !absent.is_empty()) else { break };
+            if attempt >= ATTEMPTS_CACHED {
+                puller.blobs().bypass_for_now();
+            }
             puller.wait(&self.wanted(absent))?;
             (result, absent) = collect_absent(|| device.read_at(buf, offset));
         }
