@@ -82,7 +82,7 @@ impl Directory {
                 Some(_) if Cache::is_begun(&path) => Ok(None),
                 _ => Err(error.remedy(
                     "name the directory of `attach --cache` with --dir; the first image of a store that is attached \
-                     makes it a cache",
+                     makes a cache of an empty one",
                 )),
             },
             Err(error) => Err(error),

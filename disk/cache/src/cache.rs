@@ -223,6 +223,15 @@ impl Cache {
         Self::open(dir, settings)
     }
 
+    /// Refuses a directory that is no cache and holds something else, as [`open`](Self::open) does. One that is missing
+    /// passes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] there; what the operating system reports if this user may not look.
+    pub fn check_directory(dir: &Path) -> Result<()> {
+        Directory::check_is_free(dir)
+    }
+
     /// `true` if a directory is no cache yet, but holds entries that disks leave in one before that, such as recorded
     /// boots.
     #[must_use]
@@ -513,9 +522,8 @@ impl Cache {
     /// The error of a full cache of which nothing may be evicted.
     fn is_full(&self) -> Error {
         let cause = "the cache is full of what attached disks have pinned or use";
-        Error::new(ErrorKind::NoSpace, cause)
-            .about(self.dir().display())
-            .remedy("give it a larger size limit")
+        // The warning about it names the directory.
+        Error::new(ErrorKind::NoSpace, cause).remedy("give it a larger size limit")
     }
 
     /// The number of bytes that the cache can have in all: up to its limit, and at most the bytes that it has taken and

@@ -13,6 +13,7 @@
 use crate::durable;
 use crate::locks::{self, Mode};
 use crate::presence;
+use crate::shared_state::{MAGIC, NAME as STATE};
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
 use headstart_block::guarded::{GuardedDir, check_own, check_own_file, open_own_file};
 use headstart_block::{Error, ErrorKind, Result, private};
@@ -20,7 +21,7 @@ use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,17 +37,20 @@ pub(crate) const EVICT_LOCK: &str = "evict";
 /// The name under which a sidecar is made before it gets its own.
 const NEW_SIDECAR: &str = "new.tmp";
 
-/// Other entries of a cache directory: records of disks and agents about images, recorded boots, plans.
-const OWN: [&str; 9] =
-    [LOCK, EVICT_LOCK, NEW_SIDECAR, "images", "links", "pinned", "traces", "plans", "lost+found"];
+/// The locks of a cache, which are empty files.
+const LOCKS: [&str; 2] = [LOCK, EVICT_LOCK];
+
+/// Directories that a cache directory may have before it is a cache: recorded boots, plans, and what a file system puts
+/// into its root.
+const DIRECTORIES: [&str; 3] = ["traces", "plans", "lost+found"];
 
 /// The permissions of other users and groups to make entries in a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The directories among [`OWN`] that disks and agents read and trust.
+/// The directories in a cache that disks and agents read and trust.
 const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
-/// The directories among [`OWN`] whose files are named by digests.
+/// The directories among these whose files are named by digests.
 const BY_DIGEST: [&str; 3] = ["images", "links", "pinned"];
 
 /// The number of hexadecimal digits of a digest.
@@ -203,6 +207,24 @@ fn unlink(path: &Path) -> Result<()> {
     }
 }
 
+/// The length of a regular file; `None` if it is something else, or not there.
+fn is_regular(path: &Path) -> Option<u64> {
+    fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file).map(|found| found.len())
+}
+
+/// `true` for a file of shared numbers, also one that an interrupted start has not filled.
+fn is_begun_state(path: &Path) -> bool {
+    let mut magic = [0; 8];
+    match is_regular(path) {
+        Some(0) => true,
+        Some(_) => {
+            let read = File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0));
+            read.is_ok() && (magic == *MAGIC || magic == [0; 8])
+        }
+        None => false,
+    }
+}
+
 impl Directory {
     /// Opens the directory and makes sure that it can be written and locked.
     pub(crate) fn open(path: &Path, boot: BootId) -> Result<Self> {
@@ -258,7 +280,9 @@ impl Directory {
     pub(crate) fn foreign_entry(path: &Path) -> Option<String> {
         let is_own = |name: &str| match name {
             name if BY_DIGEST.contains(&name) => has_digests_only(&path.join(name)),
-            name if OWN.contains(&name) || name.starts_with("state.") => true,
+            name if LOCKS.contains(&name) => is_regular(&path.join(name)).is_some_and(|len| len == 0),
+            STATE => is_begun_state(&path.join(name)),
+            name if DIRECTORIES.contains(&name) => path.join(name).is_dir(),
             name => name.strip_suffix(".map").or_else(|| name.strip_suffix(".data")).is_some_and(is_stem),
         };
         let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());

@@ -27,10 +27,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const MAGIC: &[u8; 8] = b"hs-state";
+pub(crate) const MAGIC: &[u8; 8] = b"hs-state";
 const LEN: usize = 4096;
 /// The file's name.
-const NAME: &str = "state.1";
+pub(crate) const NAME: &str = "state.1";
 
 /// The number of epochs in which as many bytes are inserted as the size limit allows: an epoch ends after this part of
 /// the limit.

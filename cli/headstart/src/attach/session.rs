@@ -194,6 +194,7 @@ impl Session {
         check_writable(args)?;
         // Also where nothing is read from it: recordings of boots are written there.
         check_own(&args.cache_dir())?;
+        args.cache.as_deref().map_or(Ok(()), Cache::check_directory)?;
         let created = Instant::now();
         let around = Arc::new(Around::before(args));
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));

@@ -84,7 +84,21 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
     fs::create_dir_all(scene.path("photos/images")).unwrap();
     fs::create_dir_all(scene.path("album/images")).unwrap();
     fs::write(scene.path("album/images/holiday.jpg"), "sea").unwrap();
-    for (dir, first) in [("new", MINE[0]), ("photos", "images"), ("album", "images")] {
+    // Nor do names of a cache's files, with other content.
+    for (dir, name) in [("locked", "lock"), ("counted", "state.1"), ("half", "new.tmp"), ("planned", "plans")]
+    {
+        fs::create_dir(scene.path(dir)).unwrap();
+        fs::write(scene.path(dir).join(name), "dear").unwrap();
+    }
+    for (dir, first) in [
+        ("new", MINE[0]),
+        ("photos", "images"),
+        ("album", "images"),
+        ("locked", "lock"),
+        ("counted", "state.1"),
+        ("half", "new.tmp"),
+        ("planned", "plans"),
+    ] {
         let names = scene.names(dir);
         for kept in [0o777, 0o1777, 0o755, 0o700] {
             set_mode(&scene.path(dir), kept);
@@ -94,6 +108,9 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
         }
     }
     assert!(web.proxy.log().is_empty(), "the image was asked for");
+    // Images in directories are not cached, but their boots are recorded there.
+    let local = "attach file://~/store:v1 --nbd unix:~/d.sock --cache ~/new";
+    refused(&scene, local, &["new: is not a cache and holds something already", "give an empty directory"]);
     // What an earlier start left is no other's, and a cache stays one whatever is put beside it.
     for left in ["", "lock", "state.1", "traces"] {
         let cache = scene.path("begun");
