@@ -99,7 +99,8 @@ pub async fn say_if_silent<T>(
         () = sleep(SILENCE) => {}
     }
     if store.counters().retries == retries {
-        say_silent(store, limit);
+        let (name, limit) = (store.name(), limit.as_secs_f64());
+        tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
     }
     asked.await
 }
@@ -129,7 +130,10 @@ async fn say_once<T>(
         () = silence(store) => {}
     }
     if !has_warned.swap(true, Ordering::Relaxed) {
-        say_silent(store, limit);
+        let (name, limit) = (store.name(), limit.as_secs_f64());
+        tracing::warn!(
+            "nothing comes from {name}; it is given {limit} s for each answer, and for more of one"
+        );
     }
     read.await
 }
@@ -143,11 +147,6 @@ async fn silence(store: &dyn Store) {
         silent = if now.is_silent_since(&before) { silent + LOOK } else { Duration::ZERO };
         before = now;
     }
-}
-
-fn say_silent(store: &dyn Store, limit: Duration) {
-    let (name, limit) = (store.name(), limit.as_secs_f64());
-    tracing::warn!("{name} has not answered yet; it is given {limit} s for each answer");
 }
 
 /// A store whose calls end when the user wants to stop.
@@ -208,7 +207,7 @@ impl Store for Stoppable {
     }
 
     async fn manifest_again(&self, selector: &Selector, known: &Digest) -> Result<Option<(Digest, Bytes)>> {
-        self.run(self.store.manifest_again(selector, known)).await
+        self.ask(self.store.manifest_again(selector, known)).await
     }
 
     async fn read(&self, blob: &Digest, range: ByteRange, urgency: Urgency) -> Result<Bytes> {
@@ -254,7 +253,7 @@ impl Store for Stoppable {
     }
 
     async fn put_manifest(&self, media_type: &str, bytes: Bytes, tag: Option<&Tag>) -> Result<Digest> {
-        self.store.put_manifest(media_type, bytes, tag).await
+        say_if_silent(&*self.store, self.limit, self.store.put_manifest(media_type, bytes, tag)).await
     }
 
     async fn tags(&self) -> Result<Vec<Tag>> {
@@ -276,7 +275,8 @@ impl Store for Stoppable {
         bytes: Bytes,
         replaced: &[Digest],
     ) -> Result<Digest> {
-        self.store.put_referrer(subject, media_type, bytes, replaced).await
+        let put = self.store.put_referrer(subject, media_type, bytes, replaced);
+        say_if_silent(&*self.store, self.limit, put).await
     }
 
     fn counters(&self) -> Counters {
