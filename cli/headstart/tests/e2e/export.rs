@@ -397,7 +397,7 @@ fn the_directory_that_cannot_be_entered_is_named() {
     lchown(scene.path("own/link"), Some(54_321), Some(54_321)).unwrap();
     let top = scene.path("").canonicalize().unwrap();
     let others = format!("{} belongs to another user (id 0)", top.join("shut").display());
-    let own = format!("chmod u+wx {}", top.join("own/shut").display());
+    let own = format!("chmod u+rwx {}", top.join("own/shut").display());
     for (place, remedy) in
         [("~/shut/out", &others), ("~/shut/deep/er/out", &others), ("link", &others), ("shut/out", &own)]
     {
@@ -438,7 +438,7 @@ fn the_directory_in_which_no_output_can_be_made_is_named() {
     assert_eq!(scene.names(""), ["disk.raw", "own"]);
     // One's own directory may be closed, too.
     fs::set_permissions(scene.path("own/closed"), fs::Permissions::from_mode(0o555)).unwrap();
-    let remedy = format!("chmod u+wx {}", top.join("own/closed").display());
+    let remedy = format!("chmod u+rwx {}", top.join("own/closed").display());
     for words in [
         "image export file://~/own/store:a -o ~/own/closed/out.raw",
         "trace plot ~/own/set -o ~/own/closed --figures 3 --format svg",

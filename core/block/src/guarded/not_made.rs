@@ -9,8 +9,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The permissions of its owner without which nothing can be made in a directory.
-const MAKE: u32 = 0o300;
+/// The permissions of its owner without which nothing is made in a directory. It is read, too: what an earlier run left
+/// is removed, and a new entry is synced.
+const MAKE: u32 = 0o700;
 
 /// The directory of an entry, by its path.
 #[must_use]
@@ -39,7 +40,11 @@ pub fn with_obstacle(dir: &Path, error: Error) -> Error {
 fn remedy_for(dir: &Path, kind: io::ErrorKind) -> Option<String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     if kind == io::ErrorKind::NotFound {
-        return (!dir.exists()).then(|| format!("make the directory {} first", dir.display()));
+        // A link that leads nowhere is there, too.
+        return dir
+            .symlink_metadata()
+            .is_err()
+            .then(|| format!("make the directory {} first", dir.display()));
     }
     let above = dir.ancestors().map(|dir| if dir.as_os_str().is_empty() { Path::new(".") } else { dir });
     let (dir, found) = above.filter_map(|dir| Some((dir, dir.metadata().ok()?))).next()?;
@@ -69,7 +74,7 @@ fn remedy_for_closed(dir: &Path, found: &Metadata) -> Option<String> {
     }
     (found.mode() & MAKE != MAKE).then(|| {
         let word = shell_word(&dir.to_string_lossy());
-        format!("the directory is closed also to its owner: `chmod u+wx {word}`, or name another place")
+        format!("the directory is closed also to its owner: `chmod u+rwx {word}`, or name another place")
     })
 }
 
@@ -98,7 +103,7 @@ mod tests {
         fs::set_permissions(&at, Permissions::from_mode(0o555)).unwrap();
         for denied in [&at, &below] {
             let closed = said(denied, io::ErrorKind::PermissionDenied);
-            assert!(closed.contains(&format!("`chmod u+wx {}`", at.display())), "{closed}");
+            assert!(closed.contains(&format!("`chmod u+rwx {}`", at.display())), "{closed}");
         }
         let file = dir.path().join("f");
         fs::write(&file, "").unwrap();

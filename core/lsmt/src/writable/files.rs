@@ -6,7 +6,7 @@
 
 use super::BASE_DIR;
 use crate::format::PAGE_SIZE;
-use headstart_block::guarded::{Access, GuardedDir, Like};
+use headstart_block::guarded::{Access, GuardedDir, Like, not_made_in};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -88,7 +88,8 @@ impl RealDirectory {
     pub(super) fn create(path: &Path) -> Result<Self> {
         let failed = |e| Error::io("cannot create the directory", e).about(path.display());
         let is_new = !path.exists();
-        private::make_directory(path).map_err(failed)?;
+        private::make_directory(path)
+            .map_err(|e| not_made_in(path, "cannot create the directory", e).about(path.display()))?;
         if is_new && let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             // Otherwise a power loss takes all of it away, with flushed data.
             File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed)?;

@@ -8,7 +8,7 @@ use super::{
     INDEX_FILE, Index, LAYOUT, LAYOUT_FILE, MAX_INDEX_SIZE, blob_name, check_document, check_layout,
 };
 use crate::MAX_MANIFEST_SIZE;
-use headstart_block::guarded::{GuardedDir, Like, open_regular, shell_word};
+use headstart_block::guarded::{GuardedDir, Like, not_made_in, open_regular, shell_word};
 use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result, SHA256};
 use std::error::Error as StdError;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
@@ -149,7 +149,8 @@ impl LayoutDir {
             return Self::open(layout.root);
         }
         let made = |e| layout.about(Error::io("cannot make an image store", e));
-        fs::create_dir_all(&layout.root).map_err(made)?;
+        let created = fs::create_dir_all(&layout.root);
+        created.map_err(|e| layout.about(not_made_in(&layout.root, "cannot make an image store", e)))?;
         for entry in fs::read_dir(&layout.root).map_err(made)? {
             let name = entry.map_err(made)?.file_name();
             // All but the last may be there from a crash in the code below, or from another process that is in it.

@@ -410,7 +410,7 @@ pub(super) fn hex(bytes: &[u8; 32]) -> String {
 pub(super) fn refuse_foreign(dir: &Path, own: &[&str]) -> Result<()> {
     let entries = match std::fs::read_dir(dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(|e| Error::io("cannot list", e).about(dir.display()))?,
+        entries => entries.map_err(|e| not_made_in(dir, "cannot list", e).about(dir.display()))?,
     };
     for entry in entries {
         let entry = entry.map_err(|e| Error::io("cannot list", e).about(dir.display()))?;

@@ -8,7 +8,7 @@ use super::authority::{Made, cannot_make};
 use super::{CA, GOSSIP_KEY, HOST, HOST_KEY, REQUEST, TRUST, check_name, read_text};
 use crate::file::{Readers, replace};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
-use headstart_block::guarded::{OthersMay, check_own_directory};
+use headstart_block::guarded::{OthersMay, check_own_directory, not_made_in};
 use headstart_block::{Error, ErrorKind, Result, private};
 use rcgen::{
     CertificateParams, CertificateSigningRequest, DnType, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -133,7 +133,7 @@ pub fn request(dir: &Path, name: &str) -> Result<MadeRequest> {
     check_name(name)?;
     super::authority::refuse_foreign(dir, &[CA, HOST, HOST_KEY, GOSSIP_KEY, TRUST, REQUEST])?;
     private::make_directory(dir)
-        .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
+        .map_err(|e| not_made_in(dir, "cannot make the directory", e).about(dir.display()))?;
     check_own_directory(dir, OthersMay::WriteNothing)?;
     let path = dir.join(HOST_KEY);
     let (key, made) = if path.exists() {
