@@ -1,9 +1,9 @@
-//! How many reads a second the simulator replays on one core.
+//! The number of reads a second that the simulator replays on one core.
 //!
 //! The boots are made here: 3,000 reads of some 150 blocks on a 40 GiB disk within 30 s, most of them near the one
-//! before. Or give the directory of a data set as argument. A round replays all boots at ten bandwidths, with no
-//! plan and with each boot's own blocks in the order of first access; the median round counts. The target is for
-//! the paper's model, over both.
+//! before. Alternatively, give the directory of a data set as argument. A round replays all boots at ten bandwidths,
+//! with no plan and with each boot's own blocks in the order of first access; the median round counts. The target is
+//! for the paper's model, over both.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::disallowed_methods, reason = "measures time")]

@@ -1,17 +1,17 @@
 //! The reads of a trace, ready to be replayed.
 //!
-//! Two clocks. *Open*: each read arrives when it did in the trace. *Closed*: a read arrives its think time after the
-//! last of the reads that it *followed* had completed: those whose answers had come when it was recorded. A guest that
-//! waits longer than the recorded one thereby gets later by as much, and one that waits less gets earlier.
+//! Two clocks. *Open*: each read arrives at its time in the trace. *Closed*: a read arrives its think time after the
+//! last of the reads that it *followed* had completed: those whose answers had come when it was recorded. If a guest
+//! waits longer than the recorded one, its later reads arrive later by as much; if it waits less, they arrive earlier.
 //!
-//! Where a data set tells no service times every read counts as answered at once: each follows all that arrived before
-//! it, and only those that arrived in the same microsecond are side by side.
+//! If a data set has no service times, every read counts as answered at once: each follows all that arrived before it,
+//! and only those that arrived in the same microsecond are side by side.
 //!
-//! Writes are served locally (paper, section 3.2): nobody waits for them, and what was written need not be pulled to be
-//! read. In the closed loop they come, like reads, their think time after what they followed.
+//! Writes are served locally (paper, section 3.2): no read waits for them, and written bytes need not be pulled to be
+//! read. In the closed loop they arrive, like reads, their think time after the reads that they followed.
 //!
-//! [`Guest`] is this rule as a state machine: it knows neither whose clock it is nor who answers. The simulator asks it
-//! on virtual time, `headstart replay` with a real clock and a server behind a socket.
+//! [`Guest`] is this rule as a state machine: it is given the time and the answers, and has no clock of its own. The
+//! simulator drives it on virtual time, `headstart replay` with a real clock and a server behind a socket.
 
 use crate::model::Clock;
 use crate::time::Nanos;
@@ -22,41 +22,41 @@ use headstart_trace::{Op, Record, Trace};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// The largest disk that is simulated; what a larger one has beyond is not read. A simulation keeps a bit for each
-/// 16 KiB: 64 MiB for this one.
+/// The size of the largest disk that is simulated; bytes of a larger disk beyond it are not read. A simulation keeps a
+/// bit for each 16 KiB: 64 MiB for this one.
 pub const DISK_MAX: u64 = 8 << 40;
 
 /// Bytes of a stray read.
 const STRAY: u64 = 16 << 10;
 
-/// Reads that arrive later after the creation are left out: a year.
+/// Reads that arrive more than a year after the creation are left out.
 const LATEST_US: u64 = 365 * 86_400_000_000;
 
 /// One read, or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// When it arrived in the trace, since creation.
+    /// The time of its arrival in the trace, since creation.
     pub at: Nanos,
     /// The bytes of the disk.
     pub range: ByteRange,
-    /// How many reads, in the order in which their answers came, it followed.
+    /// The number of reads, in the order in which their answers came, that it followed.
     pub followed: u32,
-    /// How long after the last answer of those it arrived.
+    /// The time from the last answer of those to its arrival.
     pub think: Nanos,
 }
 
-/// The reads of one boot, in the order of their arrival, and its writes. Never changed, so that many simulations can
+/// The reads of one boot, in the order of their arrival, and its writes. It never changes, so that many simulations can
 /// share it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     disk_size: u64,
     reads: Vec<Access>,
     writes: Vec<Access>,
-    /// The reads by when their answers came.
+    /// The reads in the order of their answers.
     by_answer: Vec<u32>,
 }
 
-/// What a request of a trace was: when it arrived, when its answer came.
+/// The times of a request of a trace: its arrival and its answer.
 #[derive(Clone, Copy, Debug)]
 struct Recorded {
     at: Nanos,
@@ -65,7 +65,7 @@ struct Recorded {
 }
 
 impl Boot {
-    /// The reads and writes of `trace`, but nothing past the end of the disk (where its size is known).
+    /// The reads and writes of `trace`, without those past the end of the disk (if its size is known).
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         Self::faster(trace, 1)
@@ -131,15 +131,15 @@ impl Boot {
         Self { disk_size, reads: follow(reads), writes: follow(writes), by_answer }
     }
 
-    /// The same with its first read `grace` after the creation, and everything else as long after that as it was.
-    /// Writes that came before the first read stay in front of it, at the creation if need be.
+    /// The same boot with its first read `grace` after the creation, and everything else at the same distance from that
+    /// read as before. Writes before the first read stay in front of it, at the creation if need be.
     #[must_use]
     pub fn with_grace(mut self, grace: Nanos) -> Self {
         let began = self.reads.first().map_or(Nanos(0), |read| read.at);
         let moved = |at: Nanos| Nanos(at.plus(grace).0.saturating_sub(began.0));
         for access in self.reads.iter_mut().chain(&mut self.writes) {
             access.at = moved(access.at);
-            // What follows nothing comes so long after the creation.
+            // The think time of an access that follows nothing counts from the creation.
             if access.followed == 0 {
                 access.think = moved(access.think);
             }
@@ -147,7 +147,7 @@ impl Boot {
         self
     }
 
-    /// The same of a part of a larger disk, of `disk_size` bytes, that begins at `start`.
+    /// The same boot of a part of a larger disk, of `disk_size` bytes; the part begins at `start`.
     #[must_use]
     pub fn moved(mut self, start: u64, disk_size: u64) -> Self {
         self.disk_size = disk_size.min(DISK_MAX);
@@ -178,7 +178,7 @@ impl Boot {
     }
 
     /// The blocks that its first `reads` reads read, in the order of first access, each with the slices that are read:
-    /// what a plan that knew the boot beforehand would say.
+    /// the plan of a planner that knew the boot beforehand.
     #[must_use]
     pub fn recorded_order(&self, reads: usize) -> Vec<PlanItem> {
         let (mut order, mut places) = (Vec::<PlanItem>::new(), BTreeMap::new());
@@ -196,8 +196,8 @@ impl Boot {
     }
 }
 
-/// The records of a boot with *strays* among them: beside so many of a million of its reads comes another, of 16 KiB
-/// anywhere on the disk, which nothing waits for but what comes after both.
+/// The records of a boot with *strays* among them: `per_million` of a million of its reads are accompanied by another,
+/// of 16 KiB anywhere on the disk. Only requests that come after both wait for the stray.
 #[must_use]
 pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u64) -> Vec<Record> {
     let mut random = Random::new(seed);
@@ -213,26 +213,26 @@ pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u
     all
 }
 
-/// The guest of a replay: when it reads and writes what, as its reads are answered. All its methods are to be given the
-/// boot that it [began](Guest::begin) with.
+/// The guest of a replay: the times and ranges of its reads and writes, as its reads are answered. Give all its methods
+/// the boot that it [began](Guest::begin) with.
 #[derive(Debug, Default)]
 pub struct Guest {
     clock: Clock,
     reads: usize,
     writes: usize,
-    /// Open loop: the next one. Closed loop: the next one to be given a time.
+    /// Open loop: the next read. Closed loop: the next read to be given a time.
     next_read: usize,
     next_write: usize,
-    /// Closed loop: how many of the first answers of the trace are there.
+    /// Closed loop: the number of the trace's first answers that are there.
     answers: usize,
-    /// Closed loop: which reads are answered, and which requests come when.
+    /// Closed loop: the reads that are answered, and the times of the next requests.
     answered: Vec<bool>,
     reading: BinaryHeap<Reverse<(Nanos, u32)>>,
     writing: BinaryHeap<Reverse<(Nanos, u32)>>,
 }
 
 impl Guest {
-    /// Begins anew, at the creation, with the first `reads_max` reads of `boot`, and with its writes if `writes`.
+    /// Begins again, at the creation, with the first `reads_max` reads of `boot`, and with its writes if `writes`.
     pub fn begin(&mut self, boot: &Boot, clock: Clock, reads_max: usize, writes: bool) {
         self.clock = clock;
         self.reads = boot.reads.len().min(reads_max);
@@ -247,13 +247,13 @@ impl Guest {
         }
     }
 
-    /// How many reads there are in all.
+    /// The number of all reads.
     #[must_use]
     pub fn reads(&self) -> usize {
         self.reads
     }
 
-    /// When the next read comes; `None` where that depends on answers, or no more comes.
+    /// The time of the next read; `None` if that depends on answers, or no more reads come.
     #[must_use]
     pub fn next_read_at(&self, boot: &Boot) -> Option<Nanos> {
         match self.clock {
@@ -291,7 +291,7 @@ impl Guest {
         }
     }
 
-    /// At `now` a read was answered.
+    /// Notes that a read was answered at `now`.
     pub fn answered(&mut self, boot: &Boot, now: Nanos, read: u32) {
         if self.clock == Clock::Open {
             return;
@@ -310,7 +310,7 @@ impl Guest {
         }
     }
 
-    /// Closed loop: gives those requests their time that follow what is answered.
+    /// Closed loop: gives a time to the requests that follow answered reads.
     fn release(&mut self, boot: &Boot, now: Nanos) {
         let release = |accesses: &[Access], next: &mut usize, coming: &mut BinaryHeap<_>| {
             while let Some(access) = accesses.get(*next)
@@ -377,7 +377,8 @@ mod tests {
         assert_eq!(boot.recorded_order(2), items.map(|(block, mask)| PlanItem { block, mask }));
     }
 
-    /// Answers that take as long as they took bring every request when it came; longer ones later by as much.
+    /// Answers that take as long as in the trace bring every request at its recorded time; longer ones delay it by as
+    /// much.
     #[test]
     fn the_guest_comes_as_it_is_answered() {
         let reads: [(u64, u32); 4] = [(100, 50), (120, 10), (140, 5), (160, 1)];

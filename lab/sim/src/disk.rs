@@ -1,15 +1,16 @@
 //! One boot on one disk: the event loop.
 //!
 //! Three kinds of things happen, each at its moment: an answer of the store has come; the engine asked to be woken; a
-//! read arrives. Of those at one moment answers come first, then ticks, then reads: a block whose last byte comes
-//! with a read is there for it. The loop takes the earliest, tells the engine, and does what the engine asks for.
+//! read arrives. At one moment answers come first, then ticks, then reads: if the last byte of a block comes together
+//! with a read, the read finds the block local. The loop takes the earliest, tells the engine, and does what the engine
+//! asks for.
 //!
-//! A read all of whose bytes are local is a hit, and the engine never hears of it, as in the product: a bitmap is
-//! asked, and that is all. A hit takes no time. Nor does a write, after which its bytes need not be pulled.
+//! A read all of whose bytes are local is a hit, and the engine is not told of it, as in the product: only a bitmap is
+//! asked. A hit takes no time. Nor does a write, after which its bytes need not be pulled.
 //!
 //! Where a block is one unit (the paper's model), a read of a block for which another read waits already need not be
-//! told either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The engine could
-//! only let it wait for the same request. A leader lies in that one block alone, so that it waits for nothing else.
+//! told to the engine either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The
+//! engine could only let it wait for the same request. A leader is within that one block, so it waits for nothing else.
 
 use crate::boot::{Access, Boot, Guest};
 use crate::image::ImageMap;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 /// No read.
 const NOBODY: u32 = u32::MAX;
 
-/// What is known of a block, for accuracies.
+/// Facts about a block, for accuracies.
 const READ: u8 = 1;
 const FOUND: u8 = 2;
 const PRELOADED: u8 = 4;
@@ -43,56 +44,56 @@ struct Flight {
     priority: Priority,
 }
 
-/// What to preload, decided as reads come: policies that follow what is read, and the switch between plans.
+/// Decides what to preload as reads come: policies that follow the reads, and the switch between plans.
 pub trait Guide {
     /// The plan at the creation.
     fn at_creation(&mut self) -> Plan {
         Plan::Lazy
     }
 
-    /// A read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter. What to
-    /// preload from now on instead; `None` to go on.
+    /// Notes that a read arrived at `now`; if it missed, `engine` has been told, whose estimate of the link may matter.
+    /// Returns the plan to follow from now on; `None` to go on with the present one.
     fn on_read(&mut self, now: Nanos, range: ByteRange, engine: &Engine) -> Option<Plan>;
 
-    /// An answer came at `now`, of which `engine` has been told. What to preload from now on instead; `None` to go
-    /// on.
+    /// Notes that an answer came at `now`, of which `engine` has been told. Returns the plan to follow from now on;
+    /// `None` to go on with the present one.
     fn on_answer(&mut self, _now: Nanos, _engine: &Engine) -> Option<Plan> {
         None
     }
 }
 
-/// Simulates boots, one after the other, in the same memory.
+/// A simulator of boots, one after the other, in the same memory.
 #[derive(Debug, Default)]
 pub struct Simulator {
     memory: Memory,
 }
 
-/// What is kept between runs for its allocations.
+/// The memory that is kept between runs for its allocations.
 #[derive(Debug, Default)]
 struct Memory {
     bits: Vec<u64>,
     waits: Vec<Nanos>,
     blocks: Vec<u8>,
-    /// By block: who waits for it and was told to the engine.
+    /// By block: the read that waits for it and was told to the engine.
     leaders: Vec<u32>,
     /// By read: the next one that follows the same leader.
     followers: Vec<u32>,
     actions: Vec<Action>,
     parts: Vec<ByteRange>,
-    /// When reads arrive and writes come.
+    /// The guest: the times of reads and writes.
     replayed: Guest,
-    /// Whose disk it is.
+    /// The image of the disk.
     image: Option<Arc<ImageMap>>,
 }
 
 impl Simulator {
-    /// One that has run nothing yet.
+    /// A simulator that has run nothing yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on the disk is that of `image`, as it is when it was opened; without one, that of the model.
+    /// Sets the image of the disk for later runs, as it is when it was opened; `None` for the model's disk.
     pub fn set_image(&mut self, image: Option<Arc<ImageMap>>) {
         self.memory.image = image;
     }
@@ -117,7 +118,7 @@ impl Simulator {
         outcome
     }
 
-    /// How long each read of the last run waited, in the order of the boot.
+    /// The wait of each read of the last run, in the order of the boot.
     #[must_use]
     pub fn waits(&self) -> &[Nanos] {
         &self.memory.waits
@@ -138,13 +139,13 @@ struct Run<'a, 'g> {
     local_read: Nanos,
     arrived: usize,
     waiting: usize,
-    /// Whether reads of awaited blocks follow their leaders.
+    /// `true` if reads of awaited blocks follow their leaders.
     follow: bool,
-    /// What came last, if that is what is being handled.
+    /// The answer that is being handled, if it came last.
     answer: Option<Answer<Flight>>,
-    /// Of fetches that failed: when they were asked for first.
+    /// Of fetches that failed: the time of the first request.
     failed: BTreeMap<FetchId, Nanos>,
-    /// Of streams: how many bytes have come.
+    /// Of streams: the number of bytes that have come.
     told: BTreeMap<FetchId, u64>,
     error: Arc<Error>,
     moved: u64,
@@ -198,7 +199,7 @@ impl<'a, 'g> Run<'a, 'g> {
         }
     }
 
-    /// The creation: the engine gets its plan.
+    /// Begins at the creation: the engine gets its plan.
     fn begin(&mut self, plan: &Plan) {
         self.follow_plan(plan);
         if let Some(rate) = self.model.left {
@@ -216,7 +217,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.tell(Event::PlanChanged(plan));
     }
 
-    /// Until every read is complete.
+    /// Runs until every read is complete.
     fn play(&mut self) {
         while self.arrived < self.reads.len() || self.waiting > 0 {
             let due = self.wire.next().min(self.wake);
@@ -244,7 +245,7 @@ impl<'a, 'g> Run<'a, 'g> {
         Some(read)
     }
 
-    /// Does the writes that came before now.
+    /// Does the writes that are due by now.
     fn write(&mut self) {
         while let Some(range) = self.memory.replayed.write_before(self.boot, self.now) {
             self.local.write(range);
@@ -300,7 +301,7 @@ impl<'a, 'g> Run<'a, 'g> {
         }
     }
 
-    /// Makes `read` follow whoever waits for its block; false if it is the first, and has to be told.
+    /// Makes `read` follow the read that waits for its block; `false` if it is the first, and has to be told.
     fn has_leader(&mut self, read: u32, range: ByteRange) -> bool {
         let Some(leader) = one_block(range).and_then(|block| self.memory.leaders.get_mut(block)) else {
             return false;
@@ -327,7 +328,7 @@ impl<'a, 'g> Run<'a, 'g> {
             }
             *known |= READ;
             let start = block * BLOCK_SIZE;
-            // Of a block that was only written nothing was pulled that could be found.
+            // Of a block that was only written no byte was pulled that a read could find.
             if *known & PULLED != 0
                 && (hit
                     || self.local.is_local(range.intersect(ByteRange::between(start, start + BLOCK_SIZE))))
@@ -338,7 +339,7 @@ impl<'a, 'g> Run<'a, 'g> {
         }
     }
 
-    /// An answer has come.
+    /// Takes an answer.
     fn receive(&mut self) {
         let next = self.wire.next();
         let mut answer = match self.wire.pop() {
@@ -361,7 +362,7 @@ impl<'a, 'g> Run<'a, 'g> {
             });
             return;
         }
-        // The time since it was first asked for is the store's.
+        // The time since the first request counts as the store's.
         answer.asked = self.failed.remove(&fetch).unwrap_or(answer.asked);
         let told = self.told.remove(&fetch).unwrap_or(0);
         self.moved += answer.bytes.saturating_sub(told);
@@ -371,7 +372,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.answer = None;
     }
 
-    /// More of a stream has come: `bytes` of it in all.
+    /// Takes the next part of a stream: `bytes` of it have come in all.
     fn receive_part(&mut self, flight: Flight, bytes: u64) {
         let Flight { fetch, range, priority } = flight;
         let upto = range.range.offset().saturating_add(bytes);
@@ -381,7 +382,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.answered(Event::Progress { fetch, upto });
     }
 
-    /// Makes what has come local.
+    /// Makes the range that has come local.
     fn insert(&mut self, range: BlobRange, priority: Priority) {
         self.local.insert(range);
         let (blocks, accuracy) = (&mut self.memory.blocks, &mut self.accuracy);
@@ -406,7 +407,7 @@ impl<'a, 'g> Run<'a, 'g> {
         }
     }
 
-    /// Tells the engine, and does what it asks for.
+    /// Tells the engine of `event`, and does what it asks for.
     fn tell(&mut self, event: Event<'_>) {
         let mut actions = std::mem::take(&mut self.memory.actions);
         self.engine.on_event(self.now.engine_time(), event, &self.local, &mut actions);
@@ -429,7 +430,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.memory.actions = actions;
     }
 
-    /// A read that waited is complete, and those that follow it.
+    /// Completes a read that waited, and those that follow it.
     fn ended(&mut self, read: ReadId) {
         let Ok(leader) = u32::try_from(read.0) else { return };
         let mut next = leader;
@@ -478,7 +479,7 @@ impl<'a, 'g> Run<'a, 'g> {
     }
 }
 
-/// The block that all of `range` lies in.
+/// The block that contains all of `range`.
 fn one_block(range: ByteRange) -> Option<usize> {
     let block = range.offset() / BLOCK_SIZE;
     (range.end() <= (block + 1).saturating_mul(BLOCK_SIZE)).then(|| usize::try_from(block).ok())?
@@ -491,7 +492,7 @@ enum Cause {
     Store,
 }
 
-/// What took most of a wait that began at `arrived` and ended with `answer`.
+/// The cause of most of a wait that began at `arrived` and ended with `answer`.
 fn cause(arrived: Nanos, answer: &Answer<Flight>) -> Cause {
     let from = |moment: Nanos| moment.max(arrived);
     let store = answer.ready.since(from(answer.asked));

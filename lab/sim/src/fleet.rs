@@ -1,9 +1,9 @@
 //! Many hosts that boot at once: the event loop.
 //!
-//! Each host is the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
-//! (`headstart_pull::Engine`) each, that share what is local on the host, as they share its cache directory. Guests
-//! read as recorded boots did, in the closed loop ([`crate::boot::Guest`]). What is modelled is what lies between:
-//! links, the store, and what goes wrong with them.
+//! Each host runs the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
+//! (`headstart_pull::Engine`) each. The disks share the local bytes of the host, as they share its cache directory.
+//! Guests read as recorded boots did, in the closed loop ([`crate::boot::Guest`]). The model covers the rest: links,
+//! the store, and their faults.
 //!
 //! # The way of a chunk
 //!
@@ -14,27 +14,27 @@
 //!                                               └───────────────► claim ──► store ──► local on the host
 //! ```
 //!
-//! A *bringing* is a range that somebody waits for: a disk's fetch, or one that its node asked the agent for. It is
-//! over when all its units are local, whoever brought them. A unit that is fetched from the store is *claimed*:
-//! nobody else on the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm, and what
-//! the cache verifies without one.
+//! A *bringing* is a range that is awaited: a disk's fetch, or a range that its node asked the agent for. It is over
+//! when all its units are local, from whatever source. A unit that is fetched from the store is *claimed*: no other
+//! request of the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm; without one,
+//! they are the units that the cache verifies.
 //!
-//! Everything of one moment happens in the order in which it was entered; nothing is drawn but from the seed. The
-//! same model and workload give the same outcome to the last bit.
+//! Everything of one moment happens in the order in which it was entered; all random draws come from the seed. The same
+//! model and workload give the same outcome to the last bit.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`model`] | what is simulated |
+//! | [`model`] | the input of a simulation |
 //! | `net` | links as ports that parcels queue at |
-//! | `bringing` | what is waited for on a host; claims; the store |
+//! | `bringing` | the awaited ranges of a host; claims; the store |
 //! | `disks` | guests and engines |
-//! | `hints` | a tracker, and plans of what it says |
-//! | `peers` | nodes and what they say to each other |
+//! | `hints` | a tracker, and plans made of its answers |
+//! | `peers` | nodes and their messages |
 //! | `restarts` | agents that end, and others that begin in their places |
-//! | `outbox` | what hosts are to send: hurried, cancelled, sent once |
+//! | `outbox` | chunks that hosts have yet to send: hurried, cancelled, sent once |
 //! | `faults` | hosts that die, cannot reach each other, or do harm |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
-//! | [`outcome`] | what came of it |
+//! | [`outcome`] | the results |
 
 mod bringing;
 mod broadcast;
@@ -93,27 +93,27 @@ struct Host {
     down: u32,
     rack: u32,
     alive: bool,
-    /// Whether its agent runs.
+    /// `true` if its agent runs.
     is_up: bool,
-    /// How often that has begun anew, and what the ones before counted.
+    /// The number of restarts of its agent, and the counts of the agents before.
     restarts: u32,
     before: swarm::Counters,
     conduct: Conduct,
-    /// In which order hosts opened the image; [`NONE`] before it did.
+    /// Its place in the order in which hosts opened the image; [`NONE`] before it opens the image.
     opened: u32,
-    /// When its node is to be woken, and when something is entered for that.
+    /// The time at which its node is to be woken, and the time of the entry in the queue for that.
     wake: Nanos,
     wake_entered: Nanos,
-    /// By chunk of all blobs, one behind the other: whether a disk read it.
+    /// By chunk of all blobs, one blob after the other: a bit that is set once a disk read it.
     read: Vec<u64>,
-    /// The same: whether a peer sent it.
+    /// By chunk as above: a bit that is set once a peer sent it.
     from_peers: Vec<u64>,
     on_demand: u64,
     prefetched: u64,
-    /// What was read and not told.
+    /// Chunks that were read and not yet told to the node.
     news: Vec<(u32, swarm::Chunks)>,
     telling: bool,
-    /// Peers that it dropped, or that dropped it.
+    /// Peers with a broken connection: this host dropped the peer, or was dropped by it.
     strangers: Vec<u32>,
     from_store: u64,
     sent: u64,
@@ -160,7 +160,7 @@ impl Host {
     }
 }
 
-/// The ports of a rack: what comes from it, and to it.
+/// The ports of a rack: from it, and to it.
 #[derive(Clone, Copy, Debug)]
 struct RackPorts {
     up: u32,
@@ -175,7 +175,7 @@ struct Fleet<'a> {
     agenda: Agenda,
     net: Net<What>,
     store: u32,
-    /// What all that hosts send each other goes through; [`NONE`]: nothing.
+    /// The port that all traffic between hosts goes through; [`NONE`] if there is no fabric.
     fabric: u32,
     racks: Vec<RackPorts>,
     hosts: Vec<Host>,
@@ -183,20 +183,20 @@ struct Fleet<'a> {
     /// Disks whose reads are not complete, on hosts that are alive.
     reading: usize,
     bringings: Slab<Bringing>,
-    /// By host, blob and unit: who waits for it, and whether it is claimed.
+    /// By host, blob and unit: the bringings that wait for it, and `true` if it is claimed.
     coming: Keyed<(u32, u32, u32), Coming>,
     requests: Slab<Request>,
     servings: Slab<Serving>,
-    /// Hosts whose agent has ended, and what a root remembers.
+    /// Hosts whose agent has ended, with the memory of a root.
     resting: BTreeMap<u32, Option<swarm::recent::Saved>>,
     outbox: Outbox,
     wants: Keyed<u64, u32>,
-    /// Of bringings for which somebody began to wait: what is wanted once more, with more urgency.
+    /// Wants of bringings whose urgency was raised: the range that is wanted once more, with more urgency.
     hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
-    /// What agents fetch for their nodes.
+    /// Fetches of agents for their nodes.
     agents: Keyed<(u32, u64), u32>,
     next_want: u64,
-    /// Bringings that are over, and whether well; their owners are still to be told.
+    /// Bringings that are over, with `true` for success; their owners are still to be told.
     over: VecDeque<(u32, bool)>,
     /// The first chunk of each blob among those of all.
     first_chunk: Vec<u32>,
@@ -207,7 +207,7 @@ struct Fleet<'a> {
     random: Random,
     waits: Waits,
     store_bytes: u64,
-    /// By chunk of all blobs: whether the store sent it, and the bytes that it sent once more.
+    /// By chunk of all blobs: a bit that is set once the store sent it, and the bytes that it sent once more.
     stored: Vec<u64>,
     store_again: u64,
     wrong_answers: u64,
@@ -288,13 +288,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// The beginning of the fleet.
+    /// Begins the fleet.
     fn begin(&mut self) {
         self.foresee_faults();
         self.meet();
         match self.model.way {
             Way::Broadcast(arity) => {
-                // It is asked for when the disks are.
+                // It is requested at the same time as the disks.
                 self.now = self.workload.opened_before;
                 self.broadcast(arity);
             }
@@ -303,7 +303,7 @@ impl<'a> Fleet<'a> {
         self.settle();
     }
 
-    /// From now on disks are attached; those whose time has passed at once.
+    /// Attaches disks from now on; those whose time has passed at once.
     fn attach_all(&mut self) {
         for (n, disk) in (0..).zip(&self.disks) {
             let opens = Nanos(disk.at.0 - self.workload.opened_before.0.min(disk.at.0));
@@ -311,7 +311,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Until every read is complete.
+    /// Runs until every read is complete, or the time limit.
     fn play(&mut self) {
         let until = Nanos::from_duration(self.model.until);
         while self.reading > 0
@@ -346,7 +346,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Tells everybody what has become of what he waits for.
+    /// Tells each owner the outcome of its bringing.
     fn settle(&mut self) {
         loop {
             if let Some(serving) = self.net.left() {
@@ -374,7 +374,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// What the roots remember.
+    /// The requests that the roots remember.
     fn recent(&self) -> Vec<swarm::recent::Saved> {
         let Way::Swarm(swarm) = &self.model.way else { return Vec::new() };
         let roots = if swarm.settings.push == 0 { 0 } else { swarm.roots as usize };

@@ -1,4 +1,4 @@
-//! Guides of the product and of policies: what is preloaded, decided while a boot runs.
+//! Guides of the product and of policies: they decide what to preload while a boot runs.
 
 use crate::disk::Guide;
 use crate::time::Nanos;
@@ -22,13 +22,13 @@ fn blocks(range: ByteRange) -> Range<u64> {
 pub struct Piloting(Pilot);
 
 impl Piloting {
-    /// At a creation where so many bytes a second are expected; see [`Pilot::new`].
+    /// A pilot at a creation with an expected bandwidth of `bandwidth` bytes a second; see [`Pilot::new`].
     #[must_use]
     pub fn new(plans: Arc<ImagePlans>, bandwidth: Option<u64>) -> Self {
         Self(Pilot::new(plans, bandwidth))
     }
 
-    /// What came of preloading.
+    /// The results of preloading.
     #[must_use]
     pub fn report(&self) -> Report {
         self.0.report()

@@ -1,9 +1,9 @@
-//! A real image as the world of a simulation: where the disk's bytes lie in its blobs, and which pages of their hash
-//! trees prove them, as the product's own index says it.
+//! A real image as the world of a simulation: the places of the disk's bytes in its blobs, and the pages of their hash
+//! trees that prove them, by the product's own index.
 //!
-//! What the pull engine is told is what it is told in the product (`disk/disk/src/blobs.rs`), with the same numbers
-//! for the same blobs: the layers' blobs, each once, and behind them the hash trees of those that have one. Only the
-//! bytes themselves are never read.
+//! The pull engine is told the same as in the product (`disk/disk/src/blobs.rs`), with the same numbers for the same
+//! blobs: the layers' blobs, each once, and behind them the hash trees of those that have one. Only the bytes
+//! themselves are never read.
 
 use headstart_block::{BlockDevice, ByteRange};
 use headstart_image::hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
@@ -18,17 +18,17 @@ const SMALL_TREE: u64 = 64 << 10;
 /// Bytes of a blob's start that opening it reads.
 const HEAD: u64 = 32 << 10;
 
-/// Where the bytes of an image's disk lie. Never changed, so that many simulations can share it.
+/// The places of the bytes of an image's disk. It never changes, so that many simulations can share it.
 pub struct ImageMap {
     stack: Stack,
     blobs: Vec<BlobShape>,
     /// The blob of each layer, lowest first.
     of_layer: Vec<BlobId>,
-    /// Which blocks of the disk the stored ranges of the layers' blobs belong to, by blob and offset.
+    /// The blocks of the disk that the stored ranges of the layers' blobs belong to, by blob and offset.
     blocks: Vec<(BlobRange, u64)>,
 }
 
-/// What is known of a blob without its bytes.
+/// The facts about a blob that need none of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlobShape {
     pub(crate) len: u64,
@@ -36,12 +36,12 @@ pub(crate) struct BlobShape {
     pub(crate) unit: u64,
     /// Its hash tree.
     tree: Option<BlobId>,
-    /// From here to its end it is read when it is opened.
+    /// The start of the part, up to its end, that is read when it is opened.
     opened_from: u64,
 }
 
 impl ImageMap {
-    /// The map of an image that is open, wherever its bytes are.
+    /// The map of an open image, wherever its bytes are.
     #[must_use]
     pub fn of(image: OpenImage) -> Self {
         let (mut blobs, mut digests, mut of_layer) = (Vec::new(), Vec::new(), Vec::new());
@@ -52,7 +52,7 @@ impl ImageMap {
             if place == digests.len() {
                 let len = layer.blob.blob.size;
                 let opened_from = layer.blob.index_offset().unwrap_or(len).min(len);
-                // Which blob its tree is, is known when all are counted.
+                // The blob of its tree is known when all are counted.
                 let tree = layer.blob.tree.map(|_| BlobId(0));
                 digests.push(digest);
                 blobs.push(BlobShape { len, unit: GROUP_SIZE, tree, opened_from });
@@ -70,7 +70,7 @@ impl ImageMap {
         map
     }
 
-    /// By stored range the block of the disk; those of a block that lie side by side are one.
+    /// The block of the disk by stored range; adjacent ranges of a block are merged.
     fn find_blocks(&self) -> Vec<(BlobRange, u64)> {
         let mut blocks: Vec<(BlobRange, u64)> = Vec::new();
         let segments = self.stack.index().segments().iter().filter(|segment| !segment.is_zeroed());
@@ -118,7 +118,7 @@ impl ImageMap {
     pub(crate) fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
         let end = BlobRange::between(range.blob, range.range.end(), u64::MAX);
         let before = self.blocks.partition_point(|(stored, _)| *stored < end);
-        // Stored ranges overlap by a frame at most, but where a block's lie in several layers.
+        // Stored ranges overlap by a frame at most, except if a block's ranges are in several layers.
         for (stored, block) in self.blocks[..before].iter().rev() {
             if !touches(*stored, range) {
                 return;
@@ -139,7 +139,7 @@ impl ImageMap {
         }
     }
 
-    /// What is local when the disk is open: what it was opened by.
+    /// The ranges that are local when the disk is open, because opening it read them.
     pub(crate) fn opened(&self, each: &mut dyn FnMut(BlobRange)) {
         for (n, shape) in self.blobs.iter().enumerate().filter(|(_, shape)| shape.unit == GROUP_SIZE) {
             for (start, end) in [(0, HEAD.min(shape.len)), (shape.opened_from, shape.len)] {
@@ -153,12 +153,12 @@ impl ImageMap {
     }
 }
 
-/// Whether they overlap, or lie side by side.
+/// `true` if they overlap, or are adjacent.
 fn touches(a: BlobRange, b: BlobRange) -> bool {
     a.blob == b.blob && a.range.offset() <= b.range.end() && b.range.offset() <= a.range.end()
 }
 
-/// There are at most 255 layers.
+/// The number of a blob. There are at most 255 layers.
 #[expect(clippy::cast_possible_truncation, reason = "a number of layers")]
 fn id(n: usize) -> BlobId {
     BlobId(n as u32)

@@ -1,11 +1,11 @@
 //! Discrete-event simulators: the product's own decision makers on virtual time.
 //!
-//! [`disk`] replays a boot against one disk: `headstart_pull::Engine`, unchanged, fetches over a modelled link what the
-//! boot's reads miss. Nothing here decides anything that the engine decides in the product, so what is found here is
-//! what the product does. There is no clock and no randomness but from a seed: the same inputs give the same result to
-//! the last bit.
+//! [`disk`] replays a boot against one disk: `headstart_pull::Engine`, unchanged, fetches the missing bytes of the
+//! boot's reads over a modelled link. No decision of the product's engine is made here, so the results are those of the
+//! product. There is no clock, and all randomness comes from a seed: the same inputs give the same result to the last
+//! bit.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`time`] | nanoseconds since creation |
 //! | [`link`] | the way to the store: bandwidth, round trip, latency |
@@ -13,10 +13,10 @@
 //! | [`model`] | the two models, the paper's and the real one, as settings of engine, link and replay |
 //! | [`disk`] | the event loop of one disk (read this first) |
 //! | [`fleet`] | many hosts that boot at once, and help each other |
-//! | [`harvest`] | regular VMs, what they leave unused, and harvest VMs that borrow it |
+//! | [`harvest`] | regular VMs, their unused storage, and harvest VMs that borrow it |
 //! | [`image`] | a real image as the simulated disk |
 //! | [`guide`] | the pilot and policies that decide as reads come, in the simulator |
-//! | [`outcome`] | what came of it: hit rate, accuracy, waits, slow reads, bytes |
+//! | [`outcome`] | the results: hit rate, accuracy, waits, slow reads, bytes |
 //! | [`waits`] | percentiles of any number of waits |
 
 #![forbid(unsafe_code)]

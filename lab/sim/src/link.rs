@@ -1,7 +1,7 @@
 //! The way to the store: one link of a given bandwidth and round trip.
 //!
-//! An answer is *ready* to flow a round trip and the store's latency after it was asked for. How those that are ready
-//! have the link ([`Sharing`]):
+//! An answer is *ready* to flow a round trip and the store's latency after its request. The ready answers have the link
+//! in one of two ways ([`Sharing`]):
 //!
 //! * *In turn*: one after the other, in the order in which they became ready, each at the full rate. With no round trip
 //!   and no latency this is the paper's model: one stream, one block after the other.
@@ -10,7 +10,7 @@
 //!
 //! All times are exact: `bytes` take `ceil(bytes * 10^9 / rate)` nanoseconds.
 //!
-//! A store can fail ([`Failures`]): what fails brings no bytes, and takes the link no time.
+//! A store can fail ([`Failures`]): a failed request brings no bytes, and takes the link no time.
 
 pub(crate) mod shared;
 
@@ -31,7 +31,7 @@ pub enum Bandwidth {
 }
 
 impl Bandwidth {
-    /// What was measured; `None` where nothing was.
+    /// The measured bandwidth; `None` if there is no sample.
     #[must_use]
     pub fn measured(samples: &[LinkSample]) -> Option<Self> {
         let mut steps: Vec<_> = samples
@@ -54,7 +54,7 @@ impl Bandwidth {
         rate.max(1)
     }
 
-    /// When it is another after a moment.
+    /// The time of the next change after a moment.
     fn changes_after(&self, moment: Nanos) -> Nanos {
         match self {
             Self::Constant(_) => Nanos::NEVER,
@@ -65,7 +65,7 @@ impl Bandwidth {
         }
     }
 
-    /// When `bytes` that begin to flow at `start` have come. Rates of zero are taken as one byte a second.
+    /// The time at which `bytes` that begin to flow at `start` have come. Rates of zero are taken as one byte a second.
     #[must_use]
     pub fn end(&self, start: Nanos, bytes: u64) -> Nanos {
         match self {
@@ -106,34 +106,34 @@ fn end_of_series(steps: &[(Nanos, u64)], start: Nanos, bytes: u64) -> Nanos {
     Nanos::NEVER
 }
 
-/// How long the store thinks before an answer is ready, beyond the round trip.
+/// The time that the store takes before an answer is ready, beyond the round trip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
     /// The least.
     pub least: Duration,
-    /// Up to so much more, evenly drawn for each request.
+    /// The most that is added to that, evenly drawn for each request.
     pub spread: Duration,
 }
 
-/// How the store fails.
+/// The failures of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failures {
-    /// Of a million requests so many are answered with an error, as soon as they could be answered.
+    /// The number of requests of a million that are answered with an error, as soon as they could be answered.
     pub per_million: u32,
     /// From the first moment to before the second it answers nothing.
     pub away: Vec<(Nanos, Nanos)>,
-    /// What is asked for while it is away is answered when it is back, or fails after this.
+    /// The longest wait of a request during an outage: it is answered when the store is back, or fails after this.
     pub time_out: Duration,
 }
 
 impl Default for Failures {
-    /// None, and what the product waits for a first byte.
+    /// No failures, and the product's time limit for a first byte.
     fn default() -> Self {
         Self { per_million: 0, away: Vec::new(), time_out: Duration::from_secs(15) }
     }
 }
 
-/// How answers that are ready have the link.
+/// The way in which ready answers have the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// One after the other.
@@ -142,14 +142,16 @@ pub enum Sharing {
     Evenly(Connections),
 }
 
-/// How the connections to a store behave.
+/// The behaviour of the connections to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
-    /// How many are open, and idle, at the creation. A request finds an idle one, or makes one: a round trip more.
+    /// The number of open, idle connections at the creation. A request finds an idle one, or makes one: a round trip
+    /// more.
     pub open: usize,
     /// Bytes of a request, and of an answer before its body, that have the link too.
     pub head: u64,
-    /// Bytes that a sender goes on sending of what nobody takes: buffers on the way, and TCP's window.
+    /// The number of bytes of an answer that a sender goes on sending while the receiver takes none: buffers on the
+    /// way, and TCP's window.
     pub window: u64,
 }
 
@@ -166,11 +168,11 @@ pub struct Link {
     pub bandwidth: Bandwidth,
     /// From asking to the first byte of the answer of a store that answers at once.
     pub round_trip: Duration,
-    /// What the store adds to that.
+    /// The latency of the store, which is added to that.
     pub latency: Latency,
-    /// How it fails.
+    /// The failures of the store.
     pub failures: Failures,
-    /// How answers have it.
+    /// The way in which answers have it.
     pub sharing: Sharing,
 }
 
@@ -187,26 +189,26 @@ pub(crate) struct Answer<T> {
     pub(crate) what: T,
     pub(crate) bytes: u64,
     pub(crate) asked: Nanos,
-    /// When it could have begun to flow on an idle link.
+    /// The time at which it could have begun to flow on an idle link.
     pub(crate) ready: Nanos,
-    /// When it began to flow.
+    /// The time at which it began to flow.
     pub(crate) start: Nanos,
-    /// When it had come.
+    /// The time at which it had come.
     pub(crate) end: Nanos,
-    /// It is an error, without bytes.
+    /// `true` if it is an error, without bytes.
     pub(crate) failed: bool,
 }
 
-/// What comes over a link at a moment.
+/// An arrival over a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Came<T> {
-    /// An answer, or what was still to come of it.
+    /// An answer, or the rest of it.
     All(Answer<T>),
-    /// More bytes of a streamed answer: so many in all.
+    /// More bytes of a streamed answer: the number of all so far.
     Part(T, u64),
 }
 
-/// When answers are ready, by lot where the link says so.
+/// The times at which answers are ready, drawn if the link says so.
 #[derive(Debug)]
 pub(crate) struct Store {
     spread: u64,
@@ -218,7 +220,7 @@ impl Store {
         Self { spread: Nanos::from_duration(link.latency.spread).0, random: Random::new(seed) }
     }
 
-    /// The answer to what is asked for `bytes` now.
+    /// The answer to a request for `bytes` at `now`.
     fn answer<T>(&mut self, link: &Link, now: Nanos, what: T, bytes: u64) -> Answer<T> {
         let latency = if self.spread == 0 { Nanos(0) } else { Nanos(self.draw(self.spread)) };
         let mut ready = now.plus(link.distance()).plus(latency);
@@ -242,7 +244,7 @@ impl Store {
     }
 }
 
-/// What is on a link.
+/// The answers on a link.
 #[derive(Debug)]
 pub(crate) enum Wire<T> {
     InTurn(InTurn<T>),
@@ -257,7 +259,7 @@ impl<T: Copy> Wire<T> {
         }
     }
 
-    /// Asks for `bytes`; where it is a `stream`, they are given as they come.
+    /// Asks for `bytes`; if it is a `stream`, they are given as they come.
     pub(crate) fn ask(&mut self, now: Nanos, what: T, bytes: u64, stream: bool) {
         match self {
             Self::InTurn(wire) => wire.ask(now, what, bytes),
@@ -272,7 +274,7 @@ impl<T: Copy> Wire<T> {
         }
     }
 
-    /// When something comes next.
+    /// The time of the next arrival.
     pub(crate) fn next(&self) -> Nanos {
         match self {
             Self::InTurn(wire) => wire.next(),
@@ -280,7 +282,7 @@ impl<T: Copy> Wire<T> {
         }
     }
 
-    /// Takes what comes next.
+    /// Takes the next arrival.
     pub(crate) fn pop(&mut self) -> Option<Came<T>> {
         match self {
             Self::InTurn(wire) => wire.pop().map(Came::All),
@@ -288,7 +290,8 @@ impl<T: Copy> Wire<T> {
         }
     }
 
-    /// Nobody wants this any more. Whether it was dropped: in turn, what flows comes all the same.
+    /// Cancels a request that is no longer wanted; `true` if it was dropped: in turn, an answer that flows comes
+    /// anyway.
     pub(crate) fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
         match self {
             Self::InTurn(wire) => wire.cancel(now, is_it),
@@ -296,7 +299,7 @@ impl<T: Copy> Wire<T> {
         }
     }
 
-    /// Nobody takes more of this streamed answer, or somebody does again.
+    /// Notes that the receiver takes no more of this streamed answer, or that it takes it again.
     pub(crate) fn hold(&mut self, now: Nanos, held: bool, is_it: impl Fn(&T) -> bool) {
         if let Self::Evenly(wire) = self {
             wire.hold(now, held, is_it);
@@ -310,8 +313,8 @@ pub(crate) struct InTurn<T> {
     link: Link,
     store: Store,
     free_at: Nanos,
-    /// By `ready`; the first one flows, or will as soon as it is ready. What flows can not be overtaken: what is
-    /// asked for later is ready later.
+    /// By `ready`; the first one flows, or will as soon as it is ready. A flowing answer cannot be overtaken: a later
+    /// request is ready later.
     queue: VecDeque<Answer<T>>,
 }
 
@@ -337,7 +340,7 @@ impl<T> InTurn<T> {
         self.queue.is_empty()
     }
 
-    /// When the next answer has come.
+    /// The time at which the next answer has come.
     fn next(&self) -> Nanos {
         self.queue.front().map_or(Nanos::NEVER, |answer| answer.end)
     }
@@ -350,7 +353,8 @@ impl<T> InTurn<T> {
         Some(answer)
     }
 
-    /// Nobody wants this any more: it does not flow unless it has begun to. Whether it was dropped.
+    /// Cancels a request that is no longer wanted: its answer does not flow unless it has begun to. `true` if it was
+    /// dropped.
     fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
         let place = self.queue.iter().position(|answer| is_it(&answer.what));
         let Some(place) = place.filter(|place| self.queue[*place].start > now) else { return false };

@@ -1,4 +1,4 @@
-//! What is simulated: settings of the engine, the link, and how the guest behaves.
+//! The settings of a simulation: of the engine, the link, and the guest's behaviour.
 //!
 //! | | the paper's | the real one |
 //! |---|---|---|
@@ -6,11 +6,11 @@
 //! | reads | the first [`PAPER_READS`] | all |
 //! | link | one stream: no round trip, constant bandwidth | round trip, latency, depth, a series if measured |
 //! | answers | one after the other | at once, on connections that share the link |
-//! | writes | change nothing (its artifact drops them) | what was written is local |
-//! | local together | a block | [`UNIT`], what the product's cache verifies |
+//! | writes | change nothing (its artifact drops them) | written bytes are local |
+//! | local together | a block | [`UNIT`], the unit that the product's cache verifies |
 //! | a miss brings | its blocks | its own bytes, and the rest of its blocks behind the preloads |
 //! | a preload brings | the block | the slices of its mask |
-//! | beside a miss | nothing starts | what the bandwidth-delay product leaves room for |
+//! | beside a miss | nothing starts | as much as the bandwidth-delay product leaves room for |
 //! | order of preloads | the plan's, to the letter | the plan's, neighbours in one request |
 //!
 //! In the paper's model a request is a block; a miss goes next after the block on the wire, misses among themselves
@@ -23,26 +23,26 @@ pub use crate::world::UNIT;
 use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
 use std::time::Duration;
 
-/// How many reads the paper's model counts, as its artifact does.
+/// The number of reads that the paper's model counts, as its artifact does.
 pub const PAPER_READS: usize = 3000;
 
-/// What is compressed at once where an image is compressed.
+/// The number of bytes that are compressed together in a compressed image.
 const FRAME: u64 = 32 << 10;
 
 /// Longer than any simulation.
 const NEVER: Duration = Duration::from_secs(1 << 32);
 
-/// When a read arrives.
+/// The time at which a read arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
-    /// As recorded, whatever it waits for.
+    /// As recorded, whatever the waits.
     Open,
-    /// Its think time after what it followed.
+    /// Its think time after the reads that it followed.
     #[default]
     Closed,
 }
 
-/// What a miss waits for.
+/// The bytes that a miss waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
     /// Its own bytes. The rest of its blocks follows in the background, or not.
@@ -51,7 +51,7 @@ pub enum Misses {
     Blocks,
 }
 
-/// What of a plan is preloaded.
+/// The part of a plan that is preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preloads {
     /// The slices that the plan names.
@@ -60,39 +60,39 @@ pub enum Preloads {
     Blocks,
 }
 
-/// Everything about a simulation but the boot and the plan.
+/// Everything about a simulation except the boot and the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// When reads arrive.
+    /// The time at which reads arrive.
     pub clock: Clock,
     /// The most reads that are replayed, from the first.
     pub reads_max: usize,
-    /// Whether what the guest wrote is local from then on.
+    /// `true` if bytes that the guest wrote are local from then on.
     pub writes: bool,
     /// The way to the store.
     pub link: Link,
-    /// What a miss waits for.
+    /// The bytes that a miss waits for.
     pub misses: Misses,
-    /// What is preloaded.
+    /// The part of a plan that is preloaded.
     pub preloads: Preloads,
-    /// What a read takes that has all its bytes: decompressing, the guest's own way to the disk. It is part of its
-    /// wait.
+    /// The time that a read takes which has all its bytes: decompressing, the guest's own way to the disk. It is part
+    /// of its wait.
     pub local_read: Duration,
     /// Fill the disk behind everything else, at this many bytes a second.
     pub left: Option<u64>,
-    /// Bytes of the blob as stored for each 32 KiB of the disk; `None` where it is stored as it is.
+    /// Bytes of the blob as stored for each 32 KiB of the disk; `None` if it is stored uncompressed.
     pub stored: Option<u64>,
-    /// Whether a block is one unit, one request, there or not there: the published behaviour.
+    /// `true` if a block is one unit, one request, there or not there: the published behaviour.
     pub one_stream: bool,
-    /// Whether reads of one block that is awaited already are told to the engine, which can do nothing but let them
-    /// wait as well. Without, it is faster, and a test shows that nothing else changes.
+    /// `true` if reads of one block that is awaited already are told to the engine, which can only let them wait as
+    /// well. Without this it is faster, and a test shows that nothing else changes.
     pub tell_all: bool,
-    /// Of everything that is drawn.
+    /// The seed of everything that is drawn.
     pub seed: u64,
 }
 
 impl Model {
-    /// The paper's, at so many bytes a second (its artifact's MB are 2^20 bytes). Left blocks are off.
+    /// The paper's model, at `rate` bytes a second (its artifact's MB are 2^20 bytes). Left blocks are off.
     #[must_use]
     pub fn paper(rate: u64) -> Self {
         Self {
@@ -111,7 +111,7 @@ impl Model {
         }
     }
 
-    /// The real one: the product's defaults over a link of so many bytes a second.
+    /// The real model: the product's defaults over a link of `rate` bytes a second.
     #[must_use]
     pub fn real(rate: u64, round_trip: Duration) -> Self {
         Self {
@@ -130,13 +130,13 @@ impl Model {
         }
     }
 
-    /// The same with whole blocks only, of misses and of preloads.
+    /// The same model with whole blocks only, of misses and of preloads.
     #[must_use]
     pub fn whole_blocks(self) -> Self {
         Self { misses: Misses::Blocks, preloads: Preloads::Blocks, ..self }
     }
 
-    /// The same with left blocks filled as fast as the link allows.
+    /// The same model with left blocks filled as fast as the link allows.
     #[must_use]
     pub fn with_left(self) -> Self {
         Self { left: Some(u64::MAX), ..self }

@@ -1,13 +1,13 @@
-//! What came of a simulated boot.
+//! The results of a simulated boot.
 //!
 //! * *Hit rate*: reads all of whose bytes were local when they arrived, of all.
 //! * *Accuracy*, in two ways. Ours: preloaded blocks that were read, of preloaded blocks; a block that a miss brought
-//!   is no preload. The artifact's: blocks that some read found local, of blocks pulled by whatever, which says
-//!   something of `lazy` too. Of nothing preloaded or pulled they are 0. Both count what had come when the last read
-//!   arrived. A block counts as read, or found, if any byte of it was.
-//! * *Wait*: from a read's arrival until its bytes are local. *Slow* is one of over [`SLOW`], and its cause is
-//!   what took most of it: its own transfer (`miss`), what the link was busy with before (`queue`), or the
-//!   round trip and the store's latency (`store`), with the tries that it failed and the pauses between them.
+//!   is no preload. The artifact's: blocks that some read found local, of all blocks pulled, by whatever; it says
+//!   something about `lazy` too. If nothing was preloaded or pulled they are 0. Both count the blocks that had come
+//!   when the last read arrived. A block counts as read, or found, if any byte of it was.
+//! * *Wait*: from a read's arrival until its bytes are local. A read is *slow* if it waits longer than [`SLOW`], and
+//!   its cause is that of most of the wait: its own transfer (`miss`), earlier transfers on the link (`queue`), or the
+//!   round trip and the store's latency (`store`), with the failed tries and the pauses between them.
 
 use crate::time::Nanos;
 use crate::waits::Waits;
@@ -43,7 +43,7 @@ impl Accuracy {
     }
 }
 
-/// Bytes by what they were asked for.
+/// Bytes by the purpose of their request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Bytes {
     /// For reads that waited.
@@ -67,9 +67,9 @@ impl Bytes {
 pub struct Slow {
     /// The transfer of its own request took most of it.
     pub miss: u64,
-    /// What was on the link before it did.
+    /// Earlier transfers on the link took most of it.
     pub queue: u64,
-    /// The round trip and the store did.
+    /// The round trip and the store took most of it.
     pub store: u64,
 }
 
@@ -87,7 +87,7 @@ impl Slow {
     }
 }
 
-/// What came of one boot.
+/// The results of one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Reads replayed.
@@ -104,14 +104,14 @@ pub struct Outcome {
     pub bytes: Bytes,
     /// Bytes that had come when the last read arrived.
     pub bytes_before_last_read: u64,
-    /// When the last read was complete.
+    /// The time at which the last read was complete.
     pub last_read: Nanos,
     /// Requests that the store failed.
     pub failures: u64,
 }
 
 impl Outcome {
-    /// Reads that hit, of all; 0 of none.
+    /// Reads that hit, of all; 0 if there were none.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         ratio(self.hits, self.reads)
@@ -133,11 +133,11 @@ pub struct Summary {
     pub hit_rate_pooled: f64,
     /// Mean accuracy as we define it.
     pub accuracy: f64,
-    /// Mean accuracy as the artifact does.
+    /// Mean accuracy by the artifact's definition.
     pub accuracy_artifact: f64,
-    /// Half of the reads wait at most so long, in seconds.
+    /// Half of the reads wait at most this long, in seconds.
     pub wait_p50: f64,
-    /// 99 of 100 wait at most so long, in seconds.
+    /// 99 of 100 wait at most this long, in seconds.
     pub wait_p99: f64,
     /// The longest wait, in seconds.
     pub wait_max: f64,
@@ -175,7 +175,7 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Adds a boot with its waits. Boots without reads say nothing, and are left out.
+    /// Adds a boot with its waits. Boots without reads have no figures, and are left out.
     pub fn add(&mut self, outcome: &Outcome, waits: &[Nanos]) {
         if outcome.reads == 0 {
             return;
@@ -195,7 +195,7 @@ impl Gatherer {
         waits.iter().for_each(|wait| self.waits.add(*wait));
     }
 
-    /// Adds what another one gathered.
+    /// Adds the outcomes of another gatherer.
     pub fn merge(&mut self, other: &Self) {
         self.boots += other.boots;
         self.hits += other.hits;
@@ -211,7 +211,7 @@ impl Gatherer {
         self.waits.merge(&other.waits);
     }
 
-    /// How long the reads waited, each counting the same.
+    /// The waits of the reads, each counting the same.
     #[must_use]
     pub fn waits(&self) -> &Waits {
         &self.waits

@@ -35,7 +35,7 @@ impl<T> Slab<T> {
         self.items.get_mut(number as usize)?.as_mut()
     }
 
-    /// The numbers of those that are so, ascending.
+    /// The numbers of the things for which `is_so` is `true`, ascending.
     pub(crate) fn numbers(&self, is_so: impl Fn(&T) -> bool) -> Vec<u32> {
         let items = (0..).zip(&self.items);
         items.filter(|(_, item)| item.as_ref().is_some_and(&is_so)).map(|(number, _)| number).collect()

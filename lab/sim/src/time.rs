@@ -1,7 +1,7 @@
 //! Virtual time.
 //!
-//! The engine counts microseconds; the simulator counts nanoseconds, so that the transfers of many blocks one after
-//! the other add up without rounding. The engine is told the microsecond that a moment lies in.
+//! The engine counts microseconds; the simulator counts nanoseconds, so that the transfers of many blocks one after the
+//! other add up without rounding. The engine is told the microsecond that contains a moment.
 
 use headstart_pull::Time;
 use std::time::Duration;
@@ -14,7 +14,7 @@ impl Nanos {
     /// Later than anything that happens.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// So many microseconds.
+    /// The span of `micros` microseconds.
     #[must_use]
     pub fn from_micros(micros: u64) -> Self {
         Self(micros.saturating_mul(1000))
@@ -26,7 +26,7 @@ impl Nanos {
         Self(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// How long after `earlier` this is; zero if it is not after.
+    /// The time from `earlier` to this moment; zero if it is not after.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
@@ -45,7 +45,7 @@ impl Nanos {
         self.0 as f64 / 1e9
     }
 
-    /// The engine's microsecond that this lies in.
+    /// The engine's microsecond that contains this moment.
     pub(crate) fn engine_time(self) -> Time {
         Time(self.0 / 1000)
     }

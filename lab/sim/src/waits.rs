@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Buckets of a doubling, as a power of two.
 const BITS: u32 = 7;
 
-/// How often reads waited how long.
+/// The number of reads by the length of their wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     reads: u64,
@@ -28,7 +28,7 @@ impl Waits {
         }
     }
 
-    /// As if those of `other` had been added.
+    /// Adds the reads of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.reads += other.reads;
         for (bucket, count) in &other.counts {
@@ -37,19 +37,19 @@ impl Waits {
         self.longest = self.longest.max(other.longest);
     }
 
-    /// How many reads there are.
+    /// The number of reads.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads
     }
 
-    /// The longest wait; 0 of none.
+    /// The longest wait; 0 if there are no reads.
     #[must_use]
     pub fn longest(&self) -> Nanos {
         Nanos(self.longest)
     }
 
-    /// The distribution: ascending waits in seconds, each with the share of the reads that wait at most so long.
+    /// The distribution: ascending waits in seconds, each with the share of the reads that wait at most this long.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a picture")]
     pub fn curve(&self) -> Vec<(f64, f64)> {
@@ -64,7 +64,7 @@ impl Waits {
         curve
     }
 
-    /// How long at most `percent` of 100 reads wait; 0 of none.
+    /// The longest wait of the `percent` of 100 reads that wait least; 0 if there are none.
     #[must_use]
     pub fn percentile(&self, percent: u8) -> Nanos {
         let place = (u128::from(self.reads) * u128::from(percent)).div_ceil(100);
@@ -93,7 +93,8 @@ fn largest(bucket: u16) -> u64 {
     (start << shift) | ((1 << shift) - 1)
 }
 
-/// So many of 100 are at most this, by the nearest rank; 0 of none. For numbers few enough to be kept, which ascend.
+/// The number that `percent` of 100 do not exceed, by the nearest rank; 0 if there are none. For numbers few enough to
+/// be kept, which ascend.
 pub(crate) fn percentile(ascending: &[f64], percent: usize) -> f64 {
     let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;
     ascending.get(rank).copied().unwrap_or(0.0)
@@ -113,7 +114,7 @@ mod tests {
             prop_assert_eq!(bucket(largest), bucket(wait));
         }
 
-        /// Against the sorted list, and however the reads are divided.
+        /// The percentiles equal those of the sorted list, however the reads are divided.
         #[test]
         fn percentiles_are_those_of_the_list(
             waits in prop::collection::vec(0_u64..1_000_000, 1..200), percent in 0_u8..=100, at in 0_usize..200,

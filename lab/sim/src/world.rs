@@ -1,5 +1,5 @@
-//! The disk as the engine sees it here: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or
-//! those of a real image ([`ImageMap`]).
+//! The engine's view of the disk: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or those
+//! of a real image ([`ImageMap`]).
 
 use crate::image::ImageMap;
 use headstart_block::ByteRange;
@@ -9,23 +9,23 @@ use std::sync::Arc;
 
 const BLOB: BlobId = BlobId(0);
 
-/// Bytes of the disk that are compressed together, where several images are.
+/// Bytes of the disk that are compressed together, if there are several images.
 const FRAME: u64 = 32 << 10;
 
-/// What becomes local together in the real model: a chunk group of the hash tree.
+/// The bytes that become local together in the real model: a chunk group of the hash tree.
 pub const UNIT: u64 = 16 << 10;
 
 /// The image that all disks are of.
 #[derive(Clone, Debug)]
 pub enum Shape {
-    /// So many bytes, stored as they are in one blob.
+    /// This number of bytes, stored uncompressed in one blob.
     Plain(u64),
-    /// So many images of so many bytes each, one behind the other, each compressed in a blob of its own: a disk is of
-    /// one of them, and reads what is there.
+    /// Several images of one size, one behind the other, each compressed in a blob of its own: a disk is of one of
+    /// them, and reads bytes of it.
     Several {
-        /// How many.
+        /// The number of images.
         images: u32,
-        /// Of each, a multiple of a block.
+        /// The size of each, a multiple of a block.
         size: u64,
         /// Bytes of the blob for 32 KiB of the disk.
         stored: u64,
@@ -34,12 +34,12 @@ pub enum Shape {
     Image(Arc<ImageMap>),
 }
 
-/// How the disk's bytes lie in the blob: each `frame` bytes of the disk in `stored` bytes, in the disk's order.
+/// The layout of the disk's bytes in the blob: each `frame` bytes of the disk in `stored` bytes, in the disk's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) disk_size: u64,
     pub(crate) frame: u64,
-    /// Of a frame in the blob; `frame` itself where nothing is compressed.
+    /// The stored length of a frame; `frame` itself if nothing is compressed.
     pub(crate) stored: u64,
     /// Bytes of the blob that become local together.
     pub(crate) unit: u64,
@@ -78,7 +78,7 @@ impl Layout {
     }
 }
 
-/// Which bytes of a disk are local.
+/// The local bytes of a disk.
 #[derive(Debug)]
 pub(crate) struct Local {
     place: Place,
@@ -88,12 +88,12 @@ pub(crate) struct Local {
     written: Written,
 }
 
-/// Where the bytes of the disk lie.
+/// The places of the disk's bytes.
 #[derive(Debug)]
 enum Place {
     /// In one blob, by a rule.
     Layout(Layout),
-    /// In so many blobs, one behind the other, each by the same rule.
+    /// In this number of blobs, one behind the other, each by the same rule.
     Several(u32, Layout),
     /// In an image's blobs.
     Image(Arc<ImageMap>),
@@ -106,7 +106,7 @@ struct Presence {
     first: u64,
     len: u64,
     unit: u64,
-    /// Of a unit, where it is a power of two.
+    /// The binary logarithm of the unit, if that is a power of two.
     shift: Option<u32>,
 }
 
@@ -126,12 +126,12 @@ impl Presence {
 }
 
 impl Local {
-    /// Nothing is. Uses the memory of `before`.
+    /// No byte is local. Uses the memory of `before`.
     pub(crate) fn none(layout: Layout, before: Vec<u64>) -> Self {
         Self::of(Place::Layout(layout), [(layout.blob_len(), layout.unit)].into_iter(), before)
     }
 
-    /// What an image's disk was opened by is local, and nothing else. Uses the memory of `before`.
+    /// Only the bytes that opening an image's disk read are local. Uses the memory of `before`.
     pub(crate) fn opened(image: &Arc<ImageMap>, before: Vec<u64>) -> Self {
         let shapes = image.blobs().iter().map(|blob| (blob.len, blob.unit));
         let mut local = Self::of(Place::Image(Arc::clone(image)), shapes, before);
@@ -139,9 +139,9 @@ impl Local {
         local
     }
 
-    /// Those of a host, which its disks share: `unit` bytes become local together, of whatever blob; by the rules
-    /// of the product's cache where that is not given. What an image's disk was opened by is local; or `all` of it
-    /// is.
+    /// The local bytes of a host, which its disks share: `unit` bytes become local together, of any blob; by the rules
+    /// of the product's cache if that is not given. The bytes that opening an image's disk read are local; or `all` of
+    /// it is.
     pub(crate) fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {
             Shape::Plain(size) => {
@@ -179,7 +179,7 @@ impl Local {
         from.saturating_sub(first)..end.saturating_sub(first)
     }
 
-    /// Whether a unit of a blob is local; true past its end.
+    /// `true` if a unit of a blob is local; also past its end.
     pub(crate) fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
         let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
         unit >= blob.len.div_ceil(blob.unit) || self.has(blob.first + unit)
@@ -210,7 +210,7 @@ impl Local {
         self.units
     }
 
-    /// Whether a read of `part` finds all its bytes.
+    /// `true` if a read of `part` finds all its bytes.
     pub(crate) fn is_local(&self, part: ByteRange) -> bool {
         if self.written.is_empty() {
             return self.is_fetched(part);
@@ -244,7 +244,7 @@ impl Local {
         self.written.write(part);
     }
 
-    /// What of `part` of the disk was not written.
+    /// The parts of `part` of the disk that were not written.
     pub(crate) fn unwritten(&self, part: ByteRange, each: impl FnMut(ByteRange)) {
         self.written.unwritten(part, each);
     }
@@ -327,7 +327,7 @@ impl World for Local {
     }
 }
 
-/// What a guest wrote: it is read from where it was written to, whatever image is below.
+/// The ranges that a guest wrote: they are read from the place that they were written to, whatever image is below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Disjoint, `start -> end`.
@@ -335,13 +335,13 @@ pub struct Written {
 }
 
 impl Written {
-    /// Whether nothing was.
+    /// `true` if nothing was written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// The guest writes `part` of its disk.
+    /// Notes that the guest writes `part` of its disk.
     pub fn write(&mut self, part: ByteRange) {
         let (mut start, mut end) = (part.offset(), part.end());
         while let Some((first, last)) = self.ranges.range(..=end).next_back().map(|(a, b)| (*a, *b))
@@ -353,7 +353,7 @@ impl Written {
         self.ranges.insert(start, end);
     }
 
-    /// What of `part` of the disk was not written.
+    /// The parts of `part` of the disk that were not written.
     pub fn unwritten(&self, part: ByteRange, mut each: impl FnMut(ByteRange)) {
         let mut from = part.offset();
         let before = self.ranges.range(..from).next_back();
@@ -376,7 +376,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a set of bytes: what is missing is what was not inserted, rounded out to units.
+        /// Compares with a set of bytes: exactly the bytes that were not inserted are missing, rounded out to units.
         #[test]
         fn misses_what_was_not_inserted(
             size in 1_u64..4000, unit in prop_oneof![Just(64_u64), Just(100)],
@@ -412,7 +412,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a set of bytes.
+        /// Compares with a set of bytes.
         #[test]
         fn what_was_written_is_local(
             writes in prop::collection::vec((0_u64..400, 1_u64..60), 0..12), read in (0_u64..400, 1_u64..99),

@@ -1,7 +1,7 @@
-//! The evaluators of `headstart-plan`, by which plans are searched, are the engine in the paper's model.
+//! The evaluators of `headstart-plan`, which searches of plans use, agree with the engine in the paper's model.
 //!
-//! On any boot, any order of blocks, known before or found as reads come, any bandwidth, each read waits as long to the
-//! nanosecond, and each count is the same.
+//! On any boot, any order of blocks, known before or found as reads come, and any bandwidth, the waits of each read are
+//! the same to the nanosecond, and so is each count.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers of tests are small")]
 
@@ -80,7 +80,7 @@ proptest! {
         agree(&outcome, simulator.waits(), &score, &waits)?;
     }
 
-    /// The same for what is decided as reads come.
+    /// The evaluators agree also for plans that are decided as reads come.
     #[test]
     fn agrees_with_the_engine_read_by_read(case in a_case(), depth in 0_u64..9, every in 1_u64..9) {
         let Case { disk_size, records, order, rate } = case;

@@ -1,8 +1,8 @@
-//! What a fleet is worth to recorded boots: hints, plans and a swarm when many disks of an image are created at once
+//! The gain of a fleet on recorded boots: hints, plans and a swarm when many disks of an image are created at once
 //! (Euro-Par paper, section 3.2), and roots that send ahead where the links are slow (DADI, section 4.5).
 //!
-//! On the small data set, on what is said to be like it, and on the shared data set; where that is not, nothing is
-//! shown, and it says so.
+//! They run on the small data set, on generated starts of applications, and on the shared data set; without the shared
+//! data set its test shows nothing, and says so.
 
 #![expect(clippy::print_stderr, reason = "says what it finds")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
@@ -46,7 +46,7 @@ const SHARED: &str = "../../../shared/data/traces";
 
 // Many at once.
 
-/// So many disks of an image, each on a host of its own, that are created within a second.
+/// One disk of an image on each of `hosts` hosts; the disks are created within a second.
 fn deployment(hosts: u32, boots: &[Arc<Boot>], seed: u64) -> Workload {
     let shape = Shape::Plain(boots.iter().map(|boot| boot.disk_size()).max().unwrap());
     Workload::boots(hosts, 1, shape, boots.to_vec(), Nanos(1_000_000_000), seed)
@@ -78,7 +78,7 @@ fn quick(_: u32) -> Links {
     }
 }
 
-/// How long the reads of a disk waited, in all, in each way.
+/// The waits of the reads of a disk, in all, in each way.
 #[derive(Debug)]
 struct Waited {
     lazy: f64,
@@ -90,7 +90,7 @@ struct Waited {
 }
 
 fn waited(hosts: u32, links: &Links, mut boots: Boots) -> Waited {
-    // The plan is what another boot read.
+    // The plan is the blocks that another boot read.
     let plan = Plan::List(boots.remove(0).recorded_order(usize::MAX).into());
     let (now, before) = (deployment(hosts, &boots, 1), deployment(hosts, &boots, 2));
     let planned = Workload { plan, ..now.clone() };
@@ -121,7 +121,7 @@ fn check(waited: &Waited, what: &str) {
     assert!(waited.both < waited.plan.min(waited.swarm), "{what}: {waited:?}");
 }
 
-/// An image that nobody has seen; the same once more; and what plans and a swarm are worth beside that.
+/// An image without a history; the same once more; and the gain of plans and a swarm beside that.
 #[test]
 fn many_disks_of_an_image_at_once() {
     let traces = boots(SMALL, "p-deb12min").unwrap();
@@ -130,7 +130,7 @@ fn many_disks_of_an_image_at_once() {
     check(&waited(40, &quick(40), boots), "40 disks, quick links");
 }
 
-/// The paper's number of instances, on every image that is there: minutes.
+/// The paper's number of instances, on every image of the data set: minutes.
 #[test]
 fn deployments_of_all_images() {
     if std::env::var_os("HEADSTART_SOAK").is_none() {
@@ -172,21 +172,21 @@ fn slow() -> Links {
     }
 }
 
-/// Images are compressed to so many bytes for 32 KiB.
+/// The stored bytes of 32 KiB of an image.
 const STORED: u64 = 14_900;
 
-/// How many deployments came before the one that is measured.
+/// The number of deployments before the one that is measured.
 const BEFORE: u64 = 2;
 
 /// Agents that have nothing, each with disks of some of the images, and as many roots, which have everything: each
-/// has one of its own.
+/// agent has a root of its own.
 struct Push<'a> {
     agents: u32,
     disks: u32,
     images: &'a [Boots],
 }
 
-/// Seconds from a disk's creation to its last read, and how long its reads waited: means.
+/// Seconds from a disk's creation to its last read, and the wait of its reads: means.
 type Took = (f64, f64);
 
 #[expect(clippy::cast_precision_loss, reason = "a few disks")]
@@ -226,7 +226,7 @@ impl Push<'_> {
         took(&self.run(self.swarm(512, &recent), &self.workload(self.images, 1)))
     }
 
-    /// What the link to each agent needs at least for the chunks that its disks read; the mean, in seconds.
+    /// The least time that the link to each agent needs for the chunks that its disks read; the mean, in seconds.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn least(&self) -> f64 {
         let workload = self.workload(self.images, 1);
@@ -250,8 +250,8 @@ impl Push<'_> {
     }
 }
 
-/// Starts of an application: the same reads nearly in one order, one after the other, each of which takes what it
-/// read a moment; and the same with strays of a tenth, others in each deployment.
+/// Starts of an application: the same reads nearly in one order, one after the other, with a moment of work after each;
+/// and the same with strays of a tenth, others in each deployment.
 fn application(seed: u64) -> (Boots, Vec<Boots>) {
     const SIZE: u64 = 1 << 30;
     let mut random = Random::new(seed);
@@ -285,13 +285,13 @@ fn turned(images: Vec<(Boots, Vec<Boots>)>) -> WithStrays {
     (plain, (0..usize::try_from(BEFORE).unwrap()).map(of).collect())
 }
 
-/// The first so many images.
+/// The first `count` images.
 fn first(count: usize, (plain, strayed): &WithStrays) -> WithStrays {
     (plain[..count].to_vec(), strayed.iter().map(|images| images[..count].to_vec()).collect())
 }
 
-/// One application on one host, and several on as many: what is sent ahead takes three fifths off the start, and is
-/// nearly as quick as the link allows; so it is after strays.
+/// One application on one host, and several on as many: sending ahead takes three fifths off the start, and is nearly
+/// as quick as the link allows; so it is after strays.
 #[test]
 fn what_is_sent_ahead_starts_applications() {
     let all = turned([3, 5, 7].map(application).into_iter().collect());
@@ -306,16 +306,16 @@ fn what_is_sent_ahead_starts_applications() {
             "{what}: {cold:.2?}; {pushed:.2?}, {after_strays:.2?}, at least {least:.2}; warm {warm:.2?}"
         );
         assert!(warm.0 < 0.43 * cold.0, "{what}: {warm:?} of {cold:?}");
-        // Three on one host fill its link from the beginning: what they read takes the most of a cold start.
+        // Three on one host fill its link from the beginning: the transfer of their reads is most of a cold start.
         let most = if disks == 1 { 0.4 * cold.0 } else { 1.2 * least };
         assert!(pushed.0 < most && pushed.0 < 0.85 * cold.0, "{what}: {pushed:?} of {cold:?}, {least}");
         assert!(after_strays.0 < most, "{what}: {after_strays:?} of {cold:?}, {least}");
     }
 }
 
-/// Real machines, as they were recorded and several times as fast. They think: what a cold start takes more than a
-/// warm one is what can go, and three fifths of it do; two fifths where three are on one host. Or, where what they
-/// read takes the link longer than that, the start takes little longer than what they read takes the link.
+/// Real machines, at the recorded speed and several times as fast. They think: only the difference between a cold start
+/// and a warm one can be saved, and three fifths of it are; two fifths with three on one host. If the transfer of their
+/// reads takes longer than that, the start takes little longer than the transfer.
 #[test]
 fn what_is_sent_ahead_boots_machines() {
     let images = ["p-deb12min", "m-nginx", "m-redis"].map(|image| boots(SMALL, image).unwrap());

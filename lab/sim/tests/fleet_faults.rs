@@ -1,10 +1,10 @@
-//! All that can go wrong with a fleet, combined by lot: hundreds of fleets, thousands with `HEADSTART_SOAK=1`.
+//! All faults of a fleet, combined by lot: hundreds of fleets, thousands with `HEADSTART_SOAK=1`.
 //!
 //! Each seed is a fleet of some hosts, links and a topology, disks that read, and faults: hosts that die in the midst
 //! of a boot, agents that are restarted, halves that do not reach each other, a store that is away for a while, a
-//! tracker or roots that are lost, hosts that are a hundred times slower than others, lie about what they have,
-//! send wrong bytes, send without end, promise and do not keep, or do not answer. It is simulated twice, with and
-//! without the swarm. What must hold is said at [`judge`].
+//! tracker or roots that are lost, hosts that are a hundred times slower than others, lie about the chunks that they
+//! have, send wrong bytes, send without end, promise and do not keep, or do not answer. It is simulated twice, with and
+//! without the swarm. [`judge`] states the properties that must hold.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
 
 use headstart_block::random::Random;
@@ -23,14 +23,14 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
 
-/// How long a simulated host waits for a store that does not answer, in seconds.
+/// The time that a simulated host waits for a store that does not answer, in seconds.
 const TIME_OUT: f64 = 15.0;
 
-/// Seeds of `make test`, and how many times as many `make soak` tries.
+/// Seeds of `make test`, and the factor of `make soak`.
 const SEEDS: u64 = 600;
 const SOAK: u64 = 10;
 
-/// A fleet, and what it reads.
+/// A fleet and its reads.
 struct World {
     model: FleetModel,
     workload: Workload,
@@ -41,7 +41,7 @@ fn one<T: Copy>(random: &mut Random, of: &[T]) -> T {
     of[random.below(of.len())]
 }
 
-/// Something in so many of 100 cases.
+/// `true` in `percent` of 100 cases.
 fn now_and_then(random: &mut Random, percent: usize) -> bool {
     random.below(100) < percent
 }
@@ -142,7 +142,7 @@ fn swarm(random: &mut Random, hosts: u32, seed: u64) -> SwarmModel {
     SwarmModel { settings, roots, warm, ..SwarmModel::default() }
 }
 
-/// What goes wrong: each of it in every fourth fleet or so, `span` from `begin` on.
+/// The faults: each kind in every fourth fleet or so, `span` from `begin` on.
 fn faults(random: &mut Random, hosts: u32, begin: Nanos, span: Nanos) -> Faults {
     let moment = |random: &mut Random| Nanos(begin.0 + random.bits() % span.0.max(1));
     let for_a_while = |random: &mut Random, from: Nanos, most_ms: usize| {
@@ -236,8 +236,7 @@ fn world_without_store(seed: u64) -> World {
     World { model, workload }
 }
 
-/// What disks took that were on hosts that neither died nor are bad: the longest, the mean, and the longest wait of a
-/// read.
+/// The times of disks on hosts that neither died nor are bad: the longest, the mean, and the longest wait of a read.
 fn took(outcome: &FleetOutcome, bad: &dyn Fn(u32) -> bool) -> (f64, f64, f64) {
     let counts = |host: u32| !outcome.hosts[host as usize].died && !bad(host);
     let disks = outcome.disks.iter().filter(|disk| counts(disk.host));
@@ -247,10 +246,9 @@ fn took(outcome: &FleetOutcome, bad: &dyn Fn(u32) -> bool) -> (f64, f64, f64) {
     (longest, all.iter().sum::<f64>() / all.len().max(1) as f64, wait)
 }
 
-/// By how many seconds the swarm may be slower than lazy disks, beside a tenth of what they take. A host finds out
-/// that another is of no use by waiting for it, as long as its patience lasts, and more than once, for it tries
-/// again: some seconds for each. What is asked of a store that is away waits until it is back; a lazy disk may have
-/// asked in time.
+/// The number of seconds by which the swarm may be slower than lazy disks, beside a tenth of their time. A host finds
+/// out that another is of no use by waiting for it until a timeout, and more than once, because it tries again: some
+/// seconds for each. A request to a store that is away waits until it is back; a lazy disk may have asked in time.
 fn margin(model: &FleetModel) -> f64 {
     let Faults { store_away, slow, promisers, mutes, liars, corrupt, endless, .. } = &model.faults;
     let useless = slow + promisers + mutes + liars + corrupt + endless;
@@ -262,24 +260,24 @@ fn margin(model: &FleetModel) -> f64 {
     5.0 + 5.0 * f64::from(useless) + away
 }
 
-/// What came of a fleet.
+/// The verdict on a fleet.
 #[derive(Debug)]
 enum Verdict {
     Well,
-    /// It took longer than it may, as two of a hundred may.
+    /// Later than the margin allows, which two of a hundred may be.
     Late(String),
     /// A read waited until its deadline, or nearly.
     Stuck(String),
     Wrong(String),
 }
 
-/// What must hold of any fleet: no want is answered wrongly, none hangs, and no read fails. And of 98 of 100: neither
-/// the last disk, nor the mean of them, nor any read takes longer than without the swarm, by more than the margin.
-/// Hosts that died or are bad themselves do not count.
+/// The verdict on a fleet: no want is answered wrongly, none hangs, and no read fails. In 98 of 100 fleets neither the
+/// last disk, nor the mean of them, nor any read takes longer than without the swarm, by more than the margin. Hosts
+/// that died or are bad themselves do not count.
 fn judge(seed: u64, World { model, workload }: &World) -> Verdict {
     let with = simulate(model, workload);
     let mut alone = FleetModel { way: Way::Independent, hints: None, ..model.clone() };
-    // What is never there is compared with what is.
+    // A store that never comes back is compared with one that is there.
     alone.faults.store_away.retain(|(_, back)| *back < Nanos::NEVER);
     let without = simulate(&alone, workload);
     let summary = with.summary();
@@ -370,9 +368,9 @@ fn what_the_swarm_has_needs_no_store() {
     judge_all(seeds(), world_without_store);
 }
 
-/// What was found by thousands of seeds. Where the store says nothing, nothing shows that a host which promises
-/// does not wait for it: others are asked whether they have what is promised, else a read waits for minutes. And
-/// what others bring while the store is asked for it says nothing of the store.
+/// Failures that thousands of seeds found. Where the store says nothing, nothing shows that a host which promises a
+/// chunk does not wait for it: others are asked for the promised chunk, otherwise a read waits for minutes. And chunks
+/// that others bring while the store is asked for them say nothing about the store.
 #[test]
 fn promises_that_nothing_bears_out() {
     for seed in [1854, 2176, 2993, 3087, 4763, 4795, 4880, 5151, 5650] {

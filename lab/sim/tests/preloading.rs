@@ -1,8 +1,9 @@
-//! Preloading as the product does it: what it must never do, on boots of the small data set that no plan was made from.
+//! Preloading as the product does it: the harm that it must never do, on boots of the small data set that no plan was
+//! made from.
 //!
 //! On virtual time, closed loop: links from 2 to 100 MB/s and 1 to 50 ms away, guests at recorded speed and five times
-//! as fast, with and without a grace period; plans that are right, of something else, and wrong on purpose; boots that
-//! do not go as others did; links that change, and a store that is away.
+//! as fast, with and without a grace period; plans that are right, of another image, and wrong on purpose; boots that
+//! differ from the others; links that change, and a store that is away.
 
 #![expect(clippy::print_stderr, reason = "says what it finds")]
 #![expect(clippy::unwrap_used, reason = "a test fails by it")]
@@ -25,7 +26,7 @@ use std::time::Duration;
 const RATES: [u64; 5] = [2, 5, 10, 30, 100];
 const ROUND_TRIPS: [u64; 3] = [1, 20, 50];
 
-/// An image: what five of its boots (of one, four) teach, and two others.
+/// An image: the plans from five of its boots (of one, four), and two others.
 struct Image {
     name: &'static str,
     plans: Arc<ImagePlans>,
@@ -46,7 +47,7 @@ fn image(name: &'static str) -> Image {
         Ok(())
     })
     .unwrap();
-    // Not those that were cut off, or went on reading something else.
+    // Without those that were cut off, or went on reading something else.
     boots.retain(|boot| (1500..4000).contains(&boot.records.len()));
     boots.truncate(2);
     let tested: BTreeSet<_> = boots.iter().map(|boot| boot.creation.volume.clone()).collect();
@@ -66,7 +67,7 @@ fn seconds(seconds: u64) -> Nanos {
     Nanos::from_micros(seconds * 1_000_000)
 }
 
-/// The plans with the items of each changed.
+/// The plans, with the items of each changed.
 fn changed(plans: &ImagePlans, change: impl Fn(&RatedPlan) -> Vec<PlanItem>) -> Arc<ImagePlans> {
     let mut plans = plans.clone();
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
@@ -109,19 +110,19 @@ fn preloading_is_never_worse_than_lazy() {
     });
 }
 
-/// Of a disk of something else: as much, elsewhere.
+/// A plan for another disk: as much, elsewhere.
 fn stranger(plan: &RatedPlan, disk: u64) -> Vec<PlanItem> {
     let blocks = disk / BLOCK_SIZE;
     plan.items.iter().map(|item| PlanItem { block: (item.block * 7 + 3) % blocks, ..*item }).collect()
 }
 
-/// What no boot reads, all of it.
+/// A plan of all blocks that no boot reads.
 fn never(plan: &RatedPlan, disk: u64) -> Vec<PlanItem> {
     let read: BTreeSet<_> = plan.items.iter().map(|item| item.block).collect();
     (0..disk / BLOCK_SIZE).filter(|block| !read.contains(block)).map(PlanItem::whole).collect()
 }
 
-/// The median of how many times as long as lazily boots take in a setting, and the worst.
+/// The ratio of a boot's time to that of a lazy boot in a setting: the median, and the worst.
 fn cost(wrong: impl Fn(&RatedPlan, u64) -> Vec<PlanItem>, name: &str) -> [f64; 2] {
     let mut simulator = Simulator::new();
     let mut costs = Vec::new();
@@ -152,7 +153,7 @@ fn wrong_plans_cost_little() {
     }
 }
 
-/// A boot that does not go as others did.
+/// A boot that differs from the others.
 fn perturbed(boot: &Trace, how: &str) -> Trace {
     let mut boot = boot.clone();
     let began = boot.records[0].t_us;
@@ -221,7 +222,7 @@ fn good_plans_are_never_stopped() {
     }
 }
 
-/// The pilot, and what the engine thinks of the link meanwhile.
+/// The pilot, and the engine's estimates of the link meanwhile.
 struct Watched {
     pilot: Piloting,
     estimates: Vec<(Nanos, u64)>,
@@ -249,7 +250,7 @@ impl Guide for Watched {
     }
 }
 
-/// A boot over a link of so many MB/s at first, and from the second `changes` on of `after` MB/s.
+/// A boot over a link of `before` MB/s at first, and from the second `changes` on of `after` MB/s.
 fn over_a_link_that_changes(before: u64, after: u64, changes: u64) -> (Outcome, Watched) {
     let image = &IMAGES[2];
     let mut model = model(before, 20);

@@ -1,11 +1,11 @@
-//! What hot ranges and critical-range-first are worth beside whole blocks, on recorded boots, at 5 MB/s and 20 ms.
+//! The gain of hot ranges and critical-range-first over whole blocks, on recorded boots, at 5 MB/s and 20 ms.
 //!
-//! On the shared data set; where that is not, nothing is shown, and it says so. Of each image's seven boots, in the
+//! It needs the shared data set; without it the test shows nothing, and says so. Of each image's seven boots, in the
 //! order of their creation, turns of two are tested and the others trained with.
 //!
-//! A share of the boots did something that no training saw (scanned the disk, installed updates): their waits are
-//! those of what they read then, and bytes are what the guest asked for. So figures of normal boots, as the data
-//! set's labels tell them, stand beside those of all; training does not see the labels.
+//! A share of the boots did something that no training saw (scanned the disk, installed updates): their waits are those
+//! of these reads, and their bytes are those that the guest asked for. So figures of normal boots, by the data set's
+//! labels, stand beside those of all; training does not see the labels.
 
 #![expect(clippy::print_stderr, reason = "says what it finds")]
 #![expect(clippy::cast_precision_loss, reason = "shares of bytes")]
@@ -63,7 +63,7 @@ fn plan(train: &[&Trace], size: u64, faster: u32) -> Plan {
     Plan::List(proposal.plan_items(&vocabulary).into())
 }
 
-/// Of the test boots of an image: ranges first, whole blocks second.
+/// The sums over the test boots of an image: ranges first, whole blocks second.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     waited: [f64; 2],
@@ -77,7 +77,7 @@ impl Sums {
     }
 }
 
-/// Shares of what whole blocks take, on the average over images.
+/// Ratios to the figures of whole blocks, on the average over images.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
     waited: f64,
@@ -91,13 +91,13 @@ fn shares(sums: &[Sums]) -> Shares {
     Shares { waited: mean(|sums| sums.waited), before: mean(|sums| sums.before) }
 }
 
-/// Of normal boots, and of all.
+/// The ratios of normal boots, and of all.
 fn replay(images: &Images, normal: &BTreeSet<String>, faster: u32, planned: bool) -> [Shares; 2] {
     let ranges = Model::real(RATE, ROUND_TRIP);
     let models = [ranges.clone(), ranges.whole_blocks()];
     let mut simulator = Simulator::new();
     let (mut normals, mut all) = (Vec::new(), Vec::new());
-    // Fewer boots are not split honestly.
+    // With fewer boots a fair split is not possible.
     for ((_, size), traces) in images.iter().filter(|(_, traces)| traces.len() >= 5) {
         let (mut of_normals, mut of_all) = (Sums::default(), Sums::default());
         for turn in 0..traces.len().div_ceil(2) {
@@ -129,8 +129,8 @@ fn ranges_beat_whole_blocks() {
     eprintln!("hot ranges of whole blocks, normal boots: {normals:.3?}; all boots: {all:.3?}");
     assert!(normals.waited <= 0.2, "{normals:?}");
     assert!(normals.before <= 0.45 && all.before <= 0.55, "{normals:?} {all:?}");
-    // Among all there are boots that scanned the disk, for which no plan does anything. 0.67 where connections
-    // share the link, 0.58 where they have it in turn.
+    // Among all there are boots that scanned the disk, which no plan helps. 0.67 if connections share the link, 0.58 if
+    // they have it in turn.
     assert!(all.waited <= 0.7, "{all:?}");
 }
 

@@ -1,4 +1,4 @@
-//! What parts of the product are for, each on boots or a link that need it, with the figures (the paper's figure 29).
+//! The purpose of parts of the product, each on boots or a link that need it, with the figures (the paper's figure 29).
 //!
 //! The boots are real ones of the small data set (`tests/data/traces`), changed for the purpose.
 
@@ -34,7 +34,7 @@ fn boots(image: &str) -> Vec<Trace> {
     boots
 }
 
-/// What training makes of boots: all groups, for these bandwidths.
+/// The plans that training makes of boots: all groups, for these bandwidths.
 fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings) -> Arc<ImagePlans> {
     let mut vocabulary = Vocabulary::new(4 << 30);
     let boots: Vec<_> = boots.iter().map(|boot| Condensed::of(boot, &mut vocabulary)).collect();
@@ -102,8 +102,8 @@ fn with_services(boot: &Trace, first: u64, seed: u64) -> Trace {
     Trace { records, ..boot.clone() }
 }
 
-/// Boots of an image whose services start in either order: most in one, some in the other. What is tested are boots of
-/// the fewer, not learned from. (The paper: the switch raises the hit rate of reordered boots from 3.0% to 97.9%.)
+/// Boots of an image whose services start in either order: most in one, some in the other. The tested boots are of the
+/// fewer, not learned from. (The paper: the switch raises the hit rate of reordered boots from 3.0% to 97.9%.)
 #[test]
 fn the_switch_of_groups_is_worth_it_on_reordered_boots() {
     let boots: Vec<_> = boots("p-deb12min").into_iter().filter(|boot| boot.records.len() > 1500).collect();
@@ -130,7 +130,7 @@ fn the_switch_of_groups_is_worth_it_on_reordered_boots() {
     }
 }
 
-/// The same as somebody feels it who waits for the machine: the plan switches, and hardly anything is waited for.
+/// The same for a user that waits for the machine: the plan switches, and waits are short.
 #[test]
 fn reordered_boots_wait_less_with_the_switch_of_groups() {
     let boots: Vec<_> = boots("p-deb12min").into_iter().filter(|boot| boot.records.len() > 1500).collect();
@@ -180,7 +180,7 @@ fn preprocessing_is_worth_it_among_outliers() {
     let odd = (1..).zip(&train[..2]).map(|(seed, boot)| broken(boot, seed));
     let train: Vec<_> = train.iter().cloned().chain(odd).collect();
     let raw = Settings::none();
-    // Below 8 MiB/s an order by counts, as the score's is there, hardly heeds what few boots read.
+    // Below 8 MiB/s the score's order is one by counts, and hardly heeds the reads of few boots.
     for (policy, mib, gain) in [("vmt-min", 4, 0.1), ("vmt-min", 8, 0.5), ("thinkahead", 8, 0.0)] {
         let rate = Bandwidth::mib(mib);
         let rates = |settings| {
@@ -195,7 +195,7 @@ fn preprocessing_is_worth_it_among_outliers() {
     }
 }
 
-/// A link that is slower, or faster, than it was expected to be from the creation on.
+/// A link that is slower, or faster, than the expected bandwidth from the creation on.
 #[test]
 fn the_switch_of_bins_is_worth_it_on_a_link_that_changes() {
     let boots = boots("m-redis");
@@ -212,7 +212,7 @@ fn the_switch_of_bins_is_worth_it_on_a_link_that_changes() {
     }
 }
 
-/// Reads go on when the store fails; what they waited for it is said to be the store's.
+/// Reads go on when the store fails; their waits for it are counted as the store's.
 #[test]
 fn boots_survive_a_store_that_fails() {
     let boot = Boot::of(&boots("p-deb12min")[0]);

@@ -44,7 +44,6 @@ const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 447, 165),
     ("headstart-agent", 464, 265),
     ("headstart-harvest", 523, 227),
-    ("headstart-sim", 328, 84),
     ("headstart-testkit", 1, 0),
 ];
 

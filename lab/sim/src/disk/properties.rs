@@ -1,4 +1,4 @@
-//! What holds for any boot and any plan.
+//! Properties that hold for any boot and any plan.
 
 use super::*;
 use crate::link::{Failures, Latency};
@@ -93,7 +93,7 @@ fn plain_waits(boot: &Boot, plan: &Plan, rate: u64, left: bool) -> Vec<u64> {
         let len = BLOCK_SIZE.min(boot.disk_size() - block * BLOCK_SIZE);
         (u128::from(len) * 1_000_000_000).div_ceil(u128::from(rate)) as u64
     };
-    // When each block is local; what is asked for is known to come, and goes by the order of asking.
+    // The time at which each block is local; a requested block is sure to come, in the order of the requests.
     let mut local = vec![u64::MAX; blocks as usize];
     let (mut free_at, mut next) = (0, 0);
     let mut waits = Vec::new();

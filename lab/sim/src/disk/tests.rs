@@ -54,7 +54,7 @@ fn a_miss_goes_next_after_the_block_on_the_wire() {
     let (waits, outcome) = waits(&boot(8, &reads), &plan(&[0, 1, 2]), &Model::paper(RATE));
     assert_eq!(waits, [1.5, 2.499_999, 0.0]);
     assert_eq!((outcome.slow.queue, outcome.slow.miss), (1, 1));
-    // Two preloads and the one that was read have come by then.
+    // By then two preloads and the block that was read have come.
     assert_eq!(outcome.accuracy, Accuracy { preloaded: 3, read: 1, pulled: 5, found: 1 });
 }
 
@@ -158,7 +158,7 @@ fn a_slow_store_is_the_cause_of_slow_reads() {
     assert_eq!((outcome.slow.miss, outcome.slow.total()), (1, 1));
 }
 
-/// Goes over to another plan when the link turns out to be slow, as a switch between bandwidths' bins does.
+/// Changes to another plan when the link turns out to be slow, as a switch between bandwidths' bins does.
 struct Switch {
     slow: Option<Plan>,
 }
@@ -208,7 +208,7 @@ fn nothing_to_read_and_nothing_to_read_from() {
     }
 }
 
-/// Writes are served locally, and what they wrote needs no store; in the paper's model they change nothing.
+/// Writes are served locally, and written bytes need no store; in the paper's model writes change nothing.
 #[test]
 fn what_was_written_is_read_without_the_store() {
     let record = |t_us, op, from: u64, to: u64| {
@@ -238,7 +238,7 @@ fn what_was_written_is_read_without_the_store() {
     assert_eq!(waits(&boot, &Plan::Lazy, &Model::paper(RATE)).1.hits, 2, "the block is there after a second");
 }
 
-/// Reads go on when the store is back, or at the next try, and what they waited for was the store.
+/// Reads go on when the store is back, or at the next try, and their waits are counted as the store's.
 #[test]
 fn a_store_that_fails_is_waited_for() {
     let reads: Vec<_> = (0..40).map(|n| (4 * SECOND + n * SECOND / 2, n)).collect();
@@ -250,7 +250,7 @@ fn a_store_that_fails_is_waited_for() {
     let (times, away) = waits(&boot, &Plan::Lazy, &model);
     assert_eq!((away.slow, away.failures), (Slow { store: 1, ..Slow::default() }, 0));
     assert!((9.0..11.0).contains(&times.iter().copied().fold(0.0, f64::max)), "{times:?}");
-    // Longer than anybody waits for an answer: asked again, until it is back.
+    // Longer than any request waits for an answer: it is repeated until the store is back.
     model.link.failures.away = vec![(Nanos(5_000_000_000), Nanos(45_000_000_000))];
     let (times, away) = waits(&boot, &Plan::Lazy, &model);
     assert_eq!(away.slow, Slow { store: 1, ..Slow::default() });
@@ -264,8 +264,8 @@ fn a_store_that_fails_is_waited_for() {
     assert_eq!(errors.slow.miss + errors.slow.queue, 0, "{errors:?}");
 }
 
-/// Large requests alone do not tell how much of their time is the round trip; were it taken for too short, the link
-/// would never be filled.
+/// Large requests alone do not show which part of their time is the round trip; if that were estimated too short, the
+/// link would never be filled.
 #[test]
 fn preloads_alone_fill_links_of_all_speeds() {
     let blocks: Vec<_> = (0..60).collect();
@@ -279,8 +279,8 @@ fn preloads_alone_fill_links_of_all_speeds() {
     }
 }
 
-/// With 64 MiB under way as one request, a read waits for a round trip and its own bytes, which have the link together
-/// with those of the stream that were on it by then.
+/// With 64 MiB under way as one request, a read waits for a round trip and its own bytes, which share the link with
+/// those of the stream that were on it by then.
 #[test]
 fn no_read_waits_behind_a_stream() {
     let reads: Vec<_> = (0..30).map(|n| (SECOND * 3 / 10 + n * 9 * SECOND / 100, 40 + n)).collect();
@@ -295,7 +295,7 @@ fn no_read_waits_behind_a_stream() {
         let most = round_trip as f64 / 1e3 + 2.0 * own + 0.5e-3;
         let worst = waits.iter().copied().fold(0.0, f64::max);
         assert!(worst <= most, "{worst} of {most}: {rate} MB/s, {round_trip} ms");
-        // The link is full all the same.
+        // The link is full anyway.
         let took = outcome.last_read.as_secs() - 2.0 * round_trip as f64 / 1e3;
         let moved = outcome.bytes.preload + outcome.bytes.miss;
         assert!(moved as f64 >= 0.93 * took * (rate * 1_000_000) as f64, "{moved} in {took} s");

@@ -1,4 +1,4 @@
-//! What somebody on a host waits for, who brings it, and the store.
+//! The awaited ranges of a host, their sources, and the store.
 
 use super::net::{Parcel, on_wire};
 use super::peers::What;
@@ -12,30 +12,31 @@ use headstart_swarm as swarm;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a host waits for that asks a store that is away.
+/// The wait of a host that asks a store that is away.
 const TIME_OUT: Duration = Duration::from_secs(15);
 
-/// The store's answers are cut into such pieces, which take turns.
+/// The length of the pieces of the store's answers, which take turns.
 const PIECE: u64 = 64 << 10;
 
-/// Of what was asked for without hurry, so much is asked for at once where somebody waits: steps as disks have them.
+/// The length of the part of a background fetch that is requested at once when a read waits for it: steps as disks have
+/// them.
 const STEP: u64 = 512 << 10;
 
 /// Bytes of a request to the store, and of an answer before its body.
 const HEAD: u64 = 300;
 
-/// Who waits.
+/// The owner of a bringing, which waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A fetch of a disk.
     Disk(u32, headstart_pull::FetchId),
     /// The agent, for its node.
     Agent(swarm::FetchId),
-    /// Nobody any more.
+    /// No owner: it has gone.
     Nobody,
 }
 
-/// A range that somebody waits for.
+/// A range that is awaited.
 #[derive(Debug)]
 pub(super) struct Bringing {
     host: u32,
@@ -43,14 +44,14 @@ pub(super) struct Bringing {
     range: BlobRange,
     /// Units that are not local yet.
     left: u32,
-    /// Whether the node has answered, where it was asked.
+    /// `true` if the node has answered, if it was asked.
     answered: bool,
     want: Option<swarm::WantId>,
-    /// The same with more urgency, for parts of it.
+    /// Wants with more urgency, for parts of it.
     hurried: Vec<swarm::WantId>,
-    /// Whether it asked the store, or the node, for any of it.
+    /// `true` if it asked the store, or the node, for any of it.
     brought: bool,
-    /// Whether its end is known, and its owner told or about to be.
+    /// `true` if its end is known, and its owner told or about to be.
     over: bool,
 }
 
@@ -62,13 +63,13 @@ pub(super) struct Coming {
     waiting: Vec<u32>,
 }
 
-/// What the store is asked for.
+/// A request to the store.
 #[derive(Debug)]
 pub(super) struct Request {
     host: u32,
     range: BlobRange,
     left: u64,
-    /// Whether a disk asked, and not the node.
+    /// `true` if a disk asked, and not the node.
     by_disk: bool,
 }
 
@@ -104,8 +105,8 @@ impl Fleet<'_> {
         number
     }
 
-    /// The agent of a host has ended: disks bring themselves what they wait for, and what it fetched for others comes
-    /// all the same, but nobody waits for it.
+    /// Notes that the agent of a host has ended: disks fetch their awaited ranges themselves. The agent's fetches for
+    /// others still arrive, but nothing waits for them.
     pub(super) fn agent_has_gone(&mut self, host: u32) {
         let of_host = |bringing: &Bringing| bringing.host == host && !bringing.over;
         for number in self.bringings.numbers(of_host) {
@@ -142,7 +143,7 @@ impl Fleet<'_> {
         self.tell_node(host, swarm::Event::Want { want, blob, chunks, urgency });
     }
 
-    /// Somebody waits now for what of a bringing lies before `upto`.
+    /// Raises the urgency of the part of a bringing before `upto`: a read waits for it now.
     pub(super) fn hurry(&mut self, number: u32, upto: u64) {
         let Some(bringing) = self.bringings.get(number) else { return };
         let (host, BlobRange { blob, range }) = (bringing.host, bringing.range);
@@ -165,7 +166,7 @@ impl Fleet<'_> {
         swarm::WantId(self.next_want)
     }
 
-    /// The node has answered.
+    /// Takes the node's answer to a want.
     pub(super) fn answered(&mut self, want: swarm::WantId, elsewhere: &[swarm::Chunks]) {
         if let Some((number, part)) = self.hurried.remove(&want.0) {
             let known = self.bringings.get(number).filter(|bringing| !bringing.over);
@@ -177,7 +178,7 @@ impl Fleet<'_> {
         let Some(number) = self.wants.remove(&want.0) else { return };
         let Some(bringing) = self.bringings.get(number) else { return };
         let (host, range) = (bringing.host, bringing.range);
-        // What the node takes for local and is not would never come.
+        // A chunk that the node wrongly takes for local would never come.
         let local = &self.hosts[host as usize].local;
         let forgotten = local.touched(range).any(|unit| {
             let chunk = u32::try_from(unit).unwrap_or(NONE);
@@ -189,7 +190,7 @@ impl Fleet<'_> {
         self.elsewhere(number);
     }
 
-    /// Asks the store for all of a bringing that nobody else does.
+    /// Asks the store for all of a bringing that no other request fetches.
     fn elsewhere(&mut self, number: u32) {
         let Some(bringing) = self.bringings.get_mut(number) else { return };
         bringing.answered = true;
@@ -205,7 +206,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Asks the store for all of a range that nobody else brings to a host; whether that is any.
+    /// Asks the store for all of a range that no other request brings to a host; `true` if that is any.
     fn ask_store_for(&mut self, host: u32, range: BlobRange, by_disk: bool) -> bool {
         let local = &self.hosts[host as usize].local;
         let mut runs: Vec<BlobRange> = Vec::new();
@@ -240,7 +241,7 @@ impl Fleet<'_> {
         self.net.send(self.now, parcel.packed(), &mut self.agenda);
     }
 
-    /// The store has a request.
+    /// Notes that a request has reached the store.
     pub(super) fn store_is_asked(&mut self, request: u32) {
         let away =
             self.model.faults.store_away.iter().find(|(from, until)| (*from..*until).contains(&self.now));
@@ -258,7 +259,7 @@ impl Fleet<'_> {
         self.agenda.enter(self.now.plus(wait).plus(Nanos(latency)), Happening::Answer(request));
     }
 
-    /// The store sends its answer, piece by piece.
+    /// Sends the store's answer, piece by piece.
     pub(super) fn store_answers(&mut self, number: u32) {
         let Some(request) = self.requests.get(number) else { return };
         let (host, mut left) = (request.host, request.left);
@@ -278,7 +279,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// More of an answer of the store has come.
+    /// Takes a part of an answer of the store.
     pub(super) fn stored(&mut self, number: u32, bytes: u64) {
         let Some(request) = self.requests.get_mut(number) else { return };
         request.left = request.left.saturating_sub(bytes);
@@ -301,7 +302,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Counts what the store sent before.
+    /// Counts bytes that the store had sent before.
     fn note_stored(&mut self, range: BlobRange) {
         let first = self.first_chunk.get(range.blob.0 as usize).copied().unwrap_or(NONE);
         for chunk in swarm::Chunks::touched(range.range).numbers() {
@@ -314,7 +315,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A unit is local now.
+    /// Notes that a unit is local now.
     pub(super) fn became_local(&mut self, host: u32, blob: BlobId, unit: u64) {
         let local = &mut self.hosts[host as usize].local;
         let range = local.unit_range(blob, unit);
@@ -324,7 +325,7 @@ impl Fleet<'_> {
         coming.waiting.into_iter().for_each(|number| self.unit_is_over(number, true));
     }
 
-    /// A unit of a bringing is local, or does not come.
+    /// Notes that a unit of a bringing is local, or does not come.
     fn unit_is_over(&mut self, number: u32, well: bool) {
         let Some(bringing) = self.bringings.get_mut(number) else { return };
         bringing.left = bringing.left.saturating_sub(1);
@@ -333,12 +334,12 @@ impl Fleet<'_> {
             bringing.over = true;
             self.over.push_back((number, well));
         } else if bringing.left == 0 && bringing.owner == Owner::Nobody {
-            // Nothing refers to it any more.
+            // No other entry refers to it any more.
             self.bringings.take(number);
         }
     }
 
-    /// The store has not answered.
+    /// Ends a request that the store has not answered.
     pub(super) fn store_fails(&mut self, number: u32) {
         let Some(Request { host, range, .. }) = self.requests.take(number) else { return };
         for unit in self.hosts[host as usize].local.touched(range) {
@@ -348,7 +349,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A bringing is over: tells its owner.
+    /// Ends a bringing: tells its owner.
     pub(super) fn brought(&mut self, number: u32, well: bool) {
         let Some(bringing) = self.bringings.get_mut(number) else { return };
         let owner = std::mem::replace(&mut bringing.owner, Owner::Nobody);
@@ -388,7 +389,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A disk does not want this any more. What the store was asked for comes all the same.
+    /// Cancels a fetch that a disk no longer wants. Bytes that were requested from the store still arrive.
     pub(super) fn cancel(&mut self, number: u32) {
         let Some(bringing) = self.bringings.get_mut(number) else { return };
         if bringing.over {

@@ -1,7 +1,7 @@
-//! The image sent to all hosts beforehand, over a tree: what a swarm is compared with.
+//! The image sent to all hosts beforehand, over a tree: the baseline for a swarm.
 //!
 //! The store sends chunk after chunk to the first host; each host sends every chunk on to its children as soon as it
-//! has it. When all hosts have everything the disks are attached, and find all that they read.
+//! has it. When all hosts have everything the disks are attached, and all their reads are hits.
 
 use super::Fleet;
 use super::net::{Parcel, on_wire};
@@ -11,7 +11,7 @@ use crate::time::Nanos;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_swarm::{CHUNK_SIZE, Class};
 
-/// What is still to come.
+/// The progress of a broadcast.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tree {
     arity: u32,
@@ -57,7 +57,7 @@ impl Fleet<'_> {
         BlobRange::between(BlobId(blob), start.min(len), end.min(len))
     }
 
-    /// A chunk has come to a host.
+    /// Takes a chunk that has come to a host, and sends it on.
     pub(super) fn spread(&mut self, to: u32, number: u32) {
         let Some(mut tree) = self.tree else { return };
         let (range, bytes) = (self.place(number), self.length(number));

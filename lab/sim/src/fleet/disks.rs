@@ -1,7 +1,7 @@
-//! Disks: a guest that reads, and the engine that pulls what it misses.
+//! Disks: a guest that reads, and the engine that pulls missing bytes.
 //!
-//! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known
-//! to be read, runs ahead of the others, up to its first miss: nothing that it does can be seen by them.
+//! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known to
+//! be read, runs ahead of the others, up to its first miss: until then no other disk can see its effects.
 
 use super::bringing::Owner;
 use super::model::DiskModel;
@@ -23,18 +23,18 @@ use headstart_swarm::{self as swarm, Urgency};
 #[derive(Debug)]
 pub(super) struct Disk {
     host: u32,
-    /// After the beginning of the fleet, or of all broadcasts.
+    /// The time of its attachment after the beginning of the fleet, or of all broadcasts.
     pub(super) at: Nanos,
     boot: u32,
-    /// When it was attached; [`Nanos::NEVER`] before.
+    /// The time at which it was attached; [`Nanos::NEVER`] before.
     attached: Nanos,
-    /// Made when something is missed, or to be preloaded.
+    /// Made at the first miss, or the first preload.
     engine: Option<Box<Engine>>,
     guest: Guest,
     written: Written,
-    /// Reads that wait, and since when.
+    /// Reads that wait, and the start of each wait.
     waiting: Vec<(u32, Nanos)>,
-    /// Fetches under way, and which bringings they are.
+    /// Fetches under way, and the bringing of each.
     fetches: Vec<(FetchId, u32)>,
     wake: Nanos,
     wake_entered: Nanos,
@@ -79,12 +79,12 @@ impl Disk {
         self.host == host
     }
 
-    /// Whether it has the image open.
+    /// `true` if it has the image open.
     pub(super) fn is_attached(&self) -> bool {
         self.attached < Nanos::NEVER
     }
 
-    /// Whether some of its reads are not complete.
+    /// `true` if some of its reads are not complete.
     pub(super) fn is_reading(&self) -> bool {
         self.outcome.completed == Nanos::NEVER
     }
@@ -125,12 +125,12 @@ impl Fleet<'_> {
         self.follow(n, self.workload.plan.clone());
     }
 
-    /// A disk is given another plan.
+    /// Gives a disk another plan.
     pub(super) fn follow(&mut self, n: u32, plan: Plan) {
         self.tell_engine(n, Event::PlanChanged(plan));
     }
 
-    /// Enters when the next read comes.
+    /// Enters the time of the next read.
     fn look_ahead(&mut self, n: u32) {
         let disk = &mut self.disks[n as usize];
         let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return };
@@ -144,7 +144,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Reads come.
+    /// Takes the reads that are due.
     pub(super) fn read(&mut self, n: u32) {
         if self.disks[n as usize].read_entered != self.now
             || !self.hosts[self.disks[n as usize].host as usize].alive
@@ -176,7 +176,7 @@ impl Fleet<'_> {
         Some((disk.attached.plus(at), read))
     }
 
-    /// A read arrives, `ahead` of time perhaps; false if it cannot then.
+    /// Takes a read that arrives, perhaps `ahead` of time; `false` if it cannot arrive yet.
     fn arrive(&mut self, n: u32, at: Nanos, read: u32, ahead: bool) -> bool {
         let disk = &mut self.disks[n as usize];
         let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return true };
@@ -219,7 +219,7 @@ impl Fleet<'_> {
         self.tell_engine(n, Event::Read { read: ReadId(u64::from(read)), parts });
     }
 
-    /// A read is complete that waited so long up to `at`.
+    /// Completes a read that waited `wait` up to `at`.
     fn complete(&mut self, n: u32, at: Nanos, wait: Nanos, read: u32) {
         let disk = &mut self.disks[n as usize];
         let Some(boot) = self.workload.boots.get(disk.boot as usize) else { return };
@@ -237,7 +237,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Takes note of chunks that were read for the first time on a host.
+    /// Notes chunks that were read for the first time on a host.
     fn note_reads(&mut self, n: u32, news: &[(u32, u32)]) {
         let host = &mut self.hosts[n as usize];
         for (blob, chunk) in news {
@@ -257,7 +257,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Disks tell the node what was read.
+    /// Tells the node which chunks its disks read.
     pub(super) fn tell_reads(&mut self, host: u32) {
         let known = &mut self.hosts[host as usize];
         known.telling = false;
@@ -281,7 +281,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A fetch has ended.
+    /// Ends a fetch.
     pub(super) fn fetched(&mut self, n: u32, fetch: FetchId, outcome: Fetched) {
         let disk = &mut self.disks[n as usize];
         disk.fetches.retain(|(known, _)| *known != fetch);
@@ -291,7 +291,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Tells a disk's engine, and does what it asks for.
+    /// Tells a disk's engine of `event`, and does what it asks for.
     fn tell_engine(&mut self, n: u32, event: Event<'_>) {
         let disk = &mut self.disks[n as usize];
         let seed = self.model.engine.seed ^ u64::from(n);
@@ -342,7 +342,7 @@ impl Fleet<'_> {
         self.disks[n as usize].fetches.push((fetch, bringing));
     }
 
-    /// A read that waited is complete.
+    /// Completes a read that waited.
     fn ended(&mut self, n: u32, read: ReadId) {
         let disk = &mut self.disks[n as usize];
         let Some(place) = disk.waiting.iter().position(|(waits, _)| u64::from(*waits) == read.0) else {

@@ -1,8 +1,8 @@
-//! What goes wrong: hosts that die, cannot reach each other, or do harm.
+//! Faults: hosts that die, cannot reach each other, or do harm.
 //!
-//! Who does harm runs the same node as the others, and a disk of its own; what it sends is tampered with, as its
-//! [`Conduct`] says. What the product's connections do about it besides the node is modelled as well: who sends more
-//! than a few MiB that nobody asked for is dropped.
+//! A harmful host runs the same node as the others, and a disk of its own; the data and messages that it sends are
+//! tampered with, as its [`Conduct`] says. The reaction of the product's connections, beside the node's, is modelled as
+//! well: a peer that sends more than a few MiB of unrequested data is dropped.
 
 use super::model::NOTICED;
 use super::peers::{SentChunk, What, key, role};
@@ -14,36 +14,36 @@ use headstart_block::random::Random;
 use headstart_swarm::{CHUNK_SIZE, Class, Event, Message, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a host takes that it did not ask for, before it drops who sends it.
+/// The number of unrequested bytes that a host takes from a peer before it drops that peer.
 const STRAYS: u64 = 9 << 20;
 
-/// Chunks that who sends without end has on their way to one host at a time.
+/// The number of chunks that an endless sender has on their way to one host at a time.
 const FLOOD: u32 = 4;
 
-/// How often, and how many times, who promises everything says so again.
+/// The interval, and the number, of repeated promises of a host that promises everything.
 const PROMISED_EVERY: Nanos = Nanos(400_000_000);
 const PROMISES: u32 = 1000;
 
-/// How a host behaves.
+/// The behaviour of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conduct {
     Honest,
-    /// What it sends is not what it should be.
+    /// Sends wrong bytes.
     Corrupt,
-    /// It says that it has everything, and sends nothing.
+    /// Announces that it has everything, and sends nothing.
     Liar,
     /// Its links are slow.
     Slow,
-    /// It sends what is asked for, and goes on sending it without end.
+    /// Sends the requested chunks, and goes on sending them without end.
     Endless,
-    /// It promises all that is asked for, again and again, and sends nothing.
+    /// Promises all requested chunks, again and again, and sends nothing.
     Promiser,
-    /// It does not answer.
+    /// Does not answer.
     Mute,
 }
 
 impl Conduct {
-    /// Of each host.
+    /// Draws the conduct of each host.
     pub(super) fn draw(model: &FleetModel, random: &mut Random) -> Vec<Self> {
         let mut conducts = vec![Self::Honest; model.hosts as usize];
         let faults = &model.faults;
@@ -66,7 +66,7 @@ impl Conduct {
     }
 }
 
-/// Something that goes wrong, or is noticed, or mended.
+/// A fault, or the moment at which it is noticed or mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
     Die(Vec<u32>),
@@ -78,7 +78,7 @@ enum Fault {
     Stop(Vec<u32>),
     /// Others begin in their places.
     Start(Vec<u32>),
-    /// Who promises everything says so again, so many times more.
+    /// A host that promises everything repeats its promise, `left` times more.
     Promise {
         from: u32,
         to: u32,
@@ -87,20 +87,21 @@ enum Fault {
     },
 }
 
-/// What goes wrong, and what came of it so far.
+/// The faults of a run, and their effects so far.
 #[derive(Debug, Default)]
 pub(super) struct Havoc {
     foreseen: Vec<Option<Fault>>,
-    /// Whether the halves of the fleet do not reach each other.
+    /// `true` while the halves of the fleet do not reach each other.
     parted: bool,
-    /// Who sends without end to whom.
+    /// The pairs of an endless sender and its receiver.
     floods: BTreeSet<(u32, u32)>,
-    /// Bytes that nobody had asked for: from whom to whom.
+    /// Unrequested bytes, by sender and receiver.
     strays: BTreeMap<(u32, u32), u64>,
 }
 
 impl Fleet<'_> {
-    /// Enters what will go wrong. Nothing is to be drawn before, so that it is the same whatever the way.
+    /// Enters the faults of the run. Nothing is to be drawn before it, so that the faults are the same whatever the
+    /// way.
     pub(super) fn foresee_faults(&mut self) {
         let faults = &self.model.faults;
         for death in &faults.deaths {
@@ -195,7 +196,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Whether what one host says comes to another.
+    /// `true` if a message of one host reaches another.
     pub(super) fn reaches(&self, host: u32, peer: u32) -> bool {
         let half = self.model.hosts / 2;
         let (one, other) = (&self.hosts[host as usize], &self.hosts[peer as usize]);
@@ -207,13 +208,13 @@ impl Fleet<'_> {
             && !one.strangers.contains(&peer)
     }
 
-    /// Whether the tracker is lost at present.
+    /// `true` if the tracker is lost at present.
     pub(super) fn has_no_tracker(&self) -> bool {
         let away = &self.model.faults.tracker_away;
         away.iter().any(|(from, until)| (*from..*until).contains(&self.now))
     }
 
-    /// One host wants nothing more to do with another.
+    /// Breaks the connection of one host to another for good.
     pub(super) fn part_from(&mut self, host: u32, peer: u32) {
         self.dropped += 1;
         self.hosts[host as usize].strangers.push(peer);
@@ -222,7 +223,7 @@ impl Fleet<'_> {
         self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });
     }
 
-    /// Whether what a host is asked never comes to its node, for it behaves badly.
+    /// `true` if a request to a host never comes to its node, because the host behaves badly.
     pub(super) fn ignores(&mut self, host: u32, asker: u32, message: &Message) -> bool {
         let Message::Ask { request, chunks, .. } = message else { return false };
         match self.hosts[host as usize].conduct {
@@ -243,7 +244,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Who sends without end has sent what was asked for: it goes on.
+    /// Goes on sending for an endless sender that has sent the requested chunk.
     pub(super) fn flood(&mut self, sent: SentChunk) {
         if self.havoc.floods.insert((sent.from, sent.to)) {
             (0..FLOOD).for_each(|_| self.send_junk(sent));
@@ -255,7 +256,7 @@ impl Fleet<'_> {
         self.send(sent.from, sent.to, Class::DemandReply, CHUNK_SIZE + 16, what, NONE);
     }
 
-    /// A chunk came that nobody had asked for.
+    /// Takes an unrequested chunk.
     pub(super) fn junk_came(&mut self, sent: SentChunk) {
         let (from, to) = (sent.from, sent.to);
         let strays = self.havoc.strays.entry((from, to)).or_default();

@@ -1,5 +1,5 @@
-//! Hints: a tracker that counts what disks read, and agents that make a plan of what it answers, which is that of all
-//! disks of the host. What they say to each other takes a round trip; its bytes are counted, and are too few to queue.
+//! Hints: a tracker that counts what disks read, and agents that make a plan of its answers, which is that of all disks
+//! of the host. Their messages take a round trip; the bytes are counted, and are too few to queue.
 
 use super::Fleet;
 use super::model::HintsModel;
@@ -22,7 +22,7 @@ const IMAGE: ImageKey = ImageKey(1);
 const HEAD: u64 = 60;
 const ITEM: u64 = 6;
 
-/// The tracker, and what agents know.
+/// The tracker, and the state of agents.
 #[derive(Debug)]
 pub(super) struct Hinting {
     tracker: Tracker,
@@ -38,7 +38,7 @@ struct Agent {
     hints: Hints,
     /// Disks of the host.
     disks: Vec<u32>,
-    /// When something is entered for it to report.
+    /// The time of the entry in the queue for its report.
     entered: Nanos,
 }
 
@@ -73,7 +73,7 @@ impl Hinting {
             .filter(|slice| read.get(*slice as usize / 64).is_none_or(|word| word >> (slice % 64) & 1 == 0))
     }
 
-    /// What the tracker knows now, and what hints were worth on all hosts.
+    /// The tracker's counts at the end, and the tally of hints on all hosts.
     pub(super) fn outcome(&self) -> (Option<Counts>, Tally) {
         let mut all = Tally::default();
         for tally in self.agents.iter().map(|agent| agent.hints.tally()) {
@@ -87,7 +87,7 @@ impl Hinting {
 }
 
 impl Fleet<'_> {
-    /// A disk was created: it follows what is known.
+    /// Adds a new disk: it follows the present hints.
     pub(super) fn hints_join(&mut self, disk: u32, host: u32) {
         let Some(hinting) = &mut self.hinting else { return };
         let agent = &mut hinting.agents[host as usize];
@@ -100,19 +100,19 @@ impl Fleet<'_> {
         self.report_when_due(host);
     }
 
-    /// A disk's last read is complete.
+    /// Notes that a disk's last read is complete.
     pub(super) fn hints_booted(&mut self, host: u32) {
         if let Some(hinting) = &mut self.hinting {
             hinting.agents[host as usize].hints.booted();
         }
     }
 
-    /// Whether a disk's read is to be reported.
+    /// `true` if a disk's read is to be reported.
     pub(super) fn hints_want(&self, disk: u32, range: ByteRange) -> bool {
         self.hinting.as_ref().is_some_and(|hinting| hinting.unread(disk, range).next().is_some())
     }
 
-    /// A disk reads, so long after its creation.
+    /// Notes a disk's read, at the time `at` after its creation.
     pub(super) fn hints_note(&mut self, disk: u32, host: u32, range: ByteRange, at: Nanos) {
         let Some(hinting) = &mut self.hinting else { return };
         let new: Vec<u32> = hinting.unread(disk, range).collect();
@@ -140,7 +140,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// An agent reports, if there is anything to.
+    /// Sends an agent's report, if there is anything to report.
     pub(super) fn report(&mut self, host: u32) {
         let half = Nanos(Nanos::from_duration(self.model.links.round_trip).0 / 2);
         let Some(hinting) = &mut self.hinting else { return };
@@ -157,7 +157,7 @@ impl Fleet<'_> {
         self.report_when_due(host);
     }
 
-    /// A report has come to the tracker, or its answer to the agent.
+    /// Takes a report that has come to the tracker, or its answer that has come to the agent.
     pub(super) fn hint(&mut self, number: u32) {
         let lost = self.has_no_tracker();
         let half = Nanos(Nanos::from_duration(self.model.links.round_trip).0 / 2);

@@ -1,4 +1,4 @@
-//! What a fleet is: its hosts and links, what its disks read and when, how they get it, and what goes wrong.
+//! The model of a fleet: its hosts and links, the reads of its disks and their times, their source, and the faults.
 
 use crate::boot::Boot;
 use crate::time::Nanos;
@@ -11,30 +11,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything about a fleet but what it reads.
+/// Everything about a fleet except its reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetModel {
-    /// How many hosts there are, at least one.
+    /// The number of hosts, at least one.
     pub hosts: u32,
-    /// What connects them.
+    /// The links of hosts and store.
     pub links: Links,
-    /// What all hosts together can send each other, in bytes a second, where that is less than what their links
-    /// carry: of an oversubscribed core, or of one machine's processors where the hosts are namespaces of it. What
-    /// the store sends does not count.
+    /// The rate at which all hosts together can send to each other, in bytes a second, if that is less than the sum of
+    /// their links: of an oversubscribed core, or of one machine's processors where the hosts are namespaces of it. The
+    /// store's traffic does not count.
     pub fabric: Option<u64>,
-    /// How disks get what they read.
+    /// The source of the disks' bytes.
     pub way: Way,
-    /// Whether disks without a plan follow hints.
+    /// `Some` if disks without a plan follow hints.
     pub hints: Option<HintsModel>,
-    /// What goes wrong.
+    /// The faults.
     pub faults: Faults,
     /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
     pub engine: headstart_pull::Settings,
-    /// What a read takes that has all its bytes.
+    /// The duration of a read that has all its bytes.
     pub local_read: Duration,
-    /// When it is given up, whatever is not complete.
+    /// The time at which the run ends, even if reads are not complete.
     pub until: Duration,
-    /// Of everything that is drawn.
+    /// The seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -59,14 +59,14 @@ impl FleetModel {
     }
 }
 
-/// A tracker, and how its agents use it.
+/// A tracker, and the settings of its agents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HintsModel {
-    /// How many disks must have read a slice before others are told.
+    /// The number of disks that must have read a slice before others are told.
     pub threshold: swarm::tracker::Threshold,
-    /// How often agents report, at most.
+    /// The least interval between reports of an agent.
     pub every: Duration,
-    /// What the tracker knows beforehand.
+    /// The counts of the tracker beforehand.
     pub known: Option<swarm::tracker::Counts>,
 }
 
@@ -90,9 +90,9 @@ pub struct Links {
     pub store: u64,
     /// To the store and back.
     pub store_round_trip: Duration,
-    /// Up to so much more, drawn for each request.
+    /// The most that is added to the latency of the store, drawn for each request.
     pub store_latency: Duration,
-    /// Hosts in racks; all in one without.
+    /// The racks of the hosts; `None` if all are in one.
     pub racks: Option<Racks>,
 }
 
@@ -105,7 +105,7 @@ pub struct Racks {
     pub rate: u64,
 }
 
-/// How disks get what they read.
+/// The source of the disks' bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Way {
     /// From the store, each host for itself.
@@ -113,30 +113,31 @@ pub enum Way {
     /// All of the image is on each host beforehand.
     Local,
     /// All of the image is sent to all hosts before their disks are attached, chunk by chunk over a tree: each host
-    /// sends on at once what it gets, to so many others.
+    /// sends a chunk on as soon as it has it, to this number of others.
     Broadcast(u32),
     /// From each other.
     Swarm(Box<SwarmModel>),
 }
 
-/// What a swarm is.
+/// The model of a swarm.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwarmModel {
     /// The nodes' knobs.
     pub settings: swarm::Settings,
-    /// The first so many hosts are roots.
+    /// The number of roots: the first hosts.
     pub roots: u32,
-    /// Hosts that are no roots are parted into cells of so many. They know the others of their cell and one root,
-    /// which cells have in turn; roots know each other. 0: everybody knows everybody, which takes memory with the
-    /// square of the fleet.
+    /// The number of hosts of a cell: hosts that are no roots are parted into cells. They know the others of their cell
+    /// and one root, which cells have in turn; roots know each other. 0: all hosts know each other, which takes memory
+    /// with the square of the fleet.
     pub cell: u32,
-    /// How long disks gather what was read before they tell their agent.
+    /// The time for which disks gather reads before they tell their agent.
     pub tell_every: Duration,
-    /// Which hosts have all of the image beforehand.
+    /// The hosts that have all of the image beforehand.
     pub warm: Warm,
-    /// The image is kept by all hosts, striped, in so many copies, and the store is not asked; 0: it is not.
+    /// The number of copies of the image that all hosts keep, striped; then the store is not asked. 0: none.
     pub pinned: u32,
-    /// What each root was asked for before: see [`FleetOutcome::recent`](super::FleetOutcome::recent).
+    /// The recent requests of each root, from an earlier run: see
+    /// [`FleetOutcome::recent`](super::FleetOutcome::recent).
     pub recent: Vec<swarm::recent::Saved>,
 }
 
@@ -154,7 +155,7 @@ impl Default for SwarmModel {
     }
 }
 
-/// Which hosts have all of the image beforehand.
+/// The hosts that have all of the image beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warm {
     /// None.
@@ -165,11 +166,11 @@ pub enum Warm {
     All,
 }
 
-/// What goes wrong. Spans are from the first moment to before the second.
+/// The faults of a run. Spans are from the first moment to before the second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Of a million messages between hosts so many are lost: adverts for good; others come late, as what TCP sends
-    /// again does.
+    /// The number of messages of a million between hosts that are lost: adverts for good; others arrive late, as after
+    /// a retransmission of TCP.
     pub loss_per_million: u32,
     /// Hosts that die.
     pub deaths: Vec<Death>,
@@ -179,86 +180,86 @@ pub struct Faults {
     pub partitions: Vec<(Nanos, Nanos)>,
     /// The store does not answer.
     pub store_away: Vec<(Nanos, Nanos)>,
-    /// So many hosts, drawn, send bytes that are not what they should be.
+    /// The number of hosts, drawn, that send wrong bytes.
     pub corrupt: u32,
-    /// So many say that they have everything, and send nothing.
+    /// The number of hosts that announce that they have everything, and send nothing.
     pub liars: u32,
-    /// So many have links of a hundredth of the rate.
+    /// The number of hosts with links of a hundredth of the rate.
     pub slow: u32,
-    /// So many send what is asked for, and go on sending it without end.
+    /// The number of hosts that send the requested chunks, and go on sending them without end.
     pub endless: u32,
-    /// So many promise all that is asked for, again and again, and send nothing.
+    /// The number of hosts that promise all requested chunks, again and again, and send nothing.
     pub promisers: u32,
-    /// So many do not answer.
+    /// The number of hosts that do not answer.
     pub mutes: u32,
-    /// The tracker is lost: what it is told, and what it says, does not come.
+    /// The spans in which the tracker is lost: messages to it and from it do not arrive.
     pub tracker_away: Vec<(Nanos, Nanos)>,
 }
 
-/// Some hosts die at once.
+/// Hosts that die at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Death {
-    /// When.
+    /// The moment.
     pub at: Nanos,
-    /// So many of a million hosts, drawn; roots among them.
+    /// The number of hosts that die, of a million, drawn; roots are among them.
     pub per_million: u32,
-    /// Whether it is the roots that die instead.
+    /// `true` if the roots die instead.
     pub roots: bool,
 }
 
-/// The agents of some hosts end, and others begin in their places: what is local stays, and so do the disks, which do
-/// without an agent meanwhile. What an agent knew of others is lost, but for what a root remembers.
+/// The agents of some hosts end, and others begin in their places: local bytes stay, and so do the disks, which do
+/// without an agent meanwhile. The agent's knowledge of others is lost, except a root's memory of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
-    /// When.
+    /// The moment.
     pub at: Nanos,
-    /// So many of a million hosts, drawn; roots among them.
+    /// The number of hosts, of a million, drawn; roots are among them.
     pub per_million: u32,
-    /// How long there is none.
+    /// The time without an agent.
     pub away: Duration,
 }
 
-/// What opening a disk takes: a few round trips for its manifest and the ends of its layers.
+/// The time to open a disk: a few round trips for its manifest and the ends of its layers.
 const OPENING: Nanos = Nanos(50_000_000);
 
-/// How long it takes until others know that a host is gone.
+/// The time until others know that a host is gone.
 pub(crate) const NOTICED: Nanos = Nanos(1_000_000_000);
 
-/// How long what is sent again comes late.
+/// The delay of a message that is sent again.
 pub(crate) const SENT_AGAIN: Nanos = Nanos(200_000_000);
 
-/// A disk, as it is to be.
+/// A disk of the workload.
 #[derive(Clone, Debug)]
 pub struct DiskModel {
-    /// Where it is attached.
+    /// The host of its attachment.
     pub host: u32,
-    /// When.
+    /// The time of its attachment.
     pub at: Nanos,
-    /// What it reads, by its place in [`Workload::boots`].
+    /// Its reads, by their place in [`Workload::boots`].
     pub boot: u32,
 }
 
-/// What the fleet reads.
+/// The reads of the fleet.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// The image.
     pub shape: Shape,
-    /// What disks may read.
+    /// The boots of disks.
     pub boots: Vec<Arc<Boot>>,
     /// The disks, in any order.
     pub disks: Vec<DiskModel>,
-    /// What each preloads.
+    /// The plan of each disk.
     pub plan: Plan,
-    /// How long it takes to open the image, from the beginning of an attachment until a disk can be read or preloads.
+    /// The time to open the image, from the beginning of an attachment until a disk can be read or preloads.
     pub opened_before: Nanos,
 }
 
-/// Which part of the image each disk reads, and when.
+/// The part of the image that each disk reads, and the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     /// All the same, all at once.
     SyncSame,
-    /// All the same, each so long after the one before.
+    /// All the same, each this long after the one before.
     ShiftedSame(Nanos),
     /// All at once, each another part, one behind the other.
     SyncDisjoint,
@@ -267,21 +268,21 @@ pub enum Pattern {
 /// A region that is read from its start to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where the first disk's begins.
+    /// The start of the first disk's region.
     pub start: u64,
-    /// Of each disk.
+    /// The length of each disk's region.
     pub len: u64,
     /// Bytes of a read.
     pub read: u64,
-    /// How many reads wait at a time, at least one: the next begins when the first of them is complete.
+    /// The number of reads that wait at a time, at least one: the next begins when the first of them is complete.
     pub ahead: u32,
-    /// A part that all disks read first, of this length, from the start of the image on.
+    /// The length of a part that all disks read first, from the start of the image on.
     pub shared: u64,
 }
 
 impl Workload {
-    /// One disk a host, each of which reads a region of an image of `size` bytes; disjoint regions that do not fit
-    /// begin again at the first one.
+    /// A workload of one disk a host, each of which reads a region of an image of `size` bytes; disjoint regions that
+    /// do not fit begin again at the first one.
     #[must_use]
     pub fn pattern(hosts: u32, size: u64, region: Region, pattern: Pattern) -> Self {
         let fitting = (size.saturating_sub(region.start) / region.len.max(1)).max(1);
@@ -311,8 +312,8 @@ impl Workload {
         Self { shape: Shape::Plain(size), boots, disks, plan: Plan::Lazy, opened_before }
     }
 
-    /// So many disks on each host, which boot in turn as `boots` say, each up to `jitter` after the creation of the
-    /// fleet, drawn.
+    /// A workload of `each` disks on each host, which boot in turn as `boots` say, each up to `jitter` after the
+    /// creation of the fleet, drawn.
     #[must_use]
     pub fn boots(
         hosts: u32,
@@ -326,8 +327,8 @@ impl Workload {
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 
-    /// The same of several images, each of which has these boots, and takes `stored` bytes of a blob for each 32 KiB:
-    /// the disks of a host, and the first disks of all hosts, are of one image after the other.
+    /// The same workload with several images, each of which has these boots, and takes `stored` bytes of a blob for
+    /// each 32 KiB: the disks of a host, and the first disks of all hosts, are of one image after the other.
     #[must_use]
     pub fn several(
         (hosts, each): (u32, u32),
@@ -351,7 +352,7 @@ impl Workload {
         Self { shape, boots, disks, plan: Plan::Lazy, opened_before: OPENING }
     }
 
-    /// Draws disks: the first of the first host boots as the first part of the boots says, its second one as the
+    /// Draws disks: the first of the first host boots from the first part of the boots; its second one boots from the
     /// second part, as does the first of the second host, and so on.
     fn disks(hosts: u32, each: u32, parts: &[Range<usize>], jitter: Nanos, seed: u64) -> Vec<DiskModel> {
         let mut random = Random::new(seed);
@@ -368,7 +369,7 @@ impl Workload {
         disks
     }
 
-    /// The same with nothing on the first `roots` hosts: what was on the first is on the one behind them.
+    /// The same workload with nothing on the first `roots` hosts: a disk of host `n` moves to host `n + roots`.
     #[must_use]
     pub fn beside(mut self, roots: u32) -> Self {
         self.disks.iter_mut().for_each(|disk| disk.host = disk.host.saturating_add(roots));

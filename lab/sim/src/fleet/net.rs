@@ -1,20 +1,20 @@
 //! The network: hosts' links up and down, racks', the store's. It has to carry tens of millions of chunks a run.
 //!
 //! A *parcel* (a chunk, a message, a piece of the store's answer) goes through *ports*, one after the other: the
-//! sender's link up, its rack's up, the fabric, the receiver's rack's down, the receiver's down. Each port sends
-//! one parcel at a time at its rate. Rates are never recomputed for all flows whenever one begins or ends, as in
-//! models of max-min fair flows; a chunk costs a few operations on a heap, whatever else is under way. What makes
-//! it like the real thing all the same:
+//! sender's link up, its rack's up, the fabric, the receiver's rack's down, the receiver's down. Each port sends one
+//! parcel at a time at its rate. Rates are never recomputed for all flows whenever one begins or ends, as in models of
+//! max-min fair flows; a chunk costs a few operations on a heap, whatever else is under way. These properties make it
+//! behave like a real network anyway:
 //!
 //! * *Parcels are small* (a chunk at most), and a port takes those of several *flows* in turn: over a few chunks each
 //!   has its even share, as connections over one link do.
-//! * *Classes*: at a sender's own port what is more urgent goes first, but not before what is on the wire. Ports on
+//! * *Classes*: at a sender's own port a more urgent parcel goes first, but not before the one on the wire. Ports on
 //!   the way know of no classes.
-//! * *Cut through*: a port that is idle sends on what comes while it comes, as switches do with packets of a chunk.
-//!   One that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of
-//!   one rate takes the time of one.
-//! * Small parcels do not queue: at a sender's they go between two chunks, as the product's outbox lets them, and on
-//!   the way packets of others come between those of a chunk. They take their time of the port.
+//! * *Cut through*: an idle port sends a parcel on while it arrives, as switches do with packets of a chunk. A port
+//!   that has others to send first needs the whole time for it afterwards. So a chunk over two idle links of one rate
+//!   takes the time of one.
+//! * Small parcels do not queue: at a sender's port they go between two chunks, as the product's outbox lets them, and
+//!   on the way they pass between the packets of other chunks. They still take their time of the port.
 //!
 //! Ports on the way have room for everything: a sender is not slowed down by a receiver that is slow, and sends to
 //! others meanwhile. The rest is left out: slow start, lost packets of a connection, acknowledgements.
@@ -35,32 +35,32 @@ pub(super) const CLASSES: usize = 5;
 /// Parcels up to this length do not queue.
 const SMALL: u32 = 1500;
 
-/// Bytes that `bytes` of a message take on a link: records of TLS, heads of TCP, IP and Ethernet.
+/// The number of bytes that `bytes` of a message take on a link: records of TLS, heads of TCP, IP and Ethernet.
 pub(super) fn on_wire(bytes: u64) -> u32 {
     let sealed = bytes + 29 * bytes.div_ceil(16 << 10);
     u32::try_from(sealed + 66 * sealed.div_ceil(1448)).unwrap_or(u32::MAX)
 }
 
-/// What goes from here to there.
+/// A parcel on its way from host to host.
 #[derive(Debug)]
 pub(super) struct Parcel<T> {
     pub(super) what: T,
     /// On the wire.
     pub(super) bytes: u32,
-    /// At the first port.
+    /// Its class at the first port.
     pub(super) class: usize,
     /// Those of one flow come in order; flows take turns.
     pub(super) flow: u64,
-    /// Ports; those behind the last are [`NONE`].
+    /// Its ports; unused places behind the last are [`NONE`].
     pub(super) way: [u32; HOPS],
-    /// From the first port to the next.
+    /// The latency from the first port to the next.
     pub(super) latency: Nanos,
-    /// Told by [`Net::left`] when the first port begins to send it; [`NONE`]: not.
+    /// The note that [`Net::left`] tells when the first port begins to send it; [`NONE`]: no note.
     pub(super) note: u32,
 }
 
 impl<T> Parcel<T> {
-    /// Without ports of its way that are not there.
+    /// The parcel without the [`NONE`] ports of its way.
     pub(super) fn packed(mut self) -> Self {
         let mut way = [NONE; HOPS];
         let ports = self.way.into_iter().filter(|port| *port != NONE);
@@ -73,16 +73,16 @@ impl<T> Parcel<T> {
 #[derive(Debug)]
 struct Travelling<T> {
     parcel: Parcel<T>,
-    /// How many ports it has passed.
+    /// The number of ports that it has passed.
     passed: usize,
-    /// When its first bit came to the port it is at.
+    /// The time at which its first bit came to its present port.
     came: Nanos,
     /// The next of its flow at a port.
     next: u32,
 }
 
 impl<T> Travelling<T> {
-    /// The port that it is at, or is on its way to; none at its end.
+    /// The port that it is at, or is on its way to; `None` at its end.
     fn port(&self) -> Option<u32> {
         self.parcel.way.get(self.passed).copied().filter(|port| *port != NONE)
     }
@@ -92,10 +92,10 @@ impl<T> Travelling<T> {
 struct Port {
     rate: u64,
     free_at: Nanos,
-    /// Whether it is told when it is free.
+    /// `true` if an event is entered for the time when it is free.
     awaited: bool,
     waiting: usize,
-    /// By class the flows that have something to send, in turn.
+    /// By class the flows that have a parcel to send, in turn.
     flows: [VecDeque<u32>; CLASSES],
     carried: u64,
 }
@@ -108,7 +108,7 @@ struct Flow {
     last: u32,
 }
 
-/// All ports, and what is between them.
+/// All ports, and the parcels at and between them.
 #[derive(Debug)]
 pub(super) struct Net<T> {
     ports: Vec<Port>,
@@ -125,7 +125,7 @@ impl<T> Net<T> {
         Self { ports, travelling: Slab::default(), flows: Slab::default(), by_key: Keyed::default(), left }
     }
 
-    /// A new port of so many bytes a second.
+    /// Adds a port of `rate` bytes a second.
     pub(super) fn port(&mut self, rate: u64) -> u32 {
         let number = u32::try_from(self.ports.len()).unwrap_or(NONE);
         self.ports.push(Port {
@@ -144,30 +144,30 @@ impl<T> Net<T> {
         self.ports.get(port as usize).map_or(0, |port| port.carried)
     }
 
-    /// As if a parcel of this note had begun to be sent.
+    /// Tells a note as if its parcel had begun to be sent.
     pub(super) fn note(&mut self, note: u32) {
         self.left.push(note);
     }
 
-    /// Notes of parcels that their first port began to send.
+    /// The next note of a parcel that its first port began to send.
     pub(super) fn left(&mut self) -> Option<u32> {
         self.left.pop()
     }
 
-    /// Sends a parcel; its number, until its first port begins to send it.
+    /// Sends a parcel; returns its number, which is valid until its first port begins to send it.
     pub(super) fn send(&mut self, now: Nanos, parcel: Parcel<T>, agenda: &mut Agenda) -> u32 {
         let number = self.travelling.insert(Travelling { parcel, passed: 0, came: now, next: NONE });
         self.at_port(now, number, agenda);
         number
     }
 
-    /// A parcel has come to its next port; at its end it is given back.
+    /// Takes a parcel that has come to its next port; at its end it is given back.
     pub(super) fn arrive(&mut self, now: Nanos, number: u32, agenda: &mut Agenda) -> Option<T> {
         let through = self.at_port(now, number, agenda);
         if through { self.travelling.take(number).map(|travelling| travelling.parcel.what) } else { None }
     }
 
-    /// A port is free again.
+    /// Notes that a port is free again.
     pub(super) fn free(&mut self, now: Nanos, port: u32, agenda: &mut Agenda) {
         self.ports[port as usize].awaited = false;
         if self.ports[port as usize].free_at <= now
@@ -179,7 +179,7 @@ impl<T> Net<T> {
         self.await_free(port, agenda);
     }
 
-    /// A parcel is at its next port; whether it is through it at once, and thereby at its end.
+    /// Takes a parcel at its next port; `true` if it passes it at once, and is thereby at its end.
     fn at_port(&mut self, now: Nanos, number: u32, agenda: &mut Agenda) -> bool {
         let Some(travelling) = self.travelling.get_mut(number) else { return false };
         let Some(port) = travelling.port() else { return true };
@@ -209,8 +209,8 @@ impl<T> Net<T> {
         false
     }
 
-    /// The port that a parcel is at sends it, from `start` on, which may have been before now; whether it is
-    /// through it at once, and thereby at its end.
+    /// Sends a parcel through its present port, from `start` on, which may have been before now; `true` if it passes it
+    /// at once, and is thereby at its end.
     fn transmit(&mut self, now: Nanos, start: Nanos, number: u32, agenda: &mut Agenda) -> bool {
         let Some(travelling) = self.travelling.get_mut(number) else { return false };
         let Some(port) = travelling.port() else { return true };
@@ -255,7 +255,7 @@ impl<T> Net<T> {
         known.flows[class].push_back(slot);
     }
 
-    /// What waits at its first port moves to a more urgent class, behind what is of it there.
+    /// Moves a parcel that waits at its first port to a more urgent class, behind others of its flow there.
     pub(super) fn hurry(&mut self, number: u32, class: usize) {
         if self.travelling.get(number).is_none_or(|travelling| travelling.parcel.class <= class) {
             return;
@@ -267,7 +267,7 @@ impl<T> Net<T> {
         self.queue(port, number);
     }
 
-    /// What waits at its first port is not sent. Its note is told.
+    /// Drops a parcel that waits at its first port. Its note is told.
     pub(super) fn cancel(&mut self, number: u32) {
         if self.unlink(number).is_none() {
             return;
@@ -278,7 +278,7 @@ impl<T> Net<T> {
         }
     }
 
-    /// Takes a parcel from those that wait at its first port; which port that is.
+    /// Takes a parcel from those that wait at its first port; returns that port.
     fn unlink(&mut self, number: u32) -> Option<u32> {
         let travelling = self.travelling.get(number).filter(|travelling| travelling.passed == 0)?;
         let (port, next) = (travelling.port()?, travelling.next);
@@ -314,7 +314,7 @@ impl<T> Net<T> {
         Some(port)
     }
 
-    /// Takes what a port is to send next.
+    /// Takes the parcel that a port is to send next.
     fn next_of(&mut self, port: u32) -> Option<u32> {
         let known = &mut self.ports[port as usize];
         let flows = known.flows.iter_mut().find(|flows| !flows.is_empty())?;
@@ -356,7 +356,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Ports of a byte a nanosecond divided by so much.
+        /// A network of ports with a rate of one byte a nanosecond, each divided by its number in `slower`.
         fn new(slower: &[u64]) -> Self {
             let mut net = Net::new();
             for slower in slower {
@@ -372,7 +372,7 @@ mod tests {
             self.net.send(self.now, parcel, &mut self.agenda);
         }
 
-        /// What comes and when, up to the end.
+        /// All arrivals and their times, up to the end.
         fn all(&mut self) -> Vec<(u32, u64)> {
             let mut came = Vec::new();
             while let Some((at, happening)) = self.agenda.next() {
@@ -443,8 +443,8 @@ mod tests {
     }
 
     proptest! {
-        /// All comes; no port carries more than it can; none rests while it has something to send: what is sent at
-        /// once over one slow port is there when it has carried all of it.
+        /// All parcels arrive; no port carries more than it can; none rests while it has a parcel to send: parcels that
+        /// are sent at once over one slow port have arrived when it has carried all of them.
         #[test]
         fn work_is_conserved(
             sends in prop::collection::vec((1_u32..70_000, 0_usize..5, 0_u64..3, 0_u32..3), 1..60),

@@ -1,13 +1,13 @@
-//! What hosts are to send to others and have not begun to: as in the product's outbox, who asks for it again with more
-//! urgency gets it once, and what nobody wants any more is not sent.
+//! Chunks that hosts have yet to send to others, as in the product's outbox: a peer that asks for a chunk again with
+//! more urgency gets it once, and a chunk that is no longer wanted is not sent.
 
 use super::keyed::Keyed;
 use crate::slab::NONE;
 use headstart_swarm::{self as swarm, RequestId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Answers that nobody waited for and that are remembered as sent: who asks again, with more urgency, may cross them on
-/// their way.
+/// The number of background answers that are remembered as sent: a repeated request, with more urgency, may cross them
+/// on their way.
 const SENT_MAX: usize = 1 << 20;
 
 /// A chunk from a host to another, in answer to a request or of its own accord.
@@ -31,14 +31,14 @@ impl Key {
     }
 }
 
-/// What became of something that is to be sent with urgency.
+/// The state of a chunk that is to be sent with urgency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    /// Nothing is known of it.
+    /// The outbox does not know the chunk.
     New,
-    /// It waits as this parcel.
+    /// The chunk waits as this parcel.
     Waits(u32),
-    /// It was sent.
+    /// The chunk was sent.
     Sent,
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// A chunk waits as this parcel.
+    /// Notes that a chunk waits as this parcel.
     pub(super) fn waits(&mut self, key: Key, parcel: u32) {
         self.waiting.insert(key, parcel);
     }
 
-    /// It begins to be sent, or is not; `ahead`: nobody waited for it.
+    /// Notes that a chunk begins to be sent, or is dropped; `ahead`: no reader waited for it.
     pub(super) fn left(&mut self, key: Key, ahead: bool) {
         self.waiting.remove(&key);
         if ahead && key.request.is_some() && self.sent.insert(key, ()).is_none() {
@@ -69,7 +69,7 @@ impl Outbox {
         }
     }
 
-    /// A host's agent has ended: what comes of what it sent, or was to be sent, does not matter any more.
+    /// Forgets a host whose agent has ended: its messages, sent or waiting, do not matter any more.
     pub(super) fn forget(&mut self, host: u32) {
         let others = |key: &Key| key.from != host && key.to != host;
         self.waiting.retain(|key, _| others(key));

@@ -1,4 +1,4 @@
-//! What came of a fleet.
+//! The results of a fleet.
 
 use crate::time::Nanos;
 use crate::waits::{Waits, percentile};
@@ -9,15 +9,15 @@ use serde::Serialize;
 pub struct DiskOutcome {
     /// Its host.
     pub host: u32,
-    /// When it was to be attached: it is later where it waits for a broadcast.
+    /// The time at which it was to be attached; the attachment is later if it waits for a broadcast.
     pub attached: Nanos,
-    /// When its last read was complete; [`Nanos::NEVER`] if it was not.
+    /// The time at which its last read was complete; [`Nanos::NEVER`] if it was not.
     pub completed: Nanos,
     /// Its reads.
     pub reads: u64,
     /// Reads that found all their bytes local.
     pub hits: u64,
-    /// Reads that failed, for their deadline had passed.
+    /// Reads that failed because their deadline had passed.
     pub failed: u64,
     /// Bytes that it read.
     pub bytes: u64,
@@ -42,59 +42,59 @@ impl DiskOutcome {
     }
 }
 
-/// One host: bytes by where they came from, without what the wire adds.
+/// One host: bytes by their source, without the overhead of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostOutcome {
     /// From the store.
     pub from_store: u64,
-    /// From peers, because somebody waited.
+    /// From peers, because a reader waited.
     pub on_demand: u64,
     /// From peers ahead of need.
     pub prefetched: u64,
-    /// Of both, what was not read.
+    /// The part of both that was not read.
     pub unread: u64,
-    /// What came because others had advertised or pushed it, and was not read.
+    /// Chunks that came because others had advertised or pushed them, and were not read, in bytes.
     pub unmatched: u64,
     /// To peers.
     pub sent: u64,
-    /// On its link up, with everything.
+    /// On its link up, with all overhead.
     pub up: u64,
-    /// On its link down, with everything.
+    /// On its link down, with all overhead.
     pub down: u64,
-    /// Of messages to peers, with everything: what is not chunks.
+    /// Of messages to peers, with all overhead: everything except chunks.
     pub talk: u64,
-    /// Whether it died.
+    /// `true` if it died.
     pub died: bool,
-    /// Whether it is slow, lies or sends rubbish.
+    /// `true` if it is slow, lies or sends wrong bytes.
     pub bad: bool,
 }
 
 /// The whole fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetOutcome {
-    /// By disk, as they were given.
+    /// By disk, in the order of the workload.
     pub disks: Vec<DiskOutcome>,
     /// By host.
     pub hosts: Vec<HostOutcome>,
     /// All reads' waits.
     pub waits: Waits,
-    /// What a tracker has counted, where there is one.
+    /// The counts of the tracker, if there is one.
     pub counts: Option<headstart_swarm::tracker::Counts>,
-    /// What hints were worth.
+    /// The tally of hints.
     pub hints: headstart_swarm::hints::Tally,
-    /// What each root was asked for, where roots send ahead: for a deployment that comes after this one.
+    /// The recent requests of each root, if roots send ahead: for a deployment that comes after this one.
     pub recent: Vec<headstart_swarm::recent::Saved>,
-    /// Bytes that the store sent, without what the wire adds.
+    /// Bytes that the store sent, without the overhead of the wire.
     pub store_bytes: u64,
-    /// Of those, about, what it had sent before.
+    /// The part of those, approximately, that it had sent before.
     pub store_again: u64,
     /// Wants that a node answered as local when they were not: a mistake of the node's, 0.
     pub wrong_answers: u64,
-    /// Hosts that others dropped, each time.
+    /// The number of times that a host dropped another.
     pub dropped: u64,
-    /// What happened, in number: a measure of the work of simulating it.
+    /// The number of events: a measure of the work of simulating it.
     pub happenings: u64,
-    /// What the nodes counted, in sum.
+    /// The sum of the nodes' counters.
     pub counters: headstart_swarm::Counters,
 }
 
@@ -105,11 +105,11 @@ pub struct FleetSummary {
     pub disks: usize,
     /// Those of them whose reads did not complete.
     pub incomplete: usize,
-    /// Reads that failed, for their deadline had passed, of all disks.
+    /// Reads that failed because their deadline had passed, of all disks.
     pub failed: u64,
     /// From the first attachment to the last completion.
     pub completion: f64,
-    /// Half of the disks took at most so long.
+    /// Half of the disks took at most this long.
     pub took_p50: f64,
     /// 99 of 100 did.
     pub took_p99: f64,
@@ -121,45 +121,46 @@ pub struct FleetSummary {
     pub slowest: f64,
     /// Of the fastest.
     pub fastest: f64,
-    /// Jain's index of the disks' throughputs: 1 where all are the same.
+    /// Jain's index of the disks' throughputs: 1 if all are the same.
     pub fairness: f64,
     /// Bytes from the store, of all.
     pub store_bytes: u64,
-    /// Of those, about, what it had sent before.
+    /// The part of those, approximately, that it had sent before.
     pub store_again: u64,
     /// Mean bytes of a host from the store.
     pub from_store: f64,
-    /// From peers because somebody waited.
+    /// From peers because a reader waited.
     pub on_demand: f64,
     /// From peers ahead of need.
     pub prefetched: f64,
-    /// Of both, what was not read.
+    /// The part of both that was not read.
     pub unread: f64,
     /// The most of any host.
     pub unread_max: u64,
-    /// The most of any host that came because others had advertised or pushed it, and was not read.
+    /// The most bytes of any host that came because others had advertised or pushed them, and were not read.
     pub unmatched_max: u64,
     /// The most that a host sent to peers.
     pub sent_max: u64,
     /// Mean bytes of messages of a host, on the wire.
     pub talk: f64,
-    /// Half of the disks of hosts that are neither slow nor bad took at most so long.
+    /// Half of the disks of hosts that are neither slow nor bad took at most this long.
     pub honest_p50: f64,
     /// All of them did.
     pub honest_max: f64,
-    /// Mean bytes from the store of a host that is neither: what who is dropped by all reads for itself is not in it.
+    /// Mean bytes from the store of a host that is neither: a host that all others dropped reads for itself, and is not
+    /// in it.
     pub honest_from_store: f64,
-    /// Hosts that others dropped, each time.
+    /// The number of times that a host dropped another.
     pub dropped: u64,
     /// Wants that a node answered wrongly.
     pub wrong_answers: u64,
-    /// What happened, in number.
+    /// The number of events.
     pub happenings: u64,
 }
 
 impl FleetOutcome {
-    /// By how much later than in `other` (a run of the same disks) so many of 100 disks are complete at most, in
-    /// seconds; disks that did not complete are left out.
+    /// The delay, in seconds, against `other` (a run of the same disks) that `percent` of 100 disks do not exceed;
+    /// disks that did not complete are left out.
     #[must_use]
     pub fn later_than(&self, other: &Self, percent: u8) -> f64 {
         let both = self.disks.iter().zip(&other.disks);

@@ -1,4 +1,4 @@
-//! Nodes, and what they say to each other.
+//! Nodes and their messages.
 
 use super::bringing::Owner;
 use super::faults::Conduct;
@@ -21,7 +21,7 @@ use headstart_swarm::{
 /// Requests that a root remembers, of a deployment before.
 const RECENT: usize = 1 << 16;
 
-/// What goes over the network.
+/// The content of a parcel.
 #[derive(Debug)]
 pub(super) enum What {
     Message {
@@ -31,7 +31,7 @@ pub(super) enum What {
         message: Message,
     },
     Chunk(SentChunk),
-    /// A chunk that nobody asked for.
+    /// An unrequested chunk.
     Junk(SentChunk),
     /// A request to the store.
     Asked(u32),
@@ -55,14 +55,14 @@ pub(super) struct SentChunk {
     request: Option<RequestId>,
     blob: swarm::BlobId,
     chunk: u32,
-    /// Which of those of the two hosts it goes over.
+    /// The number of the connection of the two hosts that it goes over.
     connection: u32,
     corrupt: bool,
-    /// Nobody waits for it.
+    /// `true` if no reader waits for it.
     ahead: bool,
 }
 
-/// What a host is sending to another.
+/// Chunks that a host is sending to another.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Serving {
     host: u32,
@@ -72,11 +72,11 @@ pub(super) struct Serving {
     chunks: Chunks,
     connection: u32,
     missing: bool,
-    /// Nobody waited for it when it was given to be sent.
+    /// `true` if no reader waited for it when it was given to be sent.
     ahead: bool,
 }
 
-/// All that one host sends to another.
+/// The flow of all parcels from one host to another.
 fn flow(from: u32, to: u32) -> u64 {
     u64::from(from) << 32 | u64::from(to)
 }
@@ -86,7 +86,7 @@ pub(super) fn key(host: u32) -> PeerKey {
     PeerKey(mix(STEP.wrapping_mul(u64::from(host) + 1)))
 }
 
-/// The node of a host, where there is a swarm.
+/// The node of a host, if there is a swarm.
 pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     let Way::Swarm(swarm) = &model.way else { return None };
     let settings = swarm::Settings { seed: model.seed, ..swarm.settings.clone() };
@@ -97,7 +97,7 @@ pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     Some(node)
 }
 
-/// A node knows what the one before it on its host was asked for.
+/// Gives a node the recent requests of the node before it on its host.
 pub(super) fn remember(node: &mut Node, before: &Saved) {
     node.set_recent(Recent::load(before, RECENT));
 }
@@ -106,7 +106,7 @@ pub(super) fn role(roots: u32, host: u32) -> Role {
     if host < roots { Role::Root } else { Role::Agent }
 }
 
-/// Adds what one node counted.
+/// Adds the counters of one node.
 pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum.wants += one.wants;
     sum.elsewhere += one.elsewhere;
@@ -124,7 +124,7 @@ pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum.dropped += one.dropped;
 }
 
-/// Bytes of a message, about.
+/// The length of a message in bytes, approximately.
 fn bytes_of(message: &Message) -> u64 {
     let run = |count: usize| 4 * count as u64;
     8 + match message {
@@ -139,7 +139,7 @@ fn bytes_of(message: &Message) -> u64 {
 }
 
 impl Fleet<'_> {
-    /// Whether two hosts know of each other.
+    /// `true` if two hosts know of each other.
     fn seen(&self, host: u32, peer: u32) -> bool {
         let Way::Swarm(swarm) = &self.model.way else { return false };
         let SwarmModel { roots, cell, .. } = **swarm;
@@ -159,7 +159,7 @@ impl Fleet<'_> {
         (0..self.model.hosts).filter(|peer| self.seen(host, *peer)).collect()
     }
 
-    /// Hosts come to know each other.
+    /// Introduces hosts to each other.
     pub(super) fn meet(&mut self) {
         let Way::Swarm(swarm) = &self.model.way else { return };
         let (roots, warm, pinned) = (swarm.roots, swarm.warm, swarm.pinned);
@@ -186,7 +186,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// What a host has from the beginning.
+    /// Gives a host the bytes that it has from the beginning.
     fn keep(&mut self, host: u32, all: bool, pinned: u32) {
         let Way::Swarm(swarm) = &self.model.way else { return };
         let (stripe, hosts) = (swarm.settings.stripe.max(1), self.model.hosts);
@@ -202,7 +202,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A host opens the image, if it has not yet.
+    /// Opens the image on a host, if it has not opened it yet.
     pub(super) fn open(&mut self, host: u32) {
         let known = &self.hosts[host as usize];
         if known.opened != NONE || known.node.is_none() {
@@ -228,7 +228,7 @@ impl Fleet<'_> {
         self.agenda.enter(self.now.plus(soon), Happening::Proved(host));
     }
 
-    /// A disk of a host reads the image; all of one host count as one reader.
+    /// Notes that a disk of a host reads the image; all of one host count as one reader.
     pub(super) fn read_by(&mut self, host: u32) {
         for (n, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
             self.tell_node(host, Event::ReadBy { blob: swarm::BlobId(n), reader: ReaderId(0) });
@@ -254,7 +254,7 @@ impl Fleet<'_> {
         runs
     }
 
-    /// A host and those that opened the image before it have proved to each other that they may read it.
+    /// Notes that a host and those that opened the image before it have proved to each other that they may read it.
     pub(super) fn proved(&mut self, host: u32) {
         let rank = self.hosts[host as usize].opened;
         for peer in self.seen_by(host) {
@@ -278,7 +278,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Tells a node, and does what it asks for.
+    /// Tells a node of `event`, and does what it asks for.
     pub(super) fn tell_node(&mut self, host: u32, event: Event<'_>) {
         let known = &mut self.hosts[host as usize];
         let Some(node) = known.node.as_mut().filter(|_| known.alive) else { return };
@@ -303,7 +303,7 @@ impl Fleet<'_> {
                 let len =
                     self.hosts[host as usize].local.blobs().nth(blob.0 as usize).map_or(0, |(len, _)| len);
                 let range = BlobRange { blob: BlobId(blob.0), range: chunks.bytes(len) };
-                // Told again it is more urgent; to the store all are the same.
+                // A repeated fetch is more urgent; to the store all are the same.
                 if !self.agents.contains_key(&(host, fetch.0)) {
                     let bringing = self.bring(host, Owner::Agent(fetch), range, urgency);
                     self.agents.insert((host, fetch.0), bringing);
@@ -322,7 +322,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A node asked to be woken, if it did not think better of it.
+    /// Wakes a node that asked for it, unless it has changed the time since.
     pub(super) fn wake(&mut self, host: u32) {
         let known = &mut self.hosts[host as usize];
         if known.wake_entered != self.now {
@@ -338,7 +338,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// The rack's port that what a host sends to outside of its rack goes through.
+    /// The port of the rack that a host's traffic to other racks goes through.
     pub(super) fn rack_up(&self, host: u32) -> u32 {
         self.racks.get(self.hosts[host as usize].rack as usize).map_or(NONE, |rack| rack.up)
     }
@@ -347,7 +347,7 @@ impl Fleet<'_> {
         self.racks.get(self.hosts[host as usize].rack as usize).map_or(NONE, |rack| rack.down)
     }
 
-    /// Sends something from host to host; the parcel's number.
+    /// Sends something from host to host; returns the parcel's number.
     pub(super) fn send(
         &mut self,
         from: u32,
@@ -397,7 +397,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Sends chunks, each for itself: what waits for it need not wait for the others.
+    /// Sends chunks, each as its own parcel: a read of one need not wait for the others.
     fn serve(&mut self, serving: Serving, urgency: Urgency) {
         for chunk in serving.chunks.numbers() {
             self.serve_one(Serving { chunks: Chunks::one(chunk), ..serving }, urgency);
@@ -417,7 +417,7 @@ impl Fleet<'_> {
             return self.net.hurry(parcel, Class::DemandReply as usize);
         }
         if request.is_none() && urgency == Urgency::Demand {
-            return; // what was sent ahead is hurried where it waits, or has gone
+            return; // a chunk that was sent ahead is hurried where it waits, or has gone
         }
         serving.ahead = urgency == Urgency::Background;
         let note = self.servings.insert(serving);
@@ -437,7 +437,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// What a host was to send does not wait any more.
+    /// Notes that chunks of a host no longer wait to be sent.
     pub(super) fn served(&mut self, number: u32) {
         let Some(serving) = self.servings.take(number) else { return };
         let Serving { host, peer, request, blob, chunks, connection, missing, ahead } = serving;

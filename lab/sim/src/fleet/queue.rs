@@ -1,10 +1,10 @@
-//! What is still to happen, the earliest first; of one moment what was entered first.
+//! The events that are still to happen, the earliest first; of one moment in the order of entry.
 
 use crate::time::Nanos;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Something to come, by the number of what it befalls.
+/// An event, with the number of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Happening {
     /// A parcel has come through the wire to its next port, or to its end.
@@ -17,7 +17,7 @@ pub(super) enum Happening {
     TimeOut(u32),
     /// A host's node asked to be woken.
     Wake(u32),
-    /// A host's disks tell what they read.
+    /// A host's disks report their reads to the node.
     Tell(u32),
     /// An agent reports what its disks read.
     Report(u32),
@@ -29,7 +29,7 @@ pub(super) enum Happening {
     Read(u32),
     /// A disk is attached.
     Attach(u32),
-    /// A host has proved to the others what it may read.
+    /// A host has proved to the others that it may read the image.
     Proved(u32),
     /// A host is gone, or comes back.
     Fault(u32),
@@ -54,7 +54,7 @@ impl Agenda {
         self.heap.pop().map(|Reverse((at, _, happening))| (at, happening))
     }
 
-    /// How many were entered so far.
+    /// The number of events that were entered so far.
     pub(super) fn entered(&self) -> u64 {
         self.entered
     }

@@ -8,12 +8,13 @@ use headstart_block::Plan;
 use headstart_swarm::{self as swarm, Event, PeerId, Role};
 
 impl Fleet<'_> {
-    /// Which of their connections, one after the other, two hosts have. What went over another comes no more.
+    /// The number of the present connection of two hosts, counted from 0. Parcels of an earlier connection do not
+    /// arrive.
     pub(super) fn connection(&self, one: u32, other: u32) -> u32 {
         self.hosts[one as usize].restarts + self.hosts[other as usize].restarts
     }
 
-    /// The agent of a host ends. Its connections break off, which the others notice.
+    /// Ends the agent of a host. Its connections break off, which the others notice.
     pub(super) fn stop_agent(&mut self, host: u32) {
         let known = &mut self.hosts[host as usize];
         if !known.alive || !known.is_up {
@@ -25,7 +26,7 @@ impl Fleet<'_> {
         known.news.clear();
         known.wake = Nanos::NEVER;
         peers::add(&mut known.before, &node.counters());
-        // A root has written that down, and the next one reads it.
+        // A root has written its requests down, and the next agent reads them.
         let recent = (node.role() == Role::Root).then(|| node.recent().save());
         self.resting.insert(host, recent);
         self.outbox.forget(host);
@@ -35,7 +36,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Another begins. It connects to those that it reaches, and its disks tell it what they have.
+    /// Begins another agent. It connects to the hosts that it reaches, and its disks tell it what they have.
     pub(super) fn start_agent(&mut self, host: u32) {
         let Some(recent) = self.resting.remove(&host) else { return };
         let known = &self.hosts[host as usize];

@@ -24,7 +24,7 @@ fn run(hosts: u32, way: Way, pattern: Pattern) -> FleetSummary {
     simulate(&FleetModel::new(hosts, links(), way), &workload).summary()
 }
 
-/// What each host reads for itself queues at the store.
+/// Reads of hosts that read for themselves queue at the store.
 #[test]
 fn independent_reads_share_the_uplink() {
     let one = run(1, Way::Independent, Pattern::SyncSame);
@@ -98,7 +98,7 @@ fn hosts_help_each_other() {
     assert!(shifted.took_p50 * 3.5 < alone.took_p50, "{shifted:?} {alone:?}");
 }
 
-/// Hosts that read other things than the others leave no more unread than they may.
+/// Hosts that read other parts than the others leave no more unread than the threshold.
 #[test]
 fn who_reads_something_else_prefetches_no_more_than_the_threshold() {
     let part = 2 * MIB;
@@ -109,7 +109,7 @@ fn who_reads_something_else_prefetches_no_more_than_the_threshold() {
     assert!(disjoint.unmatched_max <= (512 << 10) + part / 100, "{disjoint:?}");
 }
 
-/// Whatever befalls the fleet: those who live read everything, as late as each for itself would at most.
+/// Under all faults, the hosts that live read everything, at most as late as if each read for itself.
 #[test]
 fn faults_degrade_no_further_than_to_lazy() {
     let moment = |ms: u64| Nanos(ms * 1_000_000);
@@ -165,7 +165,7 @@ fn a_pinned_image_needs_no_store() {
     assert_eq!((same.incomplete, same.store_bytes), (0, 0), "{same:?}");
 }
 
-/// However many want the same chunk of its two keepers at once: nobody is sent to the store, which is away.
+/// Many hosts want the same chunk of its two keepers at once: none is sent to the store, which is away.
 #[test]
 fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
     let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
@@ -177,7 +177,7 @@ fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
     assert!(summary.completion < 8.0 * MIB as f64 / 12e6 * 1.5, "{summary:?}");
 }
 
-/// What hosts send each other all goes through the fabric; what the store sends does not.
+/// All traffic between hosts goes through the fabric; that of the store does not.
 #[test]
 fn a_fabric_holds_back_what_hosts_send_each_other() {
     let workload = Workload::pattern(12, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
@@ -199,7 +199,7 @@ fn a_fabric_holds_back_what_hosts_send_each_other() {
     }
 }
 
-/// A store that takes longer than any peer is waited for: nothing is fetched twice for that.
+/// A store that takes longer than any peer is waited for: no chunk is fetched twice because of that.
 #[test]
 fn a_store_slower_than_patience() {
     let slow = Links { store: 240_000, ..links() };
@@ -211,7 +211,8 @@ fn a_store_slower_than_patience() {
     assert!(swarm.completion < 1.1 * alone.completion, "{swarm:?} {alone:?}");
 }
 
-/// Hosts that are slow, lie or send rubbish harm themselves; what they then read for themselves is not the others'.
+/// Hosts that are slow, lie or send wrong bytes harm themselves; their later reads from the store are not counted as
+/// the others'.
 #[test]
 fn bad_hosts_cost_the_others_little() {
     let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
@@ -225,12 +226,12 @@ fn bad_hosts_cost_the_others_little() {
         let model = FleetModel { faults, seed, ..FleetModel::new(24, links(), Way::Swarm(Box::default())) };
         let outcome = simulate(&model, &workload).summary();
         assert!(outcome.honest_p50 < alone.took_p50 / 2.0, "{seed}: {outcome:?}");
-        // The region, and what is read ahead beyond its end, once for 22 hosts.
+        // The region, and the part that is read ahead beyond its end, once for 22 hosts.
         assert!(outcome.honest_from_store * 22.0 < 27.0 * MIB as f64, "{seed}: {outcome:?}");
     }
 }
 
-/// A root dies: those that were its agents ask the others, not the store.
+/// A root dies: its agents ask the other roots, not the store.
 #[test]
 fn dead_roots_cost_the_store_little() {
     let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
@@ -247,7 +248,7 @@ fn dead_roots_cost_the_store_little() {
     }
 }
 
-/// A root with many agents sends them to each other: it need not send everything itself, and nobody gives it up.
+/// A root with many agents sends them to each other: it need not send everything itself, and no agent gives it up.
 #[test]
 fn roots_with_many_agents() {
     let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);

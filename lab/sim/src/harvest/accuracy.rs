@@ -1,7 +1,8 @@
-//! How often predictors cover what comes, by provisioning ratio (section 4.4.3, figure 14).
+//! The share of forecasts that cover the need, by provisioning ratio (section 4.4.3, figure 14).
 //!
-//! A forecast of a level covers where it is at least what was needed; one of a duration, where it lasted as long. The
-//! ratio is added to levels and taken off durations. Levels are a VM's own channels, and units of 16 GB.
+//! A forecast of a level covers the need if it is at least the level that was needed; one of a duration, if the storage
+//! lasted as long. The ratio is added to levels and taken off durations. Levels are a VM's own channels, and units of
+//! 16 GB.
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;
@@ -15,21 +16,21 @@ use std::time::Duration;
 
 /// Ratios of the figure.
 pub const RATIOS: [f32; 6] = [0.0, 0.05, 0.10, 0.15, 0.20, 0.30];
-/// How far ahead levels are forecast, in steps: 3 and 15 minutes.
+/// The horizons of forecasts of levels, in steps: 3 and 15 minutes.
 pub const HORIZONS: [usize; 2] = [1, 5];
 
 /// One line of the figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Accuracy {
-    /// What is predicted.
+    /// The predicted quantity.
     pub what: &'static str,
-    /// By whom.
+    /// The predictor.
     pub predictor: &'static str,
-    /// Minutes ahead; 0 of durations.
+    /// Minutes ahead; 0 for durations.
     pub minutes: usize,
     /// The share that is covered, for each of [`RATIOS`].
     pub covered: Vec<f64>,
-    /// What levels were said above the need, or durations below, as a share of the mean need.
+    /// The excess of forecast levels above the need, or the shortfall of durations, as a share of the mean need.
     pub waste: Vec<f64>,
 }
 
@@ -61,7 +62,7 @@ impl Sums {
     }
 }
 
-/// Of so many VMs of a fleet, those that come first.
+/// The accuracies over the first `vms` VMs of a fleet.
 #[must_use]
 pub fn accuracy(fleet: &Fleet, vms: usize) -> Vec<Accuracy> {
     let span = fleet.settings.span();

@@ -1,28 +1,27 @@
-//! What could be harvested, and for how long (section 2.2, figures 4 to 6).
+//! Storage that could be harvested, and for how long (section 2.2, figures 4 to 6).
 //!
-//! The paper asks at each moment of a trace whether a hypothetical harvest VM that came now could have what it asks for
-//! without a break for a given time, and reports the mean over the trace. Here each moment counts from which the time
-//! still fits into what was watched.
+//! The paper asks at each moment of a trace if a hypothetical harvest VM that came now could have its request without a
+//! break for a given time, and reports the mean over the trace. Here each moment counts from which the time still fits
+//! into the watched span.
 
 use super::course::{Course, Seconds, share_of_starts};
 use super::fleet::Fleet;
 use super::statistics::{regular_servers, unsold_servers};
 use serde::Serialize;
 
-/// How long is asked for, in hours: those of the paper's figures and some between.
+/// The requested times, in hours: those of the paper's figures and some between.
 pub const HOURS: [u32; 8] = [1, 3, 6, 12, 24, 36, 48, 72];
-/// Shares of a server's bandwidth that are asked for (figure 4).
+/// The requested shares of a server's bandwidth (figure 4).
 pub const SHARES: [f64; 3] = [0.10, 0.25, 0.50];
-/// GB that are asked for (figures 5 and 6).
+/// The requested GB (figures 5 and 6).
 pub const GIGABYTES: [u32; 3] = [128, 256, 512];
 
-/// One line of a figure: what is asked for, and how many could give it.
+/// One line of a figure: the request, and the share of lenders that could meet it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Available {
-    /// What is asked for.
+    /// The request.
     pub request: String,
-    /// The share of those asked that could give it, for each of the figure's [`HOURS`]; nothing where there was nobody
-    /// to ask.
+    /// The share of lenders that could meet it, for each of the figure's [`HOURS`]; empty if there were no lenders.
     pub share: Vec<f64>,
 }
 
@@ -48,7 +47,7 @@ pub fn allocated(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();
     let servers = regular_servers(fleet);
     let line = |share: f64| {
-        // A course is of single numbers: what is exactly that much is enough.
+        // A course is of single-precision numbers: the slack lets a level that is exactly this much be enough.
         let most = super::regular::single(1.0 - share) + 1e-6;
         let whiles: Vec<_> = servers.iter().map(|course| course.below(most, span)).collect();
         let share_for = |lasts| mean(whiles.iter().map(|whiles| share_of_starts(whiles, lasts, span)));
@@ -58,11 +57,11 @@ pub fn allocated(fleet: &Fleet) -> Vec<Available> {
     SHARES.into_iter().map(line).collect()
 }
 
-/// Figure 5: the share of servers with so much unsold.
+/// Figure 5: the share of servers that have this much unsold.
 #[must_use]
 pub fn unallocated(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();
-    // Sold is what is not unsold: `below` finds where that is little.
+    // Storage is either sold or unsold: `below` finds the spans in which little is sold.
     let total = super::regular::single(f64::from(fleet.server_gigabytes));
     let sold: Vec<_> = unsold_servers(fleet)
         .iter()
@@ -81,7 +80,7 @@ pub fn unallocated(fleet: &Fleet) -> Vec<Available> {
     GIGABYTES.into_iter().map(line).collect()
 }
 
-/// Figure 6: of the unsold VMs of each size, the share that stays unsold so long, from its beginning on.
+/// Figure 6: of the unsold VMs of each size, the share that stays unsold this long, from its beginning on.
 #[must_use]
 pub fn lots(fleet: &Fleet) -> Vec<Available> {
     let span = fleet.settings.span();

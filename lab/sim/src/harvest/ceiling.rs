@@ -2,16 +2,16 @@
 //!
 //! The rules are the product's: a gSSD is a multiple of the capacity grain and lasts at least the grain of time; a home
 //! lends one gSSD at a time, to one harvest VM, an unsold one as many as it has channels; a harvest VM uses no more
-//! than it really needs, and only while it is there. All else is given to the oracle for nothing: it knows what every
-//! VM will use; it cuts gSSDs anew at every step, moves data between them in no time, and serves any part of any
+//! than it really needs, and only while it is there. The oracle has everything else for free: it knows the future use
+//! of every VM; it cuts gSSDs again at every step, moves data between them in no time, and serves any part of any
 //! request. So at each step it gains at most the lesser of
 //!
-//! * what homes can lend: each the largest multiple of the grain that stays free through *some* while of the least
-//!   length around that step, and
-//! * what as many harvest VMs need as there are homes with something to lend: those that need most.
+//! * the storage that homes can lend: each the largest multiple of the grain that stays free through *some* while of
+//!   the least length around that step, and
+//! * the need of as many harvest VMs as there are homes with storage to lend: those that need most.
 //!
-//! The sum over the steps is above what the best allocator can reach; how far above is not known (to find the best is a
-//! packing problem). Below it lie two that know the future and whose gain can be reached: the *clairvoyant*, the
+//! The sum over the steps is above the gain of the best allocator; how far above is not known (to find the best is a
+//! packing problem). Below it are two that know the future and whose gain can be reached: the *clairvoyant*, the
 //! product's broker with forecasts that come true (`foresight`), and a plan made of everything at once
 //! ([`super::planner`]). The best allocator is between those and the ceiling.
 
@@ -20,7 +20,7 @@ use super::fleet::{Fleet, RegularVm, Request};
 use super::foresight::GB_BLOCKS;
 use headstart_harvest::gssd::Grain;
 
-/// The least that is lent.
+/// The smallest loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// GB that a gSSD is a multiple of.
@@ -30,7 +30,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// A broker's.
+    /// The rules of a broker.
     #[must_use]
     pub fn of(grain: &Grain) -> Self {
         let lasts = Seconds::try_from(grain.lasts.as_secs()).unwrap_or(Seconds::MAX);
@@ -38,21 +38,21 @@ impl Rules {
     }
 }
 
-/// What homes can lend and harvest VMs need in each step, in GB.
+/// The storage that homes can lend and harvest VMs need in each step, in GB.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ceiling {
-    /// What homes can lend.
+    /// The storage that homes can lend.
     pub supply: Vec<f64>,
-    /// How many homes can.
+    /// The number of homes that can lend.
     pub homes: Vec<usize>,
-    /// What harvest VMs need.
+    /// The need of harvest VMs.
     pub demand: Vec<f64>,
-    /// What those need that need most, as many as homes.
+    /// The need of those that need most, as many as homes.
     pub largest: Vec<f64>,
 }
 
 impl Ceiling {
-    /// Of regular VMs.
+    /// The ceiling of regular VMs.
     #[must_use]
     pub fn regular(fleet: &Fleet, rules: Rules) -> Self {
         let steps = (fleet.settings.span() / STEP) as usize;
@@ -67,7 +67,7 @@ impl Ceiling {
         Self::with(fleet, supply, homes)
     }
 
-    /// Of unsold storage.
+    /// The ceiling of unsold storage.
     #[must_use]
     pub fn unsold(fleet: &Fleet, rules: Rules) -> Self {
         let steps = (fleet.settings.span() / STEP) as usize;
@@ -123,8 +123,8 @@ pub(super) fn free(vm: &RegularVm, steps: usize) -> Vec<u32> {
     (0..steps).map(of).collect()
 }
 
-/// For each step the most that is free through some while of the least length that the step is in: the greatest of the
-/// least of a window, in whole grains.
+/// For each step the most that is free through some while of the least length that contains the step: the greatest of
+/// the least of a window, in whole grains.
 fn lendable(free: &[u32], rules: Rules) -> Vec<u32> {
     let window = ((rules.lasts / STEP) as usize).clamp(1, free.len().max(1));
     let grain = rules.gigabytes.max(1);
@@ -150,8 +150,8 @@ fn sliding(numbers: &[u32], window: usize, better: impl Fn(u32, u32) -> bool) ->
     best
 }
 
-/// What harvest VMs really use in each step, in GB, if they get it: all of them, and those that use most, as many as
-/// there are homes.
+/// The real use of harvest VMs in each step, in GB, if they get it: of all of them, and of those that use most, as many
+/// as there are homes.
 fn demand(fleet: &Fleet, homes: &[usize]) -> (Vec<f64>, Vec<f64>) {
     let (mut all, mut largest) = (Vec::with_capacity(homes.len()), Vec::with_capacity(homes.len()));
     let mut coming = fleet.requests.iter().peekable();
@@ -187,7 +187,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against trying all whiles.
+        /// Compares with a search of all whiles.
         #[test]
         fn lendable_is_the_best_while(free in vec(0_u32..100, 1..40), window in 1_u32..6) {
             let rules = Rules { gigabytes: 16, lasts: window * STEP };

@@ -1,9 +1,9 @@
-//! A level over time: what a VM uses, as a share of what it owns.
+//! A level over time: the use of a VM, as a share of the storage that it owns.
 
 /// Seconds since a fleet's beginning.
 pub type Seconds = u32;
 
-/// How far apart predictors look and brokers lend: three minutes (section 4.3.2).
+/// The interval at which predictors look and brokers lend: three minutes (section 4.3.2).
 pub const STEP: Seconds = 180;
 
 /// Levels, each held until the next: a step function from second 0 on.
@@ -12,7 +12,7 @@ pub struct Course {
     steps: Vec<(Seconds, f32)>,
 }
 
-/// What a level was in a while.
+/// Figures of a level in a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Window {
     /// The least.
@@ -71,7 +71,7 @@ impl Course {
         })
     }
 
-    /// What it was in `[from, to)`; zeros where that is empty.
+    /// The figures in `[from, to)`; zeros if that is empty.
     #[must_use]
     pub fn over(&self, from: Seconds, to: Seconds) -> Window {
         let (mut min, mut max, mut sum) = (f32::INFINITY, 0.0_f32, 0.0_f64);
@@ -103,7 +103,7 @@ impl Course {
         let (mut sum, mut level) = (Self::default(), 0.0);
         for (at, change) in changes {
             level += change;
-            // What is left of sums that cancel out is no level.
+            // The rest of sums that cancel out is no level.
             #[expect(clippy::cast_possible_truncation, reason = "a share")]
             sum.push(at, if level.abs() < 1e-7 { 0.0 } else { level as f32 });
         }
@@ -128,7 +128,7 @@ impl Course {
     }
 }
 
-/// Of all moments from which `lasts` fits before `end`: the share from which one of the whiles lasts that long.
+/// Of all moments from which `lasts` fits before `end`: the share from which one of the whiles goes on for `lasts`.
 #[must_use]
 pub fn share_of_starts(whiles: &[(Seconds, Seconds)], lasts: Seconds, end: Seconds) -> f64 {
     if lasts > end {

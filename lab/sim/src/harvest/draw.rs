@@ -2,7 +2,7 @@
 
 use headstart_block::random::{Random, mix};
 
-/// A generator of its own for each purpose and thing, so that one more of these changes nothing of the others.
+/// A separate generator for each purpose and thing, so that one more of these changes nothing of the others.
 pub(super) fn of(seed: u64, purpose: u64, thing: usize) -> Random {
     Random::new(mix(mix(seed ^ purpose.wrapping_mul(0x9e37_79b9)).wrapping_add(thing as u64)))
 }
@@ -28,7 +28,7 @@ pub(super) fn quantiles(random: &mut Random, count: usize) -> Vec<f64> {
     all
 }
 
-/// One of those, by weight.
+/// One of the items, by weight.
 pub(super) fn pick<T: Copy>(random: &mut Random, weighted: &[(T, f64)]) -> Option<T> {
     let mut left = random.unit() * weighted.iter().map(|(_, weight)| weight).sum::<f64>();
     for (one, weight) in weighted {

@@ -1,8 +1,8 @@
-//! What a fleet is made of: regular VMs on their servers, servers with unsold storage, requests of harvest VMs.
+//! The parts of a fleet: regular VMs on their servers, servers with unsold storage, requests of harvest VMs.
 //!
 //! Storage is counted in GB as the paper does (a channel has 64, a flash block 4 MB: powers of 1024), bandwidth in
-//! channels, and what is used as shares of what is owned. The two halves of a fleet are not the same servers, as in the
-//! paper: its traces of what is sold and of what is unsold come from different clouds.
+//! channels, and use in shares of owned storage. The two halves of a fleet are not the same servers, as in the paper:
+//! its traces of sold and of unsold storage come from different clouds.
 
 use super::course::{Course, Seconds};
 
@@ -15,7 +15,7 @@ pub(super) const BANDWIDTH: f64 = 0.092;
 /// A day.
 pub const DAY: Seconds = 24 * 3600;
 
-/// How large a fleet is, and from what it is drawn.
+/// The size of a fleet, and the figures from which it is drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FleetSettings {
     /// Regular VMs whose storage is sold.
@@ -24,13 +24,13 @@ pub struct FleetSettings {
     pub servers: usize,
     /// Requests of harvest VMs, spread evenly over the days.
     pub requests: usize,
-    /// How long it is watched.
+    /// The number of days for which it is watched.
     pub days: u32,
-    /// How long it was there before, without harvest VMs: what predictors learned from.
+    /// The number of days before, without harvest VMs: predictors learned from these.
     pub history: u32,
     /// The mean share of its bandwidth that a regular VM uses: figure 1 has 0.092, the fleet of figure 16 has 0.22.
     pub bandwidth: f64,
-    /// Of everything that is drawn.
+    /// The seed of everything that is drawn.
     pub seed: u64,
 }
 
@@ -43,7 +43,7 @@ impl Default for FleetSettings {
 }
 
 impl FleetSettings {
-    /// A part of the fleet, with its proportions: so many VMs, and so many days.
+    /// A part of the fleet, with its proportions: `vms` VMs, and `days` days.
     #[must_use]
     pub fn part(vms: usize, days: u32) -> Self {
         let all = Self::default();
@@ -52,13 +52,13 @@ impl FleetSettings {
         Self { vms, servers: of(all.servers), requests, days, ..all }
     }
 
-    /// When it begins to be watched, and harvest VMs to come.
+    /// The time at which the watch begins, and the first harvest VMs arrive.
     #[must_use]
     pub fn begins(&self) -> Seconds {
         self.history * DAY
     }
 
-    /// When that ends.
+    /// The time at which the watch ends.
     #[must_use]
     pub fn span(&self) -> Seconds {
         (self.history + self.days) * DAY
@@ -86,16 +86,16 @@ impl RegularVm {
     }
 }
 
-/// Storage of one VM's size that nobody bought for a while.
+/// Storage of one VM's size that was unsold for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lot {
     /// The server it is on.
     pub server: u32,
     /// Its channels, with all that is on them.
     pub channels: u16,
-    /// When it became free; of those that were before the fleet was watched, its beginning.
+    /// The time at which it became free; 0, the fleet's beginning, if it was free before.
     pub from: Seconds,
-    /// When it is sold. May be after the fleet's end.
+    /// The time at which it is sold. May be after the fleet's end.
     pub until: Seconds,
 }
 
@@ -106,7 +106,7 @@ impl Lot {
         u32::from(self.channels) * CHANNEL_GB
     }
 
-    /// How long it was to be had, where it became free while the fleet was watched.
+    /// The time for which it was free, if it became free while the fleet was watched.
     #[must_use]
     pub fn lasted(&self) -> Option<Seconds> {
         (self.from > 0).then(|| self.until - self.from)
@@ -116,19 +116,19 @@ impl Lot {
 /// A harvest VM: storage that it asks for, and for how long.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// When it comes.
+    /// The time of its arrival.
     pub at: Seconds,
-    /// How long it wants it.
+    /// The time for which it wants the storage.
     pub lasts: Seconds,
     /// GB that it asks for.
     pub gigabytes: u32,
     /// Channels that it asks for: in proportion.
     pub channels: u16,
-    /// Of what it really uses: see [`Request::demand`].
+    /// The seed of its real use: see [`Request::demand`].
     pub seed: u64,
 }
 
-/// What a harvest VM really uses, as shares of what it asked for, by the seconds since it began.
+/// The real use of a harvest VM, as shares of its request, by the seconds since it began.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
     /// Of the bandwidth.
@@ -137,19 +137,19 @@ pub struct Demand {
     pub capacity: Course,
 }
 
-/// All that a simulation runs on.
+/// The input of a simulation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fleet {
-    /// How it was made.
+    /// The settings from which it was made.
     pub settings: FleetSettings,
     /// Servers that regular VMs are on.
     pub regular_servers: u32,
-    /// VMs whose storage is sold, by server.
+    /// VMs with sold storage, by server.
     pub vms: Vec<RegularVm>,
     /// GB of each of the [`FleetSettings::servers`] with unsold storage.
     pub server_gigabytes: u32,
-    /// Unsold storage, by when it became free.
+    /// Unsold storage, by the time at which it became free.
     pub lots: Vec<Lot>,
-    /// Harvest VMs, by when they come.
+    /// Harvest VMs, by the time of their arrival.
     pub requests: Vec<Request>,
 }

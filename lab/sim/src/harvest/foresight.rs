@@ -1,8 +1,8 @@
-//! Who forecasts for a simulated fleet: the product's predictors, or one who knows the future.
+//! The sources of forecasts for a simulated fleet: the product's predictors, or a clairvoyant that knows the future.
 //!
-//! The *clairvoyant* says of a home, by what it will really use, the gSSD that is worth most: of all whiles from now on
-//! the one whose free capacity, in whole grains, times its length is largest, no longer than nine days. It drives
-//! the same broker under the same rules, so what it gains can be reached; [`super::ceiling`] says what cannot.
+//! The *clairvoyant* forecasts for a home, by its future use, the gSSD with the highest value: of all whiles from now
+//! on the one whose free capacity, in whole grains, times its length is largest, no longer than nine days. It drives
+//! the same broker under the same rules, so its gain can be reached; [`super::ceiling`] gives the bound that cannot.
 
 use super::course::{Course, STEP, Seconds, Window};
 use super::fleet::{DAY, Request};
@@ -15,13 +15,13 @@ pub const CHANNEL_BLOCKS: u32 = 16_384;
 /// Flash blocks of a GB.
 pub const GB_BLOCKS: u32 = 256;
 
-/// The longest that anybody asks for.
+/// The longest time that any harvest VM asks for.
 const FARTHEST: Seconds = 9 * DAY;
 
-/// How forecasts are made.
+/// The source of forecasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Foresight {
-    /// By the product's predictors. What a vSSD owns, the unit and the seed are its own, whatever is said here.
+    /// By the product's predictors. Channels, blocks, unit and seed of the settings are replaced by those of the vSSD.
     Product(Settings),
     /// By the future.
     Clairvoyant,
@@ -35,14 +35,14 @@ impl Foresight {
     }
 }
 
-/// Who forecasts for one vSSD.
+/// The forecaster of one vSSD.
 pub(super) enum Seer {
     Product(Box<Forecaster>),
-    /// What it says until then.
+    /// The last forecast, and the time until which it holds.
     Clairvoyant(Option<(Forecast, Seconds)>),
 }
 
-/// What a vSSD owns and uses: shares of that.
+/// The storage that a vSSD owns, and its use in shares of that.
 pub(super) struct Owned<'a> {
     pub(super) channels: u16,
     pub(super) blocks: u32,
@@ -67,7 +67,7 @@ impl Seer {
         }
     }
 
-    /// Takes what was used in the step before `now`.
+    /// Takes the use in the step before `now`.
     pub(super) fn observe(&mut self, owned: &Owned<'_>, now: Seconds) {
         let from = now.saturating_sub(STEP);
         let (bandwidth_used, used) = (owned.bandwidth.over(from, now), owned.capacity.over(from, now));
@@ -76,7 +76,7 @@ impl Seer {
                 #[expect(clippy::cast_precision_loss, reason = "samples are f32")]
                 let blocks = owned.blocks as f32;
                 let channels = f32::from(owned.channels);
-                // Demand series have no operations: as many as pages of 16 KiB at a channel's 70 MB/s.
+                // Demand series have no operations: they are estimated as pages of 16 KiB at a channel's 70 MB/s.
                 forecaster.observe(&Sample {
                     bandwidth: stat(bandwidth_used, channels),
                     iops: stat(bandwidth_used, channels * 4272.0),
@@ -87,11 +87,11 @@ impl Seer {
         }
     }
 
-    /// What a home can spare.
+    /// The forecast of the storage that a home can spare.
     pub(super) fn supply(&mut self, owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> Forecast {
         match self {
             Self::Product(forecaster) => forecaster.forecast(Side::Supply),
-            // A lease whose storage stays free is dated anew before it ends.
+            // A lease whose storage stays free gets a new date before it ends.
             Self::Clairvoyant(Some((forecast, until))) if *until > now + 2 * STEP => {
                 let left = Duration::from_secs(u64::from(*until - now));
                 Forecast { lasts: left, ..*forecast }
@@ -116,7 +116,7 @@ fn stat(window: Window, times: f32) -> Stat {
     Stat { max: window.max * times, min: window.min * times, mean: window.mean * times }
 }
 
-/// Of all whiles from now on: flash blocks in whole grains and seconds, for the greatest product.
+/// Flash blocks, in whole grains, and seconds of the while from now on with the greatest product of both.
 fn best(owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> (u32, Seconds) {
     let steps = owned.capacity.steps();
     let first = steps.partition_point(|(at, _)| *at <= now).saturating_sub(1);
@@ -131,7 +131,7 @@ fn best(owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> (u32, Seco
         if free == 0 {
             break;
         }
-        // After the end of what is watched nothing changes.
+        // After the end of the watched span nothing changes.
         let until = steps.get(n + 1).map_or(farthest, |(next, _)| *next).min(farthest);
         let until = if until >= end { farthest } else { until };
         let lasts = until - now;
@@ -142,7 +142,7 @@ fn best(owned: &Owned<'_>, now: Seconds, end: Seconds, grain: u32) -> (u32, Seco
     most
 }
 
-/// What a harvest VM asks for, in flash blocks.
+/// The size of a harvest VM's request, in flash blocks.
 pub(super) fn blocks(request: &Request) -> u32 {
     request.gigabytes * GB_BLOCKS
 }

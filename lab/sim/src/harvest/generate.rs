@@ -12,8 +12,8 @@ impl Fleet {
         Self::with(settings, regular::generate(settings))
     }
 
-    /// The same, but what regular VMs use follows demand series: each VM takes one of each kind from a moment on that
-    /// is drawn, and once more from its beginning where it ends. The highest level is all that the VM owns.
+    /// Draws the same fleet, but the use of regular VMs follows demand series: each VM takes one of each kind from a
+    /// drawn moment on, and repeats it from its beginning when it ends. The highest level is all that the VM owns.
     #[must_use]
     pub fn replay(settings: &FleetSettings, bandwidth: &[Arc<Series>], capacity: &[Arc<Series>]) -> Self {
         Self::with(settings, regular::replay(settings, bandwidth, capacity))

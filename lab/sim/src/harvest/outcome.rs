@@ -1,4 +1,4 @@
-//! What came of harvesting a fleet.
+//! The results of harvesting a fleet.
 
 use super::course::Seconds;
 use super::statistics::Distribution;
@@ -6,72 +6,72 @@ use super::utilisation::Utilisation;
 use headstart_harvest::broker::Counters;
 use serde::{Serialize, Serializer};
 
-/// How leases ended.
+/// The number of leases by their end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Ended {
     /// Given back by a harvest VM that was done.
     pub done: u64,
-    /// Taken from a harvest VM that was not: its data was moved, or it was evicted.
+    /// Taken from a harvest VM that was not done: its data was moved, or it was evicted.
     pub taken: u64,
-    /// Of those, of storage that was sold.
+    /// The part of those whose storage was sold.
     pub sold: u64,
 }
 
 /// All of a fleet at one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Point {
-    /// When.
+    /// The time of the step.
     pub seconds: Seconds,
     /// GB that are owned; of unsold storage, all of the servers.
     pub owned: f64,
     /// GB that owners use; of unsold storage, that are sold.
     pub used: f64,
-    /// GB that harvest VMs use of the rest.
+    /// GB of the rest that harvest VMs use.
     pub harvested: f64,
 }
 
 /// The figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Capacity of all VMs, or of all servers with unsold storage in question.
+    /// Capacity of all VMs, or of all servers with unsold storage.
     pub capacity: Utilisation,
     /// The average shares of each of them, without and with harvesting.
     #[serde(skip)]
     pub averages: (Distribution, Distribution),
-    /// Of those that use less than 60% on average.
+    /// Capacity of those that use less than 60% on average.
     pub capacity_low: Utilisation,
-    /// Of those with at least a fifth unused.
+    /// Capacity of those with at least a fifth unused.
     pub capacity_fifth: Utilisation,
     /// Bandwidth of all VMs.
     pub bandwidth: Utilisation,
-    /// Requests that got something.
+    /// Requests that were granted, at least in part.
     pub granted: u64,
-    /// Requests that got nothing.
+    /// Requests that were refused.
     pub refused: u64,
     /// Harvest VMs that lost their storage.
     pub evicted: u64,
-    /// How leases ended.
+    /// The number of leases by their end.
     pub ended: Ended,
-    /// Steps in which a home needed more than was left of its own, in sum over homes.
+    /// Steps in which a home needed more than the free rest of its own storage, in sum over homes.
     pub pressed: u64,
-    /// What they lacked, until it came back: flash blocks times seconds.
+    /// The storage that they lacked, until it came back: flash blocks times seconds.
     pub short_block_seconds: u64,
     /// GB times seconds that harvest VMs used.
     pub gain: f64,
-    /// That harvest VMs had, used or not.
+    /// GB times seconds that harvest VMs leased, used or not.
     pub leased: f64,
-    /// Of gSSDs that nobody had.
+    /// GB times seconds of gSSDs that were not leased.
     pub idle: f64,
-    /// That no allocator exceeds.
+    /// GB times seconds that no allocator exceeds.
     pub ceiling: f64,
-    /// That harvest VMs asked for and would really have used.
+    /// GB times seconds that harvest VMs asked for and would really have used.
     pub needed: f64,
-    /// That could be lent, whether anybody wants it or not.
+    /// GB times seconds that could be lent, wanted or not.
     pub lendable: f64,
-    /// The broker's.
+    /// The counters of the broker.
     #[serde(serialize_with = "with_ignored")]
     pub counters: Counters,
-    /// Over time: every so many steps one.
+    /// The course over time: a point at regular numbers of steps.
     pub points: Vec<Point>,
 }
 
@@ -95,14 +95,14 @@ impl Outcome {
         share(self.counters.evicted_leases, self.counters.leases)
     }
 
-    /// What was gained of what no allocator exceeds.
+    /// The share of the ceiling that was gained.
     #[must_use]
     pub fn of_ceiling(&self) -> f64 {
         self.gain / self.ceiling.max(1e-9)
     }
 }
 
-/// What a broker counts, with the events that it ignored.
+/// Serialises the counters of a broker, with the events that it ignored.
 fn with_ignored<S: Serializer>(counters: &Counters, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct All {

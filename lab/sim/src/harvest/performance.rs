@@ -1,18 +1,18 @@
-//! What harvesting gives to harvest VMs and takes from regular ones (sections 5.3 to 5.5), in virtual time.
+//! The gain of harvest VMs and the loss of regular ones (sections 5.3 to 5.5), in virtual time.
 //!
 //! The product's vSSDs and lanes on emulated flash: see `machine`. Flash is BlockFlex's but smaller: fewer blocks, so
 //! that disks fill quickly; channels, dies, pages and times are the same. [`measure`] runs everything.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | `machine` | the event loop (read this first) |
-//! | `load` | what VMs do: fio, YCSB, a sort |
+//! | `load` | the work of VMs: fio, YCSB, a sort |
 //! | `stage` | full and aged vSSDs |
-//! | `tally` | what a VM got |
+//! | `tally` | the results of a VM |
 //! | [`fio`] | a harvest disk against one that owns its channels |
 //! | [`spread`] | read bandwidth over time after a harvest |
 //! | [`regular`] | a regular VM whose channels are all harvested |
-//! | [`reclaim`] | how long it takes to erase a channel, and what it costs |
+//! | [`reclaim`] | the time to erase a channel, and its cost |
 //! | [`beside`] | a key-value store and a sort on the same channels |
 //! | [`wear`] | erasures that harvesting causes |
 
@@ -38,7 +38,7 @@ use reclaim::Meanwhile;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Everything that is measured.
+/// All measurements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// fio on eight channels and half as many more.
@@ -56,7 +56,7 @@ pub struct Report {
 /// Measures everything. `step` is called before each of the runs, and may end them with an error.
 ///
 /// # Errors
-/// Those of `step`; a vSSD has no room, which would be a fault of the runs'.
+/// Those of `step`; if a vSSD has no room, which would be a fault of the runs.
 pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) -> Result<Report> {
     let mut report = Report::default();
     for pattern in fio::patterns(length) {
@@ -74,7 +74,7 @@ pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) 
         report.regular.push(regular::measure(case, length, Settings::default(), seed)?);
     }
     for meanwhile in Meanwhile::ALL {
-        // Beside a VM at work it takes too long to wait for more.
+        // Beside a VM at work, larger parts take too long.
         for part in [4, 2, 1].into_iter().filter(|part| meanwhile == Meanwhile::Idle || *part == 4) {
             step()?;
             report.reclaim.push(reclaim::measure(reclaim::CHANNEL / part, meanwhile, length, seed)?);
@@ -87,7 +87,7 @@ pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) 
     Ok(report)
 }
 
-/// How long runs are.
+/// The length of runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Length {
@@ -98,7 +98,7 @@ pub enum Length {
 }
 
 impl Length {
-    /// How long a reclaim is watched.
+    /// The time for which a reclaim is watched.
     fn of_reclaim(self) -> Duration {
         if self == Self::Short { Duration::from_secs(20) } else { Duration::from_secs(120) }
     }
@@ -108,7 +108,7 @@ impl Length {
         if self == Self::Short { 64 } else { 128 }
     }
 
-    /// How long a run warms up, and how long it is measured.
+    /// The time for which a run warms up, and the time for which it is measured.
     pub(super) fn of_runs(self) -> (Duration, Duration) {
         match self {
             Self::Short => (Duration::from_millis(500), Duration::from_secs(1)),

@@ -1,14 +1,14 @@
-//! The planner: an allocator that knows the future, and how much it gains. Unlike the ceiling's, its gain can be
-//! reached: it is that of a plan, which says of each harvest VM whose storage it has when.
+//! The planner: an allocator that knows the future, and its gain. Unlike the ceiling's, its gain can be reached: it is
+//! that of a plan, which assigns storage to each harvest VM for each time.
 //!
 //! The rules are the product's: multiples of the grain; of each home one gSSD at a time, to one harvest VM, which is
-//! there only while its home leaves it free. But the planner knows what every VM will use and every request before the
+//! there only while its home leaves it free. But the planner knows the use of every VM and every request before the
 //! first comes; no home ever presses, and nothing is kept back. It needs no bandwidth, gives a harvest VM the most that
-//! it will really use instead of what it asks for, and moves it to other storage in no time.
+//! it will really use instead of its request, and moves it to other storage in no time.
 //!
-//! To find the best plan is a packing problem. This one is greedy: request by request, the home that fits best, or
-//! several that leave less over. Who finds no place for all of its time is split in halves, down to `SHORTEST`. That
-//! is done in several orders, and the best plan counts.
+//! To find the best plan is a packing problem. This planner is greedy: request by request, it takes the home that fits
+//! best, or several that leave less over. A stay that finds no place for all of its time is split in halves, down to
+//! `SHORTEST`. That is done in several orders, and the best plan counts.
 
 use super::ceiling::{Rules, free};
 use super::course::{Course, STEP};
@@ -19,10 +19,10 @@ use std::collections::BTreeMap;
 /// The shortest stay at one place that is split, in steps: six hours.
 const SHORTEST: usize = 120;
 
-/// In what order requests are given a place.
+/// The order in which requests are given a place.
 #[derive(Clone, Copy, Debug)]
 enum Order {
-    /// As they come.
+    /// The order of arrival.
     Time,
     /// Those that need most first.
     Size,
@@ -53,10 +53,10 @@ struct Stay {
 
 struct Plan<'a> {
     homes: &'a [Tree],
-    /// When each home lends: ends by beginnings.
+    /// The spans in which each home lends: ends by beginnings.
     busy: Vec<BTreeMap<usize, usize>>,
     requests: &'a [Request],
-    /// What each uses of what it asks for.
+    /// The share of each request that is really used.
     uses: &'a [Course],
     rules: Rules,
 }
@@ -92,7 +92,7 @@ impl Plan<'_> {
         gain
     }
 
-    /// Grains at most, and GB times seconds.
+    /// The most grains that a stay needs, and the GB times seconds.
     fn needs(&self, stay: &Stay) -> (u32, f64) {
         let (Some(request), Some(uses)) = (self.requests.get(stay.request), self.uses.get(stay.request))
         else {
@@ -136,8 +136,8 @@ fn seconds(step: usize) -> u32 {
     u32::try_from(step).unwrap_or(u32::MAX).saturating_mul(STEP)
 }
 
-/// Of homes by what they can spare: those that leave least over of so many grains. From the largest that are not enough
-/// down, and the last the one that fits best.
+/// Chooses from homes by the capacity that they can spare: those that leave least over of `grains` grains. It takes the
+/// largest that are not enough from the top down, and as the last one the home that fits best.
 fn choose(mut spare: Vec<(u32, usize)>, grains: u32) -> Option<Vec<usize>> {
     spare.sort_unstable();
     let (mut left, mut taken) = (grains, Vec::new());
@@ -161,10 +161,10 @@ fn choose(mut spare: Vec<(u32, usize)>, grains: u32) -> Option<Vec<usize>> {
     best.map(|(_, homes)| homes)
 }
 
-/// The grains that a home leaves free, and the least of any whiles of them: a tree of minima.
+/// The grains that a home leaves free, and the least of any while: a tree of minima.
 struct Tree {
     leaves: usize,
-    /// From 1 on: the least of what is below. A leaf is at `leaves` and its step.
+    /// From 1 on: the least of the nodes below. A leaf is at `leaves` plus its step.
     least: Vec<u16>,
 }
 
@@ -181,7 +181,7 @@ impl Tree {
         Self { leaves, least }
     }
 
-    /// The least of the steps in `[from, until)`; 0 of none.
+    /// The least of the steps in `[from, until)`; 0 if there are none.
     fn least(&self, from: usize, until: usize) -> u16 {
         let (mut from, mut until) = (from + self.leaves, until.min(self.leaves) + self.leaves);
         let mut least = u16::MAX;
@@ -215,7 +215,8 @@ mod tests {
             prop_assert_eq!(u32::from(Tree::new(&free, 16).least(from, until)), expected);
         }
 
-        /// What is chosen is enough, none twice, and no more than the one that fits best alone.
+        /// The chosen homes are enough, none is chosen twice, and the sum is no more than the one that fits best by
+        /// itself.
         #[test]
         fn little_is_left_over(sizes in vec(1_u32..33, 0..12), grains in 1_u32..33) {
             let spare: Vec<_> = sizes.iter().copied().zip(0..).collect();
@@ -235,7 +236,7 @@ mod tests {
     #[test]
     fn a_plan_gains_what_fits() {
         let mut fleet = Fleet::generate(&FleetSettings { history: 0, ..FleetSettings::part(1, 4) });
-        // 128 GB, half of it free, but for the third day.
+        // 128 GB, half of it free, except on the third day.
         let mut capacity = Course::constant(0.5);
         capacity.push(2 * DAY, 1.0);
         capacity.push(3 * DAY, 0.5);
@@ -253,7 +254,7 @@ mod tests {
         // One home lends to one: the smaller has to stay away.
         fleet.requests.push(request(0, 2 * DAY, 32));
         near(&fleet, f64::from(2 * DAY) * 64.0 * f64::from(share));
-        // Who cannot stay for all of its time has what there is of it.
+        // A request that cannot stay for all of its time gets the part that there is.
         fleet.requests = vec![request(0, 4 * DAY, 64)];
         let used = fleet.requests[0].demand().capacity;
         let sum = |from, until| f64::from(used.over(from, until).mean) * f64::from(until - from);

@@ -1,4 +1,4 @@
-//! Regular VMs: what they own, and what they use of it.
+//! Regular VMs: the storage that they own, and their use of it.
 //!
 //! *Bandwidth* (figures 1, 4 and 16). Each VM has a mean, below 33% and 9.2% over all. Around it levels change every
 //! half an hour, as in `data/harvest`, with noise that has a memory and a tide of a day. A quarter of the servers is
@@ -24,11 +24,11 @@ const CHANNELS: [(u16, f64); 3] = [(2, 0.5), (4, 0.3), (8, 0.2)];
 /// The means of bandwidth, for [`BANDWIDTH`] over all, by quantile.
 const BANDWIDTH_MEANS: [(f64, f64); 6] =
     [(0.0, 0.005), (0.25, 0.035), (0.5, 0.07), (0.75, 0.12), (0.95, 0.24), (1.0, 0.325)];
-/// How long a level of bandwidth is held, on average: as in `data/harvest`.
+/// The average time for which a level of bandwidth is held: as in `data/harvest`.
 const BANDWIDTH_HOLD: f64 = 1800.0;
 /// The deviation of a level's logarithm.
 const BANDWIDTH_NOISE: f64 = 0.5;
-/// How much of a level's deviation the next inherits.
+/// The share of a level's deviation that the next inherits.
 const BANDWIDTH_MEMORY: f64 = 0.6;
 /// The tide's share of the mean.
 const TIDE: f64 = 0.3;
@@ -39,7 +39,7 @@ const QUIET_MAX: f64 = 0.45;
 const BURSTY: f64 = 0.26;
 /// From one burst to the next, on average.
 const BURST_EVERY: f64 = 28.2 * 3600.0;
-/// How long a burst is on average, and at least.
+/// The average length of a burst, and the least.
 const BURST_LASTS: (f64, f64) = (15.0 * 60.0, 3.0 * 60.0);
 /// Bursts that leave less than a tenth.
 const BURST_FULL: f64 = 0.85;
@@ -55,20 +55,20 @@ const CAPACITY_MEANS: [(f64, f64); 8] = [
     (0.8, 0.90),
     (1.0, 0.975),
 ];
-/// How long a level of capacity is held, on average: as in `data/harvest`.
+/// The average time for which a level of capacity is held: as in `data/harvest`.
 const CAPACITY_HOLD: f64 = 5200.0;
-/// The deviation of a level, as a share of what is used or free, whichever is less.
+/// The deviation of a level, as a share of used or free capacity, the lesser of the two.
 const CAPACITY_NOISE: f64 = 0.06;
-/// How much of a level's deviation the next inherits.
+/// The share of a level's deviation that the next inherits.
 const CAPACITY_MEMORY: f64 = 0.9;
 /// The share of VMs with spurts.
 const SPURTING: f64 = 0.2;
 /// From one spurt to the next, on average.
 const SPURT_EVERY: f64 = 3.0 * 86_400.0;
-/// How long a spurt is, on average.
+/// The average length of a spurt.
 const SPURT_LASTS: f64 = 40.0 * 60.0;
 
-/// What a number is drawn for.
+/// The purposes for which numbers are drawn.
 mod purpose {
     pub(super) const SIZE: u64 = 11;
     pub(super) const MEAN: u64 = 12;
@@ -78,7 +78,7 @@ mod purpose {
     pub(super) const SERIES: u64 = 16;
 }
 
-/// Which channels VMs have and on which servers they are: each server is filled before the next.
+/// The server and the number of channels of each VM: each server is filled before the next.
 fn placed(settings: &FleetSettings) -> Vec<(u32, u16)> {
     let mut random = draw::of(settings.seed, purpose::SIZE, 0);
     let (mut server, mut free) = (0, SERVER_CHANNELS);
@@ -150,7 +150,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// The next deviation, in units of the standard one, and how long it is held: at least ten seconds.
+    /// The next deviation, in units of the standard one, and the time for which it is held: at least ten seconds.
     pub(super) fn next(&mut self, random: &mut Random) -> (f64, Seconds) {
         let fresh = (1.0 - self.memory * self.memory).sqrt();
         self.state = self.memory * self.state + fresh * random.normal();
@@ -176,7 +176,7 @@ fn bandwidth_course(random: &mut Random, mean: f64, bursts: &[Burst], span: Seco
     with_bursts(&quiet.scaled(single(times), single(QUIET_MAX)), bursts, |_, burst| burst)
 }
 
-/// The course with bursts, each at the level that `of` makes of the one below and its own.
+/// The course with bursts, each at the level that `of` makes of the course's level and the burst's.
 fn with_bursts(course: &Course, bursts: &[Burst], of: impl Fn(f64, f64) -> f64) -> Course {
     let mut list = bursts.iter().peekable();
     let mut with = Course::default();
@@ -188,7 +188,7 @@ fn with_bursts(course: &Course, bursts: &[Burst], of: impl Fn(f64, f64) -> f64) 
             Some(burst) if burst.from < step => {
                 with.push(burst.from, single(of(f64::from(course.at(burst.from)), burst.level)));
                 until = burst.until;
-                // What was held before comes back where the burst ends, if no step does.
+                // The level before comes back where the burst ends, if no step does.
                 while steps.next_if(|(at, _)| *at <= until).is_some() {}
                 with.push(until, course.at(until));
                 list.next();
@@ -242,7 +242,7 @@ pub(super) fn replay(
     .collect()
 }
 
-/// A series from a moment on that is a share of it, over and over.
+/// A series from a moment on, a share of its length, over and over.
 fn replayed(series: &Series, start: f64, span: Seconds) -> Course {
     let highest = series.highest().max(f32::MIN_POSITIVE);
     let skip = series.length().mul_f64(start);

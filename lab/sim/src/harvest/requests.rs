@@ -1,9 +1,9 @@
-//! Harvest VMs: what they ask for and what they really use (section 5.2).
+//! Harvest VMs: their requests and their real use (section 5.2).
 //!
-//! They ask for 32 to 512 GB, small ones being more common, for 30 minutes to 8.5 days, 2.1 days on average, and for
-//! bandwidth in proportion, a channel for 64 GB. Of what they ask for they do not use all, which the paper does not say
-//! and matters for utilisation, as only what is really used counts: capacity grows over the first fifth of the time to
-//! 85 to 95% of what was asked for, bandwidth has a mean of 30 to 70% of it.
+//! They ask for 32 to 512 GB, small requests being more common, for 30 minutes to 8.5 days, 2.1 days on average, and
+//! for bandwidth in proportion, a channel for 64 GB. They do not use all of a request, which the paper does not mention
+//! and matters for utilisation, because only real use counts: capacity grows over the first fifth of the time to 85 to
+//! 95% of the request, bandwidth has a mean of 30 to 70% of it.
 
 use super::course::{Course, STEP, Seconds};
 use super::draw;
@@ -11,13 +11,13 @@ use super::fleet::{CHANNEL_GB, DAY, Demand, FleetSettings, Request};
 use super::regular::{Noise, seconds, single};
 use headstart_block::random::Random;
 
-/// GB asked for: least, most, and the unit of which it is a multiple (section 4.3.2).
+/// Requested GB: least, most, and the unit of which they are a multiple (section 4.3.2).
 const GIGABYTES: (f64, f64, f64) = (32.0, 512.0, 16.0);
 /// Logarithms of sizes are the square of even ones: small sizes are common.
 const SIZE_EXPONENT: f64 = 2.0;
-/// Seconds asked for: least and most.
+/// Requested seconds: least and most.
 const LASTS: (f64, f64) = (1800.0, 8.5 * 86_400.0);
-/// So that the mean is 2.1 days.
+/// The exponent that makes the mean 2.1 days.
 const LASTS_EXPONENT: f64 = 0.585;
 
 const PURPOSE: u64 = 31;
@@ -54,7 +54,7 @@ pub(super) fn generate(settings: &FleetSettings) -> Vec<Request> {
 }
 
 impl Request {
-    /// What it really uses.
+    /// The real use.
     #[must_use]
     pub fn demand(&self) -> Demand {
         let mut random = Random::new(self.seed);

@@ -1,4 +1,4 @@
-//! How much of a fleet is used and sold (section 2.1, figures 1 to 3).
+//! The shares of a fleet that are used and sold (section 2.1, figures 1 to 3).
 
 use super::course::Course;
 use super::fleet::{Fleet, Lot, RegularVm};
@@ -23,14 +23,14 @@ impl Distribution {
         &self.0
     }
 
-    /// The mean; 0 of none.
+    /// The mean; 0 if there are no numbers.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
     pub fn mean(&self) -> f64 {
         self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
-    /// The number below which that share of them is; 0 of none.
+    /// The number below which the given share of the numbers is; 0 if there are none.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -43,13 +43,13 @@ impl Distribution {
         self.0.get(place.min(self.0.len().saturating_sub(1))).copied().unwrap_or(0.0)
     }
 
-    /// The greatest; 0 of none.
+    /// The greatest; 0 if there are no numbers.
     #[must_use]
     pub fn max(&self) -> f64 {
         self.quantile(1.0)
     }
 
-    /// The share of them that is at least so much.
+    /// The share of the numbers that are at least `least`.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of numbers")]
     pub fn at_least(&self, least: f64) -> f64 {
@@ -57,7 +57,7 @@ impl Distribution {
         count as f64 / self.0.len().max(1) as f64
     }
 
-    /// The mean of those that come from one share to another, least first.
+    /// The mean of the numbers from one share to another, least first.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -78,7 +78,7 @@ impl Distribution {
     }
 }
 
-/// What figures 1 to 3 show.
+/// The data of figures 1 to 3.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Statistics {
     /// Each regular VM's mean share of its bandwidth (figure 1a).
@@ -96,7 +96,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Of a fleet.
+    /// The statistics of a fleet.
     #[must_use]
     pub fn of(fleet: &Fleet) -> Self {
         let span = fleet.settings.span();

@@ -1,14 +1,15 @@
 //! Servers of which a part is unsold, for a while (figures 3, 5 and 6).
 //!
 //! A server has places of the common sizes. They become free at once, as when a large tenant leaves. Each is sold again
-//! after a time whose distribution is figure 6's for its size, one at a server with the others sooner or later; when
-//! all are, it takes a time without memory until they are free once more, so long that the server's mean unsold share
-//! is one of figure 3's distribution. (Were places independent, servers with several would be good for 128 GB nearly
-//! always, and figure 5's 32% for 12 hours could not be.) A server that has sold everything for good has no such place.
+//! after a time whose distribution is figure 6's for its size, all places of one server sooner or later together; when
+//! all are sold, it takes a memoryless time until they are free once more, so long that the server's mean unsold share
+//! is one of figure 3's distribution. (If places were independent, servers with several would be good for 128 GB nearly
+//! always, which contradicts figure 5's 32% for 12 hours.) A server that has sold everything for good has no such
+//! place.
 //!
 //! Figure 3 says: 70% of the servers have unsold storage; half of them a mean of 17.3%; a fifth at least 20.1%. Figure
 //! 17's fleet has 31% unsold, and 55% on the servers used below 60%: those of figure 3's servers that have at least a
-//! fifth unsold, which is what [`super::statistics`] compares it with. How large a server is the paper does not say;
+//! fifth unsold; [`super::statistics`] compares figure 17 with these. The paper does not give the size of a server;
 //! from figure 5 (half of all can lend 128 GB for an hour) follows that it is about 4 TB.
 
 use super::course::Seconds;
@@ -33,16 +34,16 @@ const UNSOLD: [(f64, f64); 9] = [
     (1.0, 0.75),
 ];
 
-/// The size of a place in channels, how common it is, and how long it stays unsold: the hazard of the first hour and
+/// The size of a place in channels, its frequency, and the time that it stays unsold: the hazard of the first hour and
 /// the exponent of a Weibull distribution through figure 6's points (94, 76 and 62% for 128 GB, 78, 43 and 25% for 512;
 /// of 256 GB the geometric mean).
 const SIZES: [((u16, f64, f64), f64); 3] =
     [((2, 0.0619, 0.82), 0.35), ((4, 0.139, 0.74), 0.3), ((8, 0.2485, 0.69), 0.35)];
 
-/// The share of time that a place is unsold, at most: what is always there is no lot of somebody's.
+/// The largest share of time that a place is unsold: storage that is always there belongs to no tenant.
 const UNSOLD_MAX: f64 = 0.95;
 
-/// How long places changed hands before the fleet is watched.
+/// The time for which places changed hands before the fleet is watched.
 const BEFORE: f64 = 20.0 * 86_400.0;
 
 const PURPOSE: u64 = 21;
@@ -66,11 +67,11 @@ fn gigabytes(size: Size) -> f64 {
     f64::from(u32::from(size.0) * CHANNEL_GB)
 }
 
-/// A server's places, which are free and sold together; and how long they are sold, on average, for so many GB to be
-/// unsold.
+/// A server's places, which are free and sold together; and the average time for which they are sold, for `wanted` GB
+/// to be unsold.
 fn places(random: &mut Random, wanted: f64) -> (Vec<Size>, f64) {
     let (mut places, mut total) = (Vec::new(), 0.0);
-    // GB times hours of one time that they are free, and how long until all are sold again.
+    // GB times hours of one time that they are free, and the time until all are sold again.
     let (mut area, mut longest) = (0.0, 0.0_f64);
     while wanted > 0.0 && area < wanted * longest / UNSOLD_MAX || places.is_empty() {
         // Little is unsold in small places.
@@ -88,8 +89,8 @@ fn places(random: &mut Random, wanted: f64) -> (Vec<Size>, f64) {
     (places, sold * 3600.0)
 }
 
-/// One server's lots: all of them become free at once, and each is sold when its size's distribution says, those of a
-/// server sooner or later together.
+/// One server's lots: all of them become free at once, and each is sold after a time of its size's distribution, those
+/// of a server sooner or later together.
 fn fill(random: &mut Random, server: u32, wanted: f64, span: Seconds, lots: &mut Vec<Lot>) {
     let (places, sold) = places(random, wanted);
     if !sold.is_finite() {

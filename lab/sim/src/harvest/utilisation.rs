@@ -1,14 +1,14 @@
-//! How much of what is owned is used, without and with harvesting (section 5.2, figures 15 to 17).
+//! The used share of owned storage, without and with harvesting (section 5.2, figures 15 to 17).
 //!
-//! As the paper has it: of a regular VM, what it uses and what harvest VMs use of what they harvested from it, over
-//! what it owns; of a server with unsold storage, what is sold and what harvest VMs use of the rest, over the server.
+//! As in the paper: of a regular VM, its use and the use of harvest VMs that harvested from it, over the storage that
+//! it owns; of a server with unsold storage, the sold storage and harvest VMs' use of the rest, over the server.
 //! Storage that is leased and not used, or in the pool, does not count. Each thing's average is over the whole time
 //! that it was watched, its maximum the greatest of a three-minute step; a figure is the mean over things, so that a
-//! small VM counts as much as a large one. Gains in GB are also compared (`outcome`), where it does not.
+//! small VM counts as much as a large one. Gains in GB are also compared (`outcome`), where size does count.
 
 use serde::Serialize;
 
-/// What one thing used, as shares of what it owns.
+/// The use of one thing, as shares of the storage that it owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     seconds: f64,
@@ -19,13 +19,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// For so many seconds: the mean and the greatest share that its owner used, and what harvest VMs used beside.
+    /// Adds `seconds` seconds: the mean and the greatest share that its owner used, and the share that harvest VMs used
+    /// beside.
     pub fn add(&mut self, seconds: f64, (mean, max): (f64, f64), harvested: f64) {
         self.seconds += seconds;
         self.base += seconds * mean;
         self.with += seconds * (mean + harvested);
         self.base_max = self.base_max.max(max);
-        // No more is used than there is: where the greatest came harvest VMs had less.
+        // Use never exceeds the storage: at the owner's greatest, harvest VMs had less.
         self.with_max = self.with_max.max((mean + harvested).max(max));
     }
 
@@ -45,20 +46,20 @@ impl Usage {
 /// A group's utilisation: means over its things.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Utilisation {
-    /// How many things.
+    /// The number of things.
     pub count: usize,
     /// The average share that is used without harvesting.
     pub base: f64,
-    /// And with it.
+    /// The average share that is used with harvesting.
     pub with: f64,
-    /// The mean of each thing's greatest share, without.
+    /// The mean of each thing's greatest share, without harvesting.
     pub base_max: f64,
-    /// And with it.
+    /// The mean of each thing's greatest share, with harvesting.
     pub with_max: f64,
 }
 
 impl Utilisation {
-    /// Of a group.
+    /// The utilisation of a group.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a number of things")]
     pub fn of<'a>(group: impl Iterator<Item = &'a Usage>) -> Self {
@@ -81,13 +82,13 @@ impl Utilisation {
         }
     }
 
-    /// How many times as much is used with harvesting, on average.
+    /// The ratio of the average use with harvesting to that without.
     #[must_use]
     pub fn times(&self) -> f64 {
         self.with / self.base.max(1e-9)
     }
 
-    /// How many times as high the greatest share is.
+    /// The ratio of the greatest share with harvesting to that without.
     #[must_use]
     pub fn times_max(&self) -> f64 {
         self.with_max / self.base_max.max(1e-9)

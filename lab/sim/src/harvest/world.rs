@@ -1,10 +1,10 @@
 //! The event loop: the product's broker and predictors, a fleet that uses and frees storage, harvest VMs that come and
 //! go, all in steps of three minutes.
 //!
-//! What takes time on real flash takes its time here: erasing a gSSD 4.2 ms a block on each of its channels at once,
-//! moving data 70 MB/s a channel. In each step, in this order: unsold storage appears and is sold, harvest VMs leave
-//! and come; every home is sampled and forecast; homes that will need more than is left press; what was begun and is
-//! done is reported to the broker; what is used is counted.
+//! Operations that take time on real flash take their time here: erasing a gSSD 4.2 ms a block on each of its channels
+//! at once, moving data 70 MB/s a channel. In each step, in this order: unsold storage appears and is sold, harvest VMs
+//! leave and come; every home is sampled and forecast; homes that will need more than their free storage press;
+//! finished work is reported to the broker; the use is counted.
 
 use super::ceiling::{Ceiling, Rules};
 use super::course::{STEP, Seconds};
@@ -24,38 +24,38 @@ use std::time::Duration;
 const CHANNEL_MB: f64 = 70.0;
 /// Microseconds to erase a block.
 const ERASE_US: u64 = 4_200;
-/// How often a harvest VM asks that got nothing.
+/// The interval at which a harvest VM that got nothing asks again.
 const RETRY: Seconds = 5 * STEP;
 
-/// What is harvested.
+/// The source of harvested storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// What regular VMs do not use (figures 15 and 16).
+    /// Storage that regular VMs do not use (figures 15 and 16).
     Regular,
-    /// What is not sold (figure 17).
+    /// Storage that is not sold (figure 17).
     Unsold,
 }
 
-/// How a fleet is harvested.
+/// The settings of harvesting a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HarvestModel {
-    /// What.
+    /// The source of harvested storage.
     pub source: Source,
-    /// Who forecasts for regular VMs.
+    /// The source of forecasts for regular VMs.
     pub foresight: Foresight,
-    /// The certainty with which unsold storage is said to last.
+    /// The certainty of forecasts for unsold storage.
     pub cover: f32,
-    /// The longest that is asked for at once: a harvest VM that stays longer keeps what it has while its home lets it.
+    /// The longest time of one request: a harvest VM that stays longer keeps its storage while its home lets it.
     pub ask: Duration,
-    /// Whether a harvest VM takes less than it asked for.
+    /// `true` if a harvest VM takes less than it asked for.
     pub partial: bool,
     /// The broker.
     pub broker: Settings,
 }
 
 impl HarvestModel {
-    /// As a host does it that nobody set up. Who knows the future knows when storage is needed: by that forecast a
-    /// lease ends at once.
+    /// The shipped settings of a host. The clairvoyant knows when storage is needed: with its forecasts a lease ends at
+    /// once.
     #[must_use]
     pub fn new(source: Source, foresight: Foresight) -> Self {
         let shipped = headstart_harvest::host::Settings::default().broker;
@@ -75,7 +75,7 @@ struct Home {
     lent: Vec<GssdId>,
     capacity: Usage,
     bandwidth: Usage,
-    /// Used by harvest VMs in this step: GB and channels.
+    /// GB and channels that harvest VMs use in this step.
     harvested: (f64, f64),
     gone: bool,
 }
@@ -94,11 +94,11 @@ struct Ghost {
     demand: Demand,
     slots: Vec<GssdId>,
     granted: bool,
-    /// Requests by its name.
+    /// The number of its requests so far.
     asked: u64,
 }
 
-/// A gSSD, as the host sees it.
+/// A gSSD, with the host's state of it.
 struct Lent {
     home: u32,
     ghost: Option<u32>,
@@ -114,7 +114,7 @@ struct World<'a> {
     homes: Vec<Home>,
     ghosts: BTreeMap<u32, Ghost>,
     gssds: BTreeMap<GssdId, Lent>,
-    /// What will be done when.
+    /// Events that are due, by time.
     pending: BTreeMap<(Time, u64), Event>,
     sequence: u64,
     unsold: Unsold,
@@ -203,7 +203,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Tells the broker, and does what it says.
+    /// Tells the broker of an event, and does what it asks for.
     fn tell(&mut self, now: Time, event: Event) {
         let mut actions = Vec::new();
         self.broker.on_event(now, event, &mut actions);
@@ -217,7 +217,7 @@ impl<'a> World<'a> {
         self.pending.insert((now + span, self.sequence), event);
     }
 
-    /// Reports what is done by then, and ticks when it is time.
+    /// Reports the work that is done by then, and ticks when it is time.
     fn run_until(&mut self, until: Seconds) {
         let until = time(until);
         loop {
@@ -286,7 +286,7 @@ impl<'a> World<'a> {
             Action::Report(report) => {
                 if let Notice::Evicted { .. } = report.what {
                     self.outcome.evicted += 1;
-                    // It asks for other storage, and begins anew there.
+                    // It asks for other storage, and begins again there.
                     if let Some(ghost) = self.ghosts.get_mut(&report.vssd.0) {
                         ghost.granted = false;
                     }
@@ -303,7 +303,7 @@ impl<'a> World<'a> {
         home.blocks().saturating_sub(lent).saturating_sub(self.used(home))
     }
 
-    /// Flash blocks that a home uses at most in this step.
+    /// The most flash blocks that a home uses in this step.
     fn used(&self, home: &Home) -> u32 {
         let Some(vm) = self.fleet.vms.get(home.index).filter(|_| home.kind == VssdKind::Regular) else {
             return 0;
@@ -312,7 +312,7 @@ impl<'a> World<'a> {
         super::regular::seconds((f64::from(home.blocks()) * f64::from(share)).ceil())
     }
 
-    /// GB that a harvest VM has to store now, and those that its gSSDs hold; with `staying` without those that are
+    /// GB that a harvest VM has to store now, and those that its gSSDs hold; with `staying`, without those that are
     /// being taken away.
     fn stored(&self, ghost: &Ghost, staying: bool) -> (f64, f64) {
         let gigabytes = self.fleet.requests.get(ghost.request).map_or(0, |request| request.gigabytes);
@@ -331,13 +331,13 @@ impl<'a> World<'a> {
             self.later(now, Duration::ZERO, Event::EvacuationFailed { gssd, cause });
             return;
         }
-        // Data are striped over all: its part is moved.
+        // Data is striped over all gSSDs: the part of this one is moved.
         let part = stored * own / (room + own).max(1e-9);
         let took = Duration::from_secs_f64(part * 1024.0 / (CHANNEL_MB * f64::from(lent.channels.max(1))));
         self.later(now, took, Event::Evacuated { gssd });
     }
 
-    /// Unsold storage is there, and is sold.
+    /// Adds unsold storage that has appeared, and removes storage that is sold.
     fn appear(&mut self) {
         if self.now == 0 && self.model.source == Source::Regular {
             for n in 0..self.homes.len() {
@@ -383,7 +383,7 @@ impl<'a> World<'a> {
         self.tell(time(self.now), created);
     }
 
-    /// Harvest VMs that are done go.
+    /// Removes harvest VMs that are done.
     fn depart(&mut self) {
         let now = self.now;
         let done: Vec<u32> =
@@ -395,7 +395,7 @@ impl<'a> World<'a> {
             }
             self.tell(time(now), Event::Deleted { vssd: VssdId(id) });
         }
-        // What they had is detached by now.
+        // Their storage is detached by now.
         self.ghosts.retain(|_, ghost| ghost.until < Seconds::MAX || !ghost.slots.is_empty());
     }
 
@@ -432,7 +432,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All of a lot that is there, for as long as lots of its size last that have lasted as long.
+    /// All of a present lot, for as long as lots of its size last that have lasted as long.
     fn unsold_forecast(&self, n: usize) -> Option<Forecast> {
         let home = self.homes.get(n)?;
         let lot = self.fleet.lots.get(home.index)?;
@@ -474,7 +474,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Harvest VMs without storage ask, and ask again every so often.
+    /// Asks for harvest VMs without storage, and repeats it at an interval.
     fn ask(&mut self) {
         let now = self.now;
         let due = |ghost: &Ghost| {
@@ -515,7 +515,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Homes that need more than is left of theirs say so.
+    /// Presses for homes that need more than their free storage.
     fn press(&mut self) {
         if self.model.source != Source::Regular {
             return;
@@ -534,7 +534,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// What harvest VMs really use of what they have: capacity in proportion to their gSSDs, bandwidth to the channels.
+    /// The real use of harvest VMs: capacity in proportion to their gSSDs, bandwidth to the channels.
     fn harvest(&mut self) {
         self.homes.iter_mut().for_each(|home| home.harvested = (0.0, 0.0));
         for ghost in self.ghosts.values().filter(|ghost| ghost.granted) {
@@ -573,7 +573,7 @@ impl<'a> World<'a> {
                 home.capacity.add(long, both(capacity), home.harvested.0 / owned);
                 point.harvested += home.harvested.0;
                 let channels = f64::from(home.channels);
-                // The home's I/O goes first: harvest VMs have what it leaves.
+                // The home's I/O goes first: harvest VMs get the rest.
                 let harvested = (home.harvested.1 / channels).min(1.0 - f64::from(bandwidth.mean));
                 home.bandwidth.add(long, both(bandwidth), harvested.max(0.0));
                 point.used += f64::from(capacity.mean) * owned;

@@ -1,13 +1,13 @@
 //! A link that connections share: each answer flows on one of its own, and all that flow at a moment have the link in
-//! equal parts, as parcels of so many senders that take turns do.
+//! equal parts, as parcels of senders that take turns do.
 //!
-//! * A request takes a connection that is idle, or makes one, whose first answer is a round trip later. An answer
-//!   that nobody wants any more takes its connection along.
-//! * A streamed answer is told in pieces of [`PIECE`]. While it is *held* nobody takes its bytes: of them a window
-//!   more flows, into buffers, and is told when somebody takes them again.
+//! * A request takes a connection that is idle, or makes one, whose first answer is a round trip later. An answer that
+//!   is cancelled takes its connection along.
+//! * A streamed answer is told in pieces of [`PIECE`]. While it is *held* the receiver takes none of its bytes: a
+//!   window of them still flows, into buffers, and is told when the receiver takes them again.
 //!
-//! Bytes on the link are counted in billionths, so that shares of nanoseconds are whole numbers; what the division by
-//! the number of those that flow leaves over is rounded in favour of the link: less than a nanosecond for each event.
+//! Bytes on the link are counted in billionths, so that shares of nanoseconds are whole numbers; the remainder of the
+//! division by the number of flowing answers is rounded in favour of the link: less than a nanosecond for each event.
 
 use super::{Answer, Bandwidth, Came, Connections, Link, Store};
 use crate::time::Nanos;
@@ -18,18 +18,18 @@ const PIECE: u64 = 64 << 10;
 /// Billionths of bytes.
 const SCALE: u128 = 1_000_000_000;
 
-/// What is on a link that is shared.
+/// The answers on a link that is shared.
 #[derive(Debug)]
 pub(crate) struct Evenly<T> {
     link: Link,
     connections: Connections,
     store: Store,
     idle: usize,
-    /// Up to when the answers have flowed.
+    /// The time up to which the answers have flowed.
     at: Nanos,
     /// In the order of asking.
     answers: Vec<Flow<T>>,
-    /// When something comes next, and of which answer.
+    /// The time of the next arrival, and its answer.
     next: Option<(Nanos, usize)>,
 }
 
@@ -38,23 +38,23 @@ pub(crate) struct Evenly<T> {
 struct Flow<T> {
     answer: Answer<T>,
     stream: bool,
-    /// What has flowed, with its head, in billionths of bytes.
+    /// The number of billionths of bytes that have flowed, with its head.
     flowed: u128,
     /// Bytes that were told, or taken while it was held.
     told: u64,
-    /// It stops when so much has flowed.
+    /// The amount at which it stops.
     stops: u128,
     held: bool,
     head: u64,
 }
 
 impl<T> Flow<T> {
-    /// In billionths of bytes; so are all that follow.
+    /// The end, in billionths of bytes; so are all that follow.
     fn end(&self) -> u128 {
         if self.answer.failed { 0 } else { u128::from(self.answer.bytes + self.head) * SCALE }
     }
 
-    /// What has to have flowed for the next thing to come of it.
+    /// The amount that has to have flowed for the next part to be told.
     fn due(&self) -> u128 {
         let piece = u128::from(self.told + PIECE + self.head) * SCALE;
         if self.stream && piece < self.end() { piece } else { self.end() }
@@ -64,14 +64,14 @@ impl<T> Flow<T> {
         self.answer.ready <= at && self.flowed < self.end().min(self.stops)
     }
 
-    /// What has still to flow, if it flows, until it stops or something of it is there that was not before.
+    /// The amount that has still to flow, if it flows, until it stops or a new part of it is there.
     fn left(&self) -> u128 {
         let (due, stop) = (self.due(), self.end().min(self.stops));
         let next = if due > self.flowed { due.min(stop) } else { stop };
         next.saturating_sub(self.flowed).max(1)
     }
 
-    /// Something of it is there and can be taken.
+    /// `true` if a part of it is there and can be taken.
     fn is_there(&self, at: Nanos) -> bool {
         !self.held && self.answer.ready <= at && self.flowed >= self.due()
     }
@@ -126,7 +126,7 @@ impl<T: Copy> Evenly<T> {
         Some(came)
     }
 
-    /// Nobody wants this any more.
+    /// Cancels a request that is no longer wanted.
     pub(super) fn cancel(&mut self, now: Nanos, is_it: impl Fn(&T) -> bool) -> bool {
         let Some(place) = self.answers.iter().position(|flow| is_it(&flow.answer.what)) else { return false };
         self.advance(now);
@@ -146,7 +146,7 @@ impl<T: Copy> Evenly<T> {
         self.look_ahead();
     }
 
-    /// Lets everything flow up to `to`; nothing comes before that which was not taken.
+    /// Lets everything flow up to `to`; no arrival before that was left untaken.
     fn advance(&mut self, to: Nanos) {
         while self.at < to {
             let at = self.at;
@@ -164,7 +164,7 @@ impl<T: Copy> Evenly<T> {
         }
     }
 
-    /// Finds out what comes next, if nothing else is asked for.
+    /// Finds the next arrival, if there are no more requests.
     fn look_ahead(&mut self) {
         let mut at = self.at;
         let mut answers: Vec<_> = self.answers.clone();
@@ -185,13 +185,13 @@ impl<T: Copy> Evenly<T> {
     }
 }
 
-/// What each that flows has of the link from `at` until `until`, before which nothing changes.
+/// The share of the link of each flowing answer from `at` until `until`, before which nothing changes.
 fn share<T>(bandwidth: &Bandwidth, answers: &[Flow<T>], at: Nanos, until: Nanos) -> u128 {
     let flowing = answers.iter().filter(|flow| flow.flows(at)).count().max(1);
     u128::from(until.since(at).0) * u128::from(bandwidth.at(at)) / flowing as u128
 }
 
-/// When the shares change, or something is there, after `at`.
+/// The next time after `at` at which the shares change, or a part is there.
 fn change<T>(bandwidth: &Bandwidth, answers: &[Flow<T>], at: Nanos) -> Nanos {
     let flowing = || answers.iter().filter(|flow| flow.flows(at));
     let ready = answers.iter().map(|flow| flow.answer.ready).filter(|ready| *ready > at).min();
@@ -213,7 +213,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A megabyte a second, and 10 ms; nothing but bodies.
+    /// A megabyte a second, and 10 ms; without heads.
     fn wire(open: usize) -> Evenly<u32> {
         let connections = Connections { open, head: 0, window: 10_000 };
         let link = Link {
@@ -226,7 +226,7 @@ mod tests {
         Evenly::new(link, connections, 1)
     }
 
-    /// All that comes: what, how many bytes in all, and when in milliseconds.
+    /// All arrivals: the answer, the number of bytes in all, and the time in milliseconds.
     fn all(wire: &mut Evenly<u32>) -> Vec<(u32, u64, u64)> {
         std::iter::from_fn(|| {
             let at = wire.next().0.div_ceil(MS);
@@ -282,8 +282,8 @@ mod tests {
     }
 
     proptest! {
-        /// The link never rests while something is ready, and carries no more than it can: what is asked for before
-        /// it is idle again has come as soon as if it had come in turn.
+        /// The link never rests while an answer is ready, and carries no more than it can: requests made before it is
+        /// idle again have come as soon as if they had come in turn.
         #[test]
         fn work_is_conserved(
             asks in prop::collection::vec((0_u64..50_000_000, 1_u64..100_000, any::<bool>()), 1..30),

@@ -1,4 +1,4 @@
-//! A deployment that teaches itself, and the next one.
+//! A deployment that trains its own hints, and those of the next one.
 
 use crate::boot::Boot;
 use crate::fleet::{FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Way, Workload, simulate};
@@ -55,12 +55,12 @@ fn run(way: &Way, hints: impl Into<Option<HintsModel>>, workload: &Workload) -> 
     outcome
 }
 
-/// Hints of a tracker that knows what another deployment has taught; nothing if that had none.
+/// Hints of a tracker that has the counts of another deployment; nothing if that had none.
 fn hints(before: &FleetOutcome) -> HintsModel {
     HintsModel { known: before.counts.clone(), ..HintsModel::default() }
 }
 
-/// The paper's experiment, in small: nothing is known of the image, and then what one deployment has taught.
+/// The paper's experiment, in small: first without counts of the image, and then with those of one deployment.
 #[test]
 fn the_slower_learn_from_the_faster() {
     let (way, first, second) = (Way::Independent, workload(1), workload(2));
@@ -74,11 +74,11 @@ fn the_slower_learn_from_the_faster() {
         taught.counts.as_ref().map(|counts| (counts.disks, counts.slices.iter().map(|s| s.disks).max()));
     assert_eq!(counts, Some((HOSTS, Some(HOSTS))));
     assert!(known.hints.foreseen * 100 > known.hints.reads * 95, "{:?}", known.hints);
-    // The same again.
+    // The same run gives the same outcome again.
     assert_eq!(run(&way, hints(&taught), &second), known);
 }
 
-/// With a swarm the store is asked once, by whoever comes first; hints still tell who is slower.
+/// With a swarm the store is asked once, by the first reader; hints still help slower disks.
 #[test]
 fn hints_and_a_swarm_go_together() {
     let (way, first) = (Way::Swarm(Box::<SwarmModel>::default()), workload(1));

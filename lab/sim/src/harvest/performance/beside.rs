@@ -13,15 +13,15 @@ use std::time::Duration;
 /// Both, with and without harvesting.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// YCSB's workload A in ten threads on four channels, nobody harvesting.
+    /// YCSB's workload A in ten threads on four channels, without harvesting.
     pub store: Figures,
-    /// And while the sort harvests half of the blocks of all four.
+    /// The same while the sort harvests half of the blocks of all four.
     pub store_with: Figures,
     /// The sort on four channels of its own.
     pub sort: Figures,
-    /// And on the store's four besides.
+    /// The sort on its own four channels and the store's four.
     pub sort_with: Figures,
-    /// What the lease cost when it ended.
+    /// The wear that the lease had caused when it ended.
     pub wear: Wear,
 }
 
@@ -32,7 +32,7 @@ impl Pair {
         1.0 - self.store_with.rate / self.store.rate.max(1e-9)
     }
 
-    /// How many times as fast the sort is.
+    /// The ratio of the sort's bandwidth with harvesting to that without.
     #[must_use]
     pub fn gain(&self) -> f64 {
         self.sort_with.bandwidth() / self.sort.bandwidth().max(1e-9)

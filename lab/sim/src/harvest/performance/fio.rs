@@ -12,26 +12,26 @@ use headstart_harvest::vssd::Vssd;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What harvested channels are besides.
+/// The owner of the harvested channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Owner {
-    /// There are none: they are the disk's own, or it has no more.
+    /// No harvested channels: the disk owns them all, or has no more.
     None,
-    /// Nobody's.
+    /// No owner: they are unsold.
     Unsold,
-    /// A regular VM's that moves half of what they can, steadily.
+    /// A regular VM that moves half of their bandwidth, steadily.
     Steady,
-    /// A regular VM's that moves all that they can half of the time.
+    /// A regular VM that moves all of their bandwidth half of the time.
     Bursts,
 }
 
-/// What fio does.
+/// The requests of fio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pattern {
-    /// It writes.
+    /// `true` for writes.
     pub write: bool,
-    /// Here and there.
+    /// `true` for random places.
     pub random: bool,
     /// Bytes of a request.
     pub block: u32,
@@ -40,7 +40,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// As fio calls it.
+    /// The name that fio gives it.
     #[must_use]
     pub fn name(&self) -> String {
         let kind = match (self.random, self.write) {
@@ -58,16 +58,16 @@ impl Pattern {
     }
 }
 
-/// What a pattern gets, in MB/s.
+/// The bandwidth of a pattern, in MB/s.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What fio does.
+    /// The requests of fio.
     pub pattern: Pattern,
-    /// On home's channels alone.
+    /// On home's channels only.
     pub home: f64,
     /// On half as many again that are its own.
     pub owned: f64,
-    /// On half as many again that are harvested from nobody.
+    /// On half as many again that are harvested and unsold.
     pub unsold: f64,
     /// From a regular VM that uses half of their bandwidth steadily.
     pub steady: f64,
@@ -111,24 +111,24 @@ pub fn measure(home: u16, patterns: &[Pattern], length: Length, seed: u64) -> Re
     rows.collect()
 }
 
-/// How full disks are, of the blocks of home's channels: the work is the same whatever there is besides, as in the
-/// paper.
+/// The fill level of disks, as a share of the blocks of home's channels: the work is the same whatever channels there
+/// are besides, as in the paper.
 const FULL: f64 = 0.8;
 
-/// How many times as long as on its own channels a harvest VM's programs take on one that a regular VM uses half: what
-/// disks are filled with that were written before.
+/// The factor by which a harvest VM's programs are slower on a channel that a regular VM uses half than on its own:
+/// disks that were written before are filled with this factor.
 const SOLD: u32 = 5;
 
-/// How long a regular VM is at work before its channels are harvested.
+/// The time for which a regular VM works before its channels are harvested.
 const LEAD: Duration = Duration::from_secs(1);
 
-/// Tells a disk which channels are another's.
+/// Tells a disk which channels belong to another VM.
 pub(super) fn foresee(disk: &mut Vssd, sold: &std::ops::Range<u16>) {
     let time = |channel: u16| Duration::from_millis(1) * if sold.contains(&channel) { SOLD } else { 1 };
     disk.set_program_times(time);
 }
 
-/// What the disk gets, and the regular VM whose channels they are.
+/// The figures of the disk, and of the regular VM that owns the channels.
 pub(super) fn one(
     home: u16,
     more: u16,
@@ -148,13 +148,13 @@ pub(super) fn one(
     let (harvested, regular) = harvested(&geometry, own..home + more, owner, seed)?;
     if !harvested.is_empty() {
         disk.add_slot(1, &harvested)?;
-        // What was written here and there lies anywhere.
+        // Pages that were written at random are spread over all channels.
         if regular.is_some() && !(pattern.write && pattern.random) {
             foresee(&mut disk, &(own..home + more));
         }
     }
     stage::fill(&mut disk)?;
-    // What is written is collected from the beginning on.
+    // Written pages are collected from the beginning on.
     match (pattern.write, pattern.random) {
         (true, true) => stage::age(&mut disk, 1.0, seed)?,
         (true, false) => stage::fill(&mut disk)?,
@@ -177,7 +177,7 @@ pub(super) fn one(
     Ok((of(disk), regular.map(of)))
 }
 
-/// Blocks of channels that are harvested, and the VM whose they are: half of the blocks of a regular one.
+/// Blocks of channels that are harvested, and the VM that owns them: half of the blocks of a regular one.
 pub(super) fn harvested(
     geometry: &Geometry,
     channels: std::ops::Range<u16>,

@@ -1,4 +1,4 @@
-//! What VMs do with their disks: threads in closed loops.
+//! The work of VMs on their disks: threads in closed loops.
 
 use headstart_block::random::{Random, mix};
 use std::ops::Range;
@@ -12,18 +12,18 @@ pub(super) struct Io {
     pub(super) length: u32,
 }
 
-/// What threads do.
+/// The work of threads.
 pub(super) trait Load {
-    /// How many there are.
+    /// The number of threads.
     fn threads(&self) -> usize;
-    /// How long a thread pauses, and what it does then.
+    /// The pause of a thread, and its next request.
     fn next(&mut self, thread: usize, now: Duration) -> (Duration, Io);
 }
 
-/// Where the next request of `length` goes.
+/// The place of the next request of `length`.
 #[derive(Clone, Debug)]
 enum Walk {
-    /// After the one before.
+    /// Behind the one before.
     Along(u64),
     Anywhere(Random),
 }
@@ -43,7 +43,7 @@ impl Walk {
     }
 }
 
-/// What fio does: requests of one size and kind, so many at a time.
+/// fio's requests: of one size and kind, `depth` at a time.
 #[derive(Clone, Debug)]
 pub(super) struct Fio {
     area: Range<u64>,
@@ -54,7 +54,7 @@ pub(super) struct Fio {
 }
 
 impl Fio {
-    /// On an area of bytes; `seed` where it is random.
+    /// Requests on an area of bytes; `seed` for random places.
     pub(super) fn new(area: Range<u64>, write: bool, length: u32, depth: usize, seed: Option<u64>) -> Self {
         let walk = seed.map_or(Walk::Along(0), |seed| Walk::Anywhere(Random::new(seed)));
         Self { area, write, length, depth, walk }
@@ -86,7 +86,7 @@ pub(super) struct Ycsb {
 pub(super) const RECORD: u32 = 4096;
 
 impl Ycsb {
-    /// On the first `records` of the disk.
+    /// Threads on the first `records` of the disk.
     pub(super) fn new(records: u64, threads: usize, think: Duration, seed: u64) -> Self {
         Self { threads, think, popular: Zipf::new(records), random: Random::new(seed) }
     }
@@ -146,7 +146,7 @@ impl Zipf {
     }
 }
 
-/// A VM that does so many requests a second, whatever happens to it: steadily, or in bursts with rests between.
+/// A VM with a fixed rate of requests, whatever their waits: steadily, or in bursts with rests between.
 #[derive(Clone, Debug)]
 pub(super) struct Paced {
     area: Range<u64>,
@@ -156,7 +156,7 @@ pub(super) struct Paced {
     writes: f64,
     /// From one request to the next.
     every: Duration,
-    /// Of each period, so much is worked.
+    /// The period, and the worked part of each period.
     bursts: Option<(Duration, Duration)>,
     due: Duration,
     random: Random,
@@ -164,8 +164,8 @@ pub(super) struct Paced {
 }
 
 impl Paced {
-    /// Requests of `length` at `rate` a second on average, by so many threads. With `bursts` (period, worked part) all
-    /// come in the worked parts.
+    /// Requests of `length` at `rate` a second on average, by the given number of threads. With `bursts` (period,
+    /// worked part) all come in the worked parts.
     pub(super) fn new(
         area: Range<u64>,
         (length, writes): (u32, f64),
@@ -199,8 +199,8 @@ impl Load for Paced {
     }
 }
 
-/// A sort that does not fit memory: half of its threads read, half write, large blocks one after another. What one pass
-/// wrote the next reads.
+/// A sort that does not fit memory: half of its threads read, half write, large blocks one after another. Each pass
+/// reads the blocks that the pass before wrote.
 #[derive(Clone, Debug)]
 pub(super) struct Sort {
     halves: [Range<u64>; 2],
@@ -214,7 +214,7 @@ pub(super) struct Sort {
 pub(super) const SORTED: u32 = 1 << 20;
 
 impl Sort {
-    /// In an area of bytes.
+    /// A sort in an area of bytes.
     pub(super) fn new(area: Range<u64>, threads: usize) -> Self {
         let half = (area.end - area.start) / 2 / u64::from(SORTED) * u64::from(SORTED);
         let middle = area.start + half;
@@ -244,7 +244,7 @@ impl Load for Sort {
     }
 }
 
-/// A job that reads its data over and over in large blocks, and writes some of it anew: machine learning's preparation
+/// A job that reads its data over and over in large blocks, and rewrites some of it: machine learning's preparation
 /// (writes little) or a graph's ranks (writes much).
 #[derive(Clone, Debug)]
 pub(super) struct Job {
@@ -258,7 +258,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// In an area of bytes.
+    /// A job in an area of bytes.
     pub(super) fn new(area: Range<u64>, writes: u64, threads: usize) -> Self {
         Self { area, writes, threads, turn: 0, reader: 0, writer: 0 }
     }

@@ -1,11 +1,11 @@
 //! One host in virtual time: vSSDs that VMs drive in closed loops, on channels that the product's lanes schedule.
 //!
-//! Everything that decides is the product's: [`Vssd`] says what is read, programmed, copied and erased, [`Lanes`] when
-//! each operation starts and ends. What is left is what the host does between them:
+//! Everything that decides is the product's: [`Vssd`] decides on reads, programs, copies and erasures, [`Lanes`] on the
+//! start and end of each operation. The rest is the host's work between them:
 //! * a *read* is one operation per page that it touches, all at once;
 //! * a *write* locks its pages; of a page that it writes in part it reads the rest first; then it places, programs and
-//!   commits. Pages of a flash block are programmed in order, as its die does what waits for it;
-//! * the *collector* runs while the vSSD is short of room or a write waits for it, so many steps at a time;
+//!   commits. Pages of a flash block are programmed in order, because its die does its queue in order;
+//! * the *collector* runs while the vSSD is short of room or a write waits for it, a fixed number of steps at a time;
 //! * the *journal* makes changes durable after [`JOURNAL`], on a device of its own;
 //! * a request costs the host [`HOST`] besides.
 //!
@@ -22,16 +22,16 @@ use headstart_harvest::vssd::{Effort, Place, Placement, Step, Vssd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// What a request costs beside flash: a VM's exit, a thread's wake-up.
+/// The cost of a request beside flash: a VM's exit, a thread's wake-up.
 const HOST: Duration = Duration::from_micros(10);
-/// Until what the journal was told is durable: the most that a lease may take.
+/// The time until a record of the journal is durable: the longest that a lease may take.
 const JOURNAL: Duration = Duration::from_millis(2);
 /// Steps of the collector at a time, for each channel: two for each die.
 const STEPS: usize = 8;
 /// Erasures of a channel's reclaim that wait in its lane at a time: one for each die.
 const ERASURES: usize = 4;
 
-/// What an operation is for.
+/// The purpose of an operation.
 #[derive(Clone, Copy, Debug)]
 enum Use {
     /// Part of a read.
@@ -39,12 +39,12 @@ enum Use {
         vm: usize,
         request: u32,
     },
-    /// What a write of part of a page leaves of it.
+    /// The read of the rest of a page that is written in part.
     Rest {
         vm: usize,
         write: u32,
     },
-    /// The first of a block's queue.
+    /// The program of the first page of a block's queue.
     Program {
         vm: usize,
         block: FlashBlock,
@@ -64,12 +64,12 @@ enum Use {
     },
 }
 
-/// What happens at a time of its own.
+/// An event with a time of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    /// A thread asks what to do.
+    /// A thread asks for its next request.
     Ask { vm: usize, thread: usize },
-    /// It does what it was told.
+    /// A thread issues its request.
     Issue { vm: usize, thread: usize, io: Io },
     /// The journal is durable.
     Durable { vm: usize, up_to: u64 },
@@ -80,7 +80,7 @@ struct Request {
     thread: usize,
     io: Io,
     issued: Duration,
-    /// Operations and page writes to go.
+    /// The number of operations and page writes to go.
     left: u32,
 }
 
@@ -89,7 +89,7 @@ struct Request {
 struct PageWrite {
     request: u32,
     page: u32,
-    /// Bytes of it that stay.
+    /// The number of its bytes that stay.
     rest: u32,
 }
 
@@ -97,7 +97,7 @@ struct PageWrite {
 #[derive(Debug)]
 struct Queued {
     placement: Placement,
-    /// Whose it is; the collector's where there is none.
+    /// The write that waits for it; `None` for the collector.
     write: Option<u32>,
     ready: bool,
     running: bool,
@@ -113,19 +113,19 @@ pub(super) struct Vm {
     load: Box<dyn Load>,
     requests: Slab<Request>,
     writes: Slab<PageWrite>,
-    /// Pages being written, and who waits for them.
+    /// Pages that are being written, and the writes that wait for them.
     locks: BTreeMap<u32, VecDeque<u32>>,
     queues: BTreeMap<FlashBlock, VecDeque<Queued>>,
-    /// Writes that found no place.
+    /// Writes that were not placed for lack of room.
     stalled: VecDeque<u32>,
-    /// Steps of the collector under way, at most, and of the journal.
+    /// The number of the collector's steps under way, the most of them, and `true` while the journal is written.
     steps: usize,
     depth: usize,
     syncing: bool,
 }
 
 impl Vm {
-    /// A VM; it uses so many channels.
+    /// A VM that uses `channels` channels.
     pub(super) fn new(vssd: Vssd, regular: bool, channels: usize, load: Box<dyn Load>) -> Self {
         let classes = match regular {
             true => [Class::Regular, Class::RegularCollect],
@@ -150,7 +150,7 @@ impl Vm {
     }
 }
 
-/// What is reclaimed of a channel.
+/// The reclaim of a channel.
 #[derive(Debug, Default)]
 struct Reclaim {
     blocks: VecDeque<FlashBlock>,
@@ -165,9 +165,9 @@ pub(super) struct Machine {
     lanes: Lanes,
     now: Duration,
     uses: Slab<Use>,
-    /// By time; those of a moment in the order in which they were set.
+    /// By time; those of a moment in the order of entry.
     timers: BTreeMap<(Duration, u64), Timer>,
-    /// Numbers timers.
+    /// The number of the next timer.
     count: u64,
     wear: Vec<u32>,
     reclaims: BTreeMap<u16, Reclaim>,
@@ -175,7 +175,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// A host with emulated flash that is new.
+    /// A host with new emulated flash.
     pub(super) fn new(geometry: Geometry, settings: Settings) -> Self {
         let lanes = Lanes::new(&geometry, Speed::Emulated(Speeds::default()), settings);
         let blocks = usize::try_from(geometry.total_blocks()).unwrap_or(0);
@@ -193,7 +193,7 @@ impl Machine {
         }
     }
 
-    /// A VM comes, whose home these channels are.
+    /// Adds a VM with its home channels.
     pub(super) fn add(&mut self, vm: Vm, home: impl Iterator<Item = u16>) -> usize {
         self.vms.push(vm);
         let number = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
@@ -201,7 +201,7 @@ impl Machine {
         self.vms.len() - 1
     }
 
-    /// The threads of a VM begin, a microsecond after one another.
+    /// Starts the threads of a VM, a microsecond after one another.
     pub(super) fn start(&mut self, vm: usize) {
         for thread in 0..self.vms[vm].load.threads() {
             let after = Duration::from_micros(thread as u64);
@@ -209,20 +209,21 @@ impl Machine {
         }
     }
 
-    /// Now.
+    /// The present time.
     pub(super) fn now(&self) -> Duration {
         self.now
     }
 
-    /// A VM's disk gets harvested blocks.
+    /// Gives a VM's disk harvested blocks.
     ///
     /// # Errors
-    /// It has them already.
+    /// If it has them already.
     pub(super) fn attach(&mut self, vm: usize, blocks: &[(FlashBlock, u32)]) -> Result<()> {
         self.vms[vm].vssd.add_slot(1, blocks).map(drop)
     }
 
-    /// How long regular operations of a VM waited for harvest ones, in all; for erasures.
+    /// The time for which regular operations of a VM waited for harvest ones, in all; the second number is for
+    /// erasures.
     pub(super) fn spent(&self, vm: usize) -> [Duration; 2] {
         let home = u32::try_from(vm + 1).unwrap_or(u32::MAX);
         self.lanes.budget(home).map(headstart_harvest::lane::Budget::spent).unwrap_or_default()
@@ -237,7 +238,7 @@ impl Machine {
         channels.into_iter().for_each(|channel| self.reclaim_more(channel));
     }
 
-    /// When the last reclaimed block was erased; `None` while some are left.
+    /// The time at which the last reclaimed block was erased; `None` while some are left.
     pub(super) fn reclaimed(&self) -> Option<Duration> {
         let done = self.reclaims.values().all(|it| it.blocks.is_empty() && it.afoot == 0);
         done.then(|| self.reclaims.values().map(|it| it.ended).max().unwrap_or_default())
@@ -248,7 +249,7 @@ impl Machine {
         self.reclaims.values().map(|it| (it.blocks.len() + it.afoot) as u64).sum()
     }
 
-    /// How often a block was erased.
+    /// The number of erasures of a block.
     pub(super) fn wear_of(&self, block: FlashBlock) -> u32 {
         usize::try_from(block.0).ok().and_then(|index| self.wear.get(index)).copied().unwrap_or(0)
     }
@@ -256,7 +257,7 @@ impl Machine {
     /// Lets time pass.
     ///
     /// # Errors
-    /// A vSSD has no room, or contradicts itself.
+    /// If a vSSD has no room, or contradicts itself.
     pub(super) fn run(&mut self, until: Duration) -> Result<()> {
         let mut done = Vec::new();
         loop {
@@ -449,7 +450,7 @@ impl Machine {
         self.at(now, Timer::Ask { vm, thread });
     }
 
-    /// Its page is locked: reads the rest of it, or goes on at once.
+    /// Begins a write of a locked page: reads the rest of the page, or goes on at once.
     fn begin_write(&mut self, vm: usize, write: u32) {
         let one = &mut self.vms[vm];
         let Some(PageWrite { page, rest, .. }) = one.writes.get_mut(write).copied() else { return };
@@ -469,7 +470,7 @@ impl Machine {
         self.collect(vm);
     }
 
-    /// Whether it found a place.
+    /// Places a write; `true` if it was placed.
     fn try_place(&mut self, vm: usize, write: u32) -> bool {
         let one = &mut self.vms[vm];
         let Some(PageWrite { page, .. }) = one.writes.get_mut(write).copied() else { return true };
@@ -491,7 +492,7 @@ impl Machine {
         }
     }
 
-    /// Programs what is ready of a block's queue, up to what is not. A die does those of a class in order.
+    /// Programs the ready pages at the front of a block's queue. A die does the operations of a class in order.
     fn pump(&mut self, vm: usize, block: FlashBlock) {
         let Vm { queues, classes, .. } = &mut self.vms[vm];
         let Some(queue) = queues.get_mut(&block) else { return };
@@ -534,7 +535,7 @@ impl Machine {
         self.part_done(vm, request);
     }
 
-    /// Something ended that others may have waited for.
+    /// Continues writes that may have waited for an operation that ended.
     fn go_on(&mut self, vm: usize) {
         while let Some(&write) = self.vms[vm].stalled.front() {
             if !self.try_place(vm, write) {

@@ -1,5 +1,4 @@
-//! Taking a channel back: how long its erasure takes, and what that costs the regular VM meanwhile (sections 5.4 and
-//! 5.5).
+//! Taking a channel back: the time of its erasure, and the cost to the regular VM meanwhile (sections 5.4 and 5.5).
 
 use super::load::{Fio, Load, RECORD, Ycsb};
 use super::machine::{Machine, Vm};
@@ -11,7 +10,7 @@ use headstart_harvest::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What the regular VM does meanwhile, on four channels of which one is reclaimed.
+/// The load of the regular VM meanwhile, on four channels of which one is reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Meanwhile {
@@ -26,7 +25,7 @@ pub enum Meanwhile {
 }
 
 impl Meanwhile {
-    /// All.
+    /// All loads.
     pub const ALL: [Self; 4] = [Self::Idle, Self::Ycsb, Self::Busy, Self::Reads];
 
     fn load(self, bytes: u64, seed: u64) -> Box<dyn Load> {
@@ -43,11 +42,11 @@ impl Meanwhile {
 /// One reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What the regular VM does.
+    /// The load of the regular VM.
     pub meanwhile: Meanwhile,
     /// Blocks of the channel that were written, of 16,384.
     pub blocks: u32,
-    /// How long it took to erase them, in s; as long as was waited where it was not finished.
+    /// The time to erase them, in s; the time that was waited if they were not all erased.
     pub seconds: f64,
     /// Share of them erased by then.
     pub erased: f64,
@@ -72,20 +71,20 @@ const CHANNELS: u16 = 4;
 /// Blocks of each channel beside those that are reclaimed.
 const OWN: u32 = 128;
 
-/// Reclaims so many written blocks of one channel.
+/// Reclaims `blocks` written blocks of one channel.
 ///
 /// # Errors
-/// A vSSD has no room: a fault of the run's.
+/// If a vSSD has no room: a fault of the run.
 pub fn measure(blocks: u32, meanwhile: Meanwhile, length: Length, seed: u64) -> Result<Row> {
     let geometry = stage::flash(CHANNELS, (CHANNEL + OWN) / 4);
     let (with, seconds, left) = run(&geometry, blocks, meanwhile, length.of_reclaim(), seed)?;
-    // As long, as a VM that writes has to collect after a while.
+    // The run without a reclaim is as long, because a VM that writes has to collect after a while.
     let (without, _, _) = run(&geometry, 0, meanwhile, Duration::from_secs_f64(seconds), seed)?;
     let erased = 1.0 - ratio(left, blocks.into());
     Ok(Row { meanwhile, blocks, seconds, erased, without, with })
 }
 
-/// What the VM gets, how long it took, how many blocks are left.
+/// The figures of the VM, the time that it took, the number of blocks that are left.
 fn run(
     geometry: &Geometry,
     blocks: u32,

@@ -10,31 +10,32 @@ use headstart_harvest::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What a regular VM is like. It runs YCSB's workload A in ten threads.
+/// A kind of regular VM. It runs YCSB's workload A in ten threads.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Case {
     /// Its channels.
     pub channels: u16,
     /// The mean pause of a thread before a request.
     pub think: Duration,
-    /// How full the blocks are that it did not lend: 0 to 0.9.
+    /// The fill level of the blocks that it did not lend: 0 to 0.9.
     pub full: f64,
-    /// All its pages were overwritten, so that it collects all the time.
+    /// `true` if all its pages were overwritten, so that it collects all the time.
     pub aged: bool,
 }
 
-/// What became of it.
+/// The results of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// What it is like.
+    /// The kind of regular VM.
     pub case: Case,
-    /// The regular VM while nobody harvests.
+    /// The regular VM without harvesting.
     pub without: Figures,
-    /// And while a sort uses half of the blocks of all its channels as fast as it can.
+    /// The regular VM while a sort uses half of the blocks of all its channels as fast as it can.
     pub with: Figures,
-    /// What the sort got.
+    /// The figures of the sort.
     pub harvest: Figures,
-    /// Share of its threads' time that the lanes reckon harvest reads and programs cost it, and erasures.
+    /// The shares of its threads' time that harvest reads and programs cost it, and erasures, by the estimate of the
+    /// lanes.
     pub reckoned: [f64; 2],
 }
 
@@ -45,8 +46,8 @@ impl Row {
         1.0 - self.with.rate / self.without.rate.max(1e-9)
     }
 
-    /// Whether throughput is down by at most 5%, and the 95th percentile up by at most 5% or the time that programming
-    /// a page takes.
+    /// `true` if throughput is down by at most 5%, and the 95th percentile up by at most 5% or the time that
+    /// programming a page takes.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let program = Speeds::default().program.as_secs_f64() * 1e3;
@@ -75,7 +76,7 @@ pub fn cases(length: Length) -> Vec<Case> {
 /// Measures a case.
 ///
 /// # Errors
-/// A vSSD has no room: a fault of the run's.
+/// If a vSSD has no room: a fault of the run.
 pub fn measure(case: Case, length: Length, settings: Settings, seed: u64) -> Result<Row> {
     let (without, _, _) = run(case, false, length, settings, seed)?;
     let (with, harvest, reckoned) = run(case, true, length, settings, seed)?;

@@ -1,5 +1,5 @@
-//! Read bandwidth over time after a harvest (figure 19): data lies on home's channels at first; what is written is
-//! spread, and so is what is read later.
+//! Read bandwidth over time after a harvest (figure 19): data is stored on home's channels at first; later writes are
+//! spread, and so are the reads of those pages.
 
 use super::fio::{self, Owner};
 use super::load::Job;
@@ -10,16 +10,16 @@ use headstart_harvest::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 
-/// What came of one job.
+/// The results of one job.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Course {
     /// Blocks that the job writes for each hundred that it reads.
     pub writes: u64,
-    /// Whose the harvested channels are.
+    /// The owner of the harvested channels.
     pub owner: Owner,
     /// Seconds since the job began, and MB/s read: a point a second.
     pub read: Vec<(f64, f64)>,
-    /// When half as many channels were harvested, in s.
+    /// The time at which half as many channels were harvested, in s.
     pub harvested: f64,
 }
 
@@ -37,7 +37,7 @@ impl Course {
 /// Runs a job on `home` channels that harvests half as many more after a while.
 ///
 /// # Errors
-/// A vSSD has no room: a fault of the run's.
+/// If a vSSD has no room: a fault of the run.
 pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) -> Result<Course> {
     let (before, after) = if length == Length::Short { (2, 4) } else { (10, 120) };
     let more = home / 2;

@@ -1,4 +1,4 @@
-//! What runs begin with: flash, vSSDs that are full and aged, blocks that are lent.
+//! The start of runs: flash, vSSDs that are full and aged, blocks that are lent.
 
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
@@ -7,14 +7,15 @@ use headstart_harvest::vssd::{Effort, Place, Settings, Step, Vssd};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Blocks with how often each was erased.
+/// Blocks, each with its number of erasures.
 pub(super) type Blocks = Vec<(FlashBlock, u32)>;
 
 /// Blocks of a die where collecting does not matter.
 pub(super) const FEW: u32 = 32;
 
-/// Flash of BlockFlex's dies and pages, with fewer blocks: so many a die instead of 4,096. How long an operation takes
-/// does not depend on how many blocks there are; how well collecting goes does, as it keeps some open on every die.
+/// Flash of BlockFlex's dies and pages, with fewer blocks: `blocks` a die instead of 4,096. The duration of an
+/// operation does not depend on the number of blocks; the success of collecting does, as it keeps some open on every
+/// die.
 pub(super) fn flash(channels: u16, blocks: u32) -> Geometry {
     Geometry { channels, planes: 1, blocks, ..Geometry::default() }
 }
@@ -24,7 +25,7 @@ pub(super) fn blocks(geometry: &Geometry, channels: Range<u16>) -> Blocks {
     channels.flat_map(|channel| geometry.blocks_of(channel)).map(|number| (FlashBlock(number), 0)).collect()
 }
 
-/// The bytes of a disk that fills such a share of so many blocks.
+/// The bytes of a disk that fills `share` of `blocks` blocks.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "a size for a test")]
 #[expect(clippy::cast_sign_loss, reason = "at least zero")]
 pub(super) fn size(geometry: &Geometry, blocks: usize, share: f64) -> u64 {
@@ -34,7 +35,7 @@ pub(super) fn size(geometry: &Geometry, blocks: usize, share: f64) -> u64 {
     count.max(group) * u64::from(geometry.block_size())
 }
 
-/// Logical blocks that neighbours are spread over: as of a disk of 128 GB, though these are smaller.
+/// The number of logical blocks that neighbours are spread over: as of a disk of 128 GB, though these are smaller.
 const WIDTH: u32 = 64;
 
 /// A vSSD of `bytes`.
@@ -48,7 +49,7 @@ pub(super) fn fill(vssd: &mut Vssd) -> Result<()> {
     (0..vssd.pages()).try_for_each(|page| write(vssd, page))
 }
 
-/// Overwrites so many pages for each that it has, here and there, in no time: collecting has to begin sooner.
+/// Overwrites `times` pages for each that it has, at random, in no time: collecting has to begin sooner.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count for a test")]
 pub(super) fn age(vssd: &mut Vssd, times: f64, seed: u64) -> Result<()> {
     let mut random = Random::new(seed);
@@ -73,7 +74,7 @@ fn write(vssd: &mut Vssd, page: u32) -> Result<()> {
     }
 }
 
-/// One step; whether there was one.
+/// Does one step of collecting; `true` if there was one.
 fn collect(vssd: &mut Vssd) -> Result<bool> {
     match vssd.collect_next(Effort::Needed) {
         Some(Step::Copy { to, .. }) => drop(vssd.commit(to)),
@@ -84,7 +85,7 @@ fn collect(vssd: &mut Vssd) -> Result<bool> {
     Ok(true)
 }
 
-/// Lends such a share of each of its channels' blocks; they are clean.
+/// Lends `share` of the blocks of each of its channels; they are clean.
 pub(super) fn lend(vssd: &mut Vssd, geometry: &Geometry, share: f64) -> Result<Blocks> {
     let mut counts: BTreeMap<u16, u32> = BTreeMap::new();
     let (channels, _) = vssd.lendable(0);

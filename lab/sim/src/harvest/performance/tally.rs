@@ -1,4 +1,4 @@
-//! What a VM got: requests, bytes, waits.
+//! The results of a VM: requests, bytes, waits.
 
 use crate::waits::percentile;
 use serde::Serialize;
@@ -13,14 +13,14 @@ pub(super) struct Finished {
     pub(super) write: bool,
 }
 
-/// Everything that finished since it was last cleared.
+/// The requests that finished since it was last cleared.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     from: Duration,
     list: Vec<Finished>,
 }
 
-/// What a VM got. Times in milliseconds, rates per second.
+/// The results of a VM. Times in milliseconds, rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Figures {
     /// Virtual seconds that were measured.
@@ -56,7 +56,7 @@ impl Figures {
 }
 
 impl Tally {
-    /// Forgets what was, and measures from now on.
+    /// Forgets the past, and measures from now on.
     pub(super) fn clear(&mut self, now: Duration) {
         *self = Self { from: now, list: Vec::new() };
     }
@@ -65,7 +65,7 @@ impl Tally {
         self.list.push(finished);
     }
 
-    /// What came of it by now.
+    /// The figures up to now.
     pub(super) fn figures(&self, now: Duration) -> Figures {
         let seconds = now.saturating_sub(self.from).as_secs_f64().max(1e-9);
         let bytes = |write: bool| {

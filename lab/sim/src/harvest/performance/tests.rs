@@ -15,7 +15,7 @@ fn a_harvest_disk_is_as_fast_as_one_that_owns_its_channels() {
     }
 }
 
-/// The owner of the harvested channels uses half of what they can.
+/// The owner of the harvested channels uses half of their bandwidth.
 #[test]
 fn busy_channels_are_no_loss() {
     let writes = Pattern { write: true, random: false, ..READS };
@@ -64,7 +64,7 @@ fn wear_is_that_of_what_was_written() {
 
 #[test]
 fn a_home_that_writes_in_bursts_does_not_call_back_what_it_lent() {
-    // For a moment all its free blocks are taken and others are being erased: that is no shortage.
+    // For a moment all its free blocks are taken while others are being erased: that is no shortage.
     let pattern = Pattern { write: false, random: false, block: 128 << 10, depth: 4 };
     let (_, home) = fio::one(8, 4, pattern, Owner::Bursts, Length::Full, 1).unwrap();
     assert!(home.is_some_and(|home| home.bandwidth() > 70.0));
