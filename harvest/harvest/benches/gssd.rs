@@ -1,10 +1,11 @@
-//! What gSSDs cost: making one of 64 GiB in memory and durably, finding one among 10,000, events of a large fleet; and
-//! what a snapshot of a large map does.
+//! The cost of gSSDs: making one of 64 GiB in memory and durably, finding one among 10,000, events of a large fleet;
+//! and the work of a snapshot of a large map.
 //!
-//! Creation is everything but what the FTL and the flash do: the home's forecast, the broker's steps, custody of each
-//! of the 16,384 blocks, the pool. `runs` is how scattered the home's free blocks are. Durable means that the steps are
-//! in a journal in the working directory and synced, each creation by itself or 64 together. A file system whose own
-//! sync takes longer than the target cannot meet it alone: its time for a sync of 4 KiB is printed beside.
+//! Creation is everything except the work of FTL and flash: the home's forecast, the broker's steps, custody of each of
+//! the 16,384 blocks, the pool. `runs` is the number of runs that the home's free blocks are scattered in. Durable
+//! means that the steps are in a journal in the working directory and synced, each creation by itself or 64 together. A
+//! file system whose own sync takes longer than the target cannot meet it with each creation by itself: its time
+//! for a sync of 4 KiB is printed beside.
 
 #![expect(clippy::print_stdout, reason = "prints its results")]
 #![expect(clippy::disallowed_methods, reason = "measures time")]
@@ -40,8 +41,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What it takes to write down the map of 128 GiB of which half was written at random: only the first figure holds up
-/// the disk's I/O.
+/// Times the writing of the map of 128 GiB of which half was written at random: only the first figure holds up the
+/// disk's I/O.
 fn snapshot() -> Result<()> {
     let geometry = Geometry::default();
     let home: Vec<_> =
@@ -199,7 +200,7 @@ fn sync_time() -> Result<Duration> {
     Ok(elapsed)
 }
 
-/// Finds among 10,000 gSSDs of up to so many grains and channels.
+/// Finds gSSDs among 10,000 of up to `units` grains and `channels` channels.
 fn lookup(units: usize, channels: usize) {
     const COUNT: u64 = 10_000;
     let (pool, mut random) = (Pool::new(Grain::default()), Random::new(1));
@@ -226,7 +227,7 @@ fn lookup(units: usize, channels: usize) {
         }
     }
     let taken = begun.elapsed().as_secs_f64() * 1e6 / wants.len() as f64;
-    // The most that a search can look at: nothing has both.
+    // The longest search: no gSSD has both.
     let none = Want { bandwidth: u16::MAX, capacity: 1, until: Time(0) };
     let begun = Instant::now();
     (0..10_000).for_each(|_| assert_eq!(black_box(pool.find(black_box(&none))), None));
@@ -238,7 +239,7 @@ fn lookup(units: usize, channels: usize) {
     );
 }
 
-/// 4,000 homes and 60,000 requests; nothing is behind them.
+/// 4,000 homes and 60,000 requests, without flash behind them.
 fn fleet() {
     let mut broker = Broker::new(Settings { journal: false, ..Settings::default() });
     let (mut out, mut events, mut random) = (Vec::new(), 0_u64, Random::new(2));

@@ -1,9 +1,10 @@
-//! Scores every predictor on series in `data/harvest`'s layout, and says which ones should ship.
+//! Scores every predictor on series in `data/harvest`'s layout, and recommends the ones to ship.
 //!
 //! `cargo run --release -p headstart-harvest --example predictors -- DIRECTORY [FILE.svg]` reads the series below
-//! `bandwidth/` and `capacity/` and prints, at 3 and 15 minutes: what each predictor wastes at equal coverage; which is
-//! chosen, each series left out in turn; the same for durations. What predictors cost in time and memory comes first,
-//! and is all that comes without a directory. With `FILE.svg` as well the frontiers are drawn into that.
+//! `bandwidth/` and `capacity/` and prints, at 3 and 15 minutes: the waste of each predictor at equal coverage; the
+//! predictor that is chosen, each series left out in turn; the same for durations. The cost of predictors in time and
+//! memory comes first, and is all that is printed without a directory. With `FILE.svg` as well the frontiers are drawn
+//! into that.
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a report with timings, for a terminal")]
 
 use headstart_harvest::predict::lasted::{self, Ends};
@@ -92,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// What those of [`DRAWN`] waste, by what they cover.
+/// The waste of those of [`DRAWN`] by their coverage.
 fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
     let mut chart = Chart::new(Axis::linear("covered"), Axis::log("waste / mean need")).titled(title);
     for name in DRAWN {
@@ -103,7 +104,7 @@ fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
     chart
 }
 
-/// What a forecaster says of a vSSD that has both loads: how much is spare and for how long, and whether that was so.
+/// Prints a forecaster's forecasts for a vSSD that has both loads: the spare storage and its duration, and the outcome.
 fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
     const BLOCKS: u32 = 1000;
     let settings = Settings { blocks: 6 * BLOCKS, unit: BLOCKS, certainty, ..Settings::default() };
@@ -146,8 +147,8 @@ fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
     );
 }
 
-/// What the predictors of one vSSD cost, as its load goes up and down over all levels: every step that goes up ends
-/// what lasted at many.
+/// Prints the cost of the predictors of one vSSD, as its load goes up and down over all levels: every step up ends the
+/// durations of many levels.
 fn cost(kind: Kind) {
     let mut forecaster = Forecaster::new(Settings { kind, ..Settings::default() });
     let (mut trains, mut infers) = (Vec::new(), Vec::new());
@@ -182,8 +183,8 @@ fn read(directory: &Path) -> Result<Vec<(String, Series)>> {
     Ok(series)
 }
 
-/// What a predictor wastes at this coverage, as a share of the mean need: the mean of all series, if it gets so far on
-/// each of them.
+/// The waste of a predictor at this coverage, as a share of the mean need: the mean of all series, if it reaches the
+/// coverage on each of them.
 fn wastes(points: &[Vec<Point>], name: &str, coverage: f64) -> Option<f64> {
     let of = |points: &Vec<Point>| {
         let some = points.iter().find(|point| point.waste > 0.0)?;
@@ -193,7 +194,7 @@ fn wastes(points: &[Vec<Point>], name: &str, coverage: f64) -> Option<f64> {
     wastes.map(|wastes| wastes.iter().sum::<f64>() / wastes.len() as f64)
 }
 
-/// What each predictor wastes at equal coverage.
+/// Prints the waste of each predictor at equal coverage.
 fn table(points: &[Vec<Point>], coverages: &[f64]) {
     print!("{:14}", "coverage");
     coverages.iter().for_each(|coverage| print!("{coverage:>8}"));

@@ -1,7 +1,8 @@
-//! The broker: who lends what to whom, and what is done when that was wrong (BlockFlex, sections 4.3.2 and 4.5).
+//! The broker: decides which home lends to which ghost, and corrects wrong decisions (BlockFlex, sections 4.3.2 and
+//! 4.5).
 //!
-//! A pure state machine: [`Broker::on_event`] takes what happened and says what to do. The host's driver does it with
-//! real flash, a simulator counts it. Costs are small: a forecast that changes nothing is a look-up.
+//! A pure state machine: [`Broker::on_event`] takes an event and gives out actions. The host's driver does them with
+//! real flash, a simulator counts them. Costs are small: a forecast that changes nothing is a look-up.
 //!
 //! # A gSSD's life
 //!
@@ -17,39 +18,41 @@
 //! ```
 //!
 //! The words on the arrows are the [`Step`]s that are journalled before anything is done about them. One decision leads
-//! to one step, and all state but forecasts and how long something has been going on follows from the steps alone
-//! (`apply`): what a running broker knows is what it would know after a crash. After one, whatever was begun is begun
-//! again ([`Broker::recover`]): erasures from the start, evacuations with what is left. The blocks of a gSSD that was
-//! being carved when the host crashed go home.
+//! to one step, and all state except forecasts and the times at which work began follows from the steps alone
+//! (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work begins again
+//! ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that was being
+//! carved at the crash go home.
 //!
 //! # Decisions
 //!
-//! * *Creation*: with every forecast of what a home can spare (margins are the predictor's), in whole grains, one gSSD
-//!   a home. The newest forecast dates it. The paper allows no more so that a harvest VM has the regular VM's channels
-//!   to itself; an unsold home has no VM, and lends one gSSD a channel, so that who needs little takes little.
+//! * *Creation*: with every forecast of the storage that a home can spare (margins are the predictor's), in whole
+//!   grains, one gSSD a home. The newest forecast dates it. The paper allows no more so that a harvest VM has the
+//!   regular VM's channels to itself; an unsold home has no VM, and lends one gSSD a channel, so that small requests
+//!   take little.
 //! * *Re-dating*: every 15 minutes by the newest forecast; unused ones that expired, or could be larger by a quarter,
 //!   go home then.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
-//! * *Early reclamation* (a home needs blocks back): what nobody uses goes home at once. For what is leased the pool is
-//!   asked for as much for as long, else for at least a grain of time; whatever it has is attached to the same ghost,
-//!   and the old gSSD is evacuated, block by block, to the ghost's other slots. If its data does not fit there, the
-//!   harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go. Its user gets a [`Report`].
+//! * *Early reclamation* (a home needs blocks back): unused gSSDs go home at once. For a leased gSSD the broker asks
+//!   the pool for as much for as long, otherwise for at least a grain of time; the result, if any, is attached to the
+//!   same ghost, and the old gSSD is evacuated, block by block, to the ghost's other slots. If its data does not fit
+//!   there, the harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go. Its user gets a
+//!   [`Report`].
 //! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its home's newest forecast dates it later.
 //! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added where the request allowed it; if there are
 //!   none, one report each time that it begins to lack.
 //!
 //! # Time
 //!
-//! Whoever recovers from a journal must count time from the same zero as before: the Unix epoch does.
+//! After a recovery from a journal, time must count from the same zero as before: the Unix epoch does.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`settings`] | the knobs |
 //! | [`event`] | events, actions, requests and answers |
-//! | [`step`] | what is journalled |
-//! | [`report`] | what a harvest VM's user is told |
-//! | [`counters`] | what it has done |
-//! | `state` | what steps do, recovery, snapshots |
+//! | [`step`] | the journalled steps |
+//! | [`report`] | messages to a harvest VM's user |
+//! | [`counters`] | counts of its work |
+//! | `state` | the effects of steps, recovery, snapshots |
 //! | `supply` | homes: forecasts, creation, re-dating, withdrawal |
 //! | `deletion` | vSSDs that go |
 //! | `demand` | ghosts: requests, releases, under-harvest |
@@ -87,13 +90,13 @@ pub struct Broker {
     vssds: BTreeMap<VssdId, Vssd>,
     gssds: BTreeMap<GssdId, Entry>,
     next_gssd: u64,
-    /// When each leased gSSD is looked at.
+    /// The time at which each leased gSSD is looked at.
     deadlines: BTreeSet<(Time, GssdId)>,
     redate_at: Option<Time>,
     counters: Counters,
 }
 
-/// A vSSD: what it lends as a home, what it has as a ghost.
+/// A vSSD: the gSSDs that it lends as a home, and those that it has as a ghost.
 #[derive(Debug)]
 struct Vssd {
     kind: VssdKind,
@@ -103,7 +106,7 @@ struct Vssd {
     deleting: bool,
     wiping: bool,
     forecast: Option<Forecast>,
-    /// Forecasts in a row that a home needs blocks back.
+    /// The number of forecasts in a row by which a home needs blocks back.
     low: u32,
     /// A home's gSSDs.
     lent: Vec<GssdId>,
@@ -122,22 +125,22 @@ struct Forecast {
     at: Time,
 }
 
-/// A gSSD and where it stands.
+/// A gSSD and its stage.
 #[derive(Debug)]
 struct Entry {
     gssd: Gssd,
     stage: Stage,
-    /// Its home wants it back.
+    /// `true` if its home wants it back.
     withdrawn: bool,
     slot: u8,
-    /// Until when its harvest VM wants it.
+    /// The time until which its harvest VM wants it.
     until: Time,
     why: Why,
-    /// Since when it is being evacuated, if it is.
+    /// The start of its evacuation, if it is being evacuated.
     since: Time,
-    /// Since when its home has needed it at once.
+    /// The time since which its home has needed it at once.
     pressed: Option<Time>,
-    /// Whether it is detached with data that is lost.
+    /// `true` if it is detached with data that is lost.
     lost: bool,
     deadline: Option<Time>,
 }
@@ -153,7 +156,7 @@ enum Stage {
 }
 
 impl Broker {
-    /// A broker that knows of nothing yet.
+    /// A broker without vSSDs.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let settings = settings.sane();
@@ -169,7 +172,7 @@ impl Broker {
         }
     }
 
-    /// Takes what happened, and adds to `out` what is to be done.
+    /// Takes an event, and adds the resulting actions to `out`.
     pub fn on_event(&mut self, now: Time, event: Event, out: &mut Vec<Action>) {
         self.redate_at.get_or_insert(now + self.settings.redate_every);
         let known = match event {
@@ -202,20 +205,20 @@ impl Broker {
         self.counters.ignored += u64::from(!known);
     }
 
-    /// When it is to be told [`Event::Tick`]; before the first event: never.
+    /// The time at which it is to be told [`Event::Tick`]; before the first event: never.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
         let deadline = self.deadlines.first().map(|(at, _)| *at);
         deadline.into_iter().chain(self.redate_at).min()
     }
 
-    /// The gSSDs that nobody uses.
+    /// The gSSDs that no ghost uses.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// What is known of a gSSD.
+    /// The record of a gSSD.
     #[must_use]
     pub fn gssd(&self, id: GssdId) -> Option<&Gssd> {
         self.gssds.get(&id).map(|entry| &entry.gssd)
@@ -231,30 +234,30 @@ impl Broker {
         self.vssds.get(&ghost).into_iter().flat_map(|ghost| ghost.slots.iter().map(|(slot, id)| (*slot, *id)))
     }
 
-    /// What a home lends: gSSDs, those on their way included.
+    /// The gSSDs that a home lends, those on their way included.
     pub fn lent(&self, home: VssdId) -> impl Iterator<Item = GssdId> {
         self.vssds.get(&home).into_iter().flat_map(|home| home.lent.iter().copied())
     }
 
-    /// The vSSDs that there are.
+    /// The existing vSSDs.
     pub fn vssds(&self) -> impl Iterator<Item = (VssdId, VssdKind)> {
         self.vssds.iter().map(|(id, vssd)| (*id, vssd.kind))
     }
 
-    /// Until when a gSSD's harvest VM wants it, where one has it.
+    /// The time until which a gSSD's harvest VM wants it, if it is leased.
     #[must_use]
     pub fn until(&self, id: GssdId) -> Option<Time> {
         self.gssds.get(&id).filter(|entry| entry.gssd.in_use).map(|entry| entry.until)
     }
 
-    /// Whether a gSSD is being taken from its harvest VM.
+    /// `true` if a gSSD is being taken from its harvest VM.
     #[must_use]
     pub fn is_leaving(&self, id: GssdId) -> bool {
         matches!(self.stage(id), Some(Stage::Evacuating | Stage::Detaching))
     }
 
-    /// Whether what an action says is still to be done: it was given out, and nobody answered it since. Only of those
-    /// that are answered by an event; of others never.
+    /// `true` if an action is still to be done: it was given out, and no event answered it since. For actions that no
+    /// event answers: `false`.
     #[must_use]
     pub fn awaits(&self, action: &Action) -> bool {
         let is = |id: GssdId, stage| self.stage(id) == Some(stage);
@@ -276,13 +279,13 @@ impl Broker {
         }
     }
 
-    /// Whether a gSSD is clean and can be had.
+    /// `true` if a gSSD is clean and can be leased.
     #[must_use]
     pub fn is_pooled(&self, id: GssdId) -> bool {
         self.stage(id) == Some(Stage::Pooled)
     }
 
-    /// `true` if a gSSD is being made: it can be had once it is erased.
+    /// `true` if a gSSD is being made: it can be leased once it is erased.
     #[must_use]
     pub fn is_coming(&self, id: GssdId) -> bool {
         let coming =
@@ -296,13 +299,13 @@ impl Broker {
         self.vssds.get(&id).map(|vssd| vssd.channels.as_slice()).unwrap_or_default()
     }
 
-    /// Whether a vSSD is to go.
+    /// `true` if a vSSD is to go.
     #[must_use]
     pub fn is_deleting(&self, id: VssdId) -> bool {
         self.vssds.get(&id).is_some_and(|vssd| vssd.deleting)
     }
 
-    /// What it has done since it was made or recovered.
+    /// The counts of its work since it was made or recovered.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -314,7 +317,7 @@ impl Broker {
         &self.settings
     }
 
-    /// Does what a step says, and gives it out. Whether that could be done, which it can.
+    /// Applies a step, and gives it out. `true` if it could be applied, which is always so.
     fn commit(&mut self, step: Step, out: &mut Vec<Action>) -> bool {
         let applied = self.apply(&step);
         debug_assert!(applied.is_ok(), "{step:?}: {applied:?}");
@@ -328,7 +331,7 @@ impl Broker {
         self.gssds.get(&id).map(|entry| entry.stage)
     }
 
-    /// Time has passed.
+    /// Does the work that is due by time.
     fn tick(&mut self, now: Time, out: &mut Vec<Action>) -> bool {
         if self.redate_at.is_some_and(|at| at <= now) {
             self.redate_at = Some(now + self.settings.redate_every);
@@ -345,7 +348,7 @@ impl Broker {
     }
 }
 
-/// A time a while after another; `None` of a while is for ever.
+/// The time `span` after another; `None` for ever.
 fn after(time: Time, span: Option<Duration>) -> Time {
     span.map_or(Time(u64::MAX), |span| time + span)
 }

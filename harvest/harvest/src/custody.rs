@@ -1,7 +1,7 @@
-//! Who may touch which flash block: the one place that guarantees that none changes hands unerased.
+//! Access to flash blocks: the one place that guarantees that none changes hands unerased.
 //!
-//! A block has a *home*, the vSSD that owns its channel, and a holder: its home, a gSSD that nobody uses, or the ghost
-//! that the gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a crash alike):
+//! A block has a *home*, the vSSD that owns its channel, and a holder: its home, an unused gSSD, or the ghost that the
+//! gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a crash alike):
 //!
 //! ```text
 //!  home --Carved--> gSSD, dirty --Erased--> gSSD, clean --Leased--> ghost
@@ -10,17 +10,16 @@
 //!   `----------------- Returned --------------'
 //! ```
 //!
-//! From dirty to clean there is one way, an erasure; to a ghost and to the home there is none but from clean. A step
-//! that would go another way is refused, and nothing of it is done: then the journal or the broker is wrong. While a
-//! gSSD is nobody's, nobody may touch its blocks. A block whose erasure failed is nobody's for ever: what it holds is
-//! still there.
+//! The only way from dirty to clean is an erasure; the only way to a ghost and to the home is from clean. A step that
+//! would go another way is refused, and no part of it is done: then the journal or the broker is wrong. While a gSSD is
+//! unused, no vSSD may touch its blocks. A block whose erasure failed has no holder for ever: its data is still there.
 //!
-//! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second pair of eyes: FTLs
-//! touch none but their own blocks anyway, and I/O that runs while a gSSD is detached is waited for by the driver.
+//! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second check: FTLs touch only
+//! their own blocks anyway, and the driver waits for I/O that runs while a gSSD is detached.
 //!
-//! Channels change owners in pairs (`Swapped`) where all of both is at home and was erased: that is the driver's to do
-//! before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to the
-//! host is to be erased before the first step: custody takes what nobody ever owned as clean.
+//! Channels change owners in pairs (`Swapped`) if all blocks of both are at home and were erased: the driver has to do
+//! that before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to
+//! the host has to be erased before the first step: custody takes blocks that were never owned as clean.
 
 use crate::broker::step::{Run, Step};
 use crate::flash::{FlashBlock, Geometry};
@@ -29,19 +28,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Nobody touches the block. Any other word but [`BAD`] is the number of who may, plus one.
+/// No vSSD may touch the block. Any other word except [`BAD`] is the number of the vSSD that may, plus one.
 const NOBODY: u32 = 0;
 /// The block is bad.
 const BAD: u32 = u32::MAX;
 
-/// Who has a block.
+/// The holder of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody may touch it: it is in a gSSD that nobody uses, or its channel has no owner.
+    /// None: the block is in an unused gSSD, or its channel has no owner.
     Nobody,
     /// This vSSD: its home, or a ghost.
     Vssd(VssdId),
-    /// Nobody for ever: it cannot be erased.
+    /// None, for ever: it cannot be erased.
     Bad,
 }
 
@@ -55,10 +54,10 @@ pub struct Custody {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// Who owns each channel.
+    /// The owner of each channel.
     channels: BTreeMap<u16, VssdId>,
     gssds: BTreeMap<GssdId, Holding>,
-    /// What went home and was not asked for yet.
+    /// Blocks that went home and were not taken by the home's FTL yet.
     returned: BTreeMap<GssdId, Vec<Run>>,
     bad: BTreeSet<u32>,
 }
@@ -78,14 +77,14 @@ enum State {
 }
 
 impl Custody {
-    /// Of an SSD whose channels have no owners yet, and whose blocks are erased.
+    /// Custody of an SSD whose channels have no owners yet, and whose blocks are erased.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let words = (0..geometry.total_blocks()).map(|_| AtomicU32::new(NOBODY)).collect();
         Self { geometry, words, ledger: Mutex::default() }
     }
 
-    /// What the steps of a journal say. Blocks that were cleaned without the journal knowing are dirty again.
+    /// Custody after the steps of a journal. Blocks that were cleaned without a record in the journal are dirty again.
     ///
     /// # Errors
     /// As [`Custody::apply`].
@@ -96,7 +95,7 @@ impl Custody {
         Ok(custody)
     }
 
-    /// Whether `vssd` may read, program and erase `block`.
+    /// `true` if `vssd` may read, program and erase `block`.
     #[must_use]
     #[inline]
     pub fn may_touch(&self, vssd: VssdId, block: FlashBlock) -> bool {
@@ -104,7 +103,7 @@ impl Custody {
         word.is_some_and(|word| word.load(Ordering::Acquire) == word_of(vssd) && word_of(vssd) != BAD)
     }
 
-    /// Who has `block`; nobody where there is none.
+    /// The holder of `block`; [`Holder::Nobody`] if there is no such block.
     #[must_use]
     pub fn holder(&self, block: FlashBlock) -> Holder {
         match self.words.get(block.0 as usize).map_or(NOBODY, |word| word.load(Ordering::Acquire)) {
@@ -114,7 +113,7 @@ impl Custody {
         }
     }
 
-    /// The blocks of a gSSD, without bad ones; none where there is no such gSSD.
+    /// The blocks of a gSSD, without bad ones; none if there is no such gSSD.
     #[must_use]
     pub fn blocks(&self, gssd: GssdId) -> Vec<Run> {
         self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
@@ -126,7 +125,7 @@ impl Custody {
         self.lock().returned.remove(&gssd).unwrap_or_default()
     }
 
-    /// What a vSSD has lent: its FTL must not count these blocks as its own, whatever it remembers itself.
+    /// The gSSDs that a vSSD has lent: its FTL must not count these blocks as its own, whatever its own state says.
     #[must_use]
     pub fn lent(&self, home: VssdId) -> Vec<(GssdId, Vec<Run>)> {
         let ledger = self.lock();
@@ -140,10 +139,11 @@ impl Custody {
         Run::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
     }
 
-    /// Does what a step says. To be called when the step is durable, and before anything is done that follows from it.
+    /// Applies a step. To be called when the step is durable, and before any action that follows from it.
     ///
     /// # Errors
-    /// The step is not allowed: a block is not whose it should be, or would change hands unerased. Nothing was done.
+    /// The step is not allowed: a block has another holder than it should, or would change hands unerased. Nothing was
+    /// done.
     pub fn apply(&self, step: &Step) -> Result<()> {
         let mut ledger = self.lock();
         match step {
@@ -283,7 +283,7 @@ impl Custody {
         }
         let at_home = word_of(home);
         self.check(blocks, |word| word == at_home).map_err(about)?;
-        // A block named twice is at home both times: what was named must also be as many as were taken.
+        // A block named twice is at home both times: so the number of named blocks must also equal the capacity.
         let blocks = ordered(blocks.to_vec());
         let overlap = blocks.windows(2).any(|pair| pair[0].first.0 + pair[0].count > pair[1].first.0);
         if overlap || blocks.iter().map(|run| u64::from(run.count)).sum::<u64>() != u64::from(capacity) {
@@ -314,7 +314,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Fails unless all these blocks exist and have such a word.
+    /// Fails unless all these blocks exist and `fits` accepts their words.
     fn check(&self, blocks: &[Run], fits: impl Fn(u32) -> bool) -> Result<()> {
         for run in blocks {
             let all_fit = self.words_of(run).map(|words| {
@@ -357,7 +357,7 @@ impl Custody {
     }
 }
 
-/// Who may touch, as a block's word.
+/// The word of a block that `vssd` may touch.
 fn word_of(vssd: VssdId) -> u32 {
     vssd.0.saturating_add(1)
 }

@@ -2,14 +2,14 @@
 //!
 //! A read looks up and pins its flash blocks under a shared lock, then waits for its turn and reads straight into the
 //! caller's buffer; up to 64 pieces at a time, and nothing is allocated. A write of part of a page reads the rest
-//! first. It is durable with the next flush: flash first, then the journal, one wait for all who flush at the same
+//! first. It is durable with the next flush: flash first, then the journal, with one wait for all flushes of the same
 //! time.
 //!
 //! Nothing is kept back in memory: a page is programmed before its write returns. So a write of 4 KiB costs a page of
 //! 16 KiB, 5.4 bytes programmed for each one written in order on a full disk (collection included), 25 at random;
 //! writes of whole pages cost 1.0 to 1.1 in order and 5.6 at random, with 7% to spare (`host::tests::cost`). A buffer
-//! that gathers neighbouring small writes would help only who writes in pieces smaller than a page, in order, without
-//! a cache of his own and without a flush after each; it would make every read look in two places.
+//! that gathers neighbouring small writes would help only a guest that writes in pieces smaller than a page, in order,
+//! without a cache of its own and without a flush after each; it would make every read look in two places.
 //!
 //! Pages that were lost, with a lease or because flash cannot be read any more, give an I/O error until they are
 //! written whole or trimmed.
@@ -28,10 +28,10 @@ use std::sync::Arc;
 /// Pieces of a read, or pages of a write, that are on their way together.
 const TOGETHER: usize = 64;
 
-/// The longest hole that is looked for at once, in bytes.
+/// The longest hole that one call looks for, in bytes.
 const LOOK: u64 = 64 << 20;
 
-/// A vSSD as a disk. It may be used after the vSSD was deleted, and says so then.
+/// A vSSD as a disk. It may be used after the vSSD was deleted; then it returns errors that say so.
 pub struct VssdDisk {
     host: Arc<Host>,
     volume: Arc<Volume>,
@@ -41,7 +41,7 @@ impl Host {
     /// A vSSD as a disk.
     ///
     /// # Errors
-    /// NotFound; Invalid for an unsold one, which is nobody's.
+    /// NotFound; Invalid for an unsold one, which has no owner.
     pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
         let volume = self.named(name)?;
         if volume.kind == VssdKind::Unsold {
@@ -100,7 +100,7 @@ impl VssdDisk {
         self.check(offset, len)
     }
 
-    /// The pages that bytes lie in.
+    /// The pages that contain the given bytes.
     fn pages(&self, offset: u64, len: u64) -> (u32, u32) {
         let page = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
         (page(offset / self.page_size()), page((offset + len).div_ceil(self.page_size())))
@@ -113,7 +113,7 @@ impl VssdDisk {
             .remedy("trim the disk or write whole flash pages anew, then restore what was on it")
     }
 
-    /// Reads the first bytes of a range: how many.
+    /// Reads the first bytes of a range; returns their number.
     fn read_some(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let (volume, host) = (&self.volume, &self.host);
         let (first, end) = self.pages(offset, buf.len() as u64);
@@ -209,7 +209,7 @@ impl VssdDisk {
         self.host.write_pages(&self.volume, &pages)
     }
 
-    /// A page as it is, with these bytes in it.
+    /// The present content of a page, with these bytes in it.
     fn page_with(&self, page: u32, within: u64, bytes: &[u8]) -> Result<Vec<u8>> {
         let size = self.page_size();
         let mut buf = vec![0; usize::try_from(size).unwrap_or(0)];

@@ -1,12 +1,12 @@
 //! Flash: channels that work at the same time, made of blocks that are erased whole and programmed page by page.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`geometry`] | how many of what, and the number of a block |
-//! | [`timing`] | how long operations take on a channel |
+//! | [`geometry`] | the build of flash, and the number of a block |
+//! | [`timing`] | the duration of operations on a channel |
 //! | [`emulator`] | flash in memory, which breaks when told to |
 //! | [`mod@file`] | flash in a file, a partition, an NVMe namespace |
-//! | `blank` | whether there is something on what is to be made flash |
+//! | `blank` | a check for data on a device that is to be made flash |
 
 pub(crate) mod blank;
 pub(crate) mod claim;
@@ -23,17 +23,17 @@ pub use geometry::{FlashBlock, Geometry};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Why an operation on flash failed.
+/// The reason that an operation on flash failed.
 #[derive(Debug)]
 pub enum FlashError {
-    /// The block cannot be programmed or erased any more: keep what is readable elsewhere and never use it again. What
-    /// it held is still there, also where an erase failed.
+    /// The block cannot be programmed or erased any more: move its readable data elsewhere and never use it again. Its
+    /// data is still there, also after a failed erase.
     Bad(FlashBlock),
     /// The page was not erased since it was last programmed, or the pages before it were passed: a fault of the
     /// caller.
     NotErased(FlashBlock, u32),
-    /// What this page of the block holds cannot be read, though it was tried again. It is the page's own fault only
-    /// where the flash [answers](Flash::answers) otherwise.
+    /// This page of the block cannot be read, even after further tries. It is the page's own fault only if the flash
+    /// [answers](Flash::answers) otherwise.
     Unreadable(FlashBlock, u32),
     /// Anything else: the file below cannot be read, power was lost.
     Failed(headstart_block::Error),
@@ -54,13 +54,13 @@ impl fmt::Display for FlashError {
 
 impl std::error::Error for FlashError {}
 
-/// Flash: what vSSDs are made of. All methods may be called from any thread; no two callers program or erase the same
-/// block at once, which their owner sees to.
+/// Flash: the storage of vSSDs. All methods may be called from any thread; no two callers program or erase the same
+/// block at once, which is the duty of their owner.
 pub trait Flash: Send + Sync {
-    /// How it is built.
+    /// The geometry.
     fn geometry(&self) -> Geometry;
 
-    /// Fills `buf` with the bytes of `block` from `offset` on, which may span pages. What was erased reads as zeros.
+    /// Fills `buf` with the bytes of `block` from `offset` on, which may span pages. Erased pages read as zeros.
     ///
     /// # Errors
     /// [`FlashError::Unreadable`] for the first page that cannot be read; [`FlashError::Failed`].
@@ -76,12 +76,13 @@ pub trait Flash: Send + Sync {
     /// Erases `block`: when it returns, every byte of it reads as zero, after a loss of power too.
     ///
     /// # Errors
-    /// [`FlashError::Bad`]; what the block held may still be there. Any other error is none of the block's fault: it is
-    /// as if it had not been erased, and may be tried again.
+    /// [`FlashError::Bad`]; the block's data may still be there. Any other error is no fault of the block: it is as if
+    /// it had not been erased, and may be tried again.
     fn erase(&self, block: FlashBlock) -> Result<(), FlashError>;
 
-    /// Erases `block` for who has it already: every byte of it reads as zero, but after a loss of power it may hold
-    /// what it held, until the next [`flush`](Self::flush). Whether it outlasts one already.
+    /// Erases `block` for its present holder: every byte of it reads as zero, but after a loss of power its old data
+    /// may be back, until the next [`flush`](Self::flush). Returns `true` if the erasure outlasts a loss of power
+    /// already.
     ///
     /// # Errors
     /// As [`Self::erase`].
@@ -101,21 +102,21 @@ pub trait Flash: Send + Sync {
     /// [`FlashError::Failed`]; then nothing since the last flush may be relied on.
     fn flush(&self) -> Result<(), FlashError>;
 
-    /// Whether something of other blocks than `apart` can be read now, from the flash itself and not from memory. Takes
-    /// as long as a flush and a few reads.
+    /// `true` if any page of other blocks than `apart` can be read now, from the flash itself and not from memory.
+    /// Takes as long as a flush and a few reads.
     fn answers(&self, apart: FlashBlock) -> bool {
         let _ = apart;
         true
     }
 
-    /// Whether the block was found bad: as made, or since.
+    /// `true` if the block was found bad: as made, or since.
     fn is_bad(&self, block: FlashBlock) -> bool;
 
-    /// How often the block was erased.
+    /// The number of erasures of the block.
     fn wear(&self, block: FlashBlock) -> u32;
 }
 
-/// Checks that bytes lie within a block.
+/// Checks that bytes are within a block.
 fn within(geometry: &Geometry, block: FlashBlock, offset: u32, len: usize) -> Result<(), FlashError> {
     let end = u64::from(offset).saturating_add(len as u64);
     if block.0 >= geometry.total_blocks() || end > u64::from(geometry.block_size()) {
@@ -124,7 +125,7 @@ fn within(geometry: &Geometry, block: FlashBlock, offset: u32, len: usize) -> Re
     Ok(())
 }
 
-/// How many pages a program is for: whole ones, within the block.
+/// The number of pages of a program: whole ones, within the block.
 fn whole_pages(geometry: &Geometry, block: FlashBlock, page: u32, len: usize) -> Result<u32, FlashError> {
     let size = u64::from(geometry.page_size);
     let pages = len as u64 / size;

@@ -1,8 +1,9 @@
-//! Where operations wait for their channel: [`Lanes`] that threads share, in real time.
+//! The place at which operations wait for their channel: [`Lanes`] that threads share, in real time.
 //!
-//! There is no thread of its own. Who enters waits until his operations are done; one of those who wait, the *driver*,
-//! sleeps no longer than until the next event and moves time on for all. When the driver's own operations are done it
-//! wakes another, who drives from then on. So there is always a driver while anybody waits.
+//! The gate has no thread of its own. A thread that enters waits until its operations are done; one of the waiting
+//! threads, the *driver*, sleeps no longer than until the next event and moves time on for all. When the driver's own
+//! operations are done it wakes another thread, which drives from then on. So there is always a driver while any thread
+//! waits.
 //!
 //! ```
 //! # use headstart_harvest::flash::{Geometry, FlashBlock};
@@ -28,9 +29,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A clock: how long it is since a zero of its own.
+/// A clock: the time since a zero of its own.
 pub trait Clock: Send + Sync {
-    /// Now. It never runs backwards.
+    /// The present time. It never runs backwards.
     fn now(&self) -> Duration;
 }
 
@@ -40,33 +41,33 @@ impl<F: Fn() -> Duration + Send + Sync> Clock for F {
     }
 }
 
-/// What is done to a flash block.
+/// An operation on a flash block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Bytes of it are read: each page that they touch is an operation.
+    /// A read of bytes of it: each page that they touch is an operation.
     Read {
         /// The first byte's place in the block.
         offset: u32,
-        /// How many.
+        /// The number of bytes.
         len: u32,
     },
-    /// So many pages are programmed, each an operation.
+    /// A program of pages of it, each an operation.
     Program {
-        /// How many.
+        /// The number of pages.
         pages: u32,
     },
-    /// It is erased.
+    /// An erasure of it.
     Erase,
 }
 
-/// Where operations wait for their channels.
+/// The place at which operations wait for their channels.
 pub struct Gate {
     geometry: Geometry,
     clock: Box<dyn Clock>,
     speed: Speed,
-    /// Regular operations that passed, by channel; only where the gate is [open](Self::is_open).
+    /// Regular operations that passed, by channel; only if the gate is [open](Self::is_open).
     passed: Vec<Passed>,
-    /// Somebody waits who may go on when a regular operation has ended.
+    /// `true` if a thread waits that may go on when a regular operation has ended.
     watched: AtomicBool,
     state: Mutex<State>,
 }
@@ -75,16 +76,17 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct Passed {
     afoot: AtomicU32,
-    /// When one last came or ended, in nanoseconds; 0 for never.
+    /// The time at which one last came or ended, in nanoseconds; 0 for never.
     last: AtomicU64,
 }
 
 struct State {
     lanes: Lanes,
-    /// Who waits for what, by the first ticket of his bundle.
+    /// The waiting threads, by the first ticket of their bundle.
     waiters: BTreeMap<u64, Waiter>,
     tickets: u64,
-    /// Who moves time on, by his first ticket, and until when he sleeps; `None` for until he is rung.
+    /// The thread that moves time on, by its first ticket, and the end of its sleep; `None` if it sleeps until it is
+    /// woken.
     driver: Option<(u64, Option<Duration>)>,
     done: Vec<Done>,
 }
@@ -94,7 +96,7 @@ struct Waiter {
     bell: Arc<Condvar>,
 }
 
-/// Leave to do what was asked for. On flash that takes its own time, keep it until that has ended.
+/// Leave to do the requested operations. On flash that takes its own time, keep it until they have ended.
 #[must_use]
 pub struct Pass<'a> {
     gate: &'a Gate,
@@ -112,25 +114,25 @@ impl Gate {
         Self { geometry, clock, speed, passed, watched: AtomicBool::new(false), state }
     }
 
-    /// From now on the channel belongs to another home (a vSSD's number): see [`Lanes::set_home`].
+    /// Gives the channel to another home (a vSSD's number) from now on: see [`Lanes::set_home`].
     pub fn set_home(&self, channel: u16, home: u32) {
         lock(&self.state).lanes.set_home(channel, home);
     }
 
-    /// How long regular operations of a home waited for harvest reads and programs, and for erasures, in all.
+    /// The time for which regular operations of a home waited for harvest reads and programs, and for erasures, in all.
     pub fn spent(&self, home: u32) -> Option<[Duration; 2]> {
         lock(&self.state).lanes.budget(home).map(Budget::spent)
     }
 
-    /// How long a harvest VM's program takes now on each channel, to be compared: see
+    /// The present duration of a harvest VM's program on each channel, for comparisons: see
     /// [`Lane::program_time`](crate::lane::Lane::program_time).
     pub fn program_times(&self) -> Vec<Duration> {
         let now = self.clock.now();
         lock(&self.state).lanes.program_times(now)
     }
 
-    /// Waits until all of a bundle is done, or has leave to begin where flash takes its own time. What lies outside of
-    /// flash is not waited for: the flash will say so.
+    /// Waits until all of a bundle is done, or has leave to begin if flash takes its own time. Operations outside of
+    /// the flash are not waited for: the flash will refuse them.
     pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Pass<'a> {
         let pass = Pass { gate: self, class, bundle };
         let now = self.clock.now();
@@ -159,7 +161,7 @@ impl Gate {
         pass
     }
 
-    /// Whether regular operations pass: flash takes its own time, and they have as much of it as there is.
+    /// `true` if regular operations pass: flash takes its own time, and they have as much of it as there is.
     fn is_open(&self) -> bool {
         matches!(self.speed, Speed::Bucket { rate: None, .. })
     }
@@ -170,7 +172,8 @@ impl Gate {
                 state = bell.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            // First this: a regular operation that ends from now on rings, and one that ended before is heard of.
+            // First this: a regular operation that ends from now on wakes the driver, and one that ended before is
+            // counted here.
             self.watched.store(true, Ordering::SeqCst);
             let now = self.clock.now();
             self.hear_of_passed(&mut state, now);
@@ -189,7 +192,7 @@ impl Gate {
             state.driver = None;
             self.watched.store(false, Ordering::SeqCst);
         }
-        // Somebody has to drive, and nobody does who has not heard of it.
+        // A thread has to drive, and a thread drives only after it was woken.
         if state.driver.is_none()
             && let Some(next) = state.waiters.values().next()
         {
@@ -197,7 +200,7 @@ impl Gate {
         }
     }
 
-    /// The operations that it takes: one a page on emulated flash.
+    /// The operations of an access: one a page on emulated flash.
     fn each_work(&self, what: Access, mut each: impl FnMut(Work)) {
         let page = self.geometry.page_size;
         let whole = !matches!(self.speed, Speed::Emulated(_));
@@ -246,11 +249,11 @@ impl Gate {
     }
 }
 
-/// How long a driver sleeps who has nothing to expect.
+/// The longest sleep of a driver that expects no event.
 const IDLE: Duration = Duration::from_millis(100);
 
 impl State {
-    /// Moves time on, and wakes whom it helps.
+    /// Moves time on, and wakes the threads that may go on.
     fn advance(&mut self, now: Duration) {
         let mut done = std::mem::take(&mut self.done);
         self.lanes.advance(now, &mut done);
@@ -311,7 +314,7 @@ mod tests {
     const SMALL: Geometry =
         Geometry { channels: 2, dies: 4, planes: 1, blocks: 4, pages: 8, page_size: 16 << 10 };
 
-    /// Longer than anything here takes, on a busy machine, too.
+    /// Longer than any wait here, on a busy machine, too.
     const LONG: Duration = Duration::from_secs(60);
 
     fn gate(speed: Speed) -> Gate {
@@ -363,7 +366,7 @@ mod tests {
         assert_eq!((gate.spent(0), gate.spent(1)), (Some([Duration::ZERO; 2]), None));
     }
 
-    /// Many threads of all classes, some with channels of their own: each gets through, whoever drives.
+    /// Many threads of all classes, some with channels of their own: each gets through, whichever drives.
     #[test]
     fn all_get_through() {
         for gate in [emulated(), file(None), file(Some(100_000_000))] {
@@ -422,7 +425,7 @@ mod tests {
         let other = [(FlashBlock(16), Access::Erase)];
         let took = timed(|| drop(gate.enter(Class::HarvestCollect, &other)));
         assert!(took < LONG / 2, "{took:?}");
-        // And at last it is let through.
+        // And in the end it is let through.
         let gate = file(None);
         let _regular = gate.enter(Class::Regular, &read);
         let took = timed(|| drop(gate.enter(Class::Harvest, &read)));

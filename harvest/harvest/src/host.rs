@@ -1,41 +1,42 @@
-//! A host: everything of it put together. The parts below decide; here is who reads, programs, erases, writes the
+//! A host: everything of it put together. The parts below decide; this part reads, programs, erases, writes the
 //! journal, and waits.
 //!
-//! * *Bytes*: [`disk`](crate::disk) and `program`: what VMs read and write, what collectors copy.
-//! * *Control*: `actions`: the broker's decisions, each durable before it is acted on; `jobs`: what takes time.
-//! * *Time*: [`Host::tick`], once a second by whoever serves: samples, forecasts, timers, work for idle times.
-//! * *After a crash*: `recover`: the journal is read, what was begun is finished, all of unknown state is erased.
+//! * *Bytes*: [`disk`](crate::disk) and `program`: the reads and writes of VMs, the copies of collectors.
+//! * *Control*: `actions`: the broker's decisions, each durable before it is acted on; `jobs`: work that takes time.
+//! * *Time*: [`Host::tick`], called once a second by the server: samples, forecasts, timers, work for idle times.
+//! * *After a crash*: `recover`: the journal is read, unfinished work is finished, all blocks of unknown state are
+//!   erased.
 //!
-//! # What is durable when
+//! # Durability
 //!
 //! A page is programmed before its write returns, and mapped in memory. With a flush the flash is flushed first, then
-//! the journal, where the map's changes wait until then: so that no map ever speaks of pages that may be torn. A block
-//! that holds what a change replaced is erased only when that change is durable. So a crash, or a loss of power, takes
-//! back what was not flushed, whole pages of it, and nothing else.
+//! the journal, where the map's changes wait until then: so no map ever names pages that may be torn. A block with data
+//! that a change replaced is erased only when that change is durable. So a crash, or a loss of power, takes back
+//! unflushed writes, whole pages of them, and nothing else.
 //!
-//! # Whose bytes
+//! # Separation of holders
 //!
 //! Three things keep a holder's bytes from the next: custody lets a block change hands only by way of an erasure in the
-//! journal; every read, program and erasure of a VM asks custody first; and `media` skips an erasure only where this
-//! process erased the block itself and nobody programmed it since.
+//! journal; every read, program and erasure of a VM asks custody first; and `media` skips an erasure only if this
+//! process erased the block itself and it was not programmed since.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
-//! | [`status`] | what is asked of a host and what it answers |
+//! | [`status`] | the requests to a host and its answers |
 //! | [`options`] | the knobs; flash is opened and made |
 //! | `media` | the flash with its gate and counts |
 //! | `log` | the journal, after the flash |
-//! | `meta` | what the host itself remembers |
+//! | `meta` | the state that the host itself keeps |
 //! | `volume` | a vSSD with its lock, its ranges and turns |
 //! | `program` | pages on their way to flash |
 //! | `doubts` | pages that could not be read |
 //! | `actions` | the broker's actions |
-//! | `jobs` | what takes time |
+//! | `jobs` | work that takes time |
 //! | `levelling` | channels that swap owners to wear alike |
-//! | `sampling` | what vSSDs use |
-//! | `unsold` | how long what is unsold stays so |
-//! | `recover` | opening, creating, and what a crash left |
-//! | [`rescue`] | a directory that cannot be opened: what is wrong, what can be saved |
+//! | `sampling` | the use of vSSDs |
+//! | `unsold` | the time for which unsold storage stays so |
+//! | `recover` | opening, creating, and the repair after a crash |
+//! | [`rescue`] | a directory that cannot be opened: its damage, and the data that can be saved |
 //! | `rewrite` | old records of the journal give way to new ones |
 //! | `show` | status |
 
@@ -87,14 +88,14 @@ use volume::{About, Volume};
 
 /// Reports that are kept.
 const REPORTS: usize = 256;
-/// How long a deletion is waited for, in pauses of 50 ms.
+/// The number of pauses of 50 ms for which a deletion is waited for.
 const DELETED: usize = 40;
 
 /// A host. All methods may be called from any thread.
 pub struct Host {
     pub(crate) me: Weak<Self>,
     settings: Settings,
-    /// Where the flash is, for people.
+    /// The place of the flash, for people.
     place: String,
     pub(crate) media: Media,
     pub(crate) log: log::Log,
@@ -102,23 +103,23 @@ pub struct Host {
     volumes: RwLock<BTreeMap<VssdId, Arc<Volume>>>,
     inbox: Mutex<Vec<Event>>,
     control: Mutex<Control>,
-    /// Something was settled, or a job is done.
+    /// Notified when a decision was carried out, or a job is done.
     changed: Condvar,
     jobs: Mutex<Jobs>,
     requests: AtomicU64,
     /// Bytes that the VMs of deleted vSSDs wrote since the host was opened.
     written_before: AtomicU64,
     clock: Arc<dyn Clock>,
-    /// Jobs are done by whoever caused them.
+    /// `true` if jobs are done by the thread that caused them.
     inline: bool,
     closing: AtomicBool,
-    /// Why nothing is done any more.
+    /// The reason that the host has stopped.
     broken: Mutex<Option<String>>,
     /// Held while the host is open.
     _lock: Option<std::fs::File>,
 }
 
-/// What decides, and what belongs to it.
+/// The deciding parts, with their state.
 pub(crate) struct Control {
     broker: Broker,
     answers: BTreeMap<RequestId, Answer>,
@@ -128,16 +129,16 @@ pub(crate) struct Control {
     shelf: Shelf,
     levelling: Levelling,
     next_vssd: u32,
-    /// What is to be done (again) after a start.
+    /// The actions to do (again) after a start.
     resumed: Vec<Action>,
-    /// What is decided and not done.
+    /// Decisions that are not carried out yet.
     decided: Option<Decided>,
 }
 
-/// What is being done.
+/// The jobs of a host.
 #[derive(Default)]
 pub(crate) struct Jobs {
-    /// Each with whether it is to be begun anew when it has ended.
+    /// Each with `true` if it is to begin again when it has ended.
     running: BTreeMap<Job, bool>,
     waiting: VecDeque<Job>,
     failed: Vec<Job>,
@@ -154,11 +155,11 @@ impl Control {
 }
 
 impl Host {
-    /// Makes a vSSD of channels that belong to nobody, the least worn ones.
+    /// Makes a vSSD of channels without an owner, the least worn ones.
     ///
     /// # Errors
-    /// Conflict where there is one of this name; NoSpace where there are not so many channels, or the size does not fit
-    /// them; Invalid for a name or a size that cannot be.
+    /// Conflict if there is one of this name; NoSpace if there are not enough channels, or the size does not fit them;
+    /// Invalid for a name or a size that cannot be.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn create(&self, name: &str, spec: VssdSpec) -> Result<VssdStatus> {
         self.check()?;
@@ -169,7 +170,7 @@ impl Host {
             (id, self.settle_with(control))
         };
         if let Err(error) = settled.and_then(|()| self.settle()) {
-            // Who is told that there is no room does not find it there later.
+            // A caller that is told that there is no room does not find the vSSD there later.
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
                 lock(&self.control).shelf.forget(id);
@@ -232,10 +233,10 @@ impl Host {
         there.filter_map(|volume| self.status_of(&control, volume.id)).collect()
     }
 
-    /// Makes a vSSD larger or smaller; what lay beyond a smaller size is gone.
+    /// Makes a vSSD larger or smaller; data beyond a smaller size is gone.
     ///
     /// # Errors
-    /// NotFound; NoSpace where its flash is not enough; Invalid where it is not of whole pages.
+    /// NotFound; NoSpace if its flash is not enough; Invalid if it is not of whole pages.
     pub fn resize(&self, name: &str, size: u64) -> Result<VssdStatus> {
         let volume = self.named(name)?;
         self.resize_volume(&volume, size)?;
@@ -260,12 +261,12 @@ impl Host {
         volume.flush(&self.log, &self.media)
     }
 
-    /// Deletes a vSSD with all that it holds. What it lent is taken back, what it borrowed goes back; nobody has its
-    /// flash before that is erased, which may go on when this returns. On a disk full to the last byte it is deleted
-    /// for good when the journal has room.
+    /// Deletes a vSSD with all its data. Its loans are taken back, its leases go back; its flash has no new owner
+    /// before it is erased, which may go on when this returns. On a disk full to the last byte it is deleted for good
+    /// when the journal has room.
     ///
     /// # Errors
-    /// NotFound; what the journal's disk says.
+    /// NotFound; errors of the journal's disk.
     pub fn delete(&self, name: &str) -> Result<()> {
         self.check()?;
         let volume = self.named(name)?;
@@ -283,11 +284,10 @@ impl Host {
         Ok(())
     }
 
-    /// Harvests storage for a harvest vSSD. Gives what it was given: less than was asked for only where `partial` says
-    /// so.
+    /// Harvests storage for a harvest vSSD. Returns the leases: less than was requested only if `partial` allows it.
     ///
     /// # Errors
-    /// NotFound; Invalid where it is no harvest VM's; NoSpace where the pool has not enough.
+    /// NotFound; Invalid if it is no harvest VM's; NoSpace if the pool has not enough.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn request(&self, name: &str, wish: Wish) -> Result<Vec<LeaseStatus>> {
         self.check()?;
@@ -354,12 +354,12 @@ impl Host {
         Error::new(ErrorKind::NoSpace, cause).remedy(remedy)
     }
 
-    /// Gives storage back: one lease, whose data moves to the vSSD's other flash (a report says where it does not fit,
-    /// and it is kept), or all leases with all that they hold. On a disk full to the last byte that begins when the
+    /// Gives storage back: one lease, whose data moves to the vSSD's other flash (if it does not fit, a report says so
+    /// and the lease is kept), or all leases with all their data. On a disk full to the last byte that begins when the
     /// journal has room.
     ///
     /// # Errors
-    /// NotFound where it has no such lease.
+    /// NotFound if it has no such lease.
     pub fn release(&self, name: &str, lease: Option<GssdId>) -> Result<()> {
         self.check()?;
         let volume = self.named(name)?;
@@ -374,8 +374,8 @@ impl Host {
         self.tell_now_or_later(Event::Release { ghost: volume.id, gssd: lease })
     }
 
-    /// Says what a vSSD can do without, as if it had been forecast: for who knows better. What is not leased when its
-    /// next forecast says otherwise goes home.
+    /// Offers storage that a vSSD can do without, as if it had been forecast: for callers that know better. Storage
+    /// that is not leased when the next forecast says otherwise goes home.
     ///
     /// # Errors
     /// NotFound; Invalid for a harvest VM's, which lends nothing.
@@ -398,13 +398,13 @@ impl Host {
             self.outgrows(&control, volume.id, &forecast)
         };
         if grows {
-            // What nobody has on lease goes home, and comes back as part of what is offered now.
+            // Unleased storage goes home, and comes back as part of this offer.
             lock(&self.inbox).push(Event::Unpool { home: volume.id });
         }
         self.tell_now_or_later(sampling::event(volume.id, forecast))
     }
 
-    /// `true` if more is offered, or for longer, than what a home has in the pool.
+    /// `true` if more is offered, or for longer, than a home has in the pool.
     fn outgrows(&self, control: &Control, home: VssdId, forecast: &Forecast) -> bool {
         let grain = self.settings.grain(self.media.geometry());
         let until = self.time() + forecast.lasts;
@@ -416,13 +416,13 @@ impl Host {
         })
     }
 
-    /// Time has passed: to be called every second. Does what is due, and begins what takes time.
+    /// Lets time pass: to be called every second. Does work that is due, and begins work that takes time.
     pub fn tick(&self) {
         if self.check().is_err() {
             return;
         }
         self.log.look_for_room(&self.media);
-        // Where the journal's disk is full nothing more is lent, and what can wait waits.
+        // If the journal's disk is full nothing more is lent, and deferrable work waits.
         let (may_take, may_tidy) = (self.log.may_take(0).is_ok(), self.log.may_tidy().is_ok());
         let now = self.time();
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
@@ -458,7 +458,7 @@ impl Host {
         lock(&self.inbox).extend(events);
         match self.settle() {
             Ok(()) => swap.into_iter().for_each(|job| self.begin(job)),
-            // That was said.
+            // That was reported already.
             Err(error) if error.kind() == ErrorKind::NoSpace => {
                 tracing::debug!(%error, "the broker's decisions wait");
             }
@@ -480,12 +480,12 @@ impl Host {
         short.then_some(keep)
     }
 
-    /// Makes all durable and stops what is done in the background. Disks may still be used; what they write then is
-    /// durable with their own flushes.
+    /// Makes all durable and stops background work. Disks may still be used; their later writes are durable with their
+    /// own flushes.
     ///
     /// # Errors
-    /// What the flash or the journal's disk says. NoSpace where that is so full that what was deleted, released or
-    /// offered last is not in the journal: after the next start it is not done.
+    /// Errors of the flash or the journal's disk. NoSpace if that is so full that the last deletions, releases or
+    /// offers are not in the journal: after the next start they are not done.
     pub fn close(&self) -> Result<()> {
         self.closing.store(true, Ordering::Release);
         self.changed.notify_all();
@@ -500,7 +500,7 @@ impl Host {
         self.check()
     }
 
-    /// Has the journal know of erasures for harvest VMs, where it does not of so many.
+    /// Writes the erasures for harvest VMs to the journal, if at least `least` of them are not there yet.
     fn save_wear(&self, least: u64) {
         let saved = self.media.unsaved_wear(least).map(|wear| self.log.append(&wear.record()?)).transpose();
         if let Err(error) = saved {
@@ -508,7 +508,7 @@ impl Host {
         }
     }
 
-    /// Writes to the journal which blocks are erased, as its last record. Nothing is programmed from here on.
+    /// Writes the erased blocks to the journal, as its last record. Nothing is programmed from here on.
     fn save_clean(&self) {
         let ended = self.media.end().map_err(|error| log::from_flash(error, "the flash cannot be flushed"));
         if let Err(error) = ended.and_then(|clean| self.log.append(&clean.record()?)) {
@@ -516,7 +516,7 @@ impl Host {
         }
     }
 
-    /// Now, as the broker counts.
+    /// The present time, as the broker counts.
     fn time(&self) -> Time {
         Time(u64::try_from(self.clock.now().as_micros()).unwrap_or(u64::MAX))
     }
@@ -533,7 +533,7 @@ impl Host {
         })
     }
 
-    /// Nothing is decided any more: the journal may not say what was done.
+    /// Stops all decisions: the journal may not tell what was done.
     pub(crate) fn broken(&self, error: Error) -> Error {
         let error = error.remedy("see to the disk that its journal is on, then start it again");
         lock(&self.broken).get_or_insert_with(|| error.to_string());
@@ -543,7 +543,7 @@ impl Host {
     fn check(&self) -> Result<()> {
         match &*lock(&self.broken) {
             None => Ok(()),
-            // It says what to do.
+            // The message contains the remedy.
             Some(cause) => Err(Error::new(ErrorKind::Io, format!("it stopped: {cause}")).about("the host")),
         }
     }
@@ -580,14 +580,14 @@ impl Host {
         Ok(settings)
     }
 
-    /// How many channels hold so many bytes, and what flash needs for itself.
+    /// The number of channels that hold `size` bytes, and the flash's own need.
     fn channels_for(&self, size: Option<u64>) -> u16 {
         let geometry = *self.media.geometry();
         let blocks = size.map_or(1, |size| crate::vssd::Settings::new(geometry, size).blocks_needed(size));
         u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
     }
 
-    /// Channels that belong to nobody, the least worn first.
+    /// Takes channels without an owner, the least worn first.
     fn take_channels(
         &self,
         name: &str,
@@ -620,7 +620,7 @@ impl Host {
         let geometry = *self.media.geometry();
         let channels = u16::try_from(about.channels.len()).unwrap_or(u16::MAX);
         about.channels.iter().for_each(|channel| self.media.gate().set_home(*channel, about.id.0));
-        // A ghost may need all that there is.
+        // A ghost may need all the flash that there is.
         let (channels, blocks) = match about.kind {
             Kind::Harvest => (geometry.channels, geometry.total_blocks()),
             _ => (channels, u32::from(channels) * geometry.channel_blocks()),

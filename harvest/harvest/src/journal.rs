@@ -1,4 +1,4 @@
-//! The host's journal: what survives a crash. Each step is in it before it is acted on.
+//! The host's journal: the state that survives a crash. Each step is in it before it is acted on.
 //!
 //! # The file
 //!
@@ -9,12 +9,12 @@
 //! | 0..8 | `HSharvst` |
 //! | 8..12 | the version, 3 |
 //! | 12..16 | CRC-32C of the bytes before |
-//! | 16..24 | the generation: how many journals this one has replaced |
+//! | 16..24 | the generation: the number of journals that this one has replaced |
 //! | 24..32 | CRC-64/NVME of the bytes before |
 //! | 2048..2080 | the same 32 bytes again |
 //! | 4096.. | two slots of 32 KiB, each with a mark (or nothing that is right) |
 //!
-//! A group is what was written together:
+//! A group is a set of records that were written together:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -25,7 +25,7 @@
 //! | 24..32 | CRC-64/NVME of the bytes before and of the records |
 //! | 32.. | records, each a length of four bytes and a [`Record`] in postcard |
 //!
-//! A mark says how far the journal goes:
+//! A mark gives the end of the journal:
 //!
 //! | bytes | content |
 //! |---|---|
@@ -39,9 +39,9 @@
 //!
 //! # Torn tails and damage
 //!
-//! Each group is chained to the one before by that one's checksum, so none can be missing or older than it should be.
-//! A crash while a group is written leaves it whole, in part or not at all, and that is a torn tail ([`Torn`]): it is
-//! cut off, because nothing was done yet that follows from it. Whatever else is not as it was written is damage.
+//! Each group is chained to the one before by that one's checksum, so none can be missing or older than it should be. A
+//! crash while a group is written leaves it whole, in part or not at all, and that is a torn tail ([`Torn`]): it is cut
+//! off, because nothing was done yet that follows from it. Any other difference from the written bytes is damage.
 //!
 //! The marks tell one from the other. With each group that fits a slot, a mark with a copy of the group is written to
 //! the slot whose mark is older, and both are made durable by the same sync. So after the sync two copies exist, far
@@ -50,25 +50,27 @@
 //! durable first, and then a mark without a copy; a caller is told of success only after both. A journal that is closed
 //! in good order gets a mark in the other slot as well, which is replaced when it is opened.
 //!
-//! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` says what can be done.
+//! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` finds the possible
+//! repairs.
 //!
 //! # Snapshots
 //!
 //! A vSSD's whole map may be long: it is stored in as many records as it takes, [`PART`] bytes each, numbered from 0,
-//! and the last says so ([`parts`]). Other records may lie between them. It counts when the last is there, and not at
+//! and the last has a flag ([`parts`]). Other records may be between them. It counts when the last is there, and not at
 //! all before ([`Snapshots`]); a part that does not follow the one before is damage.
 //!
 //! # A full disk
 //!
-//! The file system has given room for more than is in the file, which ends where its last group does (`room`). What is
-//! refused for want of room is not torn: it stays in memory, and is written again from where it began.
+//! The file system has given room for more than is in the file, which ends where its last group does (`room`). Groups
+//! that are refused for want of room are not torn: they stay in memory, and are written again from the place where they
+//! began.
 //!
 //! # Rewriting
 //!
-//! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the
-//! first is used as before; what is appended meanwhile follows them, and a rename puts it in the place of the first.
-//! So at any time one of the two is whole, and nobody waits for longer than a few syncs. A snapshot may be newer than
-//! the beginning of the rewriting: a reader skips changes that it already contains.
+//! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the first
+//! is used as before; records that are appended meanwhile follow them, and a rename puts it in the place of the first.
+//! So at any time one of the two is whole, and no caller waits for longer than a few syncs. A snapshot may be newer
+//! than the beginning of the rewriting: a reader skips changes that it already contains.
 //!
 //! # Earlier versions
 //!
@@ -131,9 +133,9 @@ pub enum Record {
         /// Its bytes.
         map: Vec<u8>,
     },
-    /// Nothing. Version 2 wrote it last where a journal was made or rewritten. Not given out by [`decode`].
+    /// Nothing. Version 2 wrote it last when a journal was made or rewritten. Not given out by [`decode`].
     Whole,
-    /// What the host itself has to remember, in its own form.
+    /// State that the host itself has to remember, in its own form.
     Host {
         /// The host's record.
         meta: Vec<u8>,
@@ -145,16 +147,16 @@ pub enum Record {
 pub struct Decoded {
     /// The records, in order.
     pub records: Vec<Record>,
-    /// Where it ends.
+    /// The end of it.
     pub end: End,
 }
 
-/// Where a journal ends.
+/// The end of a journal, and the state there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
     /// The number of bytes that are right.
     pub end: u64,
-    /// What follows them and is to be cut off, if anything does.
+    /// The bytes that follow them and are to be cut off, if there are any.
     pub torn: Option<Torn>,
     /// Groups that were damaged or missing, with the offsets at which they belong: marks have copies of them.
     pub restored: Vec<(u64, Vec<u8>)>,
@@ -162,26 +164,26 @@ pub struct End {
     pub front_restored: bool,
     /// `true` if it was closed in good order.
     pub closed: bool,
-    /// The slots whose marks say so.
+    /// `true` for each slot whose mark declares it closed.
     pub closed_marks: [bool; 2],
     /// Its version.
     pub version: u32,
-    /// How many journals it has replaced.
+    /// The number of journals that it has replaced.
     pub generation: u64,
-    /// What the next group is chained to.
+    /// The chain for the next group.
     pub chain: Chain,
-    /// Where its last group begins.
+    /// The offset of its last group.
     pub last: u64,
     /// The slot for the next mark.
     pub slot: usize,
 }
 
-/// The end of a journal that is not right: what was being written when the host crashed.
+/// The end of a journal that is not right: a group that was being written when the host crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn {
-    /// Where it begins.
+    /// Its offset.
     pub at: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
@@ -219,11 +221,11 @@ pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = Record> {
 pub struct Snapshots(BTreeMap<VssdId, (u32, Vec<u8>)>);
 
 impl Snapshots {
-    /// Adds a part; the whole map with the last. What was there of an earlier one that was not completed is forgotten
+    /// Adds a part; returns the whole map with the last. Parts of an earlier one that was not completed are forgotten
     /// with the first part of another.
     ///
     /// # Errors
-    /// Corrupt where it does not follow the part before.
+    /// Corrupt if it does not follow the part before.
     pub fn add(&mut self, vssd: VssdId, part: u32, last: bool, map: Vec<u8>) -> Result<Option<Vec<u8>>> {
         if part == 0 {
             self.0.remove(&vssd);
@@ -256,11 +258,11 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded> {
     Ok(Decoded { records, end })
 }
 
-/// Reads a journal from its beginning, group by group. Never panics, and allocates no more than is there.
+/// Reads a journal from its beginning, group by group. Never panics, and allocates no more than the journal's length.
 ///
 /// # Errors
 /// The bytes are no journal, are of a version that is not known, are damaged where they were durable, or cannot be
-/// read; what `each` says.
+/// read; errors of `each`.
 pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
     fill(&mut from, &mut bytes, FRONT)?;
@@ -294,10 +296,10 @@ fn each_record(mut records: &[u8], end: u64, each: &mut impl FnMut(Record) -> Re
     Ok(())
 }
 
-/// Reads groups and says where they end.
+/// Reads groups and finds their end.
 struct Reader<R> {
     from: R,
-    /// What was read already and comes before `from`.
+    /// Bytes that were read already and come before `from`.
     pushed: Cursor<Vec<u8>>,
     marks: Marks,
     end: End,
@@ -342,7 +344,7 @@ impl<R: Read> Reader<R> {
             };
             self.end.restored.push((self.end.end, copy.to_vec()));
             let copy = copy.to_vec();
-            // What follows it begins where it ends, whatever its length says.
+            // The bytes after it begin where it ends, whatever its length field says.
             self.more(usize::MAX)?;
             let rest = self.bytes.split_off(copy.len().min(self.bytes.len()));
             (self.pushed, self.bytes) = (Cursor::new(rest), copy);
@@ -362,7 +364,7 @@ impl<R: Read> Reader<R> {
         true
     }
 
-    /// No group follows: that is the end, unless more must be there.
+    /// Handles the absence of a next group: that is the end, unless more must be there.
     fn stop(&mut self) -> Result<()> {
         if self.marks.newest() >= self.end.chain.next {
             return Err(damaged(self.end.end));
@@ -381,13 +383,13 @@ fn damaged(at: u64) -> Error {
     Error::corrupt(format!("it is damaged at byte {at}, and what is there was durable"))
 }
 
-/// Reads so many bytes more, or what there is.
+/// Reads `more` more bytes, or all that there are.
 fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, more: usize) -> Result<()> {
     let read = from.by_ref().take(more as u64).read_to_end(bytes);
     read.map(drop).map_err(unreadable)
 }
 
-/// Reads to the end, and says how many bytes those were.
+/// Reads to the end, and returns the number of bytes.
 fn read_rest(from: &mut impl Read) -> Result<u64> {
     std::io::copy(from, &mut std::io::sink()).map_err(unreadable)
 }
@@ -396,12 +398,12 @@ fn unreadable(error: std::io::Error) -> Error {
     Error::io("cannot read it", error)
 }
 
-/// The little-endian number at a place where there is one.
+/// The little-endian number at a place, or 0 past the end.
 fn number(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
 }
 
-/// Lets postcard write to the end of a vector that has something in it.
+/// Lets postcard append to a vector.
 struct Appended<'a>(&'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Appended<'_> {

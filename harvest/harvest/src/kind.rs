@@ -1,4 +1,4 @@
-//! Whose a vSSD is.
+//! The kinds of vSSDs.
 
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};

@@ -1,29 +1,30 @@
-//! Who is next on a channel: regular VMs first, whatever it costs harvest VMs, which never starve.
+//! The scheduler of a channel: regular VMs come first, whatever it costs harvest VMs, which never starve.
 //!
 //! A [`Lane`] is a channel with its queues. Four [classes](Class) wait in it, each in order of arrival on each die. An
 //! operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does not protect
 //! a regular VM: each of its reads would find the dies full of programs of 0.9 ms that started just before. Two things
 //! do:
 //!
-//! * the *guard*: a harvest VM's operation starts where no higher class waits and no regular operation came for 2 ms;
-//! * the *budget* ([`Budget`]), which all channels of a regular VM share: what harvest operations made regular ones
-//!   wait, measured, is at most a share of the time that the regular VM's threads have had: 3% for reads and programs,
-//!   1% for erasures. In debt, no harvest operation starts. With more than half of what can be saved, the guard is not
-//!   asked. What a VM loses of its throughput is that share of time, whether its threads think or wait.
+//! * the *guard*: a harvest VM's operation starts if no higher class waits and no regular operation came for 2 ms;
+//! * the *budget* ([`Budget`]), which all channels of a regular VM share: the time for which harvest operations made
+//!   regular ones wait, measured, is at most a share of the time that the regular VM's threads have had: 3% for reads
+//!   and programs, 1% for erasures. In debt, no harvest operation starts. With more than half of the most that can be
+//!   saved, the guard is not asked. The loss of a VM's throughput is that share of time, whether its threads think or
+//!   wait.
 //!
-//! *What holds.* (1) Where an operation of a higher class waits, a lower one starts only after it waited for `bound`,
-//! one at a time, and a harvest VM's only out of debt. (2) What is the oldest of its class for `limit` (an erasure for
-//! four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations of a class
-//! on the same die start in the order in which they came. (4) The lane never rests while an operation waits that may
-//! start.
+//! *Guarantees.* (1) While an operation of a higher class waits, a lower one starts only after it waited for `bound`,
+//! one at a time, and a harvest VM's only out of debt. (2) An operation that is the oldest of its class for `limit` (an
+//! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations
+//! of a class on the same die start in the order in which they came. (4) The lane never rests while an operation waits
+//! that may start.
 //!
-//! Where flash has no speed of its own ([`Speed::Bucket`]: a file, a real device) a token bucket gives the channel
-//! one, being done means having leave to begin, and the driver says when the operation has [ended](Lane::ended). What
-//! waiting costs cannot be measured there, so that the guard and the bound are all there is, and at most
+//! If flash has no emulated speed ([`Speed::Bucket`]: a file, a real device) a token bucket gives the channel one,
+//! being done means having leave to begin, and the driver tells when the operation has [ended](Lane::ended). The cost
+//! of waiting cannot be measured there, so the guard and the bound are the only protection, and at most
 //! [`Settings::depth`] harvest operations are on their way at once.
 //!
-//! Time is the driver's, `Duration` since a zero of its own. A lane that is driven late loses nothing: it starts what
-//! could have started at the moment when it could.
+//! Time is the driver's, `Duration` since a zero of its own. A lane that is driven late loses nothing: it starts each
+//! operation as of the moment when it could have started.
 
 mod budget;
 mod held;
@@ -43,7 +44,7 @@ use pace::Pace;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Whose operation, the most important first.
+/// The classes of operations, the most important first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// A regular VM waits for it.
@@ -52,7 +53,7 @@ pub enum Class {
     RegularCollect,
     /// A harvest VM waits for it.
     Harvest,
-    /// Garbage collection of a harvest VM's vSSD, and erasures of what is reclaimed.
+    /// Garbage collection of a harvest VM's vSSD, and erasures of reclaimed blocks.
     HarvestCollect,
 }
 
@@ -60,7 +61,7 @@ impl Class {
     /// All, the most important first.
     pub const ALL: [Self; 4] = [Self::Regular, Self::RegularCollect, Self::Harvest, Self::HarvestCollect];
 
-    /// Whether it works for a harvest VM.
+    /// `true` if it works for a harvest VM.
     #[must_use]
     pub fn is_harvest(self) -> bool {
         self >= Self::Harvest
@@ -71,23 +72,23 @@ impl Class {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What is done.
+/// An operation that is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Which operation.
+    /// The number of the operation.
     pub ticket: Ticket,
-    /// When it was done.
+    /// The time at which it was done.
     pub at: Duration,
 }
 
-/// How regular VMs are protected.
+/// The settings by which regular VMs are protected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How long no regular operation may have come before a harvest one starts.
+    /// The time for which no regular operation may have come before a harvest one starts.
     pub guard: Duration,
-    /// How long an operation waits before it may go ahead of a higher class.
+    /// The time that an operation waits before it may go ahead of a higher class.
     pub bound: Duration,
-    /// How long a harvest operation waits at most, once its die is free; an erasure four times that.
+    /// The longest wait of a harvest operation, once its die is free; an erasure waits four times that.
     pub limit: Duration,
     /// Share of a regular VM's time that harvest reads and programs may cost it: 0 to 1.
     pub share: f64,
@@ -120,19 +121,19 @@ pub struct Lane {
     queues: [Vec<VecDeque<Waiting>>; 4],
     waiting: [usize; 4],
     flights: Vec<Flight>,
-    /// Operations that ended, and were not told yet.
+    /// Operations that ended, and were not reported yet.
     done: Vec<Done>,
-    /// Numbers what comes.
+    /// The number of the next operation.
     came: u64,
     last_regular: Option<Duration>,
-    /// When an operation of the class last went ahead of its turn.
+    /// The time at which an operation of the class last went ahead of its turn.
     forced: [Duration; 4],
-    /// What harvest operations held, while a regular one may have waited for it.
+    /// The spans that harvest operations held, while a regular one may have waited for them.
     holds: VecDeque<Hold>,
     /// Operations that have leave and have not ended, of regular and of harvest VMs.
     afoot: [u32; 2],
     held: Held,
-    /// How long a program takes where nobody else is.
+    /// The duration of a program on an otherwise idle channel.
     alone: Duration,
 }
 
@@ -152,7 +153,7 @@ struct Flight {
     erase: bool,
 }
 
-/// What a harvest operation held.
+/// The spans that a harvest operation held.
 #[derive(Clone, Debug)]
 struct Hold {
     die: u16,
@@ -160,11 +161,11 @@ struct Hold {
     erase: bool,
 }
 
-/// When an operation may start.
+/// The moment at which an operation may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Turn {
     at: Duration,
-    /// It goes ahead of a higher class, or is in debt.
+    /// `true` if it goes ahead of a higher class, or is in debt.
     forced: bool,
 }
 
@@ -193,11 +194,11 @@ impl Lane {
         }
     }
 
-    /// An operation comes. The budget is that of the channel's regular VM.
+    /// Takes an operation. The budget is that of the channel's regular VM.
     pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: Op, budget: &mut Budget) {
         self.run(now, budget);
         if !class.is_harvest() {
-            // What collects for the VM is what its writes wait for, once it has no room.
+            // The VM's writes wait for its collector, once it has no room.
             self.last_regular = Some(self.now);
         }
         if class == Class::Regular {
@@ -211,19 +212,19 @@ impl Lane {
         self.start_all(budget);
     }
 
-    /// Time passes. What was done by now is added to `done`, in order.
+    /// Lets time pass. Operations that are done by now are added to `done`, in order.
     pub fn advance(&mut self, now: Duration, budget: &mut Budget, done: &mut Vec<Done>) {
         self.run(now, budget);
         done.append(&mut self.done);
     }
 
-    /// When to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    /// The time at which to [advance](Self::advance) next; `None` while nothing waits or is on its way.
     #[must_use]
     pub fn next(&self, budget: &Budget) -> Option<Duration> {
         if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }
     }
 
-    /// On flash without a speed of its own: an operation that had leave has ended.
+    /// Takes the end of an operation that had leave, on flash without a speed of its own.
     pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
         self.run(now, budget);
         if class != Class::RegularCollect {
@@ -239,8 +240,8 @@ impl Lane {
         self.start_all(budget);
     }
 
-    /// On flash without a speed of its own: a regular operation that was not submitted came or ended at `last`, and so
-    /// many are on their way.
+    /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
+    /// `last`, and `afoot` are on their way.
     pub fn passed(&mut self, last: Duration, afoot: u32) {
         self.last_regular = self.last_regular.max(Some(last));
         self.afoot[0] = afoot;
@@ -252,7 +253,8 @@ impl Lane {
         self.waiting[class as usize]
     }
 
-    /// How long a harvest VM's program takes now, beside what harvest VMs make each other wait: to compare channels by.
+    /// The present duration of a harvest VM's program, beside the waits that harvest VMs cause each other: to compare
+    /// channels by.
     #[must_use]
     pub fn program_time(&self, now: Duration) -> Duration {
         let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));
@@ -262,10 +264,10 @@ impl Lane {
         self.alone + Duration::from_secs_f64(held)
     }
 
-    /// Since when the first of a queue of harvest VMs waits for others than them.
+    /// The time since which the first of a queue of harvest VMs waits for others than them.
     fn waits_since(&self, front: &Waiting) -> Duration {
         let since = self.held.waits_since(usize::from(front.op.die) % self.pace.dies(), front.since);
-        // A bucket's tokens are mostly their own.
+        // The waits for a bucket's tokens are mostly their own.
         if self.pace.is_bucket() { since.max(self.pace.ready(front.op)) } else { since }
     }
 
@@ -358,14 +360,14 @@ impl Lane {
             return;
         }
         self.flights.push(flight);
-        // It may have been suspended for this one.
+        // A running erasure may have been suspended for this one.
         if let Some(until) = self.pace.erasing() {
             let now = self.now;
             self.flights.iter_mut().filter(|it| it.erase && it.done > now).for_each(|it| it.done = until);
         }
     }
 
-    /// What harvest operations made this one wait.
+    /// Charges the time for which harvest operations made this one wait.
     fn charge(&self, front: &Waiting, budget: &mut Budget) {
         let mine = |hold: &Hold| {
             let span = if hold.die == front.op.die { &hold.span.die } else { &hold.span.bus };
@@ -383,7 +385,7 @@ impl Lane {
         }
     }
 
-    /// When the first of a queue may start, as things stand.
+    /// The moment at which the first of a queue may start, as things stand.
     fn turn(&self, class: Class, front: &Waiting, budget: &Budget) -> Turn {
         let ready = self.pace.ready(front.op);
         let higher =

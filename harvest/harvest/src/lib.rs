@@ -1,21 +1,21 @@
 //! Spare flash for evictable VMs, given back in time: pure decision makers, and the flash below them.
 //!
-//! A host's SSD is sold in *vSSDs*, which own whole channels and stand half empty. What one does not use for a while
-//! is a *gSSD*: free flash blocks that a harvest VM's vSSD may use until its owner misses them. The design is that of
-//! BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so.
+//! A host's SSD is sold in *vSSDs*, which own whole channels and are half empty. Flash that one does not use for a
+//! while is a *gSSD*: free flash blocks that a harvest VM's vSSD may use until the owner needs them. The design is that
+//! of BlockFlex (Reidys et al., OSDI 2022); where a module differs it says so.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`flash`] | the one trait for flash, its geometry, an emulator and a file behind it |
-//! | [`lane`] | who is next on a channel: regular VMs first |
-//! | [`gate`] | where threads wait for their turn on channels |
-//! | [`vssd`] | the flash translation layer: which flash page holds which page of a disk; pure |
-//! | [`gssd`] | ghost vSSDs, and the pool of those that nobody uses |
-//! | [`custody`] | who may touch which flash block: none changes hands unerased |
-//! | [`broker`] | who lends what to whom, and what is done when that was wrong: events in, actions out |
-//! | [`journal`] | what survives a crash: each step before it is acted on |
-//! | [`predict`] | what a vSSD will need, and for how long: levels, durations, predictors |
-//! | [`host`] | all of one host put together: the bytes, the threads, the words it speaks |
+//! | [`lane`] | the scheduler of a channel: regular VMs first |
+//! | [`gate`] | the place at which threads wait for their turn on channels |
+//! | [`vssd`] | the flash translation layer: the flash page of each page of a disk; pure |
+//! | [`gssd`] | ghost vSSDs, and the pool of unused ones |
+//! | [`custody`] | access to flash blocks: none changes hands unerased |
+//! | [`broker`] | decisions on lending, and the correction of wrong ones: events in, actions out |
+//! | [`journal`] | the state that survives a crash: each step before it is acted on |
+//! | [`predict`] | forecasts of a vSSD's need and its duration: levels, durations, predictors |
+//! | [`host`] | all of one host put together: its bytes, threads and records |
 //! | [`disk`] | a vSSD as a block device |
 
 #![forbid(unsafe_code)]

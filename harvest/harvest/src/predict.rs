@@ -1,17 +1,17 @@
-//! What a vSSD will need, and for how long.
+//! Forecasts of a vSSD's need, and of its duration.
 //!
-//! | module | what it is |
+//! | module | content |
 //! |---|---|
 //! | [`series`] | demand over time as traces give it, and the steps that predictors see |
-//! | [`level`] | what predictors of a level see and say |
-//! | [`plain`] | those that any engineer would try first |
-//! | [`counts`] | one that learns by counting what followed |
+//! | [`level`] | the input and output of predictors of a level |
+//! | [`plain`] | the predictors that any engineer would try first |
+//! | [`counts`] | one that learns by counting the needs that followed |
 //! | [`network`], [`lstm`] | the paper's: LSTMs |
-//! | [`duration`] | how long a level lasts |
+//! | [`duration`] | the duration of a level |
 //! | [`forecaster`] | all predictors of a vSSD together |
-//! | [`spare`] | what can be lent for days |
-//! | [`unsold`] | how long what is unsold stays so |
-//! | [`score`] | how good they are: coverage against waste |
+//! | [`spare`] | storage that can be lent for days |
+//! | [`unsold`] | the time for which unsold storage stays so |
+//! | [`score`] | the quality of predictors: coverage against waste |
 //! | [`lasted`] | the same for durations |
 
 pub mod counts;

@@ -1,11 +1,11 @@
-//! Files that are replaced whole: whoever opens one finds all of the old or all of the new.
+//! Files that are replaced whole: every open finds all of the old or all of the new.
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Puts a file, which is durable, in the place of another of its directory: durable as well when this returns. Where
-/// that fails, with whether it is in place all the same, for now.
+/// Puts a file, which is durable, in the place of another of its directory: durable as well when this returns. The
+/// error comes with `true` if the file is in place anyway, for now.
 pub(crate) fn put_in_place(new: &Path, path: &Path) -> Result<(), (io::Error, bool)> {
     std::fs::rename(new, path).map_err(|error| (error, false))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());

@@ -1,4 +1,5 @@
-//! What predictors are worth on the public demand series, and that those ship which the rule speaks for.
+//! The scores of predictors on the public demand series, and the check that the shipped ones are those that the rule
+//! selects.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -7,7 +8,7 @@ use headstart_harvest::predict::{Need, Quantity, STEP, Series};
 use std::io::Write;
 use std::path::Path;
 
-/// The series of a kind, or nothing where there are none.
+/// The series of a kind, or `None` if there are none.
 fn series(kind: &str) -> Option<Vec<Series>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/harvest").join(kind);
     let Ok(files) = std::fs::read_dir(&path) else {

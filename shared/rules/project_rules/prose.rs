@@ -43,7 +43,7 @@ const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people",
 const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 447, 165),
     ("headstart-agent", 464, 265),
-    ("headstart-harvest", 523, 227),
+    ("headstart-harvest", 18, 3),
     ("headstart-testkit", 1, 0),
 ];
 

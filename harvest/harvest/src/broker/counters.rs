@@ -1,4 +1,4 @@
-//! What a broker has done, in numbers that only grow.
+//! Counts of a broker's work, which only grow.
 
 use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]

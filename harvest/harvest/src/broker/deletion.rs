@@ -1,4 +1,4 @@
-//! vSSDs that go: what they lend and borrow goes first, then what they own is wiped.
+//! vSSDs that go: first their loans and leases end, then their own channels are wiped.
 
 use super::Broker;
 use super::event::Action;
@@ -16,25 +16,25 @@ impl Broker {
         known
     }
 
-    /// Does what is left to do for a vSSD that is to go.
+    /// Does the next part of the deletion of a vSSD that is to go.
     pub(super) fn resume_deletion(&mut self, now: Time, id: VssdId, out: &mut Vec<Action>) {
         let Some(vssd) = self.vssds.get(&id).filter(|vssd| vssd.deleting) else { return };
         let mut lent = vssd.lent.clone();
-        // What nobody has goes first: else what is leased would be moved there, and on at once.
+        // Unused gSSDs go first: otherwise leased data would be moved there, and on at once.
         lent.sort_by_key(|id| self.gssds.get(id).is_some_and(|entry| entry.gssd.in_use));
         self.give_all_back(id, out);
         lent.into_iter().for_each(|gssd| self.withdraw(now, gssd, Why::HomeDeleted, out));
         self.finish_deletion(id, out);
     }
 
-    /// Lets a vSSD go that is to go and neither lends nor borrows any more.
+    /// Deletes a vSSD that is to go and neither lends nor borrows any more.
     pub(super) fn finish_deletion(&mut self, id: VssdId, out: &mut Vec<Action>) {
         let ready = |vssd: &&mut super::Vssd| {
             vssd.deleting && !vssd.wiping && vssd.lent.is_empty() && vssd.slots.is_empty()
         };
         let Some(vssd) = self.vssds.get_mut(&id).filter(ready) else { return };
         vssd.wiping = true;
-        // Nobody wrote to what was never sold, and what it lent came back clean.
+        // An unsold vSSD was never written, and its loans came back clean.
         if vssd.kind == VssdKind::Unsold || vssd.capacity == 0 {
             self.commit(Step::Deleted { vssd: id, bad: Vec::new() }, out);
         } else {

@@ -1,4 +1,4 @@
-//! Ghosts: what harvest VMs ask for, need and give back.
+//! Ghosts: the requests, needs and releases of harvest VMs.
 
 use super::event::{Answer, Grant, Request};
 use super::report::Notice;
@@ -7,7 +7,7 @@ use crate::gssd::{Offer, Want};
 use crate::{GssdId, Time, VssdId};
 use std::time::Duration;
 
-/// gSSDs that a ghost can have: slot 0 is its own.
+/// The number of gSSDs that a ghost can have: slot 0 is its own.
 const SLOTS: usize = 255;
 
 impl Broker {
@@ -41,7 +41,7 @@ impl Broker {
         out.push(Action::Answer { request: id, answer });
     }
 
-    /// Leases what the pool has of this to a ghost.
+    /// Leases gSSDs of the pool that match `want` to a ghost.
     pub(super) fn grant(
         &mut self,
         ghost: VssdId,
@@ -75,7 +75,7 @@ impl Broker {
         Some(slot)
     }
 
-    /// A ghost is forecast to need something, `since` its last forecast.
+    /// Handles a ghost's forecast need, `since` its last forecast.
     pub(super) fn needs(&mut self, now: Time, ghost: VssdId, since: Duration, out: &mut Vec<Action>) {
         let Some(vssd) = self.vssds.get(&ghost) else { return };
         let Some(forecast) = vssd.forecast else { return };
@@ -100,7 +100,7 @@ impl Broker {
         }
         let lacks = u32::from(short.0) > added.bandwidth || short.1 > added.capacity;
         let Some(vssd) = self.vssds.get_mut(&ghost) else { return };
-        // Without any request there is nobody to tell, and without a lease nothing was harvested.
+        // Without any request no user is there to tell, and without a lease nothing was harvested.
         let tell = lacks && !vssd.lacking && !vssd.slots.is_empty();
         vssd.lacking = lacks;
         if tell {
@@ -127,7 +127,7 @@ impl Broker {
         is_its && self.evacuate(now, id, Why::Released, out)
     }
 
-    /// All that a ghost has borrowed goes back, with what is on it.
+    /// Gives back all gSSDs that a ghost has borrowed, with their data.
     pub(super) fn give_all_back(&mut self, ghost: VssdId, out: &mut Vec<Action>) {
         let left = self.leave_all(ghost, None, Why::Released, out);
         self.counters.released += left.len() as u64;

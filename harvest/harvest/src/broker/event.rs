@@ -1,4 +1,4 @@
-//! What goes into a broker and what comes out of it.
+//! The input and output of a broker.
 
 use super::report::Report;
 use super::step::{Run, Step};
@@ -11,30 +11,30 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Something happened. What comes too late, or names what is not there, is counted and otherwise ignored.
+/// An event. Events that come too late, or name unknown objects, are counted and otherwise ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A vSSD was created. A ghost is one of kind [`VssdKind::Harvest`].
     Created {
         /// Its number, new.
         vssd: VssdId,
-        /// Whose it is.
+        /// Its kind.
         kind: VssdKind,
         /// Channels that it owns.
         bandwidth: u16,
         /// Flash blocks that it owns.
         capacity: u32,
-        /// Which channels. Empty where no flash is behind it (simulated fleets).
+        /// Its channels. Empty if there is no flash behind it (simulated fleets).
         channels: Vec<u16>,
     },
-    /// A vSSD is to go, and nobody needs its data any more. What it lent is taken back, what it borrowed goes back, its
-    /// own channels are wiped; it is gone with [`Step::Deleted`]. An unsold one goes this way when it is sold.
+    /// A vSSD is to go, and its data is no longer needed. Its loans are taken back, its leases go back, its own
+    /// channels are wiped; it is gone with [`Step::Deleted`]. An unsold one goes this way when it is sold.
     Deleted {
         /// The vSSD.
         vssd: VssdId,
     },
-    /// A forecast, with its margin already applied by whoever made it (section 4.4.3): of a regular or unsold vSSD,
-    /// what of all that it owns it does not need, lent or not; of a ghost, what it needs in all. For an unsold one once
+    /// A forecast, with its margin already applied by its maker (section 4.4.3): of a regular or unsold vSSD, the part
+    /// of all its own storage that it does not need, lent or not; of a ghost, all that it needs. For an unsold one once
     /// is enough, for others one comes every three minutes.
     Forecast {
         /// The vSSD.
@@ -43,7 +43,7 @@ pub enum Event {
         bandwidth: u16,
         /// Flash blocks.
         capacity: u32,
-        /// How long, from now on, that stays so.
+        /// The time, from now on, for which that holds.
         lasts: Duration,
     },
     /// Time has passed: due by [`super::Broker::next`].
@@ -58,7 +58,7 @@ pub enum Event {
         /// data.
         gssd: Option<GssdId>,
     },
-    /// A regular vSSD needs so much of what it lent now, whatever was forecast.
+    /// A regular vSSD needs a part of its lent storage now, whatever was forecast.
     Pressed {
         /// The vSSD.
         home: VssdId,
@@ -71,21 +71,21 @@ pub enum Event {
     Carved {
         /// The gSSD.
         gssd: GssdId,
-        /// Channels that its blocks lie on.
+        /// Channels of its blocks.
         bandwidth: u16,
-        /// How many blocks: what was asked for, or less; 0: none, and there is no such gSSD.
+        /// The number of blocks: the requested number, or less; 0: none, and there is no such gSSD.
         capacity: u32,
-        /// Which. Empty where no flash is behind it.
+        /// Its blocks. Empty if there is no flash behind it.
         blocks: Vec<Run>,
     },
-    /// [`Action::Erase`] is done, and what was erased is so durably.
+    /// [`Action::Erase`] is done, and durable.
     Erased {
         /// The gSSD.
         gssd: GssdId,
-        /// Its blocks whose erasure failed: nobody gets them any more.
+        /// Its blocks whose erasure failed: they are never used again.
         bad: Vec<FlashBlock>,
     },
-    /// [`Action::Evacuate`] is done: what was in the slot is elsewhere, and durable there (the flash was flushed).
+    /// [`Action::Evacuate`] is done: the data of the slot is elsewhere, and durable there (the flash was flushed).
     Evacuated {
         /// The gSSD.
         gssd: GssdId,
@@ -94,7 +94,7 @@ pub enum Event {
     EvacuationFailed {
         /// The gSSD.
         gssd: GssdId,
-        /// Why: for the harvest VM's user.
+        /// The cause: for the harvest VM's user.
         cause: String,
     },
     /// [`Action::Detach`] is done: no I/O to the gSSD's blocks runs, and none will begin.
@@ -102,13 +102,13 @@ pub enum Event {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// A home wants back what it lent and nobody uses, though it needs nothing. It may lend again.
+    /// A home wants its unused gSSDs back, though it needs nothing. It may lend again.
     Unpool {
         /// The home.
         home: VssdId,
     },
-    /// Nothing is left on these two channels, of which nothing is lent, and both were erased: they are to change
-    /// owners, so that both wear alike. With [`Step::Swapped`] they have.
+    /// These two channels are empty and erased, and no part of them is lent: they are to change owners, so that both
+    /// wear alike. With [`Step::Swapped`] they have.
     Swapped {
         /// A vSSD and a channel of it.
         one: (VssdId, u16),
@@ -126,7 +126,7 @@ pub enum Event {
     },
 }
 
-/// What a harvest VM asks for.
+/// A request of a harvest VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Its number.
@@ -139,27 +139,28 @@ pub struct Request {
     pub bandwidth: u16,
     /// Flash blocks.
     pub capacity: u32,
-    /// How long.
+    /// The time for which it wants the storage.
     pub lasts: Duration,
-    /// Whether less is better than nothing.
+    /// `true` if less is better than nothing.
     pub partial: bool,
-    /// Whether gSSDs are added by themselves when a forecast says that the ghost needs more (under-harvest).
+    /// `true` if gSSDs are added by themselves when a forecast says that the ghost needs more (under-harvest).
     pub grow: bool,
 }
 
-/// Something to do.
+/// An action that the driver is to do.
 ///
 /// **The rule of the journal**: nothing is done before all [`Action::Journal`] that came before it are durable, and
-/// handed to [`crate::custody::Custody::apply`]. Whoever gathers the actions of many events appends all their steps,
-/// syncs once, applies them, and then does the rest in order.
+/// handed to [`crate::custody::Custody::apply`]. A driver that gathers the actions of many events appends all their
+/// steps, syncs once, applies them, and then does the rest in order.
 ///
 /// After a crash actions may come that were done already: each may be done twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Append this to the journal.
     Journal(Step),
-    /// Take free blocks from a home's FTL, spread over so many of its channels, then [`Event::Carved`]. That it lent
-    /// them is in the journal before [`Step::Carved`]; after a crash between the two they are nobody's, and go home.
+    /// Take free blocks from a home's FTL, spread over this number of its channels, then [`Event::Carved`]. The home's
+    /// own record of the loan is in the journal before [`Step::Carved`]; after a crash between the two the blocks have
+    /// no holder, and go home.
     Carve {
         /// The gSSD that they will be.
         gssd: GssdId,
@@ -181,11 +182,11 @@ pub enum Action {
         gssd: GssdId,
         /// The ghost.
         ghost: VssdId,
-        /// The slot, 1 to 255; 0 is what a ghost owns itself.
+        /// The slot, 1 to 255; 0 is the ghost's own storage.
         slot: u8,
     },
-    /// Move what is in this slot to the ghost's other slots (those added for it, if there were any, are attached), then
-    /// [`Event::Evacuated`] or [`Event::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
+    /// Move the data of this slot to the ghost's other slots (those added for it, if there were any, are attached),
+    /// then [`Event::Evacuated`] or [`Event::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
     Evacuate {
         /// The gSSD.
         gssd: GssdId,
@@ -194,7 +195,8 @@ pub enum Action {
         /// The slot.
         slot: u8,
     },
-    /// Remove this slot from the ghost's FTL, with what is still in it; wait for running I/O; then [`Event::Detached`].
+    /// Remove this slot from the ghost's FTL, with the data that is still in it; wait for running I/O; then
+    /// [`Event::Detached`].
     Detach {
         /// The gSSD.
         gssd: GssdId,
@@ -210,7 +212,8 @@ pub enum Action {
         /// The home.
         home: VssdId,
     },
-    /// Two channels that were emptied and erased to be swapped keep their owners, as one of those goes: use them again.
+    /// Two channels that were emptied and erased to be swapped keep their owners, because one of the owners goes: use
+    /// them again.
     Keep {
         /// A vSSD and its channel.
         one: (VssdId, u16),
@@ -233,23 +236,23 @@ pub enum Action {
     Report(Report),
 }
 
-/// What a request gets.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// gSSDs, all that was asked for.
+    /// gSSDs that meet the request.
     Granted(Grant),
-    /// gSSDs, less than was asked for.
+    /// gSSDs, less than the request.
     Partly(Grant),
-    /// Nothing, for the pool has not enough: what it has for that long.
+    /// Nothing, because the pool has not enough: the storage that it has for that long.
     Short {
         /// Channels.
         channels: u64,
         /// Flash blocks.
         blocks: u64,
     },
-    /// Nothing, for the ghost does not exist, is not a harvest VM's, or goes.
+    /// Nothing, because the ghost does not exist, is not a harvest VM's, or goes.
     NoGhost,
-    /// Nothing, for nothing was asked for.
+    /// Nothing, because the request was empty.
     Nothing,
 }
 
@@ -262,6 +265,6 @@ pub struct Grant {
     pub bandwidth: u32,
     /// Flash blocks in all.
     pub capacity: u32,
-    /// When the first of them expires, as far as is known.
+    /// The time at which the first of them expires, as far as is known.
     pub expire: Time,
 }

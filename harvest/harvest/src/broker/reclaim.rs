@@ -1,4 +1,4 @@
-//! Leases that end: what is on a gSSD is moved or lost, then it is detached, erased, and pooled or given home.
+//! Leases that end: the data of a gSSD is moved or lost, then the gSSD is detached, erased, and pooled or given home.
 
 use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, Why, after};
@@ -13,14 +13,14 @@ pub struct Evacuation {
     pub ghost: VssdId,
     /// The slot there.
     pub slot: u8,
-    /// Since when; no longer than since the host was started.
+    /// The start of the evacuation; at the earliest the start of the host.
     pub since: Time,
-    /// Since when its home has needed it at once ([`super::Event::Pressed`]), if it does.
+    /// The time since which its home has needed it at once ([`super::Event::Pressed`]), if it does.
     pub pressed: Option<Time>,
 }
 
 impl Broker {
-    /// The time has come to look at a lease.
+    /// Looks at a lease whose time has come.
     pub(super) fn due(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get_mut(&id).filter(|entry| entry.stage == Stage::Leased) else {
             return;
@@ -46,7 +46,7 @@ impl Broker {
         self.counters.early += u64::from(until > now);
         // First, so that a crash in between costs a gSSD too many and not the harvest VM.
         if why != Why::Over {
-            // As much for as long; else for a while; else what there is.
+            // As much for as long; otherwise for a grain of time; otherwise, for that time, all that the pool has.
             let tries = [(until.max(soon), false), (soon, false), (soon, true)];
             for (until, partial) in tries {
                 if self.replace(ghost, Want { bandwidth, capacity, until }, partial, out) {
@@ -57,7 +57,7 @@ impl Broker {
         self.evacuate(now, id, why, out);
     }
 
-    /// Has what a leased gSSD holds moved to the ghost's other slots; whether it is leased.
+    /// Has the data of a leased gSSD moved to the ghost's other slots; `true` if it is leased.
     pub(super) fn evacuate(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) -> bool {
         let leased = |entry: &&mut super::Entry| entry.stage == Stage::Leased;
         let Some(entry) = self.gssds.get_mut(&id).filter(leased) else { return false };
@@ -68,8 +68,8 @@ impl Broker {
         true
     }
 
-    /// The evacuation of a gSSD, where there is one. How long it may take is the driver's to say, who knows what is
-    /// there and how fast it can be moved: [`Event::EvacuationFailed`](super::Event::EvacuationFailed) ends it.
+    /// The evacuation of a gSSD, if there is one. Its time limit is the driver's decision, which knows the amount of
+    /// data and the speed of moving it: [`Event::EvacuationFailed`](super::Event::EvacuationFailed) ends it.
     #[must_use]
     pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
         let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;
@@ -77,7 +77,7 @@ impl Broker {
         Some(Evacuation { ghost, slot, since: entry.since, pressed: entry.pressed })
     }
 
-    /// Leases something in the place of a gSSD of this size; whether there was any.
+    /// Leases gSSDs in the place of one of this size; `true` if there were any.
     fn replace(&mut self, ghost: VssdId, want: Want, partial: bool, out: &mut Vec<Action>) -> bool {
         // In whole grains, as the pool counts: another gSSD of the same size is enough, whatever it has beyond them.
         let grain = self.settings.grain;
@@ -141,7 +141,7 @@ impl Broker {
         true
     }
 
-    /// Ends all leases of a ghost, for one gSSD of it must go with what it holds.
+    /// Ends all leases of a ghost, because one gSSD of it must go with its data.
     fn evict(
         &mut self,
         now: Time,
@@ -160,7 +160,7 @@ impl Broker {
         }
     }
 
-    /// What the user of an evicted harvest VM is told: all that it had is being detached.
+    /// The report to the user of an evicted harvest VM: all its gSSDs are being detached.
     pub(super) fn eviction(
         &self,
         now: Time,
@@ -183,8 +183,8 @@ impl Broker {
         Some(Report { vm: vssd.vm.clone(), vssd: ghost, at: now, what })
     }
 
-    /// Detaches all that a ghost has, with what is on it, because `first` must go, if there is such. Those that were
-    /// not being detached already.
+    /// Detaches all gSSDs of a ghost, with their data, because `first` must go, if that is given. Returns those that
+    /// were not being detached already.
     pub(super) fn leave_all(
         &mut self,
         ghost: VssdId,
@@ -256,7 +256,8 @@ impl Broker {
         if wanted {
             self.go_home_and_on(now, id, out);
         } else if !self.pool.insert(id, offer) {
-            // Less than a grain: the home had no more free, or blocks were bad. Asked at once it would say the same.
+            // Less than a grain: the home had no more free blocks, or blocks were bad. An immediate new request would
+            // get the same answer.
             self.go_home(id, out);
         }
     }

@@ -1,69 +1,69 @@
-//! What a VM's user is told: what happened, when, why, and what can be done.
+//! Messages to a VM's user: the event, its time, its cause, and the remedy.
 
 use super::step::Why;
 use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId, counted};
 use std::fmt;
 
-/// Something a VM's user has to know, mostly a harvest VM's.
+/// A message to a VM's user, mostly a harvest VM's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The VM.
     pub vm: String,
     /// Its vSSD.
     pub vssd: VssdId,
-    /// When, on the driver's clock.
+    /// The time, on the driver's clock.
     pub at: Time,
-    /// What.
+    /// The event.
     pub what: Notice,
 }
 
-/// What happened.
+/// The event of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The harvest VM lost its harvested storage, and with it its disk.
     Evicted {
         /// The gSSD that was taken back.
         gssd: GssdId,
-        /// Why.
+        /// The reason.
         why: Why,
-        /// Whether that was before the time asked for was over.
+        /// `true` if that was before the requested time was over.
         early: bool,
         /// All gSSDs that it had.
         lost: Vec<GssdId>,
         /// Flash blocks of them together.
         capacity: u64,
-        /// Why the data could not be moved elsewhere.
+        /// The reason that the data could not be moved elsewhere.
         cause: String,
     },
-    /// The harvest VM needs more than there is. What it has it keeps.
+    /// The harvest VM needs more than there is. It keeps its present storage.
     UnderHarvest {
         /// Channels and flash blocks that it is forecast to need.
         needs: (u16, u32),
         /// Channels and flash blocks that it has.
         has: (u32, u64),
     },
-    /// A gSSD that was to be given back holds what its other slots have no space for. It keeps it.
+    /// A gSSD that was to be given back holds data that its other slots have no space for. The VM keeps it.
     Kept {
         /// The gSSD.
         gssd: GssdId,
-        /// Why.
+        /// The reason.
         cause: String,
     },
     /// Flash pages of any VM's vSSD cannot be read any more, and are lost.
     Unreadable {
-        /// How many.
+        /// The number of pages.
         pages: u64,
-        /// Where the first was on the disk, in bytes.
+        /// The offset of the first of them on the disk, in bytes.
         offset: u64,
-        /// Where it lay: the flash block and the page of it.
+        /// Its place on flash: the flash block and the page of it.
         at: (FlashBlock, u32),
     },
-    /// A lease is over. What was on it was moved to the harvest VM's other storage.
+    /// A lease is over. Its data was moved to the harvest VM's other storage.
     Expired {
         /// The gSSD.
         gssd: GssdId,
-        /// Which time is over.
+        /// The time that is over.
         why: Why,
         /// Its flash blocks.
         capacity: u32,

@@ -11,21 +11,21 @@ pub struct Settings {
     /// gSSDs that one home whose VM runs lends at a time, at least 1; the paper's is 1. An unsold one lends as many as
     /// it has channels.
     pub per_home: usize,
-    /// How often gSSDs are re-dated, and expired ones leave the pool.
+    /// The interval at which gSSDs are re-dated, and expired ones leave the pool.
     pub redate_every: Duration,
     /// Forecasts in a row that say that a home needs blocks back, until a gSSD in use is taken from its harvest VM: at
     /// least 1. One in the pool goes home at the first.
     pub patience: u32,
-    /// Whether a forecast of less bandwidth (and not of less capacity) takes a gSSD back as well. Not by default: the
+    /// `true` if a forecast of less bandwidth (and not of less capacity) takes a gSSD back as well. Not by default: the
     /// home's I/O goes first on its channels in any case, so that only the harvest VM is slower.
     pub reclaim_for_bandwidth: bool,
-    /// By how much more than a pooled gSSD its home must have to spare, in percent of it, for it to be made anew when
-    /// gSSDs are re-dated; `None`: never. That costs an erasure of each of its blocks.
+    /// The surplus that the home of a pooled gSSD must have to spare, in percent of the gSSD, for it to be made again
+    /// when gSSDs are re-dated; `None`: never. That costs an erasure of each of its blocks.
     pub regrow_percent: Option<u32>,
-    /// How long a harvest VM may keep a gSSD after the time that it asked for, its home not needing it. `None`: as long
-    /// as that is so.
+    /// The time for which a harvest VM may keep a gSSD beyond its request, while its home does not need it. `None`: as
+    /// long as the home does not.
     pub overstay: Option<Duration>,
-    /// Whether steps are given out to be journalled. Without (simulated fleets) nothing can be recovered.
+    /// `true` if steps are given out to be journalled. Without (simulated fleets) nothing can be recovered.
     pub journal: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Settings that make no sense are taken as the nearest that do.
+    /// The settings with senseless values replaced by the nearest sensible ones.
     pub(crate) fn sane(mut self) -> Self {
         self.grain = self.grain.sane();
         self.per_home = self.per_home.max(1);

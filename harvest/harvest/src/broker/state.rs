@@ -1,4 +1,4 @@
-//! What steps do to the state: live and after a crash the same.
+//! The effects of steps on the state: live and after a crash the same.
 
 use super::{Action, Broker, Entry, Settings, Stage, Step, Vssd, VssdKind, Why, after};
 use crate::gssd::{Gssd, Offer};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::step::Run;
 
 impl Broker {
-    /// The broker that the steps of a journal leave, and what has to be done (again) to finish what was begun.
+    /// The broker that the steps of a journal leave, and the actions to do (again) to finish unfinished work.
     ///
     /// # Errors
     /// Steps that cannot follow one another: the journal is damaged, or another program's.
@@ -25,9 +25,9 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Steps that leave the state that this broker is in, for a journal to begin with. `blocks` says which a gSSD has
-    /// ([`crate::custody::Custody::blocks`]), `bad` which are nobody's ([`crate::custody::Custody::bad`]): all steps
-    /// given out until now must have been applied to custody.
+    /// Steps that leave the state of this broker, for a journal to begin with. `blocks` gives the blocks of a gSSD
+    /// ([`crate::custody::Custody::blocks`]), `bad` those without a holder ([`crate::custody::Custody::bad`]): all
+    /// steps given out until now must have been applied to custody.
     #[must_use]
     pub fn snapshot(&self, bad: Vec<Run>, mut blocks: impl FnMut(GssdId) -> Vec<Run>) -> Vec<Step> {
         let mut steps = vec![Step::Next { gssd: GssdId(self.next_gssd) }, Step::Bad { blocks: bad }];
@@ -48,10 +48,10 @@ impl Broker {
         steps
     }
 
-    /// Does what a step says.
+    /// Applies a step to the state.
     ///
     /// # Errors
-    /// It cannot follow what was before. Nothing was done.
+    /// The step cannot follow the steps before. Nothing was done.
     pub(super) fn apply(&mut self, step: &Step) -> Result<()> {
         match step {
             Step::Created { vssd, kind, bandwidth, capacity, channels } => {
@@ -185,7 +185,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Does again what may not have been done before the crash.
+    /// Gives out again the actions that may not have been done before the crash.
     fn resume(&mut self, now: Time, out: &mut Vec<Action>) {
         for entry in self.gssds.values_mut().filter(|entry| entry.stage == Stage::Evacuating) {
             (entry.since, entry.pressed) = (now, (entry.why == Why::Pressed).then_some(now));
@@ -279,7 +279,7 @@ impl Vssd {
 }
 
 impl Entry {
-    /// One that is being carved.
+    /// An entry of a gSSD that is being carved.
     pub(super) fn new(home: VssdId) -> Self {
         let gssd = Gssd {
             bandwidth: 0,

@@ -1,21 +1,21 @@
-//! What a broker journals: each step before it is acted on.
+//! The steps that a broker journals, each before it is acted on.
 
 use crate::flash::FlashBlock;
 use crate::gssd::record::micros;
 use crate::{GssdId, Time, VssdId, VssdKind};
 use serde::{Deserialize, Serialize};
 
-/// Flash blocks side by side.
+/// Adjacent flash blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The first.
     pub first: FlashBlock,
-    /// How many.
+    /// The number of blocks.
     pub count: u32,
 }
 
 impl Run {
-    /// Blocks in ascending order as runs; in any other order there are just more runs.
+    /// Blocks in ascending order as runs; in any other order there are only more runs.
     #[must_use]
     pub fn gather(blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<Self> {
         let mut runs: Vec<Self> = Vec::new();
@@ -28,7 +28,7 @@ impl Run {
         runs
     }
 
-    /// Whether `block` is one of them.
+    /// `true` if `block` is one of them.
     #[must_use]
     pub fn contains(&self, block: FlashBlock) -> bool {
         block.0.checked_sub(self.first.0).is_some_and(|offset| offset < self.count)
@@ -40,7 +40,7 @@ impl Run {
     }
 }
 
-/// Why a lease ends.
+/// The reason that a lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Why {
     /// Its harvest VM gave it back.
@@ -49,30 +49,30 @@ pub enum Why {
     Pressed,
     /// Its home is forecast to need the blocks.
     Forecast,
-    /// The time that its home could do without is over.
+    /// The time for which its home could do without it is over.
     Expired,
-    /// The time that its harvest VM asked for is over, and so is what it may stay beyond.
+    /// The time that its harvest VM asked for is over, and so is the time that it may stay beyond.
     Over,
     /// Its home is deleted, or was unsold and is sold.
     HomeDeleted,
-    /// Another gSSD of the same ghost had to go with what it held, and what is left of the disk is of no use.
+    /// Another gSSD of the same ghost had to go with its data, and the rest of the disk is of no use.
     Evicted,
 }
 
-/// One step. Whoever applies a journal's steps in order, up to any of them, has the broker's state at that point.
+/// One step. Applying a journal's steps in order, up to any of them, gives the broker's state at that point.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// A vSSD is there.
     Created {
         /// Its number.
         vssd: VssdId,
-        /// Whose it is.
+        /// Its kind.
         kind: VssdKind,
         /// Channels that it owns.
         bandwidth: u16,
         /// Flash blocks that it owns.
         capacity: u32,
-        /// Which channels.
+        /// Its channels.
         channels: Vec<u16>,
     },
     /// A vSSD is to go.
@@ -97,17 +97,17 @@ pub enum Step {
         bandwidth: u16,
         /// Flash blocks.
         capacity: u32,
-        /// Until when.
+        /// The time of its expiry.
         #[serde(with = "micros")]
         expire: Time,
-        /// Which blocks.
+        /// Its blocks.
         blocks: Vec<Run>,
     },
     /// All of a gSSD's blocks are clean.
     Erased {
         /// The gSSD.
         gssd: GssdId,
-        /// But these, which are bad and not its any more.
+        /// Except these, which are bad and no longer part of it.
         bad: Vec<FlashBlock>,
     },
     /// A ghost has a gSSD.
@@ -120,30 +120,29 @@ pub enum Step {
         ghost: VssdId,
         /// The slot there.
         slot: u8,
-        /// Until when the harvest VM wants it.
+        /// The time until which the harvest VM wants it.
         #[serde(with = "micros")]
         until: Time,
     },
-    /// What a leased gSSD holds is being moved to the ghost's other slots. Where its home needs it, it is withdrawn
-    /// too.
+    /// The data of a leased gSSD is being moved to the ghost's other slots. If its home needs it, it is withdrawn too.
     Evacuating {
         /// The gSSD.
         gssd: GssdId,
-        /// Why.
+        /// The reason.
         why: Why,
     },
-    /// It could not be moved, and stays where it is.
+    /// The gSSD's data could not be moved, and stays in its place.
     Kept {
         /// The gSSD.
         gssd: GssdId,
     },
     /// Leased gSSDs are being detached, all or none of them.
     Leaving {
-        /// Of one ghost.
+        /// gSSDs of one ghost.
         gssds: Vec<GssdId>,
-        /// Why the first goes; with an eviction it takes the others along ([`Why::Evicted`]).
+        /// The reason that the first goes; with an eviction it takes the others along ([`Why::Evicted`]).
         why: Why,
-        /// Whether they still hold data, which is lost.
+        /// `true` if they still hold data, which is lost.
         lost: bool,
     },
     /// No ghost has the gSSD any more; it is to be erased.
@@ -161,14 +160,14 @@ pub enum Step {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// gSSDs expire then.
+    /// gSSDs have new times of expiry.
     Redated {
-        /// Which, and when in microseconds.
+        /// The gSSDs, and their times in microseconds.
         expire: Vec<(GssdId, u64)>,
     },
-    /// These blocks are bad: nobody has them, whatever else is said of their channels and gSSDs.
+    /// These blocks are bad: they have no holder, whatever other steps say of their channels and gSSDs.
     Bad {
-        /// Which.
+        /// The blocks.
         blocks: Vec<Run>,
     },
     /// No gSSD below this number is made any more: numbers are used once.

@@ -1,4 +1,4 @@
-//! Homes: what they can spare, and what they want back.
+//! Homes: the storage that they can spare, and that they want back.
 
 use super::step::Run;
 use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
@@ -29,7 +29,7 @@ impl Broker {
         true
     }
 
-    /// Takes back what a home is forecast to need of what it lent.
+    /// Takes back the part of its loans that a home is forecast to need.
     fn shrink(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
         let Some((forecast, lent)) =
             self.vssds.get(&home).and_then(|vssd| vssd.forecast.zip(Some(&vssd.lent)))
@@ -68,7 +68,7 @@ impl Broker {
         let lender = self.vssds.get_mut(&home).filter(lends);
         let known = lender.is_some();
         if let Some(vssd) = lender {
-            // What was forecast was wrong: nothing is made until there is another.
+            // The forecast was wrong: nothing is made until there is another.
             vssd.forecast = None;
             let needed = (bandwidth, capacity);
             self.withdraw_some(now, home, needed, Some(needed), Why::Pressed, out);
@@ -76,9 +76,9 @@ impl Broker {
         known
     }
 
-    /// Takes gSSDs back until so much is on its way home: unused ones for what is `needed`, leased ones for what is
-    /// `of_leased` after that; of those the smallest that suffices, else the largest. What is on its way already
-    /// counts, and is waited for from now on.
+    /// Takes gSSDs back until the wanted amount is on its way home: unused ones for `needed`, leased ones for
+    /// `of_leased` after that; of those the smallest that suffices, otherwise the largest. gSSDs that are on their way
+    /// already count, and are waited for from now on.
     fn withdraw_some(
         &mut self,
         now: Time,
@@ -124,7 +124,7 @@ impl Broker {
         }
     }
 
-    /// Takes one gSSD back, at whatever stage it is.
+    /// Takes one gSSD back, whatever its stage.
     pub(super) fn withdraw(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get_mut(&id).filter(|entry| !entry.withdrawn) else { return };
         match entry.stage {
@@ -139,7 +139,7 @@ impl Broker {
         }
     }
 
-    /// Begins gSSDs where a home has any to spare.
+    /// Begins gSSDs if a home has storage to spare.
     pub(super) fn create(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
         while let Some((bandwidth, capacity, lasts)) = self.next_of(now, home) {
             let id = GssdId(self.next_gssd);
@@ -158,7 +158,7 @@ impl Broker {
         }
     }
 
-    /// The next gSSD that a home can make: all that it has to spare, or, unsold, one channel's part of it.
+    /// The next gSSD that a home can make: all its spare storage, or, unsold, one channel's part of it.
     fn next_of(&self, now: Time, home: VssdId) -> Option<(u16, u32, Duration)> {
         let vssd = self.vssds.get(&home)?;
         let forecast = vssd.forecast.filter(|_| !vssd.deleting)?;
@@ -215,7 +215,7 @@ impl Broker {
         true
     }
 
-    /// Every so often: gSSDs last as long as their homes' newest forecasts say.
+    /// Gives gSSDs the expiry of their homes' newest forecasts; done at an interval.
     pub(super) fn redate(&mut self, now: Time, out: &mut Vec<Action>) {
         let dated = self.gssds.iter().filter_map(|(id, entry)| {
             let expire = self.vssds.get(&entry.gssd.home)?.forecast?.expire;
@@ -257,7 +257,7 @@ impl Broker {
         outgrown.into_iter().for_each(|id| self.go_home_and_on(now, id, out));
     }
 
-    /// What nobody uses goes back to its home.
+    /// Returns an unused gSSD to its home.
     pub(super) fn go_home(&mut self, id: GssdId, out: &mut Vec<Action>) {
         let Some(home) = self.gssds.get(&id).map(|entry| entry.gssd.home) else { return };
         self.pool.remove(id);

@@ -16,13 +16,13 @@ fn minutes(minutes: u64) -> Time {
 struct Host {
     broker: Broker,
     now: Time,
-    /// What was done but journalling.
+    /// The actions that were done, except journalling.
     done: Vec<Action>,
-    /// Whether data can be moved elsewhere.
+    /// `true` if data can be moved elsewhere.
     fits: bool,
-    /// Whether data that is to be moved is.
+    /// `true` if a requested move is done.
     moves: bool,
-    /// Blocks carved of those asked for, at most.
+    /// The most blocks that are carved of those requested.
     carves: u32,
 }
 

@@ -64,7 +64,7 @@ fn blocks_go_round_by_way_of_erasures_only() {
     ];
     let moves = [erased(&[]), leased(), detached, returned];
     for (number, (step, after)) in life.iter().enumerate() {
-        // Nothing but the next step moves anything.
+        // Only the next step moves a block.
         for other in moves.iter().filter(|other| *other != step) {
             // Clean blocks may go either way.
             let either = matches!((number, other), (2 | 6, Step::Leased { .. } | Step::Returned { .. }));
@@ -130,7 +130,7 @@ fn what_is_not_a_homes_is_not_lent() {
     assert!(custody.apply(&created(VssdId(9), &[0])).is_err(), "a channel is owned");
     assert!(custody.apply(&created(VssdId(9), &[4])).is_err(), "no such channel");
     assert!(custody.apply(&created(VssdId(u32::MAX), &[3])).is_err());
-    // Nothing of that was done.
+    // No part of that was done.
     assert_eq!((custody.holder(FlashBlock(6)), custody.blocks(other)), (Holder::Vssd(HOME), vec![]));
     assert_eq!(custody.lent(HOME), [(GSSD, vec![run(2, 3)])]);
 }

@@ -1,4 +1,4 @@
-//! Whether a device holds something that somebody may miss: asked before it is made flash, and so erased.
+//! A check for data on a device that may be missed: done before it is made flash, and so erased.
 
 use super::file::busy;
 use crate::{Error, Result};
@@ -8,16 +8,16 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes that are looked at at both ends: whatever keeps data on a device says so there.
+/// The number of bytes at both ends that are looked at: the usual formats mark a device there.
 const ENDS: u64 = 1 << 20;
 
-/// Places between them that are looked at.
+/// The number of places between them that are looked at.
 const BETWEEN: u64 = 62;
 
-/// Bytes that are looked at at each of those.
+/// The number of bytes that are looked at at each of those.
 const SAMPLE: u64 = 64 << 10;
 
-/// What is known by its first bytes: where, which, and what it is.
+/// Formats that are known by their first bytes: offset, bytes, and name.
 const KNOWN: [(usize, &[u8], &str); 11] = [
     (512, b"EFI PART", "a partition table (GPT)"),
     (4096, b"EFI PART", "a partition table (GPT)"),
@@ -32,7 +32,7 @@ const KNOWN: [(usize, &[u8], &str); 11] = [
     (510, b"\x55\xaa", "a partition table (MBR) or FAT"),
 ];
 
-/// What a file or device looks like that is not all zeros, as far as samples tell; nothing for one that is.
+/// The apparent format of a file or device that is not all zeros, as far as samples tell; `None` for one that is.
 ///
 /// # Errors
 /// Conflict where it is mounted or otherwise in use; it cannot be opened or read.

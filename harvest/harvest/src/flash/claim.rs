@@ -4,9 +4,9 @@
 //! because it may be the flash of another directory, or one whose journal is lost. The claim, a file beside the table,
 //! tells these from flash that the same directory began to make and never used: the next start makes that again.
 //!
-//! The claim is durable before anything of the flash is changed, and removed as soon as there is a journal. It names
-//! the directory and, for a file, the file's inode, so that it is about no other file that came in its place. Even so
-//! nothing is erased that holds data: whoever takes over flash by a claim checks that as well.
+//! The claim is durable before any change of the flash, and removed as soon as there is a journal. It names the
+//! directory and, for a file, the file's inode, so that it applies to no other file that came in its place. Flash that
+//! holds data is still not erased: the caller that takes over flash by a claim checks that as well.
 
 use super::table::replace;
 use headstart_block::{Error, Result};
@@ -26,7 +26,7 @@ const MOST: u64 = 8192;
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     path: PathBuf,
-    /// The directory without links in its path; as it was given where that cannot be found out.
+    /// The directory without links in its path; as given if that cannot be found out.
     dir: PathBuf,
 }
 
@@ -37,8 +37,7 @@ impl Claim {
         Self { path: name.into(), dir: dir.canonicalize().unwrap_or_else(|_| dir.to_owned()) }
     }
 
-    /// The file or device at `flash`, where this directory began to make flash of this very one, and no journal of it
-    /// came to be.
+    /// The file or device at `flash`, if this directory began to make flash of it, and no journal of it was made.
     pub(crate) fn begun(&self, flash: &Path) -> Option<File> {
         std::fs::metadata(&self.path).ok().filter(|there| there.len() <= MOST)?;
         let there = std::fs::read(&self.path).ok()?;
@@ -77,7 +76,7 @@ impl Claim {
 
 /// `true` if a file holds no data at all: it is one hole, as long as it may be.
 pub(crate) fn is_hole(file: &File) -> bool {
-    // A file system that knows no holes calls everything data.
+    // A file system without holes reports everything as data.
     rustix::fs::seek(file, rustix::fs::SeekFrom::Data(0)) == Err(rustix::io::Errno::NXIO)
 }
 

@@ -1,4 +1,4 @@
-//! What every flash does, whatever is behind it.
+//! The behaviour of every flash, whatever is behind it.
 
 use super::emulator::Faults;
 use super::*;
@@ -20,7 +20,7 @@ const SMALL: Geometry = Geometry { channels: 2, dies: 2, planes: 1, blocks: 2, p
 static FORKS: RwLock<()> = RwLock::new(());
 
 /// Starts a program and waits for its end, without a moment in which it holds the locks of open files. `spawn` alone
-/// returns before the kernel has closed them: a shell says when it runs, and only then becomes the program.
+/// returns before the kernel has closed them: a shell reports that it runs, and only then becomes the program.
 pub(crate) fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
     let child = {
         let _alone = FORKS.write().unwrap();
@@ -40,11 +40,11 @@ pub(super) fn between_forks() -> impl Drop {
 
 /// Flash that can lose its process, or its power after a flush.
 trait Subject: Sized {
-    /// `None` where this host has no such thing.
+    /// `None` if this host has no such thing.
     fn new() -> Option<Self>;
     fn flash(&self) -> &dyn Flash;
     fn reopened(self) -> Self;
-    /// Whether it still knows, reopened, which pages are not erased.
+    /// `true` if reopened flash still knows which pages are not erased.
     const KEEPS_RULES: bool;
 }
 
@@ -109,7 +109,7 @@ impl Subject for InFile {
     }
 }
 
-/// A loop device, where this host has one to give.
+/// A loop device, if this host has one to give.
 struct InDevice {
     flash: Option<FileFlash>,
     device: String,
@@ -162,7 +162,7 @@ impl Subject for InDevice {
     fn reopened(mut self) -> Self {
         self.flash = None;
         let flash = FileFlash::open(Path::new(&self.device), &self.table()).unwrap();
-        // What the device's cache holds is no proof that the device has it: look below.
+        // The device's cache is no proof that the device has the data: look below.
         let below = std::fs::read(self.folder.path().join("device")).unwrap();
         let blocks = below.chunks(SMALL.block_size() as usize);
         assert!((0..).zip(blocks).all(|(block, bytes)| whole(&flash, block) == bytes));
@@ -293,7 +293,7 @@ fn is_as_the_model<S: Subject>(steps: &[Step]) {
     }
 }
 
-/// The file below a device is shorter than the device: the system says EIO beyond its end, as for sectors that are
+/// The file below a device is shorter than the device: the system reports EIO beyond its end, as for sectors that are
 /// gone.
 #[test]
 fn a_device_says_which_page_cannot_be_read() {

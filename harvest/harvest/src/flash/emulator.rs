@@ -1,17 +1,17 @@
 //! Flash in memory, or in a sparse file of the caller's: it keeps the rules of NAND, and breaks when told to.
 //!
-//! It holds no time: how long operations take is the [lane's](crate::lane) business. What it keeps track of:
+//! It holds no time: the duration of operations is the [lane's](crate::lane) business. It keeps track of:
 //! * *rules*: pages of a block are programmed in ascending order, each once between two erasures;
 //! * *bad blocks*: as made (a share of all, from a seed), and where a program or an erasure failed. A failed program
 //!   leaves the first half of its pages, a failed erasure leaves the data;
-//! * *what cannot be read*: a page, until its block is erased; or all of it ([`Emulator::unplug`]). An erasure may also
+//! * *unreadable pages*: a page, until its block is erased; or all of them ([`Emulator::unplug`]). An erasure may also
 //!   fail for a passing reason;
-//! * *power*: what was programmed since the last flush is volatile. After a [loss](Emulator::lose_power) each such
-//!   page is there, is gone, or is torn at a sector; what was flushed is there. Power can be cut in the middle of the
-//!   n-th operation that changes something ([`Emulator::cut_power_after`]): then that one is done in part.
+//! * *power*: pages programmed since the last flush are volatile. After a [loss](Emulator::lose_power) each such page
+//!   is there, is gone, or is torn at a sector; flushed pages are there. Power can be cut in the middle of the n-th
+//!   operation that changes something ([`Emulator::cut_power_after`]): then that one is done in part.
 //!
-//! A page that was lost or torn still counts as programmed: who comes back after a loss has to erase before he
-//! programs.
+//! A page that was lost or torn still counts as programmed: after a loss a block has to be erased before it is
+//! programmed.
 
 use super::{Flash, FlashBlock, FlashError, Geometry, failed, lock, outside, whole_pages, within};
 use headstart_block::random::Random;
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// What goes wrong by itself.
+/// The rates of random faults.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
     /// Seed of all that is random here.
@@ -41,7 +41,7 @@ impl Default for Faults {
     }
 }
 
-/// What was done to flash since it was made.
+/// Counts of the operations on flash since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes read.
@@ -71,7 +71,7 @@ pub struct Emulator {
     counts: [AtomicU64; 4],
 }
 
-/// What was told to fail next.
+/// Blocks whose next operation is to fail.
 #[derive(Clone, Debug, Default)]
 struct Told {
     program: BTreeSet<u32>,
@@ -86,7 +86,7 @@ struct Block {
     bad: bool,
     /// The first page that can still be programmed.
     next: u32,
-    /// What is in memory: pages that are not all zeros.
+    /// The content in memory: pages that are not all zeros.
     pages: BTreeMap<u32, Box<[u8]>>,
     /// Programmed since the last flush.
     volatile: BTreeSet<u32>,
@@ -94,7 +94,7 @@ struct Block {
     unreadable: BTreeSet<u32>,
 }
 
-/// How much of an operation is done.
+/// The part of an operation that is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Whole,
@@ -102,7 +102,7 @@ enum Extent {
 }
 
 impl Emulator {
-    /// New flash in memory, all erased. It takes memory for what is programmed and not zero.
+    /// New flash in memory, all erased. It takes memory for pages that are programmed and not zero.
     #[must_use]
     pub fn new(geometry: Geometry, faults: Faults) -> Self {
         Self::with(geometry, faults, None)
@@ -163,7 +163,7 @@ impl Emulator {
         lock(&self.told).busy.insert(block.0);
     }
 
-    /// What this page holds cannot be read from now on, until its block is erased.
+    /// Makes this page unreadable from now on, until its block is erased.
     ///
     /// # Errors
     /// There is no such block, or no power.
@@ -172,18 +172,18 @@ impl Emulator {
         Ok(())
     }
 
-    /// Nothing can be read any more, as with a cable that is loose; or again.
+    /// Makes all pages unreadable, as with a cable that is loose; or readable again.
     pub fn unplug(&self, unplugged: bool) {
         self.unplugged.store(unplugged, Ordering::SeqCst);
     }
 
-    /// Power goes in the middle of the program, erasure or flush that comes after so many others: that one is done in
-    /// part, and everything fails from then on. [`Self::lose_power`] then tells what is left.
+    /// Cuts power in the middle of the program, erasure or flush that comes after `changes` others: that one is done in
+    /// part, and everything fails from then on. [`Self::lose_power`] then gives the remaining content.
     pub fn cut_power_after(&self, changes: u64) {
         self.left.store(changes, Ordering::Relaxed);
     }
 
-    /// Power is lost now: this flash fails from here on. What comes back when power does.
+    /// Loses power now: this flash fails from here on. Returns the flash as it is when power is back.
     #[must_use]
     pub fn lose_power(&self) -> Self {
         self.dead.store(true, Ordering::SeqCst);
@@ -207,14 +207,14 @@ impl Emulator {
         Self::of(self.geometry, blocks, self.file.clone(), self.faults, random)
     }
 
-    /// Other flash that holds the same, for tests that try many ways to go on.
+    /// Another flash with the same content, for tests that try many ways to go on.
     #[cfg(test)]
     pub(crate) fn copied(&self) -> Self {
         let blocks = self.blocks.iter().map(|block| Mutex::new(lock(block).clone())).collect();
         Self::of(self.geometry, blocks, None, self.faults, lock(&self.random).clone())
     }
 
-    /// What was done to it since it was made or power came back.
+    /// Counts of the operations since it was made or power came back.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let [read, programmed, erased, flushed] = &self.counts;
@@ -236,12 +236,12 @@ impl Emulator {
         if self.dead.load(Ordering::SeqCst) { Err(no_power()) } else { Ok(guard) }
     }
 
-    /// One more change: whether it is done whole or power goes in the middle of it.
+    /// Counts one more change; tells if it is done whole or power goes in the middle of it.
     fn change(&self) -> Result<Extent, FlashError> {
         let less = |left: u64| Some(if left == u64::MAX { left } else { left.saturating_sub(1) });
         let was = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         if was == Ok(0) {
-            // Only the first who finds nothing left was at work when it went.
+            // Only the first operation that finds no change left was at work at the cut.
             return if self.dead.swap(true, Ordering::SeqCst) { Err(no_power()) } else { Ok(Extent::Part) };
         }
         Ok(Extent::Whole)
@@ -251,7 +251,7 @@ impl Emulator {
         share > 0.0 && lock(&self.random).unit() < share
     }
 
-    /// Keeps so many sectors of a page.
+    /// Keeps the first `sectors` sectors of a page.
     fn tear(&self, number: u32, block: &mut Block, page: u32, sectors: usize) {
         let keep = sectors * 512;
         if let Some(bytes) = block.pages.get_mut(&page) {
@@ -260,7 +260,7 @@ impl Emulator {
         if let Some(file) = &self.file {
             let len = usize::try_from(self.geometry.page_size).unwrap_or(0) - keep;
             let at = self.position(number, page * self.geometry.page_size) + keep as u64;
-            // A file that cannot be written keeps the page whole, which is one of the things that may happen.
+            // A file that cannot be written keeps the page whole, which is one of the allowed outcomes.
             file.write_all_at(&vec![0; len], at).unwrap_or_default();
         }
     }
@@ -538,8 +538,8 @@ mod tests {
         assert!(seen.iter().all(|count| *count > 15), "{seen:?}");
     }
 
-    /// Power goes in the middle of each change in turn: what was flushed before is there, and an erasure that
-    /// returned.
+    /// Power goes in the middle of each change in turn: data that was flushed before is there, and an erasure that
+    /// returned stays done.
     #[test]
     fn power_can_go_at_every_change() {
         for cut in 0..6 {

@@ -2,26 +2,27 @@
 //!
 //! **Erasure.** `fallocate` with `PUNCH_HOLE` frees a file's extent and reads as zeros ever after; on a block device
 //! the kernel turns the same call into a write of zeros that the device does by itself (never into a discard, which may
-//! leave the data readable). Where that is not possible it is asked for `ZERO_RANGE`, and else zeros are written. Then
-//! the file is synced: only so does an erasure outlast a loss of power, and only then does [`Flash::erase`] return.
-//! [`Flash::erase_many`] syncs once for all its blocks. [`Flash::erase_soon`] does not: a sync writes out all that was
-//! programmed since the last one, and who erases blocks for himself as he goes would write no faster than the disk.
+//! leave the data readable). If that is not possible the call is repeated with `ZERO_RANGE`, and otherwise zeros are
+//! written. Then the file is synced: only so does an erasure outlast a loss of power, and only then does
+//! [`Flash::erase`] return. [`Flash::erase_many`] syncs once for all its blocks. [`Flash::erase_soon`] does not: a sync
+//! writes out all programs since the last one, and a vSSD that erases its own blocks as it goes would write no faster
+//! than the disk.
 //!
-//! **Rules.** What is below does not keep those of NAND. A page that this process programmed and did not erase is
-//! refused; of blocks not erased since they were opened nothing is known, and who opens flash again has to erase
-//! before he programs.
+//! **Rules.** The file below does not keep the rules of NAND. A page that this process programmed and did not erase is
+//! refused; of blocks not erased since they were opened nothing is known, and after flash is opened again a block has
+//! to be erased before it is programmed.
 //!
 //! **Bad blocks.** A block whose program or erasure fails as a broken medium fails is bad from then on, and that is on
-//! disk before anybody hears of it. A full file system, a device that is gone, and the like are none of the block's
-//! fault: they are [`FlashError::Failed`]. A sync does not say what it could not write: a block is to blame where its
+//! disk before any caller is told. A full file system, a device that is gone, and the like are no fault of the block:
+//! they are [`FlashError::Failed`]. A sync does not name the data that it could not write: a block is to blame if its
 //! erasure by itself cannot be synced twice, and a sync without it can.
 //!
-//! **What cannot be read.** The system says EIO for a sector that is gone and for a device that is. A read that fails
+//! **Unreadable pages.** The system reports EIO for a sector that is gone and for a device that is. A read that fails
 //! so is tried again, page by page; the first page that fails again is [`FlashError::Unreadable`].
 //!
-//! **The table** beside the file holds what has to outlast the process. It is replaced whole, by a new file and a
-//! rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those counts. Its
-//! form is in `table`.
+//! **The table** beside the file holds the state that has to outlast the process. It is replaced whole, by a new file
+//! and a rename: when a block turns bad, after every 1,024 erasures, and at the end. A crash loses at most those
+//! counts. Its form is in `table`.
 
 use super::table::{self, BAD};
 use super::{Flash, FlashBlock, FlashError, Geometry, lock, outside, whole_pages, within};
@@ -37,13 +38,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Reads that are tried elsewhere, to see whether the flash answers.
+/// The number of reads of other blocks that check if the flash answers.
 const PROBES: u32 = 8;
 
-/// Nothing is known of what a block holds.
+/// The content of a block is unknown.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Erasures whose counts a crash may lose.
+/// The number of erasures whose counts a crash may lose.
 const UNSAVED: u32 = 1024;
 
 /// Flash in a file or a block device.
@@ -56,25 +57,26 @@ pub struct FileFlash {
     blocks: Vec<AtomicU32>,
     /// The first page that can still be programmed, or [`UNKNOWN`].
     next: Vec<AtomicU32>,
-    /// Erasures since the table was saved; held while it is.
+    /// Erasures since the table was saved; locked while it is being saved.
     unsaved: Mutex<u32>,
-    /// A sync failed that no flush has told of: the system tells it once.
+    /// `true` if a sync failed that no flush has reported: the system reports it once.
     lost: AtomicBool,
 }
 
 impl FileFlash {
-    /// Makes flash of what `path` is: a file, which is made if need be and grows sparse, or a block device that nobody
-    /// has mounted. **All that it held is erased.** `table` is where bad blocks and wear are kept, by custom
+    /// Makes flash of the file or device at `path`: a file, which is made if need be and grows sparse, or a block
+    /// device that is not mounted. **All its data is erased.** `table` is the file of bad blocks and wear, by custom
     /// [beside](Self::table_beside) a file.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it is in use, [`ErrorKind::Invalid`] where a device is too small, what the system
-    /// says.
+    /// [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Invalid`] if a device is too small, errors of the
+    /// operating system.
     pub fn create(path: &Path, table: &Path, geometry: Geometry) -> Result<Self, Error> {
         Self::create_after(path, table, geometry, |_| Ok(()))
     }
 
-    /// As [`Self::create`], after `before` is done, which has the locked file or device before anything of it changes.
+    /// Does the same as [`Self::create`] after `before`, which gets the locked file or device before anything of it
+    /// changes.
     ///
     /// # Errors
     /// As [`Self::create`]; errors of `before`, with nothing changed.
@@ -109,7 +111,7 @@ impl FileFlash {
         Ok(flash)
     }
 
-    /// Gives up what was just made: what is left is an empty file, which the next try can take.
+    /// Gives up flash that was just made: an empty file is left, which the next try can take.
     pub(crate) fn unmake(&self) {
         let emptied = if is_device(&self.file) { Ok(()) } else { self.file.set_len(0) };
         let removed = std::fs::remove_file(&self.table);
@@ -120,12 +122,11 @@ impl FileFlash {
         }
     }
 
-    /// Opens what [`Self::create`] made.
+    /// Opens flash that [`Self::create`] made.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is none, [`ErrorKind::Conflict`] where it is in use,
-    /// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] where the table is damaged or of a later version, what
-    /// the system says.
+    /// [`ErrorKind::NotFound`] if there is none, [`ErrorKind::Conflict`] if it is in use, [`ErrorKind::Corrupt`] and
+    /// [`ErrorKind::Unsupported`] if the table is damaged or of a later version, errors of the operating system.
     pub fn open(path: &Path, table: &Path) -> Result<Self, Error> {
         let bytes = std::fs::read(table);
         let bytes = bytes.map_err(|error| Error::io("cannot be read", error).about(table.display()))?;
@@ -135,7 +136,7 @@ impl FileFlash {
         Ok(Self::of((file, path), table, geometry, blocks, UNKNOWN))
     }
 
-    /// Where the table of a file is by custom: beside it, with `.flash` added to its name.
+    /// The place of the table of a file by custom: beside it, with `.flash` added to its name.
     #[must_use]
     pub fn table_beside(path: &Path) -> PathBuf {
         let mut name = path.as_os_str().to_owned();
@@ -171,12 +172,12 @@ impl FileFlash {
         u64::from(block.0) * u64::from(self.geometry.block_size()) + u64::from(offset)
     }
 
-    /// What is none of the medium's fault.
+    /// An error that is no fault of the medium.
     fn failed(&self, cause: &'static str, error: io::Error) -> FlashError {
         FlashError::Failed(Error::io(cause, error).about(self.path.display()))
     }
 
-    /// A program or an erasure failed: where that makes the block bad, it is on disk then.
+    /// The error of a failed program or erasure; if it makes the block bad, that is on disk before this returns.
     fn spoilt(&self, block: FlashBlock, cause: &'static str, error: io::Error) -> FlashError {
         if !is_of_medium(&error) {
             return self.failed(cause, error);
@@ -190,12 +191,12 @@ impl FileFlash {
         }
     }
 
-    /// What is written is there for ever, or a flush will tell.
+    /// Makes written data durable; if that fails, the next flush will report it.
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data().inspect_err(|_| self.lost.store(true, Ordering::SeqCst))
     }
 
-    /// Zeros a block's bytes, not yet for ever.
+    /// Zeros a block's bytes, not yet durably.
     fn clear(&self, block: FlashBlock) -> Result<(), FlashError> {
         let (entry, next) = self.entry(block)?;
         if entry.load(Ordering::SeqCst) & BAD != 0 {
@@ -206,25 +207,26 @@ impl FileFlash {
         zeroed.map_err(|error| self.spoilt(block, "cannot be erased", error))
     }
 
-    /// A sync after the block's bytes were zeroed failed: does it again, and finds out who is to blame.
+    /// Repeats an erasure whose sync failed after the block's bytes were zeroed, and finds out if the block is to
+    /// blame.
     fn erase_again(&self, block: FlashBlock) -> Result<(), FlashError> {
         self.clear(block)?;
         match self.sync() {
             Ok(()) => Ok(()),
-            // There is nothing more to be written for it now.
+            // There is no more data of it to write now.
             Err(error) if self.sync().is_ok() => Err(self.spoilt(block, "cannot be erased", error)),
             Err(error) => Err(self.failed("cannot be synced after an erasure", error)),
         }
     }
 
-    /// Reads a page of the data in or after a block, if that is not in `apart`, from the medium: whether that worked.
+    /// Reads a page of the data in or after a block, if that is not in `apart`, from the medium; `true` if that worked.
     fn reads_after(&self, block: u32, apart: FlashBlock) -> bool {
         let size = u64::from(self.geometry.page_size);
         // Holes of a file are on no medium.
         let start = self.position(FlashBlock(block), 0);
         let at = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(start)) {
             Ok(at) => at / size * size,
-            // A device knows of no holes.
+            // A device has no holes.
             Err(Errno::INVAL) => start,
             Err(_) => return false,
         };
@@ -247,7 +249,7 @@ impl FileFlash {
         if unsaved.is_multiple_of(UNSAVED)
             && let Err(error) = self.save(&mut unsaved)
         {
-            // It costs counts of erasures, no data: as many later it is tried again.
+            // The failure costs counts of erasures, no data: after as many more erasures it is tried again.
             tracing::warn!(%error, "cannot save the wear of flash");
         }
         Ok(())
@@ -334,7 +336,7 @@ impl Flash for FileFlash {
     fn answers(&self, apart: FlashBlock) -> bool {
         let total = self.geometry.total_blocks().max(1);
         let other = |probe: u32| (apart.0 % total + (total / (PROBES + 1)).max(1) * probe) % total;
-        // What is in memory and not on the medium yet could be read from there.
+        // A page in memory that is not on the medium yet could be read from there.
         self.sync().is_ok() && (1..=PROBES).map(other).any(|block| self.reads_after(block, apart))
     }
 
@@ -358,13 +360,14 @@ impl Drop for FileFlash {
     }
 }
 
-/// Whether an error is one that a broken medium gives (a device that is gone may give it too).
+/// `true` if an error is one that a broken medium gives (a device that is gone may give it too).
 fn is_of_medium(error: &io::Error) -> bool {
     let medium = [Errno::IO, Errno::NODATA, Errno::REMOTEIO, Errno::ILSEQ, Errno::BADMSG];
     error.raw_os_error().is_some_and(|code| medium.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// Reads; where that fails as a broken medium does, again and page by page. What fails then, and where.
+/// Reads; if that fails as a broken medium does, again and page by page. The error is that of the first page that fails
+/// then.
 fn read_pages(
     buf: &mut [u8],
     at: u64,
@@ -386,8 +389,8 @@ fn read_pages(
     Ok(())
 }
 
-/// Makes bytes of a file or block device read as zeros, and gives back their space where that is possible. They stay
-/// zeros through a loss of power once the file is synced.
+/// Makes bytes of a file or block device read as zeros, and gives back their space if that is possible. They stay zeros
+/// through a loss of power once the file is synced.
 pub(super) fn zero(file: &File, at: u64, len: u64) -> io::Result<()> {
     for how in [FallocateFlags::PUNCH_HOLE, FallocateFlags::ZERO_RANGE] {
         if fallocate(file, how | FallocateFlags::KEEP_SIZE, at, len).is_ok() {
@@ -412,14 +415,14 @@ fn is_device(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
-/// Opens it for itself alone: a device also against being mounted.
+/// Opens it exclusively: a device also against being mounted.
 fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
     #[cfg(test)]
     let _between = super::conformance::between_forks();
     check_own(path)?;
     let device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
     let mut options = OpenOptions::new();
-    // What VMs wrote is for nobody else to read.
+    // Only the owner may read the data of VMs.
     options.read(true).write(true).create(make && !device).truncate(false).mode(0o600);
     // A pipe is not waited for.
     let flags = OFlags::NONBLOCK | if device { OFlags::EXCL } else { OFlags::empty() };

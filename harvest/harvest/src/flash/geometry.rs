@@ -1,4 +1,4 @@
-//! How flash is built: channels of dies of planes of blocks of pages.
+//! The build of flash: channels of dies of planes of blocks of pages.
 
 use headstart_block::{Error, SECTOR_SIZE};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FlashBlock(pub u32);
 
-/// How many of what. The default is BlockFlex's SSD (section 4.6): 1 TiB in 16 channels of 64 GiB.
+/// The numbers of all parts. The default is BlockFlex's SSD (section 4.6): 1 TiB in 16 channels of 64 GiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Geometry {
     /// Channels, which work independently: 1 to 65,535.
@@ -34,7 +34,7 @@ impl Default for Geometry {
 const FEW_BLOCKS: u64 = 64;
 
 impl Geometry {
-    /// Flash of at most so many bytes: 16 channels of 4 dies, blocks of 4 MiB. Below 4 GiB blocks become smaller, down
+    /// Flash of at most `bytes` bytes: 16 channels of 4 dies, blocks of 4 MiB. Below 4 GiB blocks become smaller, down
     /// to 256 KiB, below 256 MiB channels fewer. `None` for less than 1 MiB, and for more than block numbers reach (16
     /// PiB).
     #[must_use]
@@ -103,13 +103,13 @@ impl Geometry {
         u16::try_from(block.0 / self.channel_blocks()).unwrap_or(u16::MAX)
     }
 
-    /// The die, of its channel's, that a block lies on: neighbours lie on different ones.
+    /// The die of a block, within its channel: neighbours are on different ones.
     #[must_use]
     pub fn die(&self, block: FlashBlock) -> u16 {
         u16::try_from(block.0 % self.channel_blocks() % u32::from(self.dies)).unwrap_or(0)
     }
 
-    /// How many dies of a channel lie between one and the next that is taken in turn: 0 for that which follows.
+    /// The number of dies of a channel between one and the next that is taken in turn: 0 for the following die.
     #[must_use]
     pub(crate) fn dies_after(&self, last: u16, die: u16) -> u16 {
         let dies = self.dies.max(1);

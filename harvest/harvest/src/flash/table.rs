@@ -1,4 +1,4 @@
-//! The table of flash: its build, and each block's wear and whether it is bad.
+//! The table of flash: its build, each block's wear, and its bad blocks.
 //!
 //! | bytes | content (little-endian) |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | 14..16 | zero |
 //! | 16..28 | blocks of a plane, pages of a block, bytes of a page, of four bytes each |
 //! | 28..32 | zero |
-//! | 32.. | four bytes a block: erasures, and the highest bit where it is bad |
+//! | 32.. | four bytes a block: erasures, and the highest bit set if it is bad |
 //! | the last 8 | CRC-64/NVME of all before |
 
 use super::{FlashBlock, Geometry};
@@ -22,7 +22,7 @@ use std::path::Path;
 
 const MAGIC: &[u8; 8] = b"HSFLASH\x01";
 const HEADER: usize = 32;
-/// The bit of an entry that says that the block is bad.
+/// The bit of an entry of a bad block.
 pub(super) const BAD: u32 = 1 << 31;
 
 /// Replaces a table.
@@ -57,7 +57,7 @@ pub(crate) fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
     decode(&mended).is_ok().then_some(mended)
 }
 
-/// A table of flash of which nothing is known but its build and these bad blocks.
+/// A table of flash of which only the build and these bad blocks are known.
 pub(crate) fn anew(geometry: &Geometry, bad: impl Iterator<Item = FlashBlock>) -> Vec<u8> {
     let mut entries = vec![0; usize::try_from(geometry.total_blocks()).unwrap_or(0)];
     for block in bad {

@@ -1,26 +1,27 @@
-//! How long operations take on one channel: a bus, dies, and one erasure at a time.
+//! The duration of operations on one channel: a bus, dies, and one erasure at a time.
 //!
-//! The model is that of BlockFlex's SSD (section 4.6) as an engineer would reckon it:
-//! * a *read* senses a page in its die (70 us), then moves the bytes asked for over the bus. The die is held until the
+//! The model is that of BlockFlex's SSD (section 4.6), by an engineer's estimate:
+//! * a *read* senses a page in its die (70 us), then moves the requested bytes over the bus. The die is held until the
 //!   last byte has left its register;
 //! * a *program* moves a page over the bus, then programs it (700 us): four dies in turn keep the bus busy;
 //! * an *erasure* holds its die (4.2 ms) and leaves the bus free. A channel erases one block at a time: 68 s for the
 //!   16,384 blocks of 64 GiB, and 17 and 34 s for a quarter and half of them (section 5.6);
 //! * the *bus* carries one transfer at a time, at 70 MB/s: 234 us for a page of 16 KiB.
 //!
-//! Where erasures may be suspended (off by default, as in the paper), an operation for the die that erases starts at
-//! once, and the erasure ends that much later (Wu and He, FAST 2012).
+//! If erasures may be suspended (off by default, as in the paper), an operation for the die that erases starts at once,
+//! and the erasure ends that much later ("Reducing SSD Read Latency via NAND Flash Program and Erase Suspension", FAST
+//! 2012).
 
 use super::Geometry;
 use std::ops::Range;
 use std::time::Duration;
 
-/// What an operation does.
+/// The work of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Reads so many bytes of one page.
+    /// Reads this number of bytes of one page.
     Read(u32),
-    /// Programs so many bytes, one page.
+    /// Programs this number of bytes, one page.
     Program(u32),
     /// Erases a block.
     Erase,
@@ -31,7 +32,7 @@ pub enum Work {
 pub struct Op {
     /// The die of its channel: [`Geometry::die`].
     pub die: u16,
-    /// What it does.
+    /// Its work.
     pub work: Work,
 }
 
@@ -46,7 +47,7 @@ impl Op {
     }
 }
 
-/// How fast a channel is. The default is BlockFlex's SSD.
+/// The speed of a channel. The default is BlockFlex's SSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
     /// Bytes a second over the bus, at least 1.
@@ -57,7 +58,7 @@ pub struct Speeds {
     pub program: Duration,
     /// One block.
     pub erase: Duration,
-    /// How long an erasure takes to be suspended, and again to go on; `None` where that is not possible.
+    /// The time in which an erasure is suspended, and again that in which it goes on; `None` if that is not possible.
     pub suspend: Option<Duration>,
 }
 
@@ -74,13 +75,13 @@ impl Default for Speeds {
 }
 
 impl Speeds {
-    /// How long so many bytes take over the bus.
+    /// The time that `bytes` bytes take over the bus.
     #[must_use]
     pub fn transfer(&self, bytes: u32) -> Duration {
         Duration::from_nanos(u64::from(bytes).saturating_mul(1_000_000_000) / self.bus.max(1))
     }
 
-    /// How long the operation takes on a channel that does nothing else.
+    /// The duration of the operation on a channel that does nothing else.
     #[must_use]
     pub fn alone(&self, work: Work) -> Duration {
         match work {
@@ -91,7 +92,7 @@ impl Speeds {
     }
 }
 
-/// When a started operation holds what.
+/// The spans in which a started operation holds its die and the bus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     /// The die is its own. An erasure that is suspended ends later: ask [`Timing::erasing`].
@@ -100,7 +101,7 @@ pub struct Span {
     pub bus: Range<Duration>,
 }
 
-/// Most often that one erasure is suspended: it has to end, whatever else comes.
+/// The most times that one erasure is suspended: it has to end, whatever other operations come.
 const SUSPENSIONS: u32 = 32;
 
 /// The clock of one channel.
@@ -116,7 +117,7 @@ pub struct Timing {
 struct Erasing {
     die: u16,
     until: Duration,
-    /// When the die is done with what suspended the erasure.
+    /// The time at which the die is done with the operation that suspended the erasure.
     free: Duration,
     suspended: u32,
 }
@@ -129,7 +130,7 @@ impl Timing {
         Self { speeds, bus: Duration::ZERO, dies, erasing: None }
     }
 
-    /// How fast it is.
+    /// Its speed.
     #[must_use]
     pub fn speeds(&self) -> &Speeds {
         &self.speeds
@@ -155,8 +156,8 @@ impl Timing {
         }
     }
 
-    /// Starts an operation now, or as soon as it is [ready](Self::ready). What it holds, until when; it is done when
-    /// its die is free again.
+    /// Starts an operation now, or as soon as it is [ready](Self::ready). Returns the spans in which it holds die and
+    /// bus; it is done when its die is free again.
     pub fn start(&mut self, now: Duration, op: Op) -> Span {
         let slot = self.slot(op.die);
         let suspend = self.suspendable(op);
@@ -194,13 +195,14 @@ impl Timing {
         span
     }
 
-    /// When the last erasure ends, as things stand; `None` before the first.
+    /// The time at which the last erasure ends, as things stand; `None` before the first.
     #[must_use]
     pub fn erasing(&self) -> Option<Duration> {
         self.erasing.map(|erasing| erasing.until)
     }
 
-    /// The time to suspend the erasure that this operation would find in its die, and when it can be.
+    /// The time that it takes to suspend the erasure in the die of this operation, and the earliest moment of the
+    /// suspension.
     fn suspendable(&self, op: Op) -> Option<(Duration, Duration)> {
         let erasing =
             self.erasing.filter(|erasing| erasing.die == op.die && erasing.suspended < SUSPENSIONS)?;
@@ -227,7 +229,7 @@ mod tests {
         time.as_micros()
     }
 
-    /// The end of so many operations that are started as soon as they are ready, on dies in turn.
+    /// The end of `count` operations that are started as soon as they are ready, on dies in turn.
     fn run(timing: &mut Timing, count: u16, dies: u16, work: Work) -> Duration {
         let ops = (0..count).map(|number| Op { die: number % dies, work });
         ops.map(|op| timing.start(timing.ready(op), op).die.end).last().unwrap_or_default()

@@ -1,13 +1,13 @@
-//! The gSSDs that nobody uses: who needs one finds the best fit by binary search.
+//! The unused gSSDs: a request finds the best fit by binary search.
 //!
 //! As in section 4.3.2 of BlockFlex, gSSDs stand in lists sorted by `<capacity, bandwidth>` (capacity in whole grains),
-//! and within a list from the farthest expiry to the nearest: what a gSSD's home is predicted to need changes, its size
-//! does not. The best fit is the list of the least capacity that is enough, of those the least bandwidth that is
-//! enough, and within that the expiry that is just far enough, so that what is larger or lasts longer is left for who
-//! needs it.
+//! and within a list from the farthest expiry to the nearest: a gSSD's expiry changes with the forecasts of its home,
+//! its size does not. The best fit is the list of the least capacity that is enough, of those the least bandwidth that
+//! is enough, and within that the expiry that is just far enough, so that gSSDs that are larger or last longer are left
+//! for requests that need them.
 //!
-//! The paper's lists are lock-free. Here one lock is held for the fraction of a microsecond that a search takes: what a
-//! request takes is often several gSSDs, all of them or none, and that is one step under a lock and many without.
+//! The paper's lists are lock-free. Here one lock is held for the fraction of a microsecond that a search takes: a
+//! request often takes several gSSDs, all of them or none, and that is one step under a lock and many without.
 
 use super::record::{Grain, Gssd, Want};
 use crate::{GssdId, Time};
@@ -15,14 +15,14 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a pooled gSSD offers.
+/// The offer of a pooled gSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Channels.
     pub bandwidth: u16,
     /// Flash blocks.
     pub capacity: u32,
-    /// Until when.
+    /// The time until which it can be used.
     pub expire: Time,
 }
 
@@ -46,7 +46,7 @@ impl Pool {
         Self { grain: grain.sane(), lists: Mutex::default() }
     }
 
-    /// Adds a gSSD; one that is in it already is replaced. Whether it was added: not if it is less than a grain.
+    /// Adds a gSSD; one that is in it already is replaced. `false`, and nothing is added, if it is less than a grain.
     pub fn insert(&self, id: GssdId, offer: Offer) -> bool {
         let units = self.grain.units(offer.capacity);
         if units == 0 || offer.bandwidth < self.grain.bandwidth {
@@ -56,12 +56,12 @@ impl Pool {
         true
     }
 
-    /// Takes this gSSD out; what it offered, or nothing where it was not in the pool.
+    /// Takes this gSSD out; returns its offer, or `None` if it was not in the pool.
     pub fn remove(&self, id: GssdId) -> Option<Offer> {
         self.lock().remove(id)
     }
 
-    /// Changes until when it can be had; whether it is in the pool.
+    /// Changes the time until which it can be used; `true` if it is in the pool.
     pub fn redate(&self, id: GssdId, expire: Time) -> bool {
         let mut lists = self.lock();
         let Some(&place) = lists.places.get(&id) else { return false };
@@ -86,9 +86,9 @@ impl Pool {
         Some(lists.take_at(list, at).0)
     }
 
-    /// Takes up to `most` that are together what is wanted, in the order taken: the best fit where one suffices, else
-    /// those that cover most of what is left, and what fits the rest best. Where the pool has not enough: with
-    /// `partial` what there is, without nothing.
+    /// Takes up to `most` that together meet the want, in the order taken: the best fit if one suffices, otherwise
+    /// those that cover most of the rest, and the one that fits the last rest best. If the pool has not enough: with
+    /// `partial` all that it has, without nothing.
     pub fn take_many(&self, want: &Want, most: usize, partial: bool) -> Vec<(GssdId, Offer)> {
         let mut units = want.capacity.div_ceil(self.grain.capacity);
         let mut bandwidth = want.bandwidth;
@@ -113,7 +113,7 @@ impl Pool {
         taken.into_iter().map(|(id, place)| (id, place.offer)).collect()
     }
 
-    /// Those that expire at this time or before it, soonest first where they offer the same.
+    /// Those that expire at this time or before it, soonest first among equal offers.
     #[must_use]
     pub fn expired(&self, now: Time) -> Vec<GssdId> {
         let lists = self.lock();
@@ -124,19 +124,19 @@ impl Pool {
         lists.lists.iter().flat_map(expired).collect()
     }
 
-    /// How many there are.
+    /// The number of gSSDs.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().places.len()
     }
 
-    /// Whether there are none.
+    /// `true` if there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All that is offered until then, together: channels and flash blocks (whole grains).
+    /// The sum of all offers that last until then: channels and flash blocks (whole grains).
     #[must_use]
     pub fn total(&self, until: Time) -> (u64, u64) {
         let lists = self.lock();
@@ -150,12 +150,12 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lists> {
-        // Nothing that holds the lock can panic half-way with an invariant broken.
+        // No holder of the lock can panic half-way with an invariant broken.
         self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a gSSD stands: the list and the place in it follow from this.
+/// The place of a gSSD: the list and the place in it follow from this.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     units: u32,
@@ -168,7 +168,7 @@ struct Entry {
     offer: Offer,
 }
 
-/// What a search looks at of a list, side by side so that it looks at little memory.
+/// The part of a list that a search looks at, side by side so that it looks at little memory.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     units: u32,
@@ -226,7 +226,7 @@ impl Lists {
         self.heads.binary_search_by_key(&(units, bandwidth), |head| (head.units, head.bandwidth))
     }
 
-    /// The list, the place in it, and what stands there.
+    /// The list, the place in it, and the gSSD there.
     fn find(&self, units: u32, bandwidth: u16, until: Time) -> Option<(usize, usize, GssdId)> {
         let first = self.heads.partition_point(|head| (head.units, head.bandwidth) < (units, bandwidth));
         let fits = |head: &Head| head.bandwidth >= bandwidth && head.farthest >= until;
@@ -235,7 +235,7 @@ impl Lists {
         Some((list, at, self.lists[list][at].id))
     }
 
-    /// The one that lasts and covers most of what is needed, capacity and bandwidth weighing the same; of several the
+    /// The one that lasts and covers most of the need, capacity and bandwidth weighing the same; of several the
     /// smallest.
     fn largest(&self, units: u32, bandwidth: u16, until: Time) -> Option<(usize, usize)> {
         let (of_units, of_bandwidth) = (u64::from(units.max(1)), u64::from(bandwidth.max(1)));

@@ -1,4 +1,4 @@
-//! What is known of a gSSD, and of what is wanted of one.
+//! The record of a gSSD, and the wants of a request.
 
 use crate::{Time, VssdId};
 use serde::{Deserialize, Serialize};
@@ -7,14 +7,14 @@ use std::time::Duration;
 /// A gSSD's metadata: figure 10 of BlockFlex.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gssd {
-    /// Channels that its blocks lie on: the most bandwidth that it gives.
+    /// Channels of its blocks: the most bandwidth that it gives.
     pub bandwidth: u16,
     /// Flash blocks, without those found bad since it was made.
     pub capacity: u32,
-    /// Until when its home can do without it, as far as is known.
+    /// The time until which its home can do without it, as far as is known.
     #[serde(with = "micros")]
     pub expire: Time,
-    /// Whether a harvest VM has it.
+    /// `true` if a harvest VM has it.
     pub in_use: bool,
     /// The harvest VM that has it.
     pub vm_id: Option<String>,
@@ -24,7 +24,7 @@ pub struct Gssd {
     pub ghost: Option<VssdId>,
 }
 
-/// The units in which storage is harvested (section 4.3.2): of less no gSSD is made.
+/// The units in which storage is harvested (section 4.3.2): a smaller gSSD is not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grain {
     /// Channels.
@@ -43,19 +43,19 @@ impl Default for Grain {
 }
 
 impl Grain {
-    /// Grains of nothing are taken as the smallest that are something; time may be in any units.
+    /// The grain with zeros replaced by the smallest positive number; time may be in any units.
     #[must_use]
     pub fn sane(self) -> Self {
         Self { bandwidth: self.bandwidth.max(1), capacity: self.capacity.max(1), lasts: self.lasts }
     }
 
-    /// Whole grains of capacity in so many blocks.
+    /// Whole grains of capacity in `blocks` blocks.
     #[must_use]
     pub fn units(&self, blocks: u32) -> u32 {
         blocks / self.capacity.max(1)
     }
 
-    /// So many blocks or channels or so much time, without what is less than a grain.
+    /// Channels, blocks and time, each rounded down to whole grains.
     #[must_use]
     pub fn down(&self, bandwidth: u16, capacity: u32, lasts: Duration) -> (u16, u32, Duration) {
         let grain = self.sane();
@@ -67,18 +67,18 @@ impl Grain {
     }
 }
 
-/// What is wanted of one gSSD or several.
+/// The wants of a request, for one gSSD or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Want {
     /// Channels, at least.
     pub bandwidth: u16,
     /// Flash blocks, at least; matched in whole grains.
     pub capacity: u32,
-    /// Until when, at least.
+    /// The time until which it must last.
     pub until: Time,
 }
 
-/// [`Time`] as its microseconds, which is how records hold it.
+/// [`Time`] as its microseconds, which is the form of records.
 pub(crate) mod micros {
     use crate::Time;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

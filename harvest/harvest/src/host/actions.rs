@@ -1,11 +1,11 @@
-//! The broker's actions, by the rule of the journal: what is decided is durable before anything is done about it.
+//! The broker's actions, by the rule of the journal: decisions are durable before they are acted on.
 //!
-//! Events gather in an inbox. Whoever gets the control lock takes all of them: the steps of all go to the journal
-//! together and are synced once, then custody hears of them, then the rest is done in order. What is short is done
-//! under the lock (blocks given to an FTL or taken from one); what takes time becomes a [`Job`].
+//! Events gather in an inbox. The thread that gets the control lock takes all of them: the steps of all go to the
+//! journal together and are synced once, then custody applies them, then the rest is done in order. Short work is done
+//! under the lock (blocks given to an FTL or taken from one); work that takes time becomes a [`Job`].
 //!
 //! Locks, in the order in which they are taken: control; the inbox, the list of volumes and the jobs, each for a
-//! moment; a volume's; custody's ledger; the journal's. Nobody who holds a volume's lock waits for flash or for
+//! moment; a volume's; custody's ledger; the journal's. No thread that holds a volume's lock waits for flash or for
 //! control.
 
 use super::levelling::Owned;
@@ -19,7 +19,7 @@ use crate::{Error, ErrorKind, GssdId, Result, VssdId};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// What takes time.
+/// Work that takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Job {
     /// [`Action::Erase`].
@@ -41,7 +41,7 @@ impl Job {
         channels.into_iter().flatten()
     }
 
-    /// The action that it does, where the broker gave it out.
+    /// The action that it does, if the broker gave it out.
     pub(crate) fn action(self) -> Option<Action> {
         Some(match self {
             Self::Erase(gssd) => Action::Erase { gssd },
@@ -53,10 +53,10 @@ impl Job {
     }
 }
 
-/// What the broker decided: nothing of it is done before its steps are durable.
+/// The broker's decisions: no part of them is done before their steps are durable.
 pub(crate) struct Decided {
     actions: Vec<Action>,
-    /// Where the last of the steps lies, if there are any.
+    /// The place of the last of the steps, if there are any.
     steps: Option<Lsn>,
 }
 
@@ -73,13 +73,14 @@ impl Decided {
 }
 
 impl Host {
-    /// Tells the broker.
+    /// Tells the broker of an event.
     pub(crate) fn tell(&self, event: Event) -> Result<()> {
         lock(&self.inbox).push(event);
         self.settle()
     }
 
-    /// As [`Host::tell`] of what is so in any case: on a full disk it is heard, and acted on when there is room.
+    /// Does the same as [`Host::tell`] for a fact that holds in any case: on a full disk the broker is told, and the
+    /// decision is carried out when there is room.
     pub(crate) fn tell_now_or_later(&self, event: Event) -> Result<()> {
         match self.tell(event) {
             Err(error) if error.kind() == ErrorKind::NoSpace => self.check(),
@@ -87,7 +88,7 @@ impl Host {
         }
     }
 
-    /// Takes a request back whose user is told that there is no room: what it was granted is released.
+    /// Takes a request back whose user is told that there is no room: its grant is released.
     pub(super) fn take_back(&self, request: RequestId, ghost: VssdId) {
         let control = &mut *lock(&self.control);
         let inbox = &mut *lock(&self.inbox);
@@ -100,7 +101,7 @@ impl Host {
         }
     }
 
-    /// Has the broker look at all that it was told, and does what it says.
+    /// Has the broker take all events, and does its actions.
     pub(crate) fn settle(&self) -> Result<()> {
         let mut control = lock(&self.control);
         let settled = self.settle_with(&mut control);
@@ -112,8 +113,8 @@ impl Host {
         settled
     }
 
-    /// As [`Host::settle`], for who has the control lock; jobs that this causes begin by themselves, or are done with
-    /// the next settling.
+    /// Does the same as [`Host::settle`], for a caller that has the control lock; jobs that this causes begin by
+    /// themselves, or are done with the next settling.
     pub(crate) fn settle_with(&self, control: &mut Control) -> Result<()> {
         loop {
             // The broker may be ahead of the journal then.
@@ -134,7 +135,7 @@ impl Host {
         }
     }
 
-    /// The steps go to the journal; [`Host::act`] does what follows from them.
+    /// Writes the steps to the journal; [`Host::act`] does the actions that follow.
     pub(super) fn decide(&self, control: &mut Control, actions: Vec<Action>) -> Result<()> {
         let mut steps = None;
         for action in &actions {
@@ -146,7 +147,7 @@ impl Host {
         Ok(())
     }
 
-    /// Does what was decided; where the journal's disk is full, it is decided still, and done later.
+    /// Does the decided actions; if the journal's disk is full, they stay decided, and are done later.
     pub(super) fn act(&self, control: &mut Control) -> Result<()> {
         if let Some(lsn) = control.decided.as_ref().and_then(|decided| decided.steps) {
             self.log.sync(&self.media, lsn).map_err(|error| match error.kind() {
@@ -160,8 +161,8 @@ impl Host {
                 self.custody.apply(step).map_err(|error| self.broken(error))?;
             }
         }
-        // What the steps say is so from here on. An action that cannot be done takes none of the others along, and the
-        // host stops: the broker is ahead of it, and what was not done is done after a restart.
+        // The steps are facts from here on. An action that cannot be done takes none of the others along, and the host
+        // stops: the broker is ahead of it, and the missing actions are done after a restart.
         let mut failure = None;
         for action in actions {
             if let Err(error) = self.do_action(control, action) {
@@ -205,7 +206,7 @@ impl Host {
         Ok(())
     }
 
-    /// Takes blocks from a home, spread over as many of its channels as are wanted.
+    /// Takes blocks from a home, spread over the wanted number of its channels.
     fn carve(
         &self,
         control: &Control,
@@ -229,7 +230,7 @@ impl Host {
         let (mut blocks, change) = match inner.vssd.lend(&wanted, keep) {
             Ok(lent) => lent,
             Err(error) => {
-                // It has kept all that it has; there is just no such gSSD.
+                // It has kept all its blocks; there is only no such gSSD.
                 tracing::warn!(%error, vssd = volume.name, "nothing can be lent");
                 return Ok(nothing);
             }
@@ -245,17 +246,17 @@ impl Host {
         })
     }
 
-    /// Blocks that a vSSD does not lend; nobody writes to one that is unsold.
+    /// The number of blocks that a vSSD does not lend; an unsold one has no writer.
     pub(super) fn keep_of(&self, volume: &Volume, usage: &crate::vssd::Usage) -> u32 {
         if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
     }
 
-    /// Blocks that a home keeps for what it may write before any come back.
+    /// The number of blocks that a home keeps for writes before any loans come back.
     pub(super) fn keep(&self, usage: &crate::vssd::Usage) -> u32 {
         (usage.blocks / 32).clamp(4, 256)
     }
 
-    /// Gives a gSSD's blocks to a ghost, unless it has them already; a disk that grows is as large as it has flash.
+    /// Gives a gSSD's blocks to a ghost, unless it has them already; a disk that grows gets the size of its flash.
     fn attach(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<()> {
         let Some(volume) = self.volume(ghost) else { return Ok(()) };
         let blocks = self.custody.blocks(gssd);
@@ -278,7 +279,7 @@ impl Host {
                         self.log.change(ghost, &mut inner, &change)?;
                         volume.resized(size);
                     }
-                    // It has the space all the same.
+                    // It has the space anyway.
                     Err(error) => tracing::warn!(%error, vssd = volume.name, "the disk cannot grow"),
                 }
             }
@@ -302,7 +303,7 @@ impl Host {
         Ok(())
     }
 
-    /// A deleted vSSD is gone.
+    /// Removes a deleted vSSD.
     fn forget(&self, control: &mut Control, id: VssdId) {
         let gone = self.volumes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(volume) = gone {
@@ -325,24 +326,24 @@ impl Host {
         Ok(())
     }
 
-    /// Answers of the broker to a request of this number.
+    /// Takes the broker's answer to a request of this number.
     pub(crate) fn answer_to(&self, request: RequestId) -> Option<Answer> {
         lock(&self.control).answers.remove(&request)
     }
 }
 
-/// What was decided for a gSSD is not done.
+/// The error of a decision for a gSSD that cannot be carried out.
 fn undone(gssd: GssdId, what: &'static str, error: Error) -> Error {
     Error::new(error.kind(), what).caused_by(error).about(format_args!("gSSD {}", gssd.0))
 }
 
-/// Shares so many blocks out over so many channels, the ones with the most first, as evenly as they have them.
+/// Shares `capacity` blocks out over `bandwidth` channels, the ones with the most first, as evenly as they have them.
 fn spread(channels: &[(u16, u32)], bandwidth: u16, capacity: u32) -> Vec<(u16, u32)> {
     let mut most: Vec<(u16, u32)> = channels.to_vec();
     most.sort_by_key(|(channel, count)| (std::cmp::Reverse(*count), *channel));
     most.truncate(bandwidth.into());
     let (mut left, mut wanted) = (capacity, Vec::with_capacity(most.len()));
-    // Those with the fewest first: what they lack the others make up for.
+    // Those with the fewest first: the others make up for their lack.
     for (index, (channel, count)) in most.iter().enumerate().rev() {
         let share = left.div_ceil(u32::try_from(index + 1).unwrap_or(1)).min(*count);
         if share > 0 {

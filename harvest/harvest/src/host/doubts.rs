@@ -1,31 +1,31 @@
-//! Pages that a collector could not read: whether they are lost, or may yet be read.
+//! Pages that a collector could not read: lost, or readable later.
 //!
-//! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up what is on
+//! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up the data on
 //! the flash. So the block of such a page is put off, others are collected meanwhile, and it is looked at again every
 //! second. The page is lost when it failed [`TRIES`] times over [`PATIENCE`], other flash
-//! [answers](crate::flash::Flash::answers) then, and it fails once more after that. Where nothing answers, nothing is
-//! lost, and who needs room is told after [`LONG`] why there is none.
+//! [answers](crate::flash::Flash::answers) then, and it fails once more after that. If nothing answers, nothing is
+//! lost, and a writer that needs room is told after [`LONG`] why there is none.
 
 use crate::flash::FlashBlock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often a page is tried at least.
+/// The least number of tries of a page.
 const TRIES: u32 = 3;
-/// For how long at least: longer than a device takes that is reset. Shorter than an evacuation waits.
+/// The least time of the tries: longer than the reset of a device. Shorter than an evacuation waits.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long what is put off stays so.
+/// The time for which a block stays put off.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A page that is not tried for so long was written, trimmed or read meanwhile.
+/// A page that is not tried for this long was written, trimmed or read meanwhile.
 const FORGOTTEN: Duration = Duration::from_secs(10);
-/// In doubt for so long, it keeps others from what they need.
+/// A page that is in doubt for this long keeps others from the room that they need.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Pages in doubt, by where they lie.
+/// Pages in doubt, by their place on flash.
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
     pages: BTreeMap<(FlashBlock, u32), Doubt>,
-    /// When what was put off is looked at again.
+    /// The time at which blocks that were put off are looked at again.
     again: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ struct Doubt {
 }
 
 impl Doubts {
-    /// A page cannot be read: whether it was tried often and long enough.
+    /// Notes that a page cannot be read; `true` if it was tried often and long enough.
     pub(crate) fn failed(&mut self, at: (FlashBlock, u32), now: Duration) -> bool {
         let doubt = self.pages.entry(at).or_insert(Doubt { first: now, last: now, tries: 0 });
         (doubt.last, doubt.tries) = (now, doubt.tries + 1);
@@ -45,12 +45,12 @@ impl Doubts {
         doubt.tries >= TRIES && now.saturating_sub(doubt.first) >= PATIENCE
     }
 
-    /// It was read, or is lost.
+    /// Forgets a page that was read, or is lost.
     pub(crate) fn settled(&mut self, at: (FlashBlock, u32)) {
         self.pages.remove(&at);
     }
 
-    /// Whether what was put off is to be looked at again.
+    /// `true` if blocks that were put off are to be looked at again.
     pub(crate) fn are_due(&mut self, now: Duration) -> bool {
         let due = self.again.is_some_and(|again| again <= now);
         if due {
@@ -77,7 +77,7 @@ mod tests {
     fn a_page_is_tried_often_and_for_long() {
         let (mut doubts, page) = (Doubts::default(), (FlashBlock(3), 7));
         let at = |millis: u64| Duration::from_millis(1_000_000 + millis);
-        // Often does not help where it is all at once, nor long where it was only twice.
+        // Many tries at one moment are not enough, nor two tries over a long time.
         assert!((0..10).all(|_| !doubts.failed(page, at(0))));
         assert!(!doubts.are_due(at(999)) && doubts.are_due(at(1000)) && !doubts.are_due(at(1000)));
         assert!(!doubts.failed(page, at(2999)) && doubts.failed(page, at(3000)));
@@ -87,10 +87,10 @@ mod tests {
         );
         doubts.settled(page);
         assert!(!doubts.failed(page, at(9002)));
-        // What is not tried any more is forgotten.
+        // A page that is not tried any more is forgotten.
         assert!(doubts.long(at(30_000)).is_none() && doubts.are_due(at(20_000)));
         assert!(!doubts.failed(page, at(20_000)) && !doubts.failed(page, at(22_000)));
-        // What is tried for long is named.
+        // A page that is tried for long is named.
         assert!(!doubts.failed(other, at(20_000)));
         assert!(!doubts.failed(other, at(50_000)) && doubts.long(at(50_000)) == Some(other));
     }

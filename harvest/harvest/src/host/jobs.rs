@@ -1,15 +1,15 @@
-//! What takes time: erasing what changes hands, moving what is taken back, collecting.
+//! Work that takes time: erasing blocks that change hands, moving data of leases that end, collecting.
 //!
-//! Each job has its thread; in tests they are done one after the other by whoever caused them. One that fails (the
-//! flash cannot be reached) waits for the next tick and is begun anew, if the broker still awaits it; all may be done
-//! twice.
+//! Each job has its thread; in tests they are done one after the other by the thread that caused them. One that fails
+//! (the flash cannot be reached) waits for the next tick and begins again, if the broker still awaits it; all may be
+//! done twice.
 //!
-//! # Who waits for whom
+//! # Waits and their limits
 //!
-//! Moving what is on a lease ends: after [`urgent_limit`](super::Settings::urgent_limit) from when its home needs it at
-//! once, else after a time that follows from how much is there. No new page is placed on such a lease. While a home
-//! waits, copies take turns with the harvest VM's own I/O, and who writes moves as well, so that no ghost writes faster
-//! than it is moved.
+//! The evacuation of a lease ends: after [`urgent_limit`](super::Settings::urgent_limit) from the time at which its
+//! home needs it at once, otherwise after a time that follows from the amount of data. No new page is placed on such a
+//! lease. While a home waits, copies take turns with the harvest VM's own I/O, and its writes move data as well, so
+//! that no ghost writes faster than its data is moved.
 
 use super::actions::Job;
 use super::volume::Volume;
@@ -22,21 +22,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Steps of the collector between two looks at whether it should stop.
+/// The number of the collector's steps between two checks for a reason to stop.
 const IDLE_STEPS: usize = 8;
 
-/// By when an evacuation is to be done.
+/// The time limit of an evacuation.
 struct Deadline {
-    /// The time has come.
+    /// `true` if the time has come.
     is_over: bool,
-    /// Its home waits for it.
+    /// `true` if its home waits for it.
     is_urgent: bool,
-    /// How long it may take.
+    /// The time that it may take.
     limit: Duration,
 }
 
 impl Jobs {
-    /// A job is to be tried again. A swap is planned anew.
+    /// Notes that a job is to be tried again. A swap is planned again.
     fn fail(&mut self, job: Job) {
         if !matches!(job, Job::Swap(..)) {
             self.failed.push(job);
@@ -45,12 +45,12 @@ impl Jobs {
 }
 
 impl Host {
-    /// Begins a job; where the same one runs, after that.
+    /// Begins a job; if the same one runs, after that.
     pub(crate) fn begin(&self, job: Job) {
         {
             let jobs = &mut *lock(&self.jobs);
             if let Some(again) = jobs.running.get_mut(&job) {
-                // It may have looked for the last time.
+                // The running one may have looked for work for the last time.
                 *again = true;
                 return;
             }
@@ -81,7 +81,7 @@ impl Host {
         }
     }
 
-    /// Begins again what failed.
+    /// Begins failed jobs again.
     pub(crate) fn retry_jobs(&self) {
         let failed = std::mem::take(&mut lock(&self.jobs).failed);
         failed.into_iter().for_each(|job| self.begin(job));
@@ -102,10 +102,10 @@ impl Host {
             Job::Swap(one, other) => self.swap(one, other),
         };
         let told = done.and_then(|event| event.map_or(Ok(()), |event| self.tell_now_or_later(event)));
-        // Only now: nobody does the same for another while this one's word is on its way.
+        // Only now: no other thread does the same job while this one's event is on its way.
         let again = lock(&self.jobs).running.remove(&job).unwrap_or(false);
         if let Err(error) = told {
-            // Who looks for room on the journal's disk tells of that once.
+            // The search for room on the journal's disk reports that once.
             if error.kind() == ErrorKind::NoSpace && self.log.refusal().is_some() {
                 tracing::debug!(%error, ?job, "will be tried again");
             } else if !self.closing.load(Ordering::Acquire) {
@@ -133,7 +133,8 @@ impl Host {
         Ok(Some(Event::Erased { gssd, bad }))
     }
 
-    /// Erases blocks, channels in parallel; those that cannot be. `for_harvest` says whose wear that is.
+    /// Erases blocks, channels in parallel; returns those that cannot be erased. `for_harvest` tells whose wear that
+    /// is.
     pub(super) fn erase_runs(&self, runs: &[Run], for_harvest: bool) -> Result<Vec<FlashBlock>> {
         let geometry = self.media.geometry();
         let blocks: Vec<FlashBlock> = runs.iter().copied().flat_map(Run::blocks).collect();
@@ -157,7 +158,7 @@ impl Host {
         Ok(bad)
     }
 
-    /// Moves what is in a slot to the ghost's other slots.
+    /// Moves the data of a slot to the ghost's other slots.
     fn evacuate(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<Option<Event>> {
         let Some(volume) = self.volume(ghost) else { return Ok(None) };
         let begun = {
@@ -195,7 +196,7 @@ impl Host {
             if deadline.is_urgent {
                 hurry.get_or_insert_with(|| volume.hurry());
             }
-            // Where the journal's disk is full nothing moves until a tick finds room.
+            // While the journal's disk is full nothing moves until a tick finds room.
             self.log.may_tidy()?;
             if self.collect(&volume, Effort::Needed)? > 0 {
                 idle = 0;
@@ -211,7 +212,7 @@ impl Host {
         Ok(Some(Event::Evacuated { gssd }))
     }
 
-    /// By when so many bytes are to be moved from a slot; nothing where the broker does not await that any more.
+    /// The time limit for moving `bytes` bytes from a slot; `None` if the broker does not await that any more.
     fn deadline(&self, gssd: GssdId, ghost: VssdId, slot: u8, bytes: u64) -> Option<Deadline> {
         let control = lock(&self.control);
         let awaited = control.broker.evacuation(gssd);
@@ -229,8 +230,8 @@ impl Host {
         }
     }
 
-    /// While a home waits for what is on a lease, who writes beside it moves some of it. What fails here fails for who
-    /// moves it as well, and he is asked.
+    /// Moves some data of a lease whose home waits for it, as part of a write beside it. A failure here happens to the
+    /// evacuation as well, which reports it.
     pub(crate) fn help_evacuate(&self, volume: &Volume) {
         if volume.is_hurried()
             && let Err(error) = self.collect(volume, Effort::Needed)
@@ -239,7 +240,7 @@ impl Host {
         }
     }
 
-    /// Takes a slot from a ghost, with what is still in it, and waits for I/O that runs.
+    /// Takes a slot from a ghost, with the data that is still in it, and waits for running I/O.
     fn detach(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<Option<Event>> {
         let Some(volume) = self.volume(ghost) else { return Ok(Some(Event::Detached { gssd })) };
         for round in 0.. {
@@ -265,8 +266,8 @@ impl Host {
                 volume.wait_a_moment();
             }
         }
-        // A block whose counter another shares looks pinned for longer than it is, never for shorter.
-        // Nobody pins them anew, so that each is to be seen once without a pin, not all at the same time.
+        // A block whose counter another shares looks pinned for longer than it is, never for shorter. No new pins are
+        // made, so that each has to be seen once without a pin, not all at the same time.
         let blocks = self.custody.blocks(gssd);
         let mut read: Vec<_> = blocks.into_iter().flat_map(Run::blocks).collect();
         loop {
@@ -276,8 +277,8 @@ impl Host {
             }
             volume.wait_a_moment();
         }
-        // Who moves what was there notices that it is not awaited. Whatever he says then must not be taken for a word
-        // on who has the slot next. (Where all is done by one thread, he may be the one who told of this.)
+        // The evacuation of this slot notices that it is not awaited. Its late event must not be taken for one about
+        // the slot's next gSSD. (If one thread does all jobs, the evacuation may itself be the caller.)
         while !self.inline && lock(&self.jobs).running.contains_key(&Job::Evacuate(gssd, ghost, slot)) {
             if !self.goes_on() {
                 return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
@@ -292,7 +293,7 @@ impl Host {
         let Some(volume) = self.volume(vssd) else { return Ok(None) };
         volume.gone.store(true, Ordering::SeqCst);
         let geometry = *self.media.geometry();
-        // Nobody comes in any more; who is in is waited for.
+        // No I/O comes in any more; running I/O is waited for.
         let channels = volume.channels();
         let all = channels.into_iter().flat_map(|channel| geometry.blocks_of(channel)).map(FlashBlock);
         let runs = Run::gather(all);
@@ -304,14 +305,14 @@ impl Host {
         Ok(Some(Event::Wiped { vssd, bad }))
     }
 
-    /// Begins to collect where room is short, unless somebody does.
+    /// Begins to collect if room is short, unless a collector runs.
     pub(crate) fn collect_if_short(&self, volume: &Arc<Volume>) {
         if !self.inline && volume.read().vssd.is_short() {
             self.collect_soon(volume, Effort::Needed);
         }
     }
 
-    /// Collects in the background, unless somebody does.
+    /// Collects in the background, unless a collector runs.
     pub(crate) fn collect_soon(&self, volume: &Arc<Volume>, effort: Effort) {
         if volume.gone.load(Ordering::Acquire) || volume.collecting.swap(true, Ordering::AcqRel) {
             return;
@@ -348,7 +349,7 @@ impl Host {
                     return;
                 }
             }
-            // What only tidies up is done a little at a time.
+            // Mere tidying is done a little at a time.
             if round >= IDLE_STEPS {
                 effort = Effort::Needed;
             }

@@ -3,15 +3,15 @@
 //!
 //! # A swap, in order
 //!
-//! 1. Both channels are drained: what is on each moves to what else its vSSD has, while that is used. What is lent of
-//!    them is waited for (no more of them is lent), for days if need be. Where there is no room, or a write needs the
-//!    channel, this ends, and is tried again later.
-//! 2. Both are closed and the maps made durable. Readers of before are waited for. Both are erased.
-//! 3. The broker's step [`Swapped`](crate::broker::Step::Swapped) is made durable. From here on the owners are the
-//!    others; custody gives each all of its new channel, which is clean.
-//! 4. Both maps get the new channel in the place of the old one; recovery does that where a crash came before it.
+//! 1. Both channels are drained: the data of each moves to the rest of its vSSD, which stays in use. Lent parts of them
+//!    are waited for (no more of them is lent), for days if need be. If there is no room, or a write needs the channel,
+//!    this ends, and is tried again later.
+//! 2. Both are closed and the maps made durable. Earlier readers are waited for. Both are erased.
+//! 3. The broker's step [`Swapped`](crate::broker::Step::Swapped) is made durable. From here on the owners are swapped;
+//!    custody gives each all of its new channel, which is clean.
+//! 4. Both maps get the new channel in the place of the old one; recovery does that if a crash came before it.
 //!
-//! A crash before the step has changed nothing but where pages lie. After it, no map says anything of either channel.
+//! A crash before the step has changed only the places of pages. After it, no map names either channel.
 
 use super::actions::Job;
 use super::meta::Meta;
@@ -28,48 +28,48 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much more than the mean the most worn channel must be for a swap, in hundredths: less is not worth moving a
-/// channel's data twice.
+/// The excess over the mean that the most worn channel must have for a swap, in hundredths: a smaller one is not worth
+/// moving a channel's data twice.
 const TOLERANCE: u32 = 10;
 
-/// How long a swap that could not be made waits until it is tried again.
+/// The time after which a swap that could not be made is tried again.
 const AGAIN: Duration = Duration::from_secs(600);
 
 /// A channel and its owner.
 pub(crate) type Owned = (VssdId, u16);
 
-/// What was seen when channels were looked at last.
+/// The results of the last look at channels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Looked {
-    /// When, in microseconds.
+    /// The time, in microseconds.
     at_us: u64,
     /// Erasures of each channel until then.
     totals: Vec<u64>,
-    /// What is to be swapped since.
+    /// The swap that is planned since.
     swap: Option<(Owned, Owned)>,
 }
 
-/// What is known for levelling.
+/// The state of levelling.
 #[derive(Default)]
 pub(crate) struct Levelling {
     looked: Option<Looked>,
-    /// When a swap is to be tried.
+    /// The time at which a swap is to be tried.
     next: Time,
 }
 
 impl Levelling {
-    /// What the journal says.
+    /// Takes the journal's record.
     pub(crate) fn looked(&mut self, looked: Looked) {
         self.looked = Some(looked);
     }
 
-    /// What is to be in the journal of it.
+    /// The record for the journal.
     pub(crate) fn record(&self) -> Result<Option<Record>> {
         self.looked.clone().map(|looked| Meta::Looked(looked).record()).transpose()
     }
 
-    /// The channel of a vSSD that is to be swapped, if one is: nothing of it is lent until then, nor what has to take
-    /// what is on it.
+    /// The channel of a vSSD that is to be swapped, if one is: until then no part of it is lent, nor any blocks that
+    /// have to take its data.
     pub(crate) fn keeps(&self, vssd: VssdId) -> Option<u16> {
         let (one, other) = self.looked.as_ref().and_then(|looked| looked.swap)?;
         [one, other].into_iter().find(|(owner, _)| *owner == vssd).map(|(_, channel)| channel)
@@ -77,7 +77,7 @@ impl Levelling {
 }
 
 impl Host {
-    /// Looks at the channels where it is time to; the swap that is to be made, if any.
+    /// Looks at the channels if it is time to; returns the swap that is to be made, if any.
     pub(super) fn level(
         &self,
         control: &mut Control,
@@ -92,7 +92,7 @@ impl Host {
         }
         let Levelling { looked, next } = &mut control.levelling;
         let Some((one, other)) = looked.as_ref().and_then(|looked| looked.swap) else { return Ok(None) };
-        // One at a time: what one is erasing must not be another's meanwhile.
+        // One at a time: a channel that one is erasing must not be another's meanwhile.
         let runs = lock(&self.jobs).running.keys().any(|job| matches!(job, Job::Swap(..)));
         if runs || now < *next {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Host {
         let mut swap = plan_swap(&wear, TOLERANCE);
         let owner = |channel: u16| owners.get(&channel).copied();
         if let Some(same) = swap.filter(|swap| owner(swap.hot) == owner(swap.cold)) {
-            // A vSSD evens out what is its own, unless it lends it: the least worn of the others, then.
+            // A vSSD evens out its own channels, unless it lends them: then the least worn of the others is taken.
             let others = |channel: u16| channel == same.hot || owner(channel) != owner(same.hot);
             wear.retain(|wear| others(wear.channel));
             swap = plan_swap(&wear, TOLERANCE);
@@ -130,8 +130,8 @@ impl Host {
         Looked { at_us: now.0, totals, swap }
     }
 
-    /// Empties two channels and erases them; nothing where that cannot be now. What of them is in the pool goes home
-    /// first, what is leased is waited for.
+    /// Empties two channels and erases them; `None` if that cannot be now. Pooled parts of them go home first, leased
+    /// parts are waited for.
     pub(super) fn swap(&self, one: Owned, other: Owned) -> Result<Option<Event>> {
         let Some(volumes) = self.volume(one.0).zip(self.volume(other.0)) else { return Ok(None) };
         let both = [(&*volumes.0, one.1), (&*volumes.1, other.1)];
@@ -142,7 +142,7 @@ impl Host {
                 return Ok(lends.then_some(Event::Unpool { home: volume.id }));
             }
         }
-        // Who deletes one of them waits until nothing of it is erased any more.
+        // The deletion of one of them waits until no part of it is being erased any more.
         let _in = both.map(|(volume, _)| volume.enter_collector());
         let emptied = self.empty(both).and_then(|emptied| {
             if !emptied {
@@ -165,9 +165,8 @@ impl Host {
         Ok(emptied?.map(|bad| Event::Swapped { one, other, bad }))
     }
 
-    /// Whether a vSSD can give one of its channels for another: nothing of it is lent; there is room for what is on it,
-    /// and for what will be written meanwhile; and it keeps what it promised, though the other may have more bad
-    /// blocks.
+    /// `true` if a vSSD can give one of its channels for another: no part of it is lent; there is room for its data,
+    /// and for the writes meanwhile; and the vSSD keeps its promised size, though the other may have more bad blocks.
     fn can_swap(&self, volume: &Volume, vssd: &Vssd, (from, to): (u16, u16)) -> bool {
         if volume.check().is_err() || !volume.channels().contains(&from) || vssd.lends_of(from) {
             return false;
@@ -194,7 +193,7 @@ impl Host {
         }
     }
 
-    /// Moves all from channels to what else their vSSDs have, and closes them; whether that could be done.
+    /// Moves all data from channels to the rest of their vSSDs, and closes them; `true` if that could be done.
     fn empty(&self, both: [(&Volume, u16); 2]) -> Result<bool> {
         let (mut bytes, began) = (0, self.time());
         for (at, (volume, channel)) in both.into_iter().enumerate() {
@@ -214,7 +213,7 @@ impl Host {
             if !self.goes_on() {
                 return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
             }
-            // One that is written takes its channel back.
+            // A vSSD that is written takes its channel back.
             let on = |(volume, channel): &(&Volume, u16)| {
                 volume.check().is_ok() && volume.read().vssd.is_channel_draining(*channel)
             };
@@ -238,7 +237,7 @@ impl Host {
         }
     }
 
-    /// Two channels have changed owners: the maps follow.
+    /// Makes the maps follow two channels that have changed owners.
     pub(super) fn swapped(&self, control: &mut Control, one: Owned, other: Owned) -> Result<()> {
         for ((vssd, from), (_, to)) in [(one, other), (other, one)] {
             let Some(volume) = self.volume(vssd) else { continue };
@@ -269,7 +268,7 @@ impl Host {
         vssd.replace_channel(from, &blocks)
     }
 
-    /// Puts right where a crash came between a swap and the maps.
+    /// Repairs a map if a crash came between a swap and the maps.
     pub(super) fn follow_swap(&self, vssd: &mut Vssd, owned: &[u16]) -> Result<Option<Change>> {
         let has = vssd.home_channels();
         let gone = has.iter().find(|channel| !owned.contains(channel));

@@ -1,4 +1,4 @@
-//! The journal as the host uses it: what a map says becomes durable only after the pages that it maps.
+//! The journal as the host uses it: a map becomes durable only after the pages that it names.
 
 use super::media::Media;
 use super::volume::Inner;
@@ -11,24 +11,24 @@ use crate::{Error, ErrorKind, Result, VssdId};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Asked before the journal is written: tests let a host crash there.
+/// Called before the journal is written: tests let a host crash there.
 pub(crate) type Guard = std::sync::Arc<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// The journal, and what was written to it.
+/// The journal, and counts of its writes.
 pub(crate) struct Log {
     journal: Journal,
     guard: Option<Guard>,
-    /// A map was changed since the flash was flushed last.
+    /// `true` if a map was changed since the flash was flushed last.
     maps: AtomicBool,
     records: AtomicU64,
     syncs: AtomicU64,
     rewrites: AtomicU64,
     pause: Mutex<Pause>,
-    /// It was said that its disk is full.
+    /// `true` if it was reported that its disk is full.
     full: AtomicBool,
 }
 
-/// Seconds between tries of what failed: twice as many each time.
+/// Seconds between tries after a failure: twice as many each time.
 #[derive(Debug, Default)]
 struct Pause {
     whole: u32,
@@ -39,14 +39,14 @@ struct Pause {
 const PAUSE_MOST: u32 = 4096;
 
 impl Pause {
-    /// A second is over: whether it is to be tried.
+    /// Counts a second; `true` if it is time to try.
     fn is_over(&mut self) -> bool {
         let over = self.left == 0;
         self.left = self.left.saturating_sub(1);
         over
     }
 
-    /// It was tried: whether it had failed before.
+    /// Notes the result of a try; `true` if the one before had failed.
     fn tried(&mut self, well: bool) -> bool {
         let before = self.whole > 0;
         self.whole = if well { 0 } else { (self.whole * 2).clamp(2, PAUSE_MOST) };
@@ -69,22 +69,22 @@ impl Log {
         }
     }
 
-    /// Fails where the journal's disk is full: asked before anything is begun that takes flash, or will. So many bytes
-    /// of records follow from it at once.
+    /// Fails if the journal's disk is full: asked before work is begun that takes flash, or will. `bytes` bytes of
+    /// records follow from it at once.
     pub(crate) fn may_take(&self, bytes: u64) -> Result<()> {
         self.journal.check_room(bytes, RESERVE)
     }
 
-    /// Fails where the journal's disk is so full that what is left is for who gives back: asked before what is there is
-    /// moved or trimmed.
+    /// Fails if the journal's disk is so full that the rest is for giving storage back: asked before data is moved or
+    /// trimmed.
     pub(crate) fn may_tidy(&self) -> Result<()> {
         self.journal.check_room(0, RESERVE / 2)
     }
 
-    /// Looks whether there is room on the journal's disk again; to be called every second.
+    /// Looks for room on the journal's disk again; to be called every second.
     pub(crate) fn look_for_room(&self, media: &Media) {
         if self.journal.look_for_room().is_some() {
-            // Where only a write tells.
+            // Some disks show new room only to a write.
             self.sync_all(media).unwrap_or_default();
         }
         let full = self.refusal();
@@ -96,7 +96,7 @@ impl Log {
         }
     }
 
-    /// Why nothing is written or lent, while that is so.
+    /// The reason that nothing is written or lent, while that is so.
     pub(crate) fn refusal(&self) -> Option<Error> {
         self.may_take(0).err().filter(|error| error.kind() == ErrorKind::NoSpace)
     }
@@ -104,7 +104,7 @@ impl Log {
     /// Appends a change of a vSSD, under the lock under which it was made.
     pub(crate) fn change(&self, vssd: VssdId, inner: &mut Inner, change: &Change) -> Result<()> {
         let bytes = encoded(change)?;
-        // Before the record: whoever takes the record along flushes the flash.
+        // Before the record: any sync that takes the record along then flushes the flash.
         self.maps.store(true, Ordering::SeqCst);
         inner.last = change.number;
         inner.lsn = self.append(&Record::Map { vssd, change: bytes })?;
@@ -120,7 +120,7 @@ impl Log {
         self.journal.append(record)
     }
 
-    /// Makes all durable up to `lsn`. Those who ask at the same time share it.
+    /// Makes all durable up to `lsn`. Callers of the same time share one sync.
     pub(crate) fn sync(&self, media: &Media, lsn: Lsn) -> Result<()> {
         self.journal.sync_after(lsn, || {
             self.syncs.fetch_add(1, Ordering::Relaxed);
@@ -128,7 +128,7 @@ impl Log {
         })
     }
 
-    /// What maps speak of is made durable before they are.
+    /// Makes pages durable before the maps that name them.
     fn before_written(&self, media: &Media) -> Result<()> {
         if self.maps.swap(false, Ordering::SeqCst) {
             media.flush().map_err(|error| from_flash(error, "the flash cannot be flushed"))?;
@@ -148,12 +148,12 @@ impl Log {
         self.journal.close()
     }
 
-    /// Whether it is time to replace old records by snapshots; asked once a second.
+    /// `true` if it is time to replace old records by snapshots; asked once a second.
     pub(crate) fn is_rewriting_due(&self) -> bool {
         self.journal.has_grown() && lock(&self.pause).is_over()
     }
 
-    /// Replacing old records went well or not.
+    /// Notes the result of replacing old records.
     pub(crate) fn rewrote(&self, result: Result<()>) {
         let failed_before = lock(&self.pause).tried(result.is_ok());
         match result {
@@ -176,7 +176,7 @@ impl Log {
         self.journal.rewriting()
     }
 
-    /// Replaces all by these, and what was appended meanwhile.
+    /// Replaces all records by these, and those that were appended meanwhile.
     pub(crate) fn replace(&self, media: &Media, new: Rewriting<'_>) -> Result<()> {
         new.finish(|| self.before_written(media))?;
         self.rewrites.fetch_add(1, Ordering::Relaxed);
@@ -191,12 +191,12 @@ impl Log {
     }
 }
 
-/// In the form that the journal keeps.
+/// A record in the form that the journal keeps.
 pub(crate) fn encoded<T: serde::Serialize>(what: &T) -> Result<Vec<u8>> {
     postcard::to_allocvec(what).map_err(|error| Error::invalid("cannot be encoded").caused_by(error))
 }
 
-/// From the form that the journal keeps.
+/// A record from the form that the journal keeps.
 pub(crate) fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T> {
     postcard::from_bytes(bytes).map_err(|error| {
         let cause = format!("{what} in it is not one that this version knows");
@@ -204,7 +204,7 @@ pub(crate) fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &'st
     })
 }
 
-/// An error of the flash as one for whoever asked.
+/// An error of the flash as one for the caller.
 pub(crate) fn from_flash(error: crate::flash::FlashError, cause: &'static str) -> Error {
     match error {
         crate::flash::FlashError::Failed(error) => error.about("the flash"),

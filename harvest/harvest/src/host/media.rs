@@ -1,8 +1,7 @@
-//! The flash of a host as its parts see it: every read, program and erasure goes through here, in its turn.
-//!
-//! It counts, waits at the gate, and knows which blocks are certainly clean: erased for ever and not programmed since.
-//! A block that is clean need not be erased again before it is used or changes hands; of all others nothing is known,
-//! and they are.
+//! The flash of a host as its parts see it: every read, program and erasure goes through here, in its turn. It counts,
+//! waits at the gate, and knows which blocks are certainly clean: erased for ever and not programmed since. A block
+//! that is clean need not be erased again before it is used or changes hands; nothing is known of all others, and they
+//! are.
 //!
 //! # Restarts
 //!
@@ -23,27 +22,27 @@ const TOGETHER: usize = 64;
 
 /// The state of a block that was programmed, or of which nothing is known.
 const UNKNOWN: u8 = 0;
-/// The state of a block that was erased, but may hold after a loss of power what it held before.
+/// The state of a block that was erased, but may hold its old data again after a loss of power.
 const VOLATILE: u8 = 1;
 /// The state of a block that was [`VOLATILE`] when the flush began that is under way.
 const FLUSHING: u8 = 2;
 /// The state of a block that was erased for ever.
 const CLEAN: u8 = 3;
 
-/// The flash, the gate before it, and what was done to it.
+/// The flash, the gate before it, and the counts of operations.
 pub(crate) struct Media {
     flash: Arc<dyn Flash>,
     gate: Gate,
     geometry: Geometry,
     emulated: bool,
     states: Vec<AtomicU8>,
-    /// Nothing is programmed any more.
+    /// `true` once nothing is programmed any more.
     ended: AtomicBool,
     read: AtomicU64,
     programmed: AtomicU64,
     given_up: AtomicU64,
     failed: AtomicU64,
-    /// Why the last program failed, until one succeeds.
+    /// The reason that the last program failed, until one succeeds.
     failing: Mutex<Option<String>>,
     is_failing: AtomicBool,
     /// Erasures for harvest VMs by channel, since the flash was made.
@@ -57,7 +56,7 @@ pub(crate) struct Media {
 /// [`FileFlash`]: crate::flash::FileFlash
 pub(crate) const UNSAVED_WEAR: u64 = 1024;
 
-/// What was done since the host was opened: bytes.
+/// Counts since the host was opened: bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) read: u64,
@@ -67,7 +66,7 @@ pub(crate) struct Done {
 }
 
 impl Media {
-    /// `emulated` says that the gate gives operations their time; `clean` that all blocks are known to be erased.
+    /// `emulated`: the gate gives operations their time; `clean`: all blocks are known to be erased.
     pub(crate) fn new(flash: Arc<dyn Flash>, gate: Gate, emulated: bool, clean: bool) -> Self {
         let geometry = flash.geometry();
         let state = if clean { CLEAN } else { UNKNOWN };
@@ -97,7 +96,7 @@ impl Media {
         &self.gate
     }
 
-    /// Whether the gate gives operations their time: then those of a batch enter together and use their dies at once.
+    /// `true` if the gate gives operations their time: then those of a batch enter together and use their dies at once.
     /// On real flash each read or program of a harvest VM enters by itself and holds its pass while it runs, so that a
     /// regular VM waits for one of them, not for 64. (Erasures that change hands share a pass, as they share a sync.)
     pub(crate) fn is_emulated(&self) -> bool {
@@ -112,7 +111,7 @@ impl Media {
         self.flash.wear(block)
     }
 
-    /// Blocks with how often each was erased.
+    /// Blocks, each with its number of erasures.
     pub(crate) fn worn(&self, blocks: impl IntoIterator<Item = FlashBlock>) -> Vec<(FlashBlock, u32)> {
         blocks.into_iter().map(|block| (block, self.wear(block))).collect()
     }
@@ -123,19 +122,19 @@ impl Media {
         self.flash.read(block, offset, buf)
     }
 
-    /// Whether flash other than this block can be read.
+    /// `true` if flash other than this block can be read.
     pub(crate) fn answers(&self, apart: FlashBlock) -> bool {
         self.flash.answers(apart)
     }
 
-    /// So many pages are lost that cannot be read.
+    /// Counts pages that are lost because they cannot be read.
     pub(crate) fn gave_up(&self, pages: u64) {
         self.given_up.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Programs, with leave from the gate.
     pub(crate) fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
-        // Before it looks for the end: whoever ends it looks at the states after that.
+        // Before the check for the end: `Media::end` looks at the states after it sets that.
         if let Some(state) = self.states.get(block.0 as usize) {
             state.store(UNKNOWN, Ordering::SeqCst);
         }
@@ -159,13 +158,14 @@ impl Media {
         programmed
     }
 
-    /// How many programs failed though the flash is not worn, and why the last did if none has succeeded since.
+    /// The number of programs that failed though the flash is not worn, and the cause of the last if none has succeeded
+    /// since.
     pub(crate) fn failures(&self) -> (u64, Option<String>) {
         (self.failed.load(Ordering::Relaxed), lock(&self.failing).clone())
     }
 
-    /// Waits for its turn and erases a block that stays with whom it belongs to. What it held may be there again after
-    /// a loss of power: no map speaks of it then, and it is erased anew before it is used, or changes hands.
+    /// Waits for its turn and erases a block that keeps its holder. Its old data may be there again after a loss of
+    /// power: no map names it then, and it is erased again before it is used, or changes hands.
     pub(crate) fn erase(&self, class: Class, block: FlashBlock) -> Result<(), FlashError> {
         let bundle = [(block, Access::Erase)];
         let _pass = self.gate.enter(class, &bundle);
@@ -174,8 +174,8 @@ impl Media {
         Ok(())
     }
 
-    /// Erases blocks of one channel that are not certainly clean, when nobody needs it more; those that could not be
-    /// erased. `for_harvest` says whose wear that is.
+    /// Erases blocks of one channel that are not certainly clean, when no more urgent operation waits; returns those
+    /// that could not be erased. `for_harvest` tells whose wear that is.
     pub(crate) fn erase_all(
         &self,
         for_harvest: bool,
@@ -217,7 +217,7 @@ impl Media {
         counts.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
-    /// What the journal is to know of erasures for harvest VMs, where it does not know of `least` of them.
+    /// The journal's record of erasures for harvest VMs, if at least `least` of them are not in the journal.
     pub(crate) fn unsaved_wear(&self, least: u64) -> Option<Meta> {
         let sum = self.harvest_wear(0..self.geometry.channels);
         let due = sum.saturating_sub(self.saved_wear.load(Ordering::Relaxed)) >= least;
@@ -227,12 +227,12 @@ impl Media {
         })
     }
 
-    /// Erasures for harvest VMs, as the journal has them.
+    /// The record of erasures for harvest VMs for the journal.
     pub(crate) fn wear_record(&self) -> Meta {
         Meta::HarvestWear(self.harvest_wear.iter().map(|count| count.load(Ordering::Relaxed)).collect())
     }
 
-    /// What the journal knows of erasures for harvest VMs.
+    /// Takes the journal's record of erasures for harvest VMs.
     pub(crate) fn recover_wear(&self, wear: &[u64]) {
         for (count, known) in self.harvest_wear.iter().zip(wear) {
             count.store(*known, Ordering::Relaxed);
@@ -264,7 +264,7 @@ impl Media {
         Ok(Meta::Clean(bits))
     }
 
-    /// The blocks that are clean, as the journal of a host that was closed in good order has them.
+    /// Takes the record of clean blocks from the journal of a host that was closed in good order.
     pub(crate) fn recover_clean(&self, bits: &[u8]) {
         for (block, state) in self.states.iter().enumerate() {
             if bits.get(block / 8).is_some_and(|byte| byte & 1 << (block % 8) != 0) {
@@ -273,7 +273,7 @@ impl Media {
         }
     }
 
-    /// A block was erased, perhaps for ever.
+    /// Notes that a block was erased, for ever or not.
     fn note(&self, for_harvest: bool, block: FlashBlock, for_ever: bool) {
         if let Some(state) = self.states.get(block.0 as usize) {
             state.store(if for_ever { CLEAN } else { VOLATILE }, Ordering::SeqCst);
@@ -299,7 +299,7 @@ mod tests {
     const GEOMETRY: Geometry =
         Geometry { channels: 1, dies: 1, planes: 1, blocks: 4, pages: 2, page_size: 4096 };
 
-    /// Flash in a file, of which `clean` says that all of it is erased.
+    /// Flash in a file; `clean` if all of it is erased.
     fn opened(dir: &std::path::Path, clean: bool) -> Media {
         let (path, geometry) = (dir.join("flash"), GEOMETRY);
         let table = FileFlash::table_beside(&path);
@@ -373,7 +373,7 @@ mod tests {
         let mut page = [1; 4096];
         media.read(block, 0, &mut page).unwrap();
         assert_eq!((page, media.wear(block)), ([0; 4096], 1));
-        // After a loss of power the old page may be there: the next must not have the block so.
+        // After a loss of power the old page may be there: the next holder must not get the block so.
         hand_over();
         hand_over();
         assert_eq!(media.wear(block), 2);

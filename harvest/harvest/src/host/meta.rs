@@ -1,4 +1,4 @@
-//! What the host itself writes to the journal: which flash it is about, and what vSSDs are called.
+//! The host's own records in the journal: its flash, and the names of vSSDs.
 
 use super::levelling::Looked;
 use super::log::{decoded, encoded};
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// A record of the host's. New kinds are added at the end: the number of a kind is its form on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Meta {
-    /// The flash that all is about.
+    /// The flash that the journal is about.
     Flash(Geometry),
     /// No vSSD below this number is made any more.
     Next(u32),
-    /// What a vSSD is called, and what its user asked for.
+    /// The name of a vSSD, and its user's choices.
     Made { vssd: VssdId, name: String, kind: u8, channels: Vec<u16>, grows: bool },
-    /// An unsold vSSD is there since this time of the host's clock, in microseconds.
+    /// The time since which an unsold vSSD is there, on the host's clock, in microseconds.
     Since { vssd: VssdId, at_us: u64 },
     /// Unsold vSSDs were sold, the latest last.
     Sold(Vec<Sold>),
@@ -47,7 +47,7 @@ impl Meta {
     }
 }
 
-/// The kind of this number; unknown ones are unsold, which nobody can use.
+/// The kind of this number; unknown ones are unsold, which no VM can use.
 pub(crate) fn kind_of(number: u8) -> Kind {
     Kind::ALL.into_iter().find(|kind| *kind as u8 == number).unwrap_or(Kind::Unsold)
 }

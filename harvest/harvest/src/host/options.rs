@@ -14,31 +14,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes that may go at once where a channel has a rate.
+/// The number of bytes that may go at once on a channel that has a rate.
 const BURST: u64 = 1 << 20;
 
-/// What moving a lease always has time for: flushes, and what is under way.
+/// The least time for moving a lease: flushes, and operations under way.
 const MOVING_LEAST: Duration = Duration::from_secs(60);
 
-/// How a host is opened.
+/// The choices with which a host is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where the host keeps what it knows: its journal, its lock and, where nothing else is said, its flash.
+    /// The directory of the host's own files: its journal, its lock and, by default, its flash.
     pub dir: PathBuf,
-    /// Where the flash is.
+    /// The place of the flash.
     pub flash: FlashPlace,
-    /// Bytes of it to use; `None`: all of a device, or what the directory was made with.
+    /// The number of its bytes to use; `None`: all of a device, or the size that the directory was made with.
     pub size: Option<u64>,
-    /// Flash that is new to this directory is erased though something is on it; without this it is refused then.
+    /// `true` if flash that is new to this directory is erased even if it holds data; otherwise it is refused then.
     pub erase: bool,
     /// The knobs.
     pub settings: Settings,
 }
 
-/// What the flash is.
+/// The kind and place of the flash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlashPlace {
-    /// A file, made where it is not there, sparse.
+    /// A file, made if it is not there, sparse.
     File {
         /// Its path.
         path: PathBuf,
@@ -50,7 +50,7 @@ pub enum FlashPlace {
         /// Its path.
         path: PathBuf,
     },
-    /// None at all: in memory, with the times of real flash. What it holds is gone when the host is closed.
+    /// None at all: in memory, with the times of real flash. Its data is gone when the host is closed.
     Emulated {
         /// Its size in bytes.
         size: u64,
@@ -63,38 +63,38 @@ pub struct Settings {
     /// The units in which flash is lent; `None`: one channel, 30 minutes, and a quarter of a channel or 16 GiB,
     /// whichever is less (the paper's, section 4.3.2, on flash of any size).
     pub grain: Option<Grain>,
-    /// The broker's other knobs; its `grain` does not count.
+    /// The settings by which regular VMs are protected on their channels.
     pub broker: broker::Settings,
-    /// How regular VMs are protected on their channels.
+    /// The protection of regular VMs on their channels.
     pub lanes: lane::Settings,
     /// The times of emulated flash.
     pub speeds: Speeds,
-    /// Bytes a second that a channel of a file or device may be read and programmed; `None`: as many as there are.
+    /// Bytes a second that a channel of a file or device may be read and programmed; `None`: no limit.
     pub channel_rate: Option<u64>,
     /// Bytes a second that count as one channel's worth of bandwidth.
     pub channel_worth: u64,
-    /// How often vSSDs are sampled and forecast.
+    /// The interval at which vSSDs are sampled and forecast.
     pub step: Duration,
     /// Steps that are forecast ahead.
     pub horizon: usize,
-    /// Which predictors.
+    /// The kind of predictors.
     pub predictors: crate::predict::forecaster::Kind,
-    /// How long what is unsold is expected to stay so, while too little is known of how long such did.
+    /// The time for which unsold storage is expected to stay so, while too little is known of past times.
     pub unsold_lasts: Duration,
-    /// How likely an unsold vSSD is to stay unsold for as long as it is offered, 0 to 1: of past ones that had been
-    /// unsold for as long, so many did.
+    /// The probability, 0 to 1, with which an unsold vSSD is to stay unsold for as long as it is offered: this share of
+    /// past ones that had been unsold for as long did.
     pub unsold_cover: f32,
-    /// How long what is on a lease may take to be moved elsewhere when its home needs it at once; then the lease ends
-    /// with what is still on it. The default is 10 s: guests give a write up after 30 (Linux: NVMe and SCSI), and
-    /// erasing the paper's gSSD of 16 GiB on one channel takes 17.
+    /// The time limit for moving the data of a lease elsewhere when its home needs it at once; then the lease ends with
+    /// the rest of its data. The default is 10 s: guests give a write up after 30 (Linux: NVMe and SCSI), and erasing
+    /// the paper's gSSD of 16 GiB on one channel takes 17.
     pub urgent_limit: Duration,
-    /// Bytes a second that moving what is on a lease is expected to manage for each of its channels, at least, where
-    /// its home can wait: it gets the time that follows, and a minute. The default is a sixteenth of a channel, which
-    /// is what harvest VMs are left beside a busy owner; on idle flash it is done in a sixteenth of the time.
+    /// Bytes a second that moving the data of a lease is expected to manage for each of its channels, at least, if its
+    /// home can wait: it gets the time that follows, and a minute. The default is a sixteenth of a channel, which is
+    /// the rest for harvest VMs beside a busy owner; on idle flash it is done in a sixteenth of the time.
     pub moving_rate: u64,
-    /// How often channels are looked at for two to swap owners, so that all wear alike.
+    /// The interval at which channels are looked at for two to swap owners, so that all wear alike.
     pub swap_every: Duration,
-    /// Whether a harvest VM that is forecast to need more than it has is given more by itself.
+    /// `true` if a harvest VM whose forecast need exceeds its storage is given more by itself.
     pub grow: bool,
 }
 
@@ -102,7 +102,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             grain: None,
-            // A lease lasts while its home does without it: what forecasts keep back is there for that.
+            // A lease lasts while its home does without it: the margin of forecasts is for that.
             broker: broker::Settings { patience: u32::MAX, ..broker::Settings::default() },
             lanes: lane::Settings::default(),
             speeds: Speeds::default(),
@@ -122,7 +122,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The grain on flash that is built so.
+    /// The grain on flash of this build.
     #[must_use]
     pub fn grain(&self, geometry: &Geometry) -> Grain {
         let paper = Grain::default();
@@ -133,31 +133,31 @@ impl Settings {
         self.grain.unwrap_or(Grain { capacity, ..paper }).sane()
     }
 
-    /// How long it may take to move so many bytes from a lease of so many channels, where its home can wait.
+    /// The time limit for moving `bytes` bytes from a lease of `channels` channels, if its home can wait.
     #[must_use]
     pub fn moving_limit(&self, bytes: u64, channels: u16) -> Duration {
         let rate = self.moving_rate.max(1).saturating_mul(channels.max(1).into());
         MOVING_LEAST + Duration::from_secs(bytes / rate)
     }
 
-    /// The broker's settings on flash that is built so.
+    /// The broker's settings on flash of this build.
     #[must_use]
     pub fn broker(&self, geometry: &Geometry) -> broker::Settings {
         broker::Settings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
     }
 }
 
-/// Flash, and what there is to know about it.
+/// Flash, and facts about it.
 pub(crate) struct Opened {
     pub(crate) flash: Arc<dyn Flash>,
     pub(crate) speed: Speed,
-    /// It is new: there is nothing on it, and nothing must be known of it.
+    /// `true` if it is new: there is no data on it, and no record of it may exist.
     pub(crate) new: bool,
-    /// It forgets everything when the host is closed.
+    /// `true` if it forgets everything when the host is closed.
     pub(crate) forgets: bool,
-    /// For people.
+    /// The place of the flash, for people.
     pub(crate) place: String,
-    /// The same flash where it was made, and is of no use without a journal.
+    /// The same flash if it was just made, and is of no use without a journal.
     pub(crate) made: Option<Made>,
 }
 
@@ -173,14 +173,14 @@ impl Made {
         self.claim.give_up();
     }
 
-    /// Gives the flash up where there can be no journal.
+    /// Gives the flash up if there can be no journal.
     pub(crate) fn unmake(self) {
         self.flash.unmake();
         self.claim.give_up();
     }
 }
 
-/// Opens a host's flash, or makes it where `known` says that there is no journal of it either.
+/// Opens a host's flash, or makes it; `known` if there is a journal of it.
 pub(crate) fn open_flash(options: &Options, known: bool) -> Result<Opened> {
     let settings = &options.settings;
     let speed = Speed::Bucket { rate: settings.channel_rate, burst: BURST };
@@ -248,8 +248,8 @@ fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlas
     Ok(flash)
 }
 
-/// Refuses flash that is to be made of what somebody may miss. Flash that an earlier start of the same directory made
-/// before it was killed, and that nobody has used, is made again.
+/// Refuses to make flash of a file or device with data that may be missed. Flash that an earlier start of the same
+/// directory made before it was killed, and that was never used, is made again.
 fn check_new(path: &Path, table: &Path, claim: &Claim, device: bool, erase: bool) -> Result<()> {
     let begun = claim.begun(path);
     if table.exists() && begun.is_none() {
@@ -310,7 +310,7 @@ fn device_size(path: &Path) -> Result<u64> {
     size.map_err(|error| Error::io("cannot be opened", error).about(path.display()))
 }
 
-/// The build of new flash of so many bytes.
+/// The build of new flash of `size` bytes.
 fn geometry(size: u64) -> Result<Geometry> {
     let holds_something = |geometry: &Geometry| {
         vssd::Settings::new(*geometry, 0).size_of_blocks(geometry.channel_blocks().into()) > 0
@@ -329,10 +329,10 @@ fn geometry(size: u64) -> Result<Geometry> {
     })
 }
 
-/// Names of what a host keeps in its directory, and what they begin with.
+/// The beginnings of the names of a host's own files in its directory.
 const OWN: [&str; 8] = ["journal", "flash", "lock", "exports", "vssds", "harvest.sock", "nbd", "lost+found"];
 
-/// Refuses to make a host in a directory that somebody keeps something else in.
+/// Refuses to make a host in a directory with other files.
 pub(crate) fn check_directory(dir: &Path) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -385,13 +385,13 @@ mod tests {
         assert!(std::fs::read(&path).unwrap() == disk);
         check(true, true).unwrap();
         check(false, true).unwrap();
-        // Of another directory it is not taken in any case.
+        // Flash of another directory is not taken in any case.
         std::fs::write(&table, []).unwrap();
         assert!(check(true, true).is_err());
     }
 
-    /// A start after a first one that was killed begins again, whatever that had done, but never where there is data,
-    /// or where the claim is another's.
+    /// After a first start that was killed, the next one begins again, whatever the first had done, but never where
+    /// there is data, or if the claim is another directory's.
     #[test]
     fn a_first_start_that_was_killed_is_made_again() {
         let dir = tempfile::tempdir().unwrap();
@@ -407,12 +407,12 @@ mod tests {
         check(false).unwrap();
         std::fs::write(&table, []).unwrap();
         check(false).unwrap();
-        // Another's claim, or none.
+        // The claim of another directory, or none.
         Claim::new(&of("none"), &table).hold(&flash).unwrap();
         assert!(check(false).is_err() && check(true).is_err());
         claim.give_up();
         assert!(check(false).is_err() && check(true).is_err());
-        // Data that came into the file all the same, and another file in its place.
+        // Data that came into the file anyway, and another file in its place.
         claim.hold(&flash).unwrap();
         std::os::unix::fs::FileExt::write_all_at(&flash, &[0; 4096], 8 << 20).unwrap();
         assert_eq!(check(false).unwrap_err().kind(), ErrorKind::Conflict);

@@ -1,4 +1,4 @@
-//! Pages on their way to flash: what VMs write, and what collectors copy.
+//! Pages on their way to flash: the writes of VMs, and the copies of collectors.
 
 use super::Host;
 use super::log::from_flash;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A page of a disk, and its bytes.
 pub(crate) type Page<'a> = (u32, &'a [u8]);
 
-/// What became of a program.
+/// The outcome of a program.
 enum Programmed {
     Done,
     /// The flash block is bad.
@@ -24,7 +24,7 @@ enum Programmed {
     Failed(Error),
 }
 
-/// How long who waits for blocks to come home sleeps at a time.
+/// The longest sleep of a write that waits for blocks to come home.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Steps that a collector takes at a time.
@@ -37,7 +37,7 @@ impl Host {
         while !todo.is_empty() {
             self.log.may_take(0)?;
             let mut batch = Vec::with_capacity(todo.len());
-            // A regular VM's channels are all its own.
+            // A regular VM has its channels to itself.
             let times = volume.class().is_harvest().then(|| self.media.gate().program_times());
             let stopped = {
                 let mut inner = volume.write();
@@ -62,8 +62,8 @@ impl Host {
         Ok(())
     }
 
-    /// Programs a batch and commits it; the pages whose flash block turned out to be bad. Each placement of the batch
-    /// is committed or said to have failed, whatever happens.
+    /// Programs a batch and commits it; returns the pages whose flash block turned out to be bad. Each placement of the
+    /// batch is committed or reported as failed, whatever happens.
     fn program_batch(
         &self,
         volume: &Volume,
@@ -91,7 +91,7 @@ impl Host {
         let (mut programmed, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
         for (placement, bytes) in batch {
             if !volume.is_turn(&placement) {
-                // It may be one of these that is waited for.
+                // The turn may wait for one of these.
                 self.commit_batch(volume, &mut programmed, &mut again, &mut failure);
                 volume.wait_turn(&placement);
             }
@@ -108,7 +108,7 @@ impl Host {
         failure.map_or(Ok(again), Err)
     }
 
-    /// Commits what was programmed, under one lock.
+    /// Commits the programmed pages, under one lock.
     fn commit_batch(
         &self,
         volume: &Volume,
@@ -140,7 +140,7 @@ impl Host {
         volume.turn_over();
     }
 
-    /// Makes room where a write found none, or waits for those who do.
+    /// Makes room for a write that found none, or waits for others that do.
     fn make_room(&self, volume: &Volume) -> Result<()> {
         if self.collect(volume, Effort::Needed)? > 0 {
             return Ok(());
@@ -156,7 +156,7 @@ impl Host {
         Ok(())
     }
 
-    /// A write of a home found no space while blocks of it are lent: has them back, and waits a while.
+    /// Asks for a home's lent blocks back when a write of it found no space, and waits a while.
     pub(crate) fn recall(&self, volume: &Volume, pages: usize) -> Result<()> {
         self.check()?;
         volume.check()?;
@@ -168,7 +168,7 @@ impl Host {
             return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
         }
         if self.inline && volume.read().vssd.usage().lent >= lent {
-            // Nobody else will bring them.
+            // No event will bring them.
             let cause = "what it lent does not come back";
             return Err(Error::new(ErrorKind::NoSpace, cause).about(format_args!("vSSD {}", volume.name)));
         }
@@ -179,9 +179,9 @@ impl Host {
         Ok(())
     }
 
-    /// A few steps of a volume's collector; how many there were.
+    /// Does a few steps of a volume's collector; returns their number.
     pub(crate) fn collect(&self, volume: &Volume, effort: Effort) -> Result<usize> {
-        // Who deletes the vSSD waits for this one, or this one hears of it.
+        // The deletion of the vSSD waits for this collector, or this collector sees the deletion.
         let _in = volume.enter_collector();
         if volume.check().is_err() || self.log.may_tidy().is_err() {
             return Ok(0);
@@ -206,7 +206,7 @@ impl Host {
         self.do_steps(volume, steps)
     }
 
-    /// Does all of the steps; how many could be done. Fails where none could.
+    /// Does all of the steps; returns the number that could be done. Fails if none could.
     fn do_steps(&self, volume: &Volume, steps: Vec<Step>) -> Result<usize> {
         let (mut copies, mut erasures, mut sync) = (Vec::new(), Vec::new(), false);
         let (mut done, mut failure) = (0, None);
@@ -217,7 +217,7 @@ impl Host {
                 Step::Sync { .. } => sync = true,
             }
         }
-        // Copies first: others may wait for their turn behind them.
+        // Copies first: other operations may wait for their turn behind them.
         if !copies.is_empty() {
             let count = copies.len();
             match self.copy(volume, copies) {
@@ -245,7 +245,7 @@ impl Host {
         }
     }
 
-    /// Copies pages; each placement is committed or said to have failed, whatever happens.
+    /// Copies pages; each placement is committed or reported as failed, whatever happens.
     fn copy(&self, volume: &Volume, copies: Vec<(FlashBlock, u32, Placement)>) -> Result<()> {
         let (media, class) = (&self.media, volume.collect_class());
         let size = media.geometry().page_size;
@@ -278,14 +278,14 @@ impl Host {
             }
         }
         let batch = readable.into_iter().map(|(index, to)| (to, &pages[index * bytes..][..bytes])).collect();
-        // What was to be copied to a block that is bad is still where it was, and is copied again.
+        // A page whose copy went to a bad block is still in its old place, and is copied again.
         let programmed = self.program_batch(volume, class, batch);
         self.report_lost(volume, &unread);
         programmed?;
         unread.failure.map_or(Ok(()), Err)
     }
 
-    /// A page that is to be copied was not read: it stays where it is, or is lost.
+    /// Handles a page that could not be read for a copy: it stays in its place, or is lost.
     fn not_read(
         &self,
         volume: &Volume,
@@ -316,8 +316,8 @@ impl Host {
         volume.turn_over();
     }
 
-    /// Counts that a page could not be read again; whether it is given up, as it was tried for long and other flash can
-    /// be read.
+    /// Counts that a page could not be read again; `true` if it is given up, because it was tried for long and other
+    /// flash can be read.
     fn is_given_up(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
         let (block, page) = at;
         if !lock(&volume.doubts).failed(at, self.clock.now()) {
@@ -336,7 +336,7 @@ impl Host {
         lost
     }
 
-    /// Says what was lost.
+    /// Reports the lost pages.
     fn report_lost(&self, volume: &Volume, unread: &Unread) {
         let Some(&(page, (block, at))) = unread.lost.first() else { return };
         self.media.gave_up(unread.lost.len() as u64);
@@ -359,7 +359,7 @@ impl Host {
         let mut inner = volume.write();
         let done = match erased {
             Ok(()) => inner.vssd.erased(block, self.media.wear(block)),
-            // Nobody knows what a block holds whose erasure failed: it is never used again.
+            // The content of a block whose erasure failed is unknown: it is never used again.
             Err(FlashError::Bad(_)) => {
                 let change = inner.vssd.erase_failed(block)?;
                 self.log.change(volume.id, &mut inner, &change)
@@ -375,18 +375,18 @@ impl Host {
     }
 }
 
-/// What became of the pages of a batch that could not be read.
+/// The pages of a batch that could not be read.
 #[derive(Default)]
 struct Unread {
-    /// Why others than such as are in doubt were not read.
+    /// The reason that pages which are not in doubt were not read.
     failure: Option<Error>,
-    /// Pages of the disk that are lost, and where they lay.
+    /// Pages of the disk that are lost, and their places on flash.
     lost: Vec<(u32, (FlashBlock, u32))>,
-    /// Whether other flash answers, once that was asked.
+    /// `Some(true)` if other flash answers; `None` until that was asked.
     answers: Option<bool>,
 }
 
-/// Why not all pages were placed.
+/// The reason that not all pages were placed.
 enum Stop {
     Collect,
     Recall,

@@ -1,11 +1,11 @@
-//! A host is opened: new, or as a crash left it.
+//! Opens a host: a new one, or one as a crash left it.
 //!
 //! In order: the lock; the flash; the journal's records; custody and the broker from the steps; each vSSD from its
-//! snapshot and changes. Then what the broker and the FTLs disagree about is put right, where a crash came between
-//! the two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
-//! attached. All that comes to an FTL this way comes before it is said to be
-//! [recovered](crate::vssd::Vssd::recovered), and so is erased before it is used, unless the host was closed in good
-//! order and the journal says that it is erased. Last, what was begun is done again.
+//! snapshot and changes. Then differences between the broker and the FTLs are put right, if a crash came between the
+//! two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
+//! attached. All blocks that come to an FTL this way come before it is declared
+//! [recovered](crate::vssd::Vssd::recovered), and so are erased before they are used, unless the host was closed in
+//! good order and the journal lists them as erased. Last, unfinished work is done again.
 
 use super::levelling::{Levelling, Looked};
 use super::log::{Log, decoded};
@@ -48,7 +48,7 @@ fn remedied(options: &Options, error: Error) -> Error {
     ))
 }
 
-/// What a journal says.
+/// The content of a journal.
 #[derive(Default)]
 pub(super) struct Known {
     pub(super) geometry: Option<Geometry>,
@@ -61,11 +61,11 @@ pub(super) struct Known {
     sold: Vec<Sold>,
     looked: Option<Looked>,
     harvest_wear: Vec<u64>,
-    /// The blocks that are erased, where the last record says that.
+    /// The blocks that are erased, if the last record lists them.
     clean: Vec<u8>,
 }
 
-/// What a host is made of, apart from what its journal says.
+/// The parts of a host, apart from the content of its journal.
 pub(crate) struct Parts {
     pub(crate) opened: Opened,
     pub(crate) settings: Settings,
@@ -80,8 +80,8 @@ impl Host {
     /// the next: that of the Unix epoch.
     ///
     /// # Errors
-    /// Conflict where another process has it open, or the flash is another's or of another size; Corrupt where the
-    /// journal is damaged; what the system says.
+    /// Conflict if another process has it open, or the flash is another host's or of another size; Corrupt if the
+    /// journal is damaged; errors of the operating system.
     #[expect(clippy::needless_pass_by_value, reason = "it is made for this call")]
     pub fn open(options: Options, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
         let dir = &options.dir;
@@ -195,7 +195,7 @@ impl Host {
             }
             vssd.recovered(|block| self.media.wear(block), |block| self.media.is_clean(block));
             for action in &control.resumed {
-                // Before anybody writes there: what is there was moved, or its user was told that it is lost.
+                // Before any write there: its data was moved, or its user was told that it is lost.
                 if let Action::Detach { ghost, slot, .. } = action
                     && *ghost == id
                     && vssd.has_slot(*slot)
@@ -229,7 +229,7 @@ impl Host {
         Ok(())
     }
 
-    /// Puts right what the broker and an FTL disagree about.
+    /// Puts right the differences between the broker and an FTL.
     fn reconcile(&self, control: &Control, id: VssdId, vssd: &mut Vssd) -> Result<Vec<Change>> {
         let mut changes: Vec<Change> =
             self.follow_swap(vssd, control.broker.channels(id))?.into_iter().collect();
@@ -304,7 +304,7 @@ impl Known {
         }
     }
 
-    /// What the next record says. `snapshots` gathers their parts.
+    /// Takes the next record. `snapshots` gathers their parts.
     pub(super) fn add(&mut self, snapshots: &mut Snapshots, record: Record) -> Result<()> {
         self.clean.clear();
         match record {

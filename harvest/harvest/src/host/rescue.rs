@@ -1,8 +1,8 @@
-//! A directory whose host cannot be opened: what is wrong with it, and what can be saved.
+//! A directory whose host cannot be opened: its damage, and the data that can be saved.
 //!
 //! Nothing is guessed, because a map that is not the newest may name flash that another VM has by now. So a journal is
 //! put right where that is certain (`journal::repair`), and the table of flash is made again from the journal, which
-//! costs the counts of erasures. What else is damaged can only be given up, all together and by name.
+//! costs the counts of erasures. All other damaged parts can only be given up, all together and by name.
 
 use super::recover::{Known, lock_dir};
 use crate::broker::Run;
@@ -18,18 +18,18 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Ending of what was put aside.
+/// The ending of the name of a file that was put aside.
 const ASIDE: &str = "damaged";
 
 /// The state of one of the files of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartState {
-    /// As it was written.
+    /// The part is as it was written.
     Whole,
-    /// It can be put right.
+    /// The part can be put right.
     Mendable,
-    /// It is damaged or missing, and cannot be put right.
+    /// The part is damaged or missing, and cannot be put right.
     Lost,
 }
 
@@ -42,7 +42,7 @@ pub struct Part {
     pub path: PathBuf,
     /// Its state.
     pub state: PartState,
-    /// What is wrong with it, in words.
+    /// Its faults, in words.
     pub faults: Vec<String>,
 }
 
@@ -57,7 +57,7 @@ pub struct KnownVssd {
     pub size: u64,
 }
 
-/// What was found in a directory.
+/// The findings in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examination {
     /// The directory.
@@ -83,20 +83,20 @@ impl Examination {
     }
 }
 
-/// Finds out what is wrong with the directory of a host that is not running, and changes nothing.
+/// Finds the damage in the directory of a host that is not running, and changes nothing.
 ///
 /// # Errors
-/// NotFound where there is no journal; Conflict where a host has it open; Unsupported for a later version; what the
-/// system says.
+/// NotFound if there is no journal; Conflict if a host has it open; Unsupported for a later version; errors of the
+/// operating system.
 pub fn check(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     Ok(Found::look(dir, flash)?.examination)
 }
 
-/// Puts right what can be put right without losing anything that was durable. What was damaged stays beside it.
+/// Puts right all that can be put right without losing anything that was durable. The damaged files stay beside it.
 ///
 /// # Errors
-/// As [`check`]; Corrupt, with nothing changed, where something is lost.
+/// As [`check`]; Corrupt, with nothing changed, if something is lost.
 pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     let found = Found::look(dir, flash)?;
@@ -121,11 +121,11 @@ pub fn rescue(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     Ok(found.examination)
 }
 
-/// Gives up all vSSDs of a directory, so that a host can be made there again. The journal stays beside it. Returns what
-/// was given up, as far as it is known.
+/// Gives up all vSSDs of a directory, so that a host can be made there again. The journal stays beside it. Returns the
+/// parts that were given up, as far as they are known.
 ///
 /// # Errors
-/// As [`check`], but for what cannot be read.
+/// As [`check`], except for files that cannot be read.
 pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     let _lock = lock_there(dir)?;
     let (path, table) = places(dir, flash);
@@ -149,7 +149,7 @@ pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         done => done,
     };
-    // The flash's own file first: without its journal nobody could tell what it holds.
+    // The flash's own file first: without its journal its content could not be told.
     if flash.is_none() && path.is_file() {
         let emptied = File::options().write(true).open(&path).and_then(|flash| flash.set_len(0));
         emptied.map_err(|error| failed(&path, error))?;
@@ -160,7 +160,7 @@ pub fn discard_all(dir: &Path, flash: Option<&Path>) -> Result<Examination> {
     Ok(examination)
 }
 
-/// Where the flash and its table are.
+/// The places of the flash and its table.
 fn places(dir: &Path, flash: Option<&Path>) -> (PathBuf, PathBuf) {
     use std::os::unix::fs::FileTypeExt;
     let path = flash.map_or_else(|| dir.join("flash"), Path::to_owned);
@@ -176,7 +176,7 @@ fn lock_there(dir: &Path) -> Result<File> {
     lock_dir(dir)
 }
 
-/// What was found, with what can take its place.
+/// The findings, with replacements.
 struct Found {
     examination: Examination,
     journal: Vec<u8>,
@@ -221,7 +221,7 @@ impl Found {
     }
 }
 
-/// What the records say, and why not all of them could be used.
+/// The content of the records, and the reason that not all of them could be used.
 fn known_of(examined: &Examined) -> (Known, Option<Error>) {
     let (mut known, mut snapshots) = (Known::default(), Snapshots::default());
     let used = examined.records.iter().try_for_each(|record| known.add(&mut snapshots, record.clone()));
@@ -257,7 +257,7 @@ fn journal_part(path: PathBuf, examined: &Examined) -> Part {
     Part { name: "journal".to_owned(), path, state, faults }
 }
 
-/// The table of flash, and what can take its place.
+/// The table of flash, and its replacement.
 fn table_part(path: &Path, geometry: &Geometry, known: &Known) -> (Part, Option<Vec<u8>>) {
     let part = |state, fault: Option<String>| {
         let faults = fault.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The journal is rewritten: old records give way to what they lead to, while the host is used.
+//! Rewrites the journal: old records give way to the state that they lead to, while the host is used.
 
 use super::log::encoded;
 use super::meta::Meta;
@@ -26,11 +26,12 @@ impl Host {
         Ok(records)
     }
 
-    /// Replaces old records of the journal by what they lead to. What is decided is looked at where the new journal
-    /// begins, each map some time after that, under its own lock: changes that come between the two are in the new
-    /// journal twice, and read once. So I/O waits only while the map of its vSSD is copied in memory.
+    /// Replaces old records of the journal by the state that they lead to. The state of control is taken at the
+    /// beginning of the new journal, each map some time after that, under its own lock: changes that come between the
+    /// two are in the new journal twice, and read once. So I/O waits only while the map of its vSSD is copied in
+    /// memory.
     pub(crate) fn rewrite(&self) -> Result<()> {
-        // What takes long on the flash, while nobody waits.
+        // The slow work on the flash, while no caller waits.
         self.log.sync_all(&self.media)?;
         let (mut new, records, volumes) = {
             let mut control = lock(&self.control);
@@ -59,7 +60,7 @@ impl Host {
         Ok(())
     }
 
-    /// As [`Host::rewrite`] where it is time to; where it fails, less and less often.
+    /// Does the same as [`Host::rewrite`] if it is time to; after failures, less and less often.
     pub(crate) fn rewrite_if_grown(&self) {
         if self.log.is_rewriting_due() {
             self.log.rewrote(self.rewrite());

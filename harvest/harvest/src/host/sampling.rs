@@ -1,4 +1,4 @@
-//! What a vSSD uses, second by second, and what follows from it: samples of three minutes, forecasts for the broker.
+//! The use of a vSSD, second by second, and its consequences: samples of three minutes, forecasts for the broker.
 
 use super::status::Kind;
 use crate::broker::Event;
@@ -9,7 +9,7 @@ use crate::{Time, VssdId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a VM did, since its vSSD was opened.
+/// The I/O of a VM, since its vSSD was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     read: AtomicU64,
@@ -88,8 +88,7 @@ impl Sampler {
         }
     }
 
-    /// Time has passed: what was done until now, and the flash blocks used. Gives a forecast where a step of this
-    /// length is over.
+    /// Takes the I/O until now, and the used flash blocks. Returns a forecast if a step of this length is over.
     pub(crate) fn observe(
         &mut self,
         now: Time,
@@ -120,18 +119,18 @@ impl Sampler {
         self.forecast
     }
 
-    /// The newest.
+    /// The newest forecast.
     pub(crate) fn forecast(&self) -> Option<Forecast> {
         self.forecast
     }
 
-    /// It is known otherwise.
+    /// Replaces the forecast by one from elsewhere.
     pub(crate) fn set_forecast(&mut self, forecast: Forecast) {
         self.forecast = Some(forecast);
     }
 }
 
-/// A forecast as the broker is told.
+/// A forecast as an event for the broker.
 pub(crate) fn event(vssd: VssdId, forecast: Forecast) -> Event {
     let Forecast { bandwidth, capacity, lasts } = forecast;
     Event::Forecast { vssd, bandwidth, capacity, lasts }

@@ -1,4 +1,4 @@
-//! What a host says of itself.
+//! A host's descriptions of itself.
 
 use super::status::{
     FlashStatus, ForecastStatus, HostStatus, JournalStatus, LeaseStatus, PooledStatus, Report, ReportKind,
@@ -27,7 +27,7 @@ impl Host {
         }
     }
 
-    /// What VMs' users have to know: the last 256, the newest last.
+    /// The reports for VMs' users: the last 256, the newest last.
     #[must_use]
     pub fn reports(&self) -> Vec<Report> {
         let (now, control) = (self.time(), lock(&self.control));
@@ -84,7 +84,7 @@ impl Host {
         })
     }
 
-    /// Bytes of the gSSDs of a home for which something holds.
+    /// Bytes of the gSSDs of a home for which `holds` is `true`.
     fn lent_by(&self, control: &Control, home: VssdId, holds: impl Fn(&Control, GssdId) -> bool) -> u64 {
         let of_it = control.broker.gssds().filter(|(id, gssd)| gssd.home == home && holds(control, *id));
         of_it.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>()

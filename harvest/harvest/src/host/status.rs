@@ -1,7 +1,7 @@
-//! What is asked of a host and what it answers: plain data, the same in memory, in JSON and over REST.
+//! The requests to a host and its answers: plain data, the same in memory, in JSON and over REST.
 //!
-//! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that nobody needs the
-//! host's clock. With the feature `schema` all of it describes itself to OpenAPI.
+//! Sizes are bytes, bandwidths channels, times whole seconds from now (`left_s`, `ago_s`), so that a client does not
+//! need the host's clock. With the feature `schema` all of it describes itself to OpenAPI.
 
 pub use crate::VssdKind as Kind;
 use crate::broker::Counters;
@@ -14,11 +14,11 @@ use utoipa::ToSchema;
 /// A vSSD that is to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VssdSpec {
-    /// Whose it is.
+    /// Its kind.
     pub kind: Kind,
     /// Channels that it owns; `None`: as many as its size takes, one where none is given.
     pub channels: Option<u16>,
-    /// Its size in bytes; `None`: what the channels hold, less what flash needs for itself.
+    /// Its size in bytes; `None`: all that the channels hold, less the flash's own need.
     pub size: Option<u64>,
 }
 

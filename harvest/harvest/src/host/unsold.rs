@@ -1,9 +1,9 @@
-//! What is unsold: since when, and for how long such was so far (BlockFlex, section 4.4.1).
+//! Unsold storage: the time since which it has been there, and the times of past storage (BlockFlex, section 4.4.1).
 //!
-//! Nothing can be learned from the load of what nobody uses. But how long vSSDs of a size stay unsold is stable, so
-//! that histograms of it say how much longer one will, [`Unsold`]; while they know too little,
-//! [`unsold_lasts`](Settings::unsold_lasts) is said. It is said anew with every step, as it gets older. Since when each
-//! is there, and how long the last ones were, is in the journal.
+//! Nothing can be learned from the load of unused storage. But the time for which vSSDs of a size stay unsold is
+//! stable, so histograms of it give the remaining time of one, [`Unsold`]; while they have too little data,
+//! [`unsold_lasts`](Settings::unsold_lasts) is used. It is computed again with every step, as the vSSD gets older. The
+//! time since which each is there, and the times of the last ones, are in the journal.
 
 use super::meta::Meta;
 use super::options::Settings;
@@ -19,35 +19,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// How many that were sold are remembered beyond a restart: several times what a histogram needs, some 10 KiB.
+/// The number of sold vSSDs that are remembered beyond a restart: several times the need of a histogram, some 10 KiB.
 const REMEMBERED: usize = 1000;
 
-/// One that was sold.
+/// An unsold vSSD that was sold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sold {
     /// Bytes of its channels.
     pub(crate) size: u64,
-    /// How long it was unsold, in seconds.
+    /// The time for which it was unsold, in seconds.
     pub(crate) lasted_s: u64,
 }
 
-/// What is unsold now, and what is known of what was.
+/// The present unsold vSSDs, and the times of past ones.
 #[derive(Default)]
 pub(crate) struct Shelf {
     since: BTreeMap<VssdId, Time>,
     sold: VecDeque<Sold>,
     histograms: Unsold,
-    /// When how long it lasts is to be said again.
+    /// The time at which the durations are to be computed again.
     next: Time,
 }
 
 impl Shelf {
-    /// One is there since then.
+    /// Adds an unsold vSSD that has been there since `since`.
     pub(crate) fn put(&mut self, vssd: VssdId, since: Time) {
         self.since.insert(vssd, since);
     }
 
-    /// One is sold: what is to be remembered of it, once.
+    /// Removes one that is sold: returns the record to remember of it, once.
     pub(crate) fn take(&mut self, vssd: VssdId, size: u64, now: Time) -> Option<Sold> {
         let since = self.since.remove(&vssd)?;
         let sold = Sold { size, lasted_s: now.since(since).as_secs() };
@@ -55,12 +55,12 @@ impl Shelf {
         Some(sold)
     }
 
-    /// One that was never there.
+    /// Removes one that was never there.
     pub(crate) fn forget(&mut self, vssd: VssdId) {
         self.since.remove(&vssd);
     }
 
-    /// One was sold.
+    /// Remembers one that was sold.
     pub(crate) fn remember(&mut self, sold: Sold) {
         self.histograms.ended(sold.size, Duration::from_secs(sold.lasted_s));
         self.sold.push_back(sold);
@@ -69,7 +69,7 @@ impl Shelf {
         }
     }
 
-    /// How much longer one is expected to stay unsold.
+    /// The time for which one is expected to stay unsold from now on.
     fn lasts(&self, vssd: VssdId, size: u64, now: Time, settings: &Settings) -> Duration {
         let age = self.since.get(&vssd).map(|since| now.since(*since)).unwrap_or_default();
         if self.histograms.known(size, age) < ENOUGH {
@@ -78,7 +78,7 @@ impl Shelf {
         self.histograms.lasts(size, age, settings.unsold_cover)
     }
 
-    /// What is to be in the journal of it.
+    /// The records for the journal.
     pub(crate) fn records(&self) -> Result<Vec<Record>> {
         let mut records = Vec::with_capacity(self.since.len() + 1);
         for (vssd, since) in &self.since {
@@ -92,7 +92,7 @@ impl Shelf {
 }
 
 impl Host {
-    /// Says for how long all of an unsold vSSD can be had.
+    /// The offer of all of an unsold vSSD, for the time that it is expected to last.
     pub(super) fn offer_unsold(&self, control: &mut Control, volume: &Volume) -> Event {
         let usage = volume.read().vssd.usage();
         let lasts = control.shelf.lasts(volume.id, self.size_of(volume), self.time(), &self.settings);
@@ -104,7 +104,7 @@ impl Host {
         super::sampling::event(volume.id, forecast)
     }
 
-    /// The same of all that are unsold, where it is time to.
+    /// The offers of all that are unsold, if it is time to.
     pub(super) fn offer_all_unsold<'a>(
         &self,
         control: &mut Control,
@@ -119,7 +119,7 @@ impl Host {
         there.map(|volume| self.offer_unsold(control, volume)).collect()
     }
 
-    /// An unsold vSSD is sold: remembers for how long it was there.
+    /// Remembers the time for which an unsold vSSD was there, when it is sold.
     pub(super) fn take_from_shelf(&self, control: &mut Control, volume: &Volume) -> Result<()> {
         match control.shelf.take(volume.id, self.size_of(volume), self.time()) {
             Some(sold) => self.log.append(&Meta::Sold(vec![sold]).record()?).map(drop),

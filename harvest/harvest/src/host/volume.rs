@@ -1,12 +1,12 @@
-//! A vSSD with its lock, and how threads that use it keep out of each other's way.
+//! A vSSD with its lock, and the rules that keep its threads out of each other's way.
 //!
-//! * The FTL is behind one lock, held for look-ups (shared) and for placing and committing pages (alone), never while
-//!   flash is read or programmed.
-//! * *Ranges*: who writes pages has them to himself from before he reads what he writes over to after the commit.
-//!   Readers need no range: a page is old or new.
-//! * *Turns*: pages of a flash block are programmed in the order in which they were placed. All that is placed under
-//!   one hold of the lock is a *batch*; batches wait only for batches before them, so that nobody waits in a circle.
-//!   Who has a batch finishes it before he does anything else.
+//! * The FTL is behind one lock, held for look-ups (shared) and for placing and committing pages (exclusive), never
+//!   while flash is read or programmed.
+//! * *Ranges*: a thread that writes pages has them to itself from before it reads the content that it writes over until
+//!   after the commit. Readers need no range: a page is old or new.
+//! * *Turns*: pages of a flash block are programmed in the order in which they were placed. All pages that are placed
+//!   under one hold of the lock are a *batch*; batches wait only for batches before them, so there is no circle of
+//!   waits. A thread that has a batch finishes it before it does anything else.
 
 use super::doubts::Doubts;
 use super::media::Media;
@@ -29,7 +29,7 @@ pub(crate) struct Volume {
     pub(crate) kind: Kind,
     /// See [`Volume::channels`].
     channels: RwLock<Vec<u16>>,
-    /// Its size follows what it has on lease.
+    /// `true` if its size follows its leases.
     pub(crate) grows: bool,
     inner: RwLock<Inner>,
     pins: Arc<Pins>,
@@ -39,19 +39,19 @@ pub(crate) struct Volume {
     pub(crate) ranges: Ranges,
     turns: Turns,
     pub(crate) meter: Meter,
-    /// It is deleted, or being.
+    /// `true` if it is deleted, or being deleted.
     pub(crate) gone: AtomicBool,
-    /// Somebody collects in the background.
+    /// `true` if a collector runs in the background.
     pub(crate) collecting: AtomicBool,
-    /// How many copy or erase blocks of it right now.
+    /// The number of threads that copy or erase blocks of it right now.
     collectors: AtomicUsize,
-    /// What its collectors could not read.
+    /// The pages that its collectors could not read.
     pub(crate) doubts: Mutex<Doubts>,
-    /// How many leases of it are moved for homes that wait.
+    /// The number of its leases that are moved for homes that wait.
     hurries: AtomicUsize,
 }
 
-/// A lease is moved for a home that waits.
+/// The guard of a lease that is moved for a home that waits.
 #[must_use]
 pub(crate) struct Hurry<'a>(&'a AtomicUsize);
 
@@ -61,7 +61,7 @@ impl Drop for Hurry<'_> {
     }
 }
 
-/// Somebody copies or erases blocks of a volume.
+/// The guard of a thread that copies or erases blocks of a volume.
 #[must_use]
 pub(crate) struct Collector<'a>(&'a AtomicUsize);
 
@@ -71,16 +71,16 @@ impl Drop for Collector<'_> {
     }
 }
 
-/// What is behind a volume's lock.
+/// The part of a volume behind its lock.
 pub(crate) struct Inner {
     pub(crate) vssd: Vssd,
     /// The last change that went to the journal.
     pub(crate) last: u64,
-    /// Where that lies.
+    /// The place of that in the journal.
     pub(crate) lsn: Lsn,
 }
 
-/// What is known of a volume beside its FTL.
+/// The facts about a volume beside its FTL.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) id: VssdId,
@@ -129,7 +129,7 @@ impl Volume {
         self.channels.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It owns another channel in the place of this one.
+    /// Replaces one of its channels by another.
     pub(crate) fn swap_channel(&self, from: u16, to: u16) {
         let mut channels = self.channels.write().unwrap_or_else(PoisonError::into_inner);
         channels.iter_mut().filter(|channel| **channel == from).for_each(|channel| *channel = to);
@@ -141,7 +141,7 @@ impl Volume {
         self.inner.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Volume::read`], alone.
+    /// Does the same as [`Volume::read`], exclusively.
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Inner> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,7 +150,7 @@ impl Volume {
         &self.pins
     }
 
-    /// Bytes that it shows.
+    /// The bytes of the disk.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
@@ -160,13 +160,13 @@ impl Volume {
         self.size.store(size, Ordering::Release);
     }
 
-    /// The class of what its VM waits for.
+    /// The class of operations that its VM waits for.
     pub(crate) fn class(&self) -> Class {
         if self.kind == Kind::Harvest { Class::Harvest } else { Class::Regular }
     }
 
-    /// The class of what is done for it in the background. What a home waits for goes with what the harvest VM does,
-    /// not after it.
+    /// The class of background operations for it. If a home waits for them they go with the harvest VM's own
+    /// operations, not after them.
     pub(crate) fn collect_class(&self) -> Class {
         match self.kind {
             Kind::Harvest if self.is_hurried() => Class::Harvest,
@@ -175,13 +175,13 @@ impl Volume {
         }
     }
 
-    /// A home waits for what is on a lease of it, until what is given is dropped.
+    /// Notes that a home waits for the data on a lease of it, until the guard is dropped.
     pub(crate) fn hurry(&self) -> Hurry<'_> {
         self.hurries.fetch_add(1, Ordering::SeqCst);
         Hurry(&self.hurries)
     }
 
-    /// Whether a home waits for what is on a lease of it.
+    /// `true` if a home waits for the data on a lease of it.
     pub(crate) fn is_hurried(&self) -> bool {
         self.hurries.load(Ordering::Relaxed) > 0
     }
@@ -195,7 +195,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes durable what was changed until now.
+    /// Makes all changes until now durable.
     pub(crate) fn flush(&self, log: &super::log::Log, media: &Media) -> Result<()> {
         let (last, lsn) = {
             let inner = self.read();
@@ -209,12 +209,12 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether what was placed before it in its flash block is through.
+    /// `true` if the pages placed before it in its flash block are through.
     pub(crate) fn is_turn(&self, placement: &Placement) -> bool {
         self.read().vssd.turn(placement)
     }
 
-    /// Waits until what was placed before it in its flash block is through.
+    /// Waits until the pages placed before it in its flash block are through.
     pub(crate) fn wait_turn(&self, placement: &Placement) {
         loop {
             let seen = self.turns.now();
@@ -225,20 +225,20 @@ impl Volume {
         }
     }
 
-    /// A batch is through: others may go on.
+    /// Notes that a batch is through: others may go on.
     pub(crate) fn turn_over(&self) {
         self.turns.over();
     }
 
-    /// Somebody copies or erases blocks of it, until what is given is dropped.
+    /// Notes that a thread copies or erases blocks of it, until the guard is dropped.
     pub(crate) fn enter_collector(&self) -> Collector<'_> {
         self.collectors.fetch_add(1, Ordering::SeqCst);
         Collector(&self.collectors)
     }
 
-    /// Whether anything of it is read, written or collected. Who is told it is gone does not begin any more.
+    /// `true` if any part of it is read, written or collected. A thread that sees it gone does not begin any more.
     pub(crate) fn is_busy(&self, blocks: impl IntoIterator<Item = FlashBlock>) -> bool {
-        // Who looked something up before it was gone has pinned it when this lock is had.
+        // A thread that looked pages up before it was gone has pinned them when this lock is acquired.
         drop(self.write());
         let collected = self.collectors.load(Ordering::SeqCst) > 0;
         collected
@@ -252,7 +252,7 @@ impl Volume {
     }
 }
 
-/// The longest sleep between two looks at what is waited for: long beside a program, short beside what a user notices.
+/// The longest sleep between two checks: long beside a program, short beside a delay that a user notices.
 const MOMENT: Duration = Duration::from_millis(2);
 
 /// Pages under writes.
@@ -262,11 +262,11 @@ pub(crate) struct Ranges {
     freed: Condvar,
 }
 
-/// Pages that nobody else writes, until it is dropped.
+/// The guard of pages that no other thread writes, until it is dropped.
 pub(crate) struct Held<'a>(&'a Ranges, Range<u32>);
 
 impl Ranges {
-    /// Waits until nobody writes any of these pages.
+    /// Waits until no thread writes any of these pages.
     pub(crate) fn enter(&self, pages: Range<u32>) -> Held<'_> {
         let mut held = lock(&self.held);
         while held.iter().any(|other| other.start < pages.end && pages.start < other.end) {
@@ -287,7 +287,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// Counts what happened, for those who wait for it.
+/// Counts events, for the threads that wait for one.
 #[derive(Default)]
 struct Turns {
     count: Mutex<u64>,

@@ -11,20 +11,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// A journal is worth rewriting when it is so many times as long as it was when it was written...
+/// A journal is worth rewriting when it is this many times as long as when it was written...
 const GROWN_TIMES: u64 = 2;
-/// ... and has so many bytes more.
+/// ... and has this many bytes more.
 const GROWN_BYTES: u64 = 1 << 20;
 /// A buffer of more bytes is not kept for the next batch.
 const KEPT: usize = 1 << 20;
 /// Bytes that are read at a time.
 const READ: usize = 1 << 20;
 
-/// How much was appended to a journal, since it was opened: what is to be synced.
+/// The number of bytes appended to a journal, since it was opened: a position to sync up to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
-/// A journal in a file. All methods may be called from any thread; those who sync at the same time share a sync.
+/// A journal in a file. All methods may be called from any thread; calls that sync at the same time share a sync.
 #[derive(Debug)]
 pub struct Journal {
     pub(super) path: PathBuf,
@@ -32,13 +32,13 @@ pub struct Journal {
     pub(super) synced: Condvar,
 }
 
-/// A journal's file, and where it ends.
+/// A journal's file, and its end.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
     pub(super) file: Arc<Medium>,
     pub(super) generation: u64,
     pub(super) chain: Chain,
-    /// Where the last group begins.
+    /// The offset of the last group.
     pub(super) last: u64,
     /// The slot of the next mark.
     pub(super) slot: usize,
@@ -48,7 +48,7 @@ pub(super) struct Written {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// The file as it is, or will be when what is being written is.
+    /// The file as it is, or will be after the present write.
     pub(super) written: Written,
     pub(super) room: Room,
     /// Records that were not written yet.
@@ -60,20 +60,20 @@ pub(super) struct State {
     pub(super) appended: Lsn,
     pub(super) durable: Lsn,
     pub(super) writing: bool,
-    /// Why it failed once: then nobody knows what is in the file.
+    /// The reason of a first failure: after it the content of the file is unknown.
     pub(super) failed: Option<String>,
     /// Records appended since it began to be rewritten, while it is.
     pub(super) tail: Option<Vec<u8>>,
 }
 
 impl State {
-    /// Where the file ends when all is written.
+    /// The offset at which the file ends when all is written.
     fn end(&self) -> u64 {
         let heads = self.pending.len().div_ceil(READ) * group::HEAD;
         self.written.len + (self.pending.len() + heads) as u64
     }
 
-    /// Buffers are kept for the next batch.
+    /// Keeps buffers for the next batch.
     fn keep(&mut self, batch: Vec<u8>, groups: Vec<u8>) {
         if self.pending.is_empty() && batch.capacity() <= KEPT {
             self.pending = batch;
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// What was to be written waits again, before what was appended since.
+    /// Puts a batch back that was not written, before the records that were appended since.
     pub(super) fn put_back(&mut self, batch: Vec<u8>) {
         let later = std::mem::replace(&mut self.pending, batch);
         self.pending.extend_from_slice(&later);
@@ -92,7 +92,7 @@ impl State {
 }
 
 impl Written {
-    /// Writes groups, and makes them durable together with a mark. `after` is where the journal ends then.
+    /// Writes groups, and makes them durable together with a mark. `after` is the journal's end after that.
     fn write(&self, after: &Self, groups: &[u8]) -> io::Result<()> {
         if groups.is_empty() {
             return self.file.sync_data();
@@ -100,7 +100,7 @@ impl Written {
         self.file.write(groups, self.len)?;
         let has_copy = after.last == self.len && fits_mark(groups.len());
         if !has_copy {
-            // A mark without a copy says that it is durable.
+            // A mark without a copy declares the group durable.
             self.file.sync_data()?;
         }
         let copy = if has_copy { groups } else { &[] };
@@ -109,7 +109,7 @@ impl Written {
         self.file.sync_data()
     }
 
-    /// Writes a mark to a slot: all is there, and the journal is closed in good order or not.
+    /// Writes a mark to a slot: all is there, and the journal is `closed` in good order or not.
     fn mark(&self, slot: usize, closed: bool) -> io::Result<()> {
         let mark = group::mark(self.generation, &self.chain, self.last, &[], closed);
         self.file.write(&mark, slot_at(slot))?;
@@ -117,7 +117,7 @@ impl Written {
     }
 }
 
-/// Puts right in a journal's file what can be put right for certain, and cuts off its torn tail.
+/// Puts right all parts of a journal's file that can be put right for certain, and cuts off its torn tail.
 fn mend(file: &File, end: &End) -> Result<()> {
     let failed = |error| Error::io("cannot put it right", error);
     debug_assert_eq!(end.version, VERSION, "others are replaced");
@@ -130,7 +130,7 @@ fn mend(file: &File, end: &End) -> Result<()> {
     if end.torn.is_some() {
         file.set_len(end.end).map_err(|error| Error::io("cannot cut off its torn end", error))?;
     }
-    // What was written may not have been durable: from here on it is relied upon.
+    // Written bytes may not have been durable: from here on they are relied upon.
     file.sync_all().map_err(|error| Error::io("cannot sync it", error))
 }
 
@@ -151,7 +151,7 @@ impl Journal {
     /// The journal that was written, in its place.
     fn placed(path: &Path, mut new: Writer) -> Result<Self> {
         new.end(&[])?;
-        // Where there is none, who needs it will hear of it.
+        // If there is none, callers that need it will get the error.
         let room = new.room();
         new.put_in_place().map_err(|(error, _)| error)?;
         let len = new.written.len;
@@ -196,7 +196,8 @@ impl Journal {
             len: end.end,
         };
         if end.closed {
-            // Over each mark that says so, and never over the only one: a crash may follow before anything is appended.
+            // Over each mark that declares it closed, and never over the only one: a crash may follow before anything
+            // is appended.
             let other = Some(1 - written.slot).filter(|slot| end.closed_marks[*slot]);
             for slot in [written.slot].into_iter().chain(other) {
                 let failed = |error| Error::io("cannot note that it is open", error);
@@ -240,21 +241,21 @@ impl Journal {
         Ok(*appended)
     }
 
-    /// Makes all durable that was appended up to `lsn`, and whatever others appended meanwhile.
+    /// Makes all records up to `lsn` durable, and those that others appended meanwhile.
     ///
     /// # Errors
-    /// NoSpace where its file system is full: nothing is lost, and it can be called again. Otherwise the file cannot be
-    /// written: nothing that was not durable before may be relied upon, and the journal takes no more; what the file
-    /// holds is known when it is opened again.
+    /// NoSpace if its file system is full: nothing is lost, and it can be called again. Otherwise the file cannot be
+    /// written: nothing that was not durable before may be relied upon, and the journal takes no more; the content of
+    /// the file is known when it is opened again.
     pub fn sync(&self, lsn: Lsn) -> Result<()> {
         self.sync_after(lsn, || Ok(()))
     }
 
-    /// As [`Journal::sync`], with something to be done when it is settled which records are written, and before they
-    /// are: what they speak of is made durable first.
+    /// Does the same as [`Journal::sync`], and calls `before` when the records to write are settled, and before they
+    /// are written: the data that they name is made durable first.
     ///
     /// # Errors
-    /// As [`Journal::sync`]; what `before` says, which counts as if the file could not be written.
+    /// As [`Journal::sync`]; errors of `before`, which count as if the file could not be written.
     pub fn sync_after(&self, lsn: Lsn, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut state = self.lock();
         loop {
@@ -292,7 +293,7 @@ impl Journal {
                 state.keep(batch, groups);
             }
             Ok(Err(error)) if is_full(&error) => {
-                // What came through of it is written over.
+                // The part of it that was written is overwritten.
                 state.room.refused(&error, after_it.len);
                 state.written = before_it;
                 state.put_back(batch);
@@ -324,7 +325,7 @@ impl Journal {
         state.writing = false;
         match closed {
             Ok(()) => state.written.slot = 1 - written.slot,
-            // It is known to be whole without that.
+            // The journal is known to be whole without that.
             Err(error) if is_full(&error) => {}
             Err(error) => state.failed = Some(Error::io("it cannot be written", error).to_string()),
         }
@@ -341,29 +342,29 @@ impl Journal {
         self.sync(lsn)
     }
 
-    /// Up to where it was appended to.
+    /// The position up to which it was appended to.
     #[must_use]
     pub fn appended(&self) -> Lsn {
         self.lock().appended
     }
 
-    /// Up to where it is durable.
+    /// The position up to which it is durable.
     #[must_use]
     pub fn durable(&self) -> Lsn {
         self.lock().durable
     }
 
-    /// Bytes of the file, with what waits to be written.
+    /// Bytes of the file, with those that wait to be written.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.lock().end()
     }
 
-    /// Whether so many bytes can be appended, and so many more be left for others; takes room on its file system where
-    /// that is not so. Once that was refused it is not asked again, but by [`Journal::look_for_room`].
+    /// Checks that `bytes` bytes can be appended, and `others` more are left for others; takes room on its file system
+    /// if that is not so. After a refusal the file system is not asked again, except by [`Journal::look_for_room`].
     ///
     /// # Errors
-    /// NoSpace where its file system is full; the journal failed before.
+    /// NoSpace if its file system is full; the journal failed before.
     pub fn check_room(&self, bytes: u64, others: u64) -> Result<()> {
         let state = self.lock();
         self.check(&state)?;
@@ -378,8 +379,8 @@ impl Journal {
         }
     }
 
-    /// Takes room ahead where there is little; to be called now and then, so that all goes on when there is room again.
-    /// The error that those get who need it where there is none.
+    /// Takes room ahead if there is little; to be called now and then, so that all goes on when there is room again.
+    /// Returns the error of callers that need room if there is none.
     pub fn look_for_room(&self) -> Option<Error> {
         let state = self.lock();
         let state = self.take_room(state, 0);
@@ -410,7 +411,7 @@ impl Journal {
             )
     }
 
-    /// Whether it has grown so much that it should be rewritten.
+    /// `true` if it has grown so much that it should be rewritten.
     #[must_use]
     pub fn has_grown(&self) -> bool {
         let state = self.lock();
@@ -418,12 +419,12 @@ impl Journal {
         len >= before * GROWN_TIMES && len - before >= GROWN_BYTES
     }
 
-    /// Begins to replace all records by others that lead to the same state. What is appended from now on follows them:
-    /// who calls this sees to it that nobody appends between this call and his look at the state; of a vSSD's map a
-    /// later look does as well.
+    /// Begins to replace all records by others that lead to the same state. Records that are appended from now on
+    /// follow them: the caller makes sure that nothing is appended between this call and its own look at the state; of
+    /// a vSSD's map a later look does as well.
     ///
     /// # Errors
-    /// Conflict where it is being rewritten; the journal failed before; the new file cannot be made.
+    /// Conflict if it is being rewritten; the journal failed before; the new file cannot be made.
     pub fn rewriting(&self) -> Result<Rewriting<'_>> {
         let mut state = self.lock();
         self.check(&state)?;

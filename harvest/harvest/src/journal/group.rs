@@ -95,7 +95,7 @@ impl Front {
     }
 }
 
-/// What the next group of a journal follows.
+/// The chain that the next group of a journal follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
     /// The number of the next group.
@@ -140,7 +140,7 @@ impl Chain {
         group.is_right && (group.number, group.before) == (self.next, self.sum)
     }
 
-    /// Goes on after a group.
+    /// Moves on behind a group.
     pub(super) fn follow(&mut self, group: &Group<'_>) {
         (self.next, self.sum) = (group.number + 1, group.sum);
     }
@@ -156,7 +156,7 @@ pub(super) struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    /// The length of the records of the group that begins here, where that can be one.
+    /// The length of the records of the group that begins here, if the bytes can be a group.
     pub(super) fn len(bytes: &[u8]) -> Option<usize> {
         let len = number(bytes.get(..HEAD)?, 0) as usize;
         (1..=GROUP_MOST).contains(&len).then_some(len)
@@ -191,7 +191,7 @@ struct Mark {
 pub(super) struct Marks([Option<Mark>; 2]);
 
 impl Marks {
-    /// Those that are right.
+    /// The marks that are right.
     pub(super) fn parse(front: &[u8], generation: u64) -> Self {
         Self([0, 1].map(|slot| {
             let bytes = front.get(SLOTS + slot * SLOT..SLOTS + (slot + 1) * SLOT)?;
@@ -204,7 +204,7 @@ impl Marks {
         }))
     }
 
-    /// The number of the last group that must be there; 0 where none must.
+    /// The number of the last group that must be there; 0 if none must.
     pub(super) fn newest(&self) -> u64 {
         self.0.iter().flatten().map(|mark| mark.number).max().unwrap_or(0)
     }
@@ -237,7 +237,7 @@ pub(super) fn slot_at(slot: usize) -> u64 {
     (SLOTS + slot % 2 * SLOT) as u64
 }
 
-/// The bytes of a mark: the journal's last group begins at an offset, and what follows it is `chain`.
+/// The bytes of a mark: the journal's last group begins at offset `at`, and `chain` is the state after it.
 pub(super) fn mark(generation: u64, chain: &Chain, at: u64, copy: &[u8], closed: bool) -> Vec<u8> {
     let mut mark = Vec::with_capacity(MARK + copy.len());
     mark.extend((chain.next - 1).to_le_bytes());
@@ -250,7 +250,7 @@ pub(super) fn mark(generation: u64, chain: &Chain, at: u64, copy: &[u8], closed:
     mark
 }
 
-/// `true` if a mark can have a copy of a group of so many bytes.
+/// `true` if a mark can have a copy of a group of `len` bytes.
 pub(super) fn fits_mark(len: usize) -> bool {
     MARK + len <= SLOT
 }

@@ -33,7 +33,7 @@ pub(super) fn is_old(bytes: &[u8]) -> bool {
 /// Reads a journal of version 2 from its beginning, record by record.
 ///
 /// # Errors
-/// The journal is damaged where it was durable; it cannot be read; what `each` says.
+/// The journal is damaged where it was durable; it cannot be read; errors of `each`.
 pub(super) fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
     let mut bytes = Vec::new();
     fill(&mut from, &mut bytes, HEADER)?;
@@ -94,7 +94,7 @@ fn ended(end: u64, torn: Option<Torn>) -> End {
 struct Frame<'a> {
     crc: u32,
     synced: u64,
-    /// What the checksum is of.
+    /// The bytes that the checksum covers.
     checked: &'a [u8],
     record: &'a [u8],
 }
@@ -105,7 +105,7 @@ impl Frame<'_> {
     }
 }
 
-/// The frame at a place, if what is there can be one; `position` is where that is in the file.
+/// The frame at a place, if the bytes can be one; `position` is the place in the file.
 fn frame(bytes: &[u8], at: usize, position: u64) -> Option<Frame<'_>> {
     let rest = bytes.get(at..)?;
     let head = rest.get(..FRAME)?;

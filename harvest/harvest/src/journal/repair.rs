@@ -1,16 +1,16 @@
-//! Finds what is wrong with a journal, and puts right what can be put right for certain.
+//! Finds the damage of a journal, and puts right all that can be put right for certain.
 //!
-//! A group that is damaged is taken from a mark's copy, or, where exactly one bit of it is wrong, from its checksum:
-//! the difference between the checksum that is there and the one that the bytes have is different for each bit, so it
-//! names the bit. A wrong bit is named by chance with a probability of one in 2^64 for each bit of the group. Nothing
-//! else is guessed: of a group that is damaged further, and of all that follow it, nothing is used.
+//! A damaged group is taken from a mark's copy, or, if exactly one bit of it is wrong, from its checksum: the
+//! difference between the checksum that is there and the one of the bytes is different for each bit, so it names the
+//! bit. A wrong bit is named by chance with a probability of one in 2^64 for each bit of the group. Nothing else is
+//! guessed: of a group that is damaged further, and of all that follow it, nothing is used.
 
 use super::group::{self, Chain, FRONT, Front, Group, HEAD, Marks, sum};
 use super::{Record, each_record, old};
 use crate::Result;
 use crate::wrong_bit::named_bit;
 
-/// Something that is wrong with a journal.
+/// A fault of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The first bytes are damaged; there is a copy of them.
@@ -29,28 +29,28 @@ pub enum Fault {
     },
     /// The end was being written when the host crashed. Nothing is lost with it.
     Torn {
-        /// Where it begins.
+        /// The offset.
         at: u64,
         /// Its length.
         bytes: u64,
     },
-    /// What begins at `at` was durable and cannot be read, nor what follows.
+    /// The bytes from `at` on were durable and cannot be read, nor those that follow.
     Damaged {
         /// The offset.
         at: u64,
     },
 }
 
-/// What is known of a journal.
+/// The findings about a journal.
 #[derive(Debug)]
 pub struct Examined {
     /// The version of its form.
     pub version: u32,
-    /// What is wrong with it.
+    /// Its faults.
     pub faults: Vec<Fault>,
     /// Its records, up to where it is damaged.
     pub records: Vec<Record>,
-    /// The journal with all put right that can be.
+    /// The journal with all repairs that are possible.
     pub mended: Vec<u8>,
 }
 
@@ -114,7 +114,7 @@ pub fn examine(bytes: &[u8]) -> Result<Examined> {
 /// The front of a journal; one that is too short for it, and was a journal, is filled up.
 fn front_of(bytes: &mut Vec<u8>) -> Result<Front> {
     if bytes.len() < FRONT {
-        // Its groups are gone: that is damage if there were any, and is seen where they are missing.
+        // Its groups are gone: that is damage if there were any, and is noticed because they are missing.
         bytes.resize(FRONT, 0);
     }
     Front::parse(bytes)
@@ -139,7 +139,7 @@ fn examine_old(bytes: &[u8]) -> Result<Examined> {
 /// The byte and bit by which a group differs from one that follows `chain`, if that is the only difference.
 fn wrong_bit(bytes: &[u8], chain: &Chain) -> Option<(usize, u32)> {
     let is_right = |byte: usize, bit: u32| {
-        // Long groups are copied once or twice, and only where something is damaged.
+        // Long groups are copied once or twice, and only when there is damage.
         let len = Group::len(bytes).unwrap_or(0);
         let mut copy = bytes[..bytes.len().min(HEAD + len.max(1))].to_vec();
         copy.get_mut(byte).map(|byte| *byte ^= 1 << bit)?;
@@ -154,11 +154,11 @@ fn wrong_bit(bytes: &[u8], chain: &Chain) -> Option<(usize, u32)> {
         }
         let covered = 24 + group.records.len();
         if let Some((byte, bit)) = named_bit(there, covered) {
-            // Its checksum lies between what is before it and the records.
+            // Its checksum is between the bytes before it and the records.
             return is_right(if byte < 24 { byte } else { byte + 8 }, bit);
         }
     }
-    // Its length may be what is wrong.
+    // Its length may be wrong.
     (0..32_u32).find_map(|bit| {
         let mut head = bytes.get(..HEAD)?.to_vec();
         head[bit as usize / 8] ^= 1 << (bit % 8);

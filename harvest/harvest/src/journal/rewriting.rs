@@ -15,24 +15,24 @@ use std::sync::{Arc, PoisonError};
 /// Bytes that are gathered for a write of a new journal.
 const GATHERED: usize = 1 << 20;
 
-/// Where a journal is written that is to take the place of the one at `path`.
+/// The path of a journal that is to take the place of the one at `path`.
 pub(super) fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     PathBuf::from(beside)
 }
 
-/// A journal that is written beside one that is used, to take its place. Given up where it is dropped.
+/// A journal that is written beside one that is used, to take its place. Dropping it gives it up.
 #[derive(Debug)]
 #[must_use = "it takes the other's place when it is finished"]
 pub struct Rewriting<'a> {
     pub(super) new: Writer,
-    /// Dropped last: until then nobody else makes a file of this name.
+    /// Dropped last: until then no other rewriting makes a file of this name.
     tail: Tail<'a>,
 }
 
 impl<'a> Rewriting<'a> {
-    /// Begins one; the journal keeps what is appended from now on.
+    /// Begins one; the journal keeps all records that are appended from now on.
     pub(super) fn new(journal: &'a Journal, generation: u64) -> Result<Self> {
         let tail = Tail(journal);
         let new = Writer::beside(&journal.path, generation);
@@ -48,12 +48,12 @@ impl<'a> Rewriting<'a> {
         new.write(record).map_err(|error| error.about(journal.path.display()))
     }
 
-    /// Adds what was appended since this was begun, and puts it in the other's place. `before` is done when it is
-    /// settled what that is, and before it is written, as in [`Journal::sync_after`]. All of it is durable when this
-    /// returns. Who syncs meanwhile waits.
+    /// Adds the records that were appended since this was begun, and puts it in the other's place. `before` is called
+    /// when these records are settled, and before they are written, as in [`Journal::sync_after`]. All of it is durable
+    /// when this returns. Calls that sync meanwhile wait.
     ///
     /// # Errors
-    /// The new file cannot be written, and the old one is used as before. Or what `before` says; or it is not known
+    /// The new file cannot be written, and the old one is used as before. Or errors of `before`; or it is not known
     /// which of the two is there after a crash: then the journal takes no more.
     pub fn finish(mut self, before: impl FnOnce() -> Result<()>) -> Result<()> {
         let Tail(journal) = self.tail;
@@ -75,7 +75,7 @@ impl<'a> Rewriting<'a> {
                 .end(&tail)
                 .and_then(|()| {
                     room = self.new.room();
-                    // What the old one has is not to be had again.
+                    // The room of the old one is not available again.
                     room.refusal().map_or(Ok(()), |error| Err(beside_failed(error)))
                 })
                 .map_err(|error| (error, false)),
@@ -104,7 +104,7 @@ impl<'a> Rewriting<'a> {
     }
 }
 
-/// What is appended is kept for a rewriting, until this is dropped.
+/// Keeps appended records for a rewriting, until this is dropped.
 #[derive(Debug)]
 struct Tail<'a>(&'a Journal);
 
@@ -114,11 +114,11 @@ impl Drop for Tail<'_> {
     }
 }
 
-/// A new journal beside another. What is not put in its place is removed.
+/// A new journal beside another. It is removed unless it is put in the other's place.
 #[derive(Debug)]
 pub(super) struct Writer {
     path: PathBuf,
-    /// What is in the file.
+    /// The content of the file.
     pub(super) written: Written,
     /// Records that are not in it yet.
     gathered: Vec<u8>,
@@ -127,7 +127,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn beside(path: &Path, generation: u64) -> Result<Self> {
-        // Who stores what where is for nobody else to read.
+        // Only the owner may read the places of stored data.
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(beside(path)).and_then(|file| {
@@ -138,7 +138,7 @@ impl Writer {
         let file = Arc::new(Medium::of(file));
         let (chain, len) = (Chain::begin(generation), FRONT as u64);
         let written = Written { file, generation, chain, last: len, slot: 0, len };
-        // Dropped where this fails, so that the file goes.
+        // Dropped if this fails, so that the file goes.
         let new = Self { path: path.to_owned(), written, gathered: Vec::new(), in_place: false };
         new.written.file.write(&front(generation), 0).map_err(beside_failed)?;
         Ok(new)
@@ -163,13 +163,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes durable what was written until now.
+    /// Makes all writes until now durable.
     pub(super) fn sync(&mut self) -> Result<()> {
         self.write_out()?;
         self.written.file.sync_all().map_err(beside_failed)
     }
 
-    /// Adds records as they were appended elsewhere, and the mark that all is there: nobody reads it before it is
+    /// Adds records as they were appended elsewhere, and the mark that all is there: the file is not read before it is
     /// durable.
     pub(super) fn end(&mut self, records: &[u8]) -> Result<()> {
         self.gathered.extend_from_slice(records);
@@ -188,7 +188,7 @@ impl Writer {
         self.written.file.room(self.written.len)
     }
 
-    /// Puts it in the other's place, durably. Where that fails, with whether nobody knows which is there.
+    /// Puts it in the other's place, durably. The error comes with `true` if it is unknown which of the two is there.
     pub(super) fn put_in_place(&mut self) -> Result<(), (Error, bool)> {
         let placed = put_in_place(&beside(&self.path), &self.path);
         self.in_place = !matches!(placed, Err((_, false)));
@@ -202,7 +202,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         if !self.in_place {
-            // It takes space, perhaps the last; where it stays, the next one takes its place.
+            // It takes space, perhaps the last; if it stays, the next one takes its place.
             std::fs::remove_file(beside(&self.path)).unwrap_or_default();
         }
     }

@@ -1,12 +1,12 @@
 //! Room for the journal on its file system, taken before it is needed.
 //!
-//! What is deleted is erased, and so makes room, only when the journal says that it is deleted. So some room is always
-//! taken ahead: `fallocate` beyond the end of the file, which does not become longer by it, and is read as before. Who
-//! is about to take flash asks first and is refused while there is less than [`RESERVE`] ahead and no more to be had;
-//! who tidies up may have half of that; the rest is for who gives back, and does not ask.
+//! A deleted vSSD is erased, and so makes room, only when the journal says that it is deleted. So some room is always
+//! taken ahead: `fallocate` beyond the end of the file, which does not become longer by it, and is read as before. A
+//! caller that is about to take flash asks first and is refused while there is less than [`RESERVE`] ahead and no more
+//! can be had; tidying may have half of that; the rest is for giving back, which does not ask.
 //!
-//! A write that the file system refuses all the same (it gives no room ahead, as NFS 3 does, or the reserve is used up)
-//! harms nothing: what was to be written stays in memory, and is written over whatever came through of it.
+//! A write that the file system refuses anyway (it gives no room ahead, as NFS 3 does, or the reserve is used up) harms
+//! nothing: its bytes stay in memory, and overwrite the part of them that came through.
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -14,30 +14,30 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes ahead that are for what gives back: a deletion takes some hundred, a write of 64 pages some thousand, and
-/// hundreds of writes may be on their way when it is seen that there is no more.
+/// The number of bytes ahead that are for giving back: a deletion takes some hundred, a write of 64 pages some
+/// thousand, and hundreds of writes may be on their way when the shortage is noticed.
 pub(crate) const RESERVE: u64 = 1 << 20;
 /// Bytes that are taken ahead.
 const AHEAD: u64 = 2 * RESERVE;
-/// Bytes that are left of those when more are taken.
+/// The number of bytes that are left of those when more are taken.
 const LOW: u64 = AHEAD - RESERVE / 2;
 
-/// Bytes that are asked for at a time where all are refused.
+/// The number of bytes that are asked for at a time if all are refused.
 const PART: u64 = RESERVE / 16;
 
-/// What a file system has given ahead.
+/// The room that a file system has given ahead.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Up to which byte of the file.
+    /// The byte of the file up to which it has given room.
     until: u64,
-    /// Why it gave no more when it was asked last.
+    /// The reason that it gave no more when it was asked last.
     refused: Option<i32>,
-    /// It gives no room ahead: that it is full is known when it refuses a write.
+    /// `true` if it gives no room ahead: only a refused write shows that it is full.
     is_blind: bool,
 }
 
 impl Room {
-    /// Of a file of so many bytes, for which nothing was asked yet.
+    /// The room of a file of `len` bytes, before any was asked for.
     pub(super) fn of(len: u64) -> Self {
         Self { until: len, refused: None, is_blind: false }
     }
@@ -51,44 +51,45 @@ impl Room {
         }
     }
 
-    /// What should be asked for where the file is going to end here.
+    /// The room to ask for if the file is going to end here.
     pub(super) fn wanted(&mut self, end: u64) -> Option<Wanted> {
         let to = end.saturating_add(AHEAD);
         if self.is_blind {
             return None;
         }
         if self.until >= to {
-            // It was more that was refused.
+            // A larger request was refused.
             self.refused = None;
         }
         let low = self.left(end) < LOW || self.refused.is_some();
         low.then_some(Wanted { from: self.until, to })
     }
 
-    /// What became of it.
+    /// Notes the outcome of a request for room.
     pub(super) fn asked(&mut self, wanted: Wanted, given: &io::Result<()>) {
         match given {
             Ok(()) => (self.until, self.refused) = (self.until.max(wanted.to), None),
             Err(error) if is_full(error) => self.refused = error.raw_os_error(),
-            // What becomes of writes will be seen.
+            // Writes will show if there is room.
             Err(_) => (self.is_blind, self.refused) = (true, None),
         }
     }
 
-    /// A write was refused that was to end here. Room that was given and is not there never was (ZFS, thin pools).
+    /// Notes that a write was refused that was to end here. If room for it had been given, the file system
+    /// does not really keep room ahead (ZFS, thin pools).
     pub(super) fn refused(&mut self, error: &io::Error, end: u64) {
         self.refused = error.raw_os_error();
         self.is_blind |= end <= self.until;
     }
 
-    /// All was written.
+    /// Notes that all was written.
     pub(super) fn written(&mut self) {
         if self.is_blind {
             self.refused = None;
         }
     }
 
-    /// Why there is no more, if that is so.
+    /// The reason that there is no more room, if that is so.
     pub(super) fn refusal(&self) -> Option<io::Error> {
         self.refused.map(io::Error::from_raw_os_error)
     }
@@ -101,7 +102,7 @@ pub(super) struct Wanted {
     to: u64,
 }
 
-/// Whether an error says that there is no room, for now.
+/// `true` if an error says that there is no room, for now.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -141,7 +142,7 @@ impl Medium {
         if let Some(wanted) = room.wanted(end) {
             let given = self.take(wanted);
             room.asked(wanted, &given);
-            // What was taken before it was opened is there still: as much of it as is given again.
+            // Room that was taken before it was opened is still there: as much of it as is given again.
             if room.refused.is_some() {
                 let parts = (1..AHEAD / PART).map(|part| Wanted { to: end + part * PART, ..wanted });
                 let again = parts.take_while(|part| self.take(*part).is_ok()).last();
@@ -178,17 +179,17 @@ pub(crate) mod limit {
 
     #[derive(Debug, Default)]
     pub(crate) struct Limit {
-        /// A file has what was given to it, and gets no more.
+        /// `true` if a file keeps its room, and gets no more.
         pub(crate) is_full: AtomicBool,
-        /// It gives no room ahead.
+        /// `true` if it gives no room ahead.
         pub(crate) is_blind: AtomicBool,
-        /// It says that it gave room, and did not.
+        /// `true` if it says that it gave room, and did not.
         pub(crate) is_hollow: AtomicBool,
-        /// After so many writes it is full; 0: that is not known.
+        /// The number of writes after which it is full; 0: no limit.
         pub(crate) after: AtomicU64,
     }
 
-    /// That of this thread.
+    /// The limit of this thread.
     pub(crate) fn here() -> Arc<Limit> {
         HERE.with(Arc::clone)
     }
@@ -198,7 +199,7 @@ pub(crate) mod limit {
             self.is_full.store(full, Ordering::SeqCst);
         }
 
-        /// Up to where a file may be written.
+        /// The byte up to which a file may be written.
         fn most(&self, file: &File) -> io::Result<u64> {
             let file = file.metadata()?;
             let takes_ahead =
@@ -220,7 +221,7 @@ pub(crate) mod limit {
             }
         }
 
-        /// Writes what there is room for, where that is not all.
+        /// Writes the part that there is room for, if that is not all.
         pub(super) fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
             let one_less = |left: u64| left.checked_sub(1);
             if self.after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less) == Ok(1) {

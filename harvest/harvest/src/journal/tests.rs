@@ -36,7 +36,7 @@ pub(super) fn records() -> Vec<Record> {
     ]
 }
 
-/// The records as a journal with one group for each, and where each begins.
+/// The records as a journal with one group for each, and the offset of each.
 fn bytes(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut chain, mut begins) = (front(7), Chain::begin(7), vec![]);
     for record in records {
@@ -48,7 +48,7 @@ fn bytes(records: &[Record]) -> (Vec<u8>, Vec<usize>) {
     (bytes, begins)
 }
 
-/// The same as version 2 has them.
+/// The same records in version 2's form.
 #[test]
 fn an_earlier_version_is_read() {
     let records = records();
@@ -159,7 +159,7 @@ fn a_long_map_is_in_parts_that_count_together() {
     assert_eq!(add(vssd, 0, false).unwrap(), None);
     assert_eq!(add(other, 0, false).unwrap(), None);
     assert_eq!(add(vssd, 1, false).unwrap(), None);
-    // It is begun anew: what was there does not count.
+    // The map begins again: earlier parts do not count.
     assert_eq!(add(vssd, 0, false).unwrap(), None);
     assert_eq!(add(vssd, 1, true).unwrap(), Some(vec![0, 1]));
     assert_eq!(add(other, 1, true).unwrap(), Some(vec![0, 1]));
@@ -183,13 +183,13 @@ proptest! {
         let _ = decode(&framed);
     }
 
-    /// Parts in any order: they give what was cut up, all of it or nothing, or are refused.
+    /// Parts in any order: they give the whole map that was cut up, or nothing, or are refused.
     #[test]
     fn parts_are_whole_maps_or_nothing(
         steps in prop::collection::vec((0_u32..3, 0_u32..4, any::<bool>()), 0..60),
     ) {
         let mut snapshots = Snapshots::default();
-        // What a reader of all may make of it: for each vSSD the parts since the last number 0.
+        // The result that a reader of all may give: for each vSSD the parts since the last number 0.
         let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
         for (vssd, part, last) in steps {
             let byte = u8::try_from(vssd * 16 + part).unwrap();

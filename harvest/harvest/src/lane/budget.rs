@@ -1,23 +1,23 @@
-//! What harvest operations may still cost a regular VM.
+//! The time that harvest operations may still cost a regular VM.
 
 use super::Settings;
 use std::time::Duration;
 
-/// How much can be saved: what so long a time earns one thread.
+/// The most that can be saved: the earnings of one thread in this time, in seconds.
 const SAVED: f64 = 0.25;
 
-/// How long the most threads seen at work are remembered, in so many parts.
+/// The length of the parts of the time for which the most threads seen at work are remembered, and their number.
 const PART: Duration = Duration::from_millis(100);
 const PARTS: usize = 9;
 
-/// The parts whose greatest number is not believed: a burst.
+/// The number of parts whose greatest counts are left out, as a burst.
 const BURST: usize = 2;
 
 /// The account of a regular VM, in seconds of its threads' time. One is shared by all its channels.
 ///
-/// It earns while time passes: a share of the time that the VM's threads have. How many there are is not known, only
-/// how many operations they wait for: as many threads there are at least. The greatest number seen in a tenth of a
-/// second is taken, the third greatest of nine such: a burst of writes does not make one thread many.
+/// It earns while time passes: a share of the time that the VM's threads have. Their number is not known, only the
+/// number of operations that they wait for: there are at least as many threads. The greatest number seen in a tenth of
+/// a second is taken, the third greatest of nine such: a burst of writes does not make one thread many.
 #[derive(Clone, Debug)]
 pub struct Budget {
     now: Duration,
@@ -26,13 +26,13 @@ pub struct Budget {
     outstanding: u32,
     peaks: [u32; PARTS],
     threads: u32,
-    /// The end of the part, and the most seen in it.
+    /// The end of the part, and the most operations seen in it.
     part: (Duration, u32),
     spent: [Duration; 2],
 }
 
 impl Budget {
-    /// Of a VM that just came: with all that can be saved.
+    /// The budget of a VM that just came: with the most that can be saved.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let shares = [settings.share, settings.erase_share].map(|share| share.clamp(0.0, 1.0));
@@ -48,13 +48,13 @@ impl Budget {
         }
     }
 
-    /// How long regular operations waited for harvest reads and programs, and for erasures, in all.
+    /// The time for which regular operations waited for harvest reads and programs, and for erasures, in all.
     #[must_use]
     pub fn spent(&self) -> [Duration; 2] {
         self.spent
     }
 
-    /// Time passes. It never runs backwards: what is told late counts as now.
+    /// Lets time pass. It never runs backwards: late calls count as now.
     pub(super) fn advance(&mut self, now: Duration) {
         while self.part.0 <= now {
             self.earn(self.part.0);
@@ -64,7 +64,7 @@ impl Budget {
             peaks.sort_unstable();
             self.threads = peaks[PARTS - 1 - BURST].max(1);
             if self.outstanding == 0 && self.part.1 == 0 && peaks[PARTS - 1] == 0 {
-                // Nobody there: no need to count the parts one by one.
+                // No operation is there: no need to count the parts one by one.
                 self.part.0 = self.part.0.max(now);
                 self.earn(now);
             }
@@ -73,26 +73,26 @@ impl Budget {
         self.earn(now);
     }
 
-    /// A regular operation comes.
+    /// Takes a regular operation that comes.
     pub(super) fn came(&mut self, now: Duration) {
         self.advance(now);
         self.outstanding += 1;
         self.part.1 = self.part.1.max(self.outstanding);
     }
 
-    /// It is done.
+    /// Takes one that is done.
     pub(super) fn went(&mut self, now: Duration) {
         self.advance(now);
         self.outstanding = self.outstanding.saturating_sub(1);
     }
 
-    /// A regular operation waited so long for a harvest one.
+    /// Charges the wait of a regular operation for a harvest one.
     pub(super) fn charge(&mut self, waited: Duration, erase: bool) {
         self.saved[usize::from(erase)] -= waited.as_secs_f64();
         self.spent[usize::from(erase)] += waited;
     }
 
-    /// When such a part of what can be saved will be there.
+    /// The time at which `part` of the most that can be saved will be there.
     pub(super) fn has_at(&self, part: f64, erase: bool) -> Duration {
         let which = usize::from(erase);
         let missing = part * SAVED * self.shares[which] - self.saved[which];
@@ -129,7 +129,8 @@ mod tests {
     fn what_is_spent_is_earned_again() {
         let mut budget = budget();
         assert_eq!(budget.has_at(1.0, false), Duration::ZERO);
-        // Saved is what a quarter of a second earns: 10 ms. 30 ms are owed half a second's worth beyond.
+        // The savings are the earnings of a quarter of a second: 10 ms. The debt of 30 ms takes half a second's worth
+        // beyond.
         budget.charge(Duration::from_millis(30), false);
         assert_eq!(budget.has_at(1.0, true), Duration::ZERO);
         let free = budget.has_at(0.0, false);

@@ -1,23 +1,23 @@
-//! How long a channel's regular VM holds up harvest VMs' programs, as of late: by its own operations, and by what
-//! protects it.
+//! The time for which a channel's regular VM holds up harvest VMs' programs, as of late: by its own operations, and by
+//! its protection.
 
 use crate::flash::timing::Span;
 use std::time::Duration;
 
-/// How much one program counts.
+/// The weight of one program.
 const PART: f64 = 1.0 / 32.0;
 
-/// Half is forgotten in so long: the regular VM may do less by now. Only a program can tell.
+/// The time in which half is forgotten: the regular VM may do less by now. Only a program can tell.
 const FORGET: Duration = Duration::from_secs(5);
 
-/// A mean of the latest programs. What harvest operations make each other wait does not count: it says how busy their
-/// VM is, not the channel.
+/// A mean of the latest programs. The waits that harvest operations cause each other do not count: they show how busy
+/// their VM is, not the channel.
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     /// In seconds.
     mean: f64,
     told: Duration,
-    /// Until when harvest operations hold each die, and the bus.
+    /// The time until which harvest operations hold each die, and the bus.
     dies: Vec<Duration>,
     bus: Duration,
 }
@@ -27,35 +27,36 @@ impl Held {
         Self { mean: 0.0, told: Duration::ZERO, dies: vec![Duration::ZERO; dies], bus: Duration::ZERO }
     }
 
-    /// A harvest operation started.
+    /// Notes that a harvest operation started.
     pub(super) fn started(&mut self, die: usize, span: &Span) {
         self.dies[die] = self.dies[die].max(span.die.end);
         self.bus = self.bus.max(span.bus.end);
     }
 
-    /// One ended of which nobody knew how long it would take: another may start.
+    /// Notes the end of one of unknown duration: another may start.
     pub(super) fn ended(&mut self, now: Duration) {
         self.bus = self.bus.max(now);
     }
 
-    /// Since when the first program of a die's queue, which came at `since`, waits for others than harvest VMs.
+    /// The time since which the first program of a die's queue, which came at `since`, waits for others than harvest
+    /// VMs.
     pub(super) fn waits_since(&self, die: usize, since: Duration) -> Duration {
         since.max(self.dies[die]).max(self.bus)
     }
 
-    /// A program started after so long.
+    /// Adds a program that started after a wait of `waited`.
     pub(super) fn add(&mut self, now: Duration, waited: Duration) {
         self.mean = self.with(now, waited);
         self.told = now;
     }
 
-    /// What the mean is with another that waited so long.
+    /// The mean with another program that waited `waited`.
     pub(super) fn with(&self, now: Duration, waited: Duration) -> f64 {
         let mean = self.at(now);
         mean + (waited.as_secs_f64() - mean) * PART
     }
 
-    /// What to expect now, in seconds.
+    /// The expected wait now, in seconds.
     pub(super) fn at(&self, now: Duration) -> f64 {
         let passed = now.saturating_sub(self.told).as_secs_f64() / FORGET.as_secs_f64();
         self.mean * (-passed).exp2()

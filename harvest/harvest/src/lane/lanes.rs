@@ -1,4 +1,4 @@
-//! All channels of flash, and which regular VM has which.
+//! All channels of flash, each with its regular VM.
 
 use super::{Budget, Class, Done, Lane, Settings, Speed, Ticket};
 use crate::flash::Geometry;
@@ -12,7 +12,7 @@ pub struct Lanes {
     settings: Settings,
     speed: Speed,
     lanes: Vec<Lane>,
-    /// When each lane is to be advanced next, as of when it last was.
+    /// The time at which each lane is to be advanced next, as of its last advance.
     next: Vec<Option<Duration>>,
     /// The home of each channel.
     homes: Vec<u32>,
@@ -34,14 +34,14 @@ impl Lanes {
         }
     }
 
-    /// How fast its channels are.
+    /// The speed of its channels.
     #[must_use]
     pub fn speed(&self) -> Speed {
         self.speed
     }
 
-    /// From now on the channel belongs to another home (a vSSD's number), which is to be told before its operations
-    /// come. Nothing happens where there is no such channel.
+    /// Gives the channel to another home (a vSSD's number) from now on; call it before the home's operations come. Does
+    /// nothing if there is no such channel.
     pub fn set_home(&mut self, channel: u16, home: u32) {
         if let Some(of) = self.homes.get_mut(usize::from(channel)) {
             *of = home;
@@ -62,37 +62,37 @@ impl Lanes {
         self.lanes.get(usize::from(channel))
     }
 
-    /// How long a harvest VM's program takes now on each channel: [`Lane::program_time`].
+    /// The present duration of a harvest VM's program on each channel: [`Lane::program_time`].
     #[must_use]
     pub fn program_times(&self, now: Duration) -> Vec<Duration> {
         self.lanes.iter().map(|lane| lane.program_time(now)).collect()
     }
 
-    /// An operation comes. Where there is no such channel, it is never done.
+    /// Takes an operation. If there is no such channel, it is never done.
     pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: Op) {
         self.with(usize::from(channel), |lane, budget| lane.submit(now, ticket, class, op, budget));
     }
 
-    /// On flash without a speed of its own: an operation that had leave has ended.
+    /// Takes the end of an operation that had leave, on flash without a speed of its own.
     pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
         self.with(usize::from(channel), |lane, budget| lane.ended(now, class, budget));
     }
 
-    /// On flash without a speed of its own: a regular operation that was not submitted came or ended at `last`, and so
-    /// many are on their way.
+    /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
+    /// `last`, and `afoot` are on their way.
     pub fn passed(&mut self, channel: u16, last: Duration, afoot: u32) {
         self.with(usize::from(channel), |lane, _| lane.passed(last, afoot));
     }
 
-    /// Time passes. What was done by now is added to `done`, in order.
+    /// Lets time pass. Operations that are done by now are added to `done`, in order.
     pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
-        // In order of time, as channels share budgets.
+        // In order of time, because channels share budgets.
         while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {
             self.with(index, |lane, budget| lane.advance(at, budget, done));
         }
     }
 
-    /// When to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    /// The time at which to [advance](Self::advance) next; `None` while nothing waits or is on its way.
     #[must_use]
     pub fn next(&self) -> Option<Duration> {
         self.first().map(|(at, _)| at)

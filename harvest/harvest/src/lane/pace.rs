@@ -1,16 +1,16 @@
-//! What makes a channel as fast as it is: emulated flash, or a token bucket.
+//! The speed of a channel: emulated flash, or a token bucket.
 
 use crate::flash::Geometry;
 use crate::flash::timing::{Op, Span, Speeds, Timing, Work};
 use std::time::Duration;
 
-/// Where a channel's speed comes from.
+/// The source of a channel's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// It is emulated: operations take as long as on such flash.
+    /// Emulation: operations take as long as on such flash.
     Emulated(Speeds),
-    /// The flash takes its own time; the channel has so many bytes a second of it, `None` for as many as there are,
-    /// and may be ahead by so many.
+    /// The flash's own time; the channel has `rate` bytes a second of it, `None` for no limit, and may be ahead by
+    /// `burst`.
     Bucket {
         /// Bytes a second, at least 1.
         rate: Option<u64>,
@@ -19,7 +19,7 @@ pub enum Speed {
     },
 }
 
-/// The same with its state.
+/// The source of a channel's speed, with its state.
 #[derive(Clone, Debug)]
 pub(super) enum Pace {
     Emulated(Timing),
@@ -30,7 +30,7 @@ pub(super) enum Pace {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bucket {
     rate: Option<u64>,
-    /// How long it takes to fill.
+    /// The time that it takes to fill.
     depth: Duration,
     full: Duration,
 }
@@ -73,7 +73,8 @@ impl Pace {
         }
     }
 
-    /// How long a page's program takes where nobody else is; at least a tenth of a millisecond where nobody knows.
+    /// The duration of a page's program on an otherwise idle channel; at least a tenth of a millisecond if it is
+    /// unknown.
     pub(super) fn alone(&self, page: u32) -> Duration {
         match self {
             Self::Emulated(timing) => timing.speeds().alone(Work::Program(page)),

@@ -1,4 +1,4 @@
-//! Lanes in virtual time, under a regular VM in a closed loop and a harvest VM that takes what it can.
+//! Lanes in virtual time, under a regular VM in a closed loop and a harvest VM that takes all that it can.
 
 use super::*;
 use crate::flash::timing::Speeds;
@@ -20,7 +20,7 @@ struct Load {
     reads: f64,
 }
 
-/// What the harvest VM does on every channel.
+/// The operations of the harvest VM on every channel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Harvest {
     /// Reads and programs of a page, half and half, always waiting, a channel.
@@ -40,7 +40,7 @@ struct Figures {
     erasures: f64,
     /// The longest that a harvest operation was in the lane.
     longest: Duration,
-    /// What the first channel says of harvest programs in the end, in times what one takes alone.
+    /// The first channel's final duration of harvest programs, as a multiple of an undisturbed one.
     slow: f64,
 }
 
@@ -198,7 +198,7 @@ fn a_regular_vm_hardly_feels_a_harvest_vm_that_saturates() {
     }
 }
 
-/// What harvest VMs make each other wait does not make a channel slow; what its regular VM does, does.
+/// The waits that harvest VMs cause each other do not make a channel slow; the operations of its regular VM do.
 #[test]
 fn a_channel_is_slow_where_others_use_it() {
     let nobody = Load { threads: 0, think: Duration::ZERO, channels: 2, reads: 0.5 };
@@ -243,7 +243,7 @@ fn a_harvest_vm_gets_what_a_regular_one_leaves() {
     let all = 2.0 * 70e6 / f64::from(PAGE);
     let part = |load, harvest| run(load, harvest, Settings::default(), Speeds::default(), 6).harvest / all;
     let pages = Harvest { pages: 16, erasures: 0 };
-    // Nobody there; a few operations now and then; a VM that leaves gaps of a page's time.
+    // No operations; a few operations now and then; a VM that leaves gaps of a page's time.
     assert!(part(load(0, 0), pages) > 0.95, "{}", part(load(0, 0), pages));
     assert!(part(load(1, 10), pages) > 0.85, "{}", part(load(1, 10), pages));
     assert!(part(load(4, 50), pages) > 0.85, "{}", part(load(4, 50), pages));
@@ -339,7 +339,7 @@ fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// A lane of a file: so many bytes a second, 64 KiB at once.
+/// A lane of a file: `rate` bytes a second, 64 KiB at once.
 fn bucket(rate: Option<u64>) -> (Lane, Budget) {
     let speed = Speed::Bucket { rate, burst: 64 << 10 };
     (Lane::new(&Geometry::default(), speed, Settings::default()), Budget::new(&Settings::default()))

@@ -1,16 +1,16 @@
-//! A learned predictor of few parameters: it counts what followed the last time things stood as they do.
+//! A learned predictor of few parameters: it counts the needs that followed earlier states like the present one.
 //!
-//! A VM's level stays for a while, then moves; where to, and how soon, depends on where it stands. How things stand is
-//! said three times, each time more closely: the level; the level and the highest of the last [`RECENT`] steps; both,
-//! and how long the level has held (in octaves of steps). For each such *context* it counts which level was needed one
-//! horizon later. Counts of a closer context are blended over those of the wider one, which count as [`BLEND`]
-//! observations (as in Witten and Bell's estimate), so a context that was never seen says what the wider one says. The
-//! widest is how far the level moved, wherever it was, over a guess: that it stays.
+//! A VM's level stays for a while, then moves; where to, and how soon, depends on its state. The state is described
+//! three times, each time more closely: the level; the level and the highest of the last [`RECENT`] steps; both, and
+//! the time for which the level has held (in octaves of steps). For each such *context* it counts the levels that were
+//! needed one horizon later. Counts of a closer context are blended over those of the wider one, which count as
+//! [`BLEND`] observations (as in Witten and Bell's estimate), so a context that was never seen gives the same as the
+//! wider one. The widest is the distance that the level moved, wherever it was, over a guess: that it stays.
 //!
-//! That gives how likely each level is. The forecast is the level `k` that costs least, where a level that is not
-//! needed costs 1 and a need that is not covered costs `setting`: least `sum(p(need) * (k - need)+) + setting *
-//! p(need > k)`. Of all rules that use those likelihoods this one wastes least at its coverage: it covers rises where
-//! they are likely or cheap, instead of everywhere alike.
+//! That gives the probability of each level. The forecast is the level `k` that costs least, where a level that is not
+//! needed costs 1 and a need that is not covered costs `setting`: the sum
+//! `sum(p(need) * (k - need)+) + setting * p(need > k)` is least. Of all rules that use those probabilities this one
+//! wastes least at its coverage: it covers rises where they are likely or cheap, instead of everywhere alike.
 
 use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,13 +18,13 @@ use std::collections::{BTreeMap, VecDeque};
 /// Steps that the recent highest level is taken over: an hour.
 pub const RECENT: usize = 20;
 
-/// How many observations the wider context counts as.
+/// The number of observations that the wider context counts as.
 pub const BLEND: f32 = 2.0;
 
-/// A context's counts are halved when they reach this: what is long past counts less, and a count stays exact.
+/// A context's counts are halved when they reach this: old observations count less, and a count stays exact.
 const FULL: f32 = 256.0;
 
-/// How likely a level is thought to be missed by one level, before anything is known; by two, half that.
+/// The assumed probability that a level is missed by one level, before anything is known; by two, half that.
 const UNKNOWN: f32 = 0.025;
 
 /// Octaves of steps that a level has held: the last is half a day and more.
@@ -33,29 +33,29 @@ const OCTAVES: u16 = 8;
 /// The most contexts that are kept: far above what a VM meets; more are not learned.
 const CONTEXTS: usize = 1024;
 
-/// How things stand: the level, the recent highest + 1 or 0, the octave of holding + 1 or 0.
+/// A state: the level, the recent highest + 1 or 0, the octave of holding + 1 or 0.
 type Context = (Level, Level, u16);
 
-/// Which need is predicted.
+/// The need that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The level at the horizon's end: what BlockFlex's accuracy and the data's reference figures count.
+    /// The level at the horizon's end: the one that BlockFlex's accuracy and the data's reference figures count.
     At,
-    /// The highest level until the horizon's end: what a lease that lasts as long has to bear.
+    /// The highest level until the horizon's end: the one that a lease of that length has to bear.
     Within,
 }
 
-/// A predictor that counts what followed.
+/// A predictor that counts the needs that followed.
 #[derive(Clone, Debug)]
 pub struct Counts {
     horizon: usize,
     need: Need,
-    /// Counts of how far the level moved: index `HIGHEST + need - level`.
+    /// Counts of the distance that the level moved: index `HIGHEST + need - level`.
     moves: Tally,
     contexts: BTreeMap<Context, Tally>,
     /// The last levels, newest last; as many as the horizon and the recent highest need.
     levels: VecDeque<Level>,
-    /// The contexts of the steps that wait for what follows, oldest first.
+    /// The contexts of the steps whose outcome is not known yet, oldest first.
     waiting: VecDeque<[Context; 3]>,
     /// Steps for which the level has held.
     held: u32,
@@ -99,7 +99,7 @@ impl Tally {
 }
 
 impl Counts {
-    /// One that predicts `need` a `horizon` of steps ahead, at least one.
+    /// A predictor of `need` a `horizon` of steps ahead, at least one.
     #[must_use]
     pub fn new(horizon: usize, need: Need) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Counts {
         }
     }
 
-    /// How things stand after the last step.
+    /// The state after the last step.
     fn stand(&self) -> [Context; 3] {
         let level = self.levels.back().copied().unwrap_or(0);
         let recent = self.levels.iter().rev().take(RECENT).copied().max().unwrap_or(0) + 1;
@@ -121,7 +121,7 @@ impl Counts {
         [(level, 0, 0), (level, recent, 0), (level, recent, octave)]
     }
 
-    /// Counts what followed one horizon after `stood`.
+    /// Counts the need that followed one horizon after `stood`.
     fn learn(&mut self, stood: [Context; 3]) {
         let need = match self.need {
             Need::At => self.levels.back().copied(),
@@ -136,7 +136,7 @@ impl Counts {
         }
     }
 
-    /// How likely each level is to be needed; together 1.
+    /// The probability that each level is needed; together 1.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         let stand = self.stand();
@@ -167,8 +167,8 @@ fn level_sum(chance: &mut [f32]) {
     chance.iter_mut().for_each(|chance| *chance /= sum.max(f32::MIN_POSITIVE));
 }
 
-/// The level that costs least where each is needed with such a chance, one not needed costs 1 and a need not covered
-/// costs `miss`; the lowest of equals.
+/// The level that costs least if each is needed with such a chance, one not needed costs 1 and a need not covered costs
+/// `miss`; the lowest of equals.
 #[must_use]
 pub fn cheapest(chance: &[f32], miss: f32) -> Level {
     let (mut covered, mut wasted) = (0.0_f32, 0.0_f32);
@@ -266,7 +266,7 @@ mod tests {
             prop_assert!(counts.bytes() < 300_000);
         }
 
-        /// Against trying every level.
+        /// Compares with a search of all levels.
         #[test]
         fn the_cheapest_level_is_found(weights in prop::collection::vec(1_u8..100, 1..12), miss in 0_u8..50) {
             let sum: f32 = weights.iter().map(|weight| f32::from(*weight)).sum();

@@ -1,10 +1,10 @@
-//! How long a level lasts: one sub-predictor for each level (BlockFlex, section 4.4.2).
+//! The duration of a level: one sub-predictor for each level (BlockFlex, section 4.4.2).
 //!
-//! A level lasts until it ends; each time one does, its sub-predictor is told how long it was. Which end is meant is
-//! the caller's: that another level came (a line of a trace), or that more was needed ([`Stretches`]: what a lease
-//! cares about). A forecast names the level and how long it has lasted already, and says how much longer it will.
+//! A level lasts until it ends; each time one does, its sub-predictor is told its length. The caller defines the end:
+//! that another level came (a line of a trace), or that more was needed ([`Stretches`]: the end that a lease depends
+//! on). A forecast is for a level and the time that it has lasted already, and gives the remaining time.
 //!
-//! A setting says how careful a forecast is, 0 to 1: higher never says longer.
+//! A setting, 0 to 1, is the care of a forecast: a higher one never gives a longer time.
 
 use super::level::{Level, level_above};
 use super::network::{Head, Network, Shape};
@@ -12,21 +12,21 @@ use super::{Quantity, lstm::LOOK};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Lengths that are remembered of each level.
+/// The number of lengths that are remembered of each level.
 pub const REMEMBERED: usize = 100;
 
-/// Levels that have a sub-predictor at most; others are predicted from the lengths of all.
+/// The most levels that have a sub-predictor; others are predicted from the lengths of all.
 const LEVELS: usize = 256;
 
-/// Who says how long a level lasts.
+/// A predictor of the duration of a level.
 pub trait Lasting {
     /// A level has ended, after `length`.
     fn ended(&mut self, level: Level, length: Duration);
 
-    /// How much longer a level lasts that has lasted `age`; zero where nothing is known.
+    /// The remaining time of a level that has lasted `age`; zero if nothing is known.
     fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration;
 
-    /// What it keeps in memory, in bytes.
+    /// The memory that it takes, in bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -45,7 +45,7 @@ impl Lengths {
         remember(&mut self.all, length.as_secs_f32());
     }
 
-    /// Those of a level, or of all where it is new.
+    /// The lengths of a level, or of all if it is new.
     fn of(&self, level: Level) -> &VecDeque<f32> {
         self.levels.get(&level).unwrap_or(&self.all)
     }
@@ -64,15 +64,15 @@ fn remember(lengths: &mut VecDeque<f32>, length: f32) {
     lengths.push_back(length);
 }
 
-/// Some seconds, where they are any.
+/// A number of seconds as a duration, or zero if it is none.
 fn seconds(seconds: f32) -> Duration {
     Duration::try_from_secs_f32(seconds.max(0.0)).unwrap_or_default()
 }
 
-/// How many times as long as the longest a forecast can be.
+/// The most times that a forecast can be as long as the longest.
 const FAR: f32 = 100.0;
 
-/// The last length times `1 - setting`, less what has passed.
+/// The last length times `1 - setting`, less the time that has passed.
 #[derive(Clone, Debug, Default)]
 pub struct LastLength(Lengths);
 
@@ -91,11 +91,11 @@ impl Lasting for LastLength {
     }
 }
 
-/// As long as the share `setting` of the last lengths lasted, of those that were longer than what has passed.
+/// The length that the share `setting` of the last lengths reached, of those longer than the time that has passed.
 ///
-/// Of `n` lengths the next is shorter than the `k`th shortest with probability `k / (n + 1)`; what lies between is
-/// interpolated, from 0 on. Beyond the longest, and where none was longer than what has passed, there is no scale but
-/// what has been, and then something that has lasted `t` lasts to `t / p` with probability `p`.
+/// Of `n` lengths the next is shorter than the `k`th shortest with probability `k / (n + 1)`; between these the
+/// quantile is interpolated, from 0 on. Beyond the longest, and if none was longer than the time that has passed, the
+/// only scale is the past: a level that has lasted `t` lasts to `t / p` with probability `p`.
 #[derive(Clone, Debug)]
 pub struct LengthQuantile {
     lengths: Lengths,
@@ -103,7 +103,7 @@ pub struct LengthQuantile {
 }
 
 impl LengthQuantile {
-    /// Over the last `window` lengths of a level, at most [`REMEMBERED`].
+    /// A predictor over the last `window` lengths of a level, at most [`REMEMBERED`].
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { lengths: Lengths::default(), window: window.max(1) }
@@ -122,7 +122,7 @@ impl Lasting for LengthQuantile {
         longer.sort_by(f32::total_cmp);
         #[expect(clippy::cast_precision_loss, reason = "a window's length")]
         let count = longer.len() as f32;
-        // Of `count` that were longer, and one that is as likely as any: the place of the quantile among them.
+        // Among `count` that were longer, and one that is as likely as any: the place of the quantile.
         let place = missed * (count + 1.0);
         if place >= count {
             let longest = longer.last().copied().unwrap_or(age);
@@ -140,7 +140,8 @@ impl Lasting for LengthQuantile {
     }
 }
 
-/// The paper's: an LSTM of 50 nodes for each level, over the last [`LOOK`] lengths; what it says times `1 - setting`.
+/// The paper's predictor: an LSTM of 50 nodes for each level, over the last [`LOOK`] lengths; its output times
+/// `1 - setting`.
 ///
 /// Lengths go in and come out as octaves of seconds, scaled to about 0 to 1. A network is made when its level ends for
 /// the second time, and learns, each time one ends, [`PASSES`] times from the lengths that are remembered, in turn. At
@@ -159,20 +160,20 @@ pub struct LengthLstm {
 /// paper trains at each.
 pub const PASSES: usize = 10;
 
-/// Networks of durations that one predictor keeps, unless told otherwise.
+/// The number of networks of durations that one predictor keeps, unless set otherwise.
 pub const NETWORKS: usize = 6;
 
 /// Octaves of seconds that are 1 to the network: 24 days.
 const OCTAVES: f32 = 21.0;
 
 impl LengthLstm {
-    /// One with weights from a seed, and at most `most` networks.
+    /// A predictor with weights from a seed, and at most `most` networks.
     #[must_use]
     pub fn new(quantity: Quantity, most: usize, seed: u64) -> Self {
         Self { quantity, lengths: Lengths::default(), networks: BTreeMap::new(), most, seed }
     }
 
-    /// The [`LOOK`] lengths before `end`, the oldest repeated where there are fewer.
+    /// The [`LOOK`] lengths before `end`, the oldest repeated if there are fewer.
     fn shown(lengths: &VecDeque<f32>, end: usize) -> [f32; LOOK] {
         std::array::from_fn(|at| {
             let at = (end + at).saturating_sub(LOOK);
@@ -221,22 +222,23 @@ impl Lasting for LengthLstm {
 
 /// Cuts a level over time into stretches in which no more than each level was needed.
 ///
-/// A stretch at `k` lasts from when `k` is enough until more is needed. So one step ends the stretches of all levels
-/// below it, and a stretch at a high level spans many at lower ones.
+/// A stretch at `k` lasts from the moment at which `k` is enough until more is needed. So one step ends the stretches
+/// of all levels below it, and a stretch at a high level spans many at lower ones.
 #[derive(Clone, Debug)]
 pub struct Stretches {
-    /// For each level, how long it has been enough.
+    /// For each level, the time for which it has been enough.
     ages: Vec<Duration>,
 }
 
 impl Stretches {
-    /// For levels of 0 to `highest`.
+    /// Stretches of levels of 0 to `highest`.
     #[must_use]
     pub fn new(highest: Level) -> Self {
         Self { ages: vec![Duration::ZERO; usize::from(highest) + 1] }
     }
 
-    /// `level` was needed for `length`. Calls `ended` with the levels that were enough until now and how long.
+    /// Notes that `level` was needed for `length`. Calls `ended` with the levels that were enough until now, each with
+    /// its time.
     pub fn needed(&mut self, level: Level, length: Duration, mut ended: impl FnMut(Level, Duration)) {
         for (enough, age) in (0..).zip(&mut self.ages) {
             if enough >= level {
@@ -248,7 +250,7 @@ impl Stretches {
         }
     }
 
-    /// How long `level` has been enough.
+    /// The time for which `level` has been enough.
     #[must_use]
     pub fn age(&self, level: Level) -> Duration {
         self.ages.get(usize::from(level)).or(self.ages.last()).copied().unwrap_or_default()
@@ -301,7 +303,7 @@ mod tests {
     }
 
     proptest! {
-        /// Stretches against a model that looks at every minute, and careful forecasts say no more.
+        /// Stretches match a model that looks at every minute, and careful forecasts never exceed others.
         #[test]
         fn stretches_are_where_a_level_was_enough(levels in prop::collection::vec(0_u16..5, 1..60)) {
             let mut stretches = Stretches::new(4);

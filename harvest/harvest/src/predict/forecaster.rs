@@ -1,7 +1,7 @@
 //! All predictors of one vSSD together: samples in, forecasts out.
 //!
-//! Every three minutes the vSSD is sampled; each predictor sees the sample and learns from it. A forecast says what
-//! will be needed (demand) or can be spared (supply) and how long that lasts, as in the paper's figure 13:
+//! Every three minutes the vSSD is sampled; each predictor sees the sample and learns from it. A forecast gives the
+//! amount that will be needed (demand) or can be spared (supply) and its duration, as in the paper's figure 13:
 //!
 //! ```text
 //! sample -> bandwidth's predictor -> level -> its sub-predictor -> duration \
@@ -9,11 +9,11 @@
 //!        -> capacity's predictor  -> level -> its sub-predictor -> duration /
 //! ```
 //!
-//! Which predictors these are is [`Kind`]'s: [`Kind::Steps`] are those that [`choose`](super::score::choose) speaks
-//! for on the public series. A learned one ships only where it wastes at least 10% less than every plain one at equal
-//! coverage on series that it has not seen:
+//! [`Kind`] chooses the predictors: [`Kind::Steps`] are those that [`choose`](super::score::choose) selects on the
+//! public series. A learned one ships only if it wastes at least 10% less than every plain one at equal coverage on
+//! series that it has not seen:
 //!
-//! | what | horizon | ships | why |
+//! | quantity | horizon | ships | reason |
 //! |---|---|---|---|
 //! | bandwidth | 3 minutes | the highest of 2 steps | at 95% the learned one wastes about as much (-1 to 11% less) |
 //! | bandwidth | 15 minutes | the last level and 2 more | at 95% the learned one wastes more |
@@ -21,20 +21,20 @@
 //! | capacity | 15 minutes | [`Counts`], a miss worth 24 | at 99% it wastes 18-37% less than every plain one |
 //! | durations | | a quantile of the last 100 lengths | at 93% the LSTM wastes 5-13% more (supply) |
 //!
-//! Bandwidth is to be covered 95 times of 100: where it is not, the regular VM's I/O still goes first. Capacity is to
-//! be covered 99 times: where it is not, blocks have to be migrated. Further than one step ahead the highest need until
-//! then is forecast, as what a lease has to bear is that. The paper's LSTMs ([`Kind::Paper`]) are far behind the plain
-//! ones on these series: they learn from one sample each three minutes, and a level changes every half hour.
+//! Bandwidth is to be covered 95 times of 100: if it is not, the regular VM's I/O still goes first. Capacity is to be
+//! covered 99 times: if it is not, blocks have to be migrated. Further than one step ahead the highest need until then
+//! is forecast, because a lease has to bear that. The paper's LSTMs ([`Kind::Paper`]) are far behind the plain ones on
+//! these series: they learn from one sample each three minutes, and a level changes every half hour.
 //!
-//! One of eight scores of durations speaks for an LSTM: how long capacity is enough, for demand, at 80% coverage
-//! (12-29% less waste); at 93% and 95% it does not, so the quantile ships there too.
+//! One of eight scores of durations is in favour of an LSTM: the duration for which capacity is enough, for demand, at
+//! 80% coverage (12-29% less waste); at 93% and 95% it is not, so the quantile ships there too.
 //!
-//! How long spare lasts is as certain as it is asked for: of forecasts for a vSSD with the load of one public series of
-//! each kind, with `certainty` 0.5, 0.8, 0.9, 0.95 there lasted 47-56%, 79-82%, 89-91%, 94-96% as long as said. It is
-//! dear: 97-98%, 68-81%, 50-62%, 31-44% of those forecasts were of 30 minutes or more. Of those that were, 93-97% did
-//! last 30 minutes, whatever the certainty: what limits that is the levels, not the durations.
+//! The duration of spare storage is as certain as requested: of forecasts for a vSSD with the load of one public series
+//! of each kind, with `certainty` 0.5, 0.8, 0.9, 0.95 there lasted 47-56%, 79-82%, 89-91%, 94-96% as long as forecast.
+//! It is dear: 97-98%, 68-81%, 50-62%, 31-44% of those forecasts were of 30 minutes or more. Of those that were, 93-97%
+//! did last 30 minutes, whatever the certainty: the limit is in the levels, not in the durations.
 //!
-//! That is why [`Kind::Default`] does not lend by these forecasts, but by what was spare for weeks
+//! Therefore [`Kind::Default`] does not lend by these forecasts, but by the storage that was spare for weeks
 //! ([`spare`](super::spare)).
 
 use super::counts::{Counts, Need, RECENT};
@@ -46,7 +46,7 @@ use super::series::STEP;
 use super::spare::{LASTS, Peak};
 use std::time::Duration;
 
-/// What was read of a vSSD during one step of three minutes.
+/// The measurements of a vSSD during one step of three minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Bandwidth used, in channels' worth of it.
@@ -57,52 +57,52 @@ pub struct Sample {
     pub used: Stat,
 }
 
-/// What will be needed, or can be spared.
+/// The amount that will be needed, or can be spared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
     /// Channels' worth of bandwidth.
     pub bandwidth: u16,
     /// Flash blocks.
     pub capacity: u32,
-    /// How long that lasts: no more will be needed, or as much can be spared.
+    /// The time for which that lasts: no more will be needed, or as much can be spared.
     pub lasts: Duration,
 }
 
-/// Which predictors.
+/// The kind of predictors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// What can be spared: what was for weeks. What is needed: as `Steps`.
+    /// Supply: the storage that was spare for weeks. Demand: as `Steps`.
     #[default]
     Default,
-    /// Those that are best on series that they have not seen, some steps ahead.
+    /// The predictors that are best on series that they have not seen, some steps ahead.
     Steps,
-    /// The paper's: LSTMs, with 5% of margin.
+    /// The paper's predictors: LSTMs, with 5% of margin.
     Paper,
-    /// None that learns: the last level, with a margin.
+    /// Predictors that do not learn: the last level, with a margin.
     Plain,
 }
 
-/// How a forecaster is set up.
+/// The settings of a forecaster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Channels that there are.
+    /// Channels of the vSSD.
     pub channels: u16,
-    /// Flash blocks that there are.
+    /// Flash blocks of the vSSD.
     pub blocks: u32,
-    /// Flash blocks in a unit of capacity: what is forecast is a whole number of units. At least one; the least is used
-    /// with which there are no more than [`HIGHEST`] of them.
+    /// Flash blocks in a unit of capacity: forecasts are whole numbers of units. At least one; the least is used with
+    /// which there are no more than [`HIGHEST`] of them.
     pub unit: u32,
     /// Steps that it forecasts ahead: 1 (3 minutes) or more (5 are 15 minutes).
     pub horizon: usize,
-    /// Which predictors.
+    /// The kind of predictors.
     pub kind: Kind,
     /// The share of durations that are to be covered, 0 to 1.
     pub certainty: f32,
-    /// How long [`Kind::Default`] looks back for what can be spared, in steps.
+    /// The time for which [`Kind::Default`] looks back for spare storage, in steps.
     pub window: usize,
     /// The share of that which it keeps back, 0 to 1: the paper's 5% (section 4.4.3) are for minutes.
     pub kept_back: f32,
-    /// What random weights are made from.
+    /// The seed of random weights.
     pub seed: u64,
 }
 
@@ -123,31 +123,31 @@ impl Default for Settings {
     }
 }
 
-/// In steps.
+/// Four weeks, in steps.
 const FOUR_WEEKS: usize = 28 * 24 * 20;
 /// Bandwidth that can be spared: the highest of 15 minutes.
 const RECENT_STEPS: usize = 5;
 
 /// The paper's margin.
 const MARGIN: f32 = 0.05;
-/// Bandwidth, one step ahead: the highest of so many steps.
+/// Bandwidth, one step ahead: the number of steps whose highest is forecast.
 const STEPS_NEAR: f32 = 2.0;
-/// Bandwidth, further ahead: so many levels more than the last.
+/// Bandwidth, further ahead: the number of levels above the last.
 const MORE_FAR: f32 = 2.0;
-/// Capacity, one step ahead: so many levels of waste is a miss worth.
+/// Capacity, one step ahead: the number of levels of waste that a miss is worth.
 const PRICE_NEAR: f32 = 12.0;
 /// The same further ahead.
 const PRICE_FAR: f32 = 24.0;
-/// Durations: so many lengths are looked at.
+/// Durations: the number of lengths that are looked at.
 const LENGTHS: usize = 100;
 
-/// Predicts one quantity.
+/// The predictors of one quantity.
 struct Half {
     level: Box<dyn Predictor + Send>,
     setting: f32,
     lasting: Box<dyn Lasting + Send>,
     stretches: Stretches,
-    /// What there is.
+    /// The most that there is of it.
     highest: Level,
 }
 
@@ -189,7 +189,7 @@ impl Half {
         self.stretches.needed(level, STEP, |level, length| self.lasting.ended(level, length));
     }
 
-    /// What will be needed, and how long no more will be.
+    /// The level that will be needed, and the time for which no more will be.
     fn forecast(&self, care: f32) -> (Level, Duration) {
         let level = self.level.forecast(self.setting).min(self.highest);
         (level, self.lasting.forecast(level, self.stretches.age(level), care))
@@ -203,7 +203,7 @@ impl Half {
     }
 }
 
-/// The highest number that a sample may hold; what is no number is 0. A network would never recover from either.
+/// The highest number that a sample may hold; NaN counts as 0. A network would never recover from either.
 const MOST: f32 = 1e9;
 
 fn scaled(stat: Stat, by: f32) -> Stat {
@@ -212,7 +212,7 @@ fn scaled(stat: Stat, by: f32) -> Stat {
 }
 
 impl Forecaster {
-    /// One that has seen nothing.
+    /// A forecaster that has seen nothing.
     #[must_use]
     pub fn new(mut settings: Settings) -> Self {
         settings.unit = settings.unit.max(settings.blocks.div_ceil(HIGHEST.into())).max(1);
@@ -236,7 +236,7 @@ impl Forecaster {
         self.capacity.observe(&Reading { level: scaled(sample.used, 1.0 / self.settings.unit as f32), iops });
     }
 
-    /// What this vSSD will need, or can spare, one horizon from now, and how long.
+    /// The forecast of this vSSD's need, or its spare storage, one horizon from now, with its duration.
     ///
     /// Before the first sample nothing is needed, all is spare, and nothing lasts.
     #[must_use]
@@ -244,14 +244,15 @@ impl Forecaster {
         self.forecast_with(side, self.settings.certainty)
     }
 
-    /// The same where the share `certainty` (0 to 1) of durations is to be covered, instead of the settings'.
+    /// The same forecast with the share `certainty` (0 to 1) of durations to be covered, instead of the settings'.
     #[must_use]
     pub fn forecast_with(&self, side: Side, certainty: f32) -> Forecast {
         if (self.settings.kind, side) == (Kind::Default, Side::Supply) {
             return self.spare();
         }
         let certainty = certainty.clamp(0.0, 1.0);
-        // Supply is promised for as long as all but a few lasted; demand, until all but a few had ended.
+        // Supply is promised for the time that all but a few lasted; demand, for the time until all but a few had
+        // ended.
         let care = if side == Side::Supply { certainty } else { 1.0 - certainty };
         let (channels, channels_last) = self.bandwidth.forecast(care);
         let (units, units_last) = self.capacity.forecast(care);
@@ -268,7 +269,7 @@ impl Forecaster {
         }
     }
 
-    /// What was not used of late, less what is kept back.
+    /// The storage that was not used of late, less the part that is kept back.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within what there is")]
     fn spare(&self) -> Forecast {
         let [Some(channels), Some(blocks)] = [&self.peaks[0], &self.peaks[1]].map(Peak::get) else {
@@ -283,7 +284,7 @@ impl Forecaster {
         }
     }
 
-    /// What all predictors keep in memory, in bytes.
+    /// The memory of all predictors, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let peaks: usize = self.peaks.iter().map(Peak::bytes).sum();
@@ -316,7 +317,7 @@ mod tests {
             for horizon in [0, 1, 5] {
                 let forecaster = told(Settings { kind, horizon, ..Settings::default() }, 390);
                 let demand = forecaster.forecast(Side::Demand);
-                // The paper's learn too slowly to promise anything after so few steps.
+                // The paper's predictors learn too slowly to promise anything after these few steps.
                 if kind != Kind::Paper {
                     assert!((4..8).contains(&demand.bandwidth), "{kind:?} {horizon}: {demand:?}");
                     assert!((80_000..100_000).contains(&demand.capacity), "{kind:?} {horizon}: {demand:?}");
@@ -358,7 +359,7 @@ mod tests {
         let supply = told(settings, 390).forecast(Side::Supply);
         assert_eq!(supply.capacity, (262_144 - 80_000) * 4 / 5);
         assert_eq!((supply.bandwidth, supply.lasts), (12, LASTS));
-        // What was used longer ago than the window does not count.
+        // Use before the window does not count.
         let short = Settings { window: 10, kept_back: 0.0, ..settings };
         assert_eq!(told(short, 420).forecast(Side::Supply).capacity, 262_144 - 40_000);
     }

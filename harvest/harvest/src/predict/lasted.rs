@@ -1,12 +1,12 @@
-//! How good predictors of durations are: did it last as long as was said?
+//! The quality of predictors of durations: the real duration against the forecast.
 //!
-//! By the same rule as levels: a forecast for *supply* covers where what was said to last did last at least so long,
-//! and what it lasted longer is waste, as nobody was promised it; for *demand* it covers where it ended by then, and
-//! what was said beyond is waste. Waste is a mean in seconds, and relative to how long things lasted.
+//! The rule is that of levels: a forecast for *supply* covers if the storage lasted at least as long as forecast, and
+//! the time that it lasted longer is waste, because it was not promised; for *demand* it covers if the need ended by
+//! then, and the forecast time beyond is waste. Waste is a mean in seconds, and relative to the real durations.
 //!
-//! [`Ends::Other`] scores the lines of a trace: at the start of each, how long will it be until another level comes?
-//! That is what the paper's sub-predictors are trained on. [`Ends::More`] scores what a lease depends on: every 15
-//! minutes, how long will no more be needed than now? What had not ended when the series did is left out.
+//! [`Ends::Other`] scores the lines of a trace: at the start of each, the time until another level comes. The paper's
+//! sub-predictors are trained on that. [`Ends::More`] scores the quantity that a lease depends on: every 15 minutes,
+//! the time for which no more will be needed than now. Durations that had not ended when the series did are left out.
 
 use super::Quantity;
 use super::duration::{LastLength, Lasting, LengthLstm, LengthQuantile, NETWORKS, Stretches};
@@ -15,7 +15,7 @@ use super::score::{Point, Sums};
 use super::series::{Run, STEP};
 use std::time::Duration;
 
-/// Which end is meant.
+/// The end of a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ends {
     /// Another level came.
@@ -24,7 +24,7 @@ pub enum Ends {
     More,
 }
 
-/// How far apart forecasts of [`Ends::More`] are: gSSDs are dated anew every 15 minutes.
+/// The interval of forecasts of [`Ends::More`]: gSSDs are dated again every 15 minutes.
 const APART: Duration = Duration::from_secs(5 * STEP.as_secs());
 
 /// Shares of the last length that are taken off; negative ones are added, for demand.
@@ -32,7 +32,7 @@ const CUTS: &[f32] = &[
     -50.0, -20.0, -10.0, -4.0, -2.0, -1.0, -0.5, -0.2, -0.05, 0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 0.98,
     1.0,
 ];
-/// How careful a quantile is.
+/// The care of a quantile.
 const CARES: &[f32] = &[
     0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99,
     1.0,
@@ -62,7 +62,7 @@ fn candidates(quantity: Quantity) -> Vec<Candidate> {
     ]
 }
 
-/// What each predictor of durations is worth with each of its settings, on a series.
+/// The score of each predictor of durations with each of its settings, on a series.
 #[must_use]
 pub fn frontier(runs: &[Run], quantity: Quantity, ends: Ends, side: Side) -> Vec<Point> {
     let runs: Vec<(Level, Duration)> =
@@ -148,7 +148,7 @@ mod tests {
     fn who_says_less_is_kept_more_often() {
         let runs = runs(&[(60, 1), (10, 2), (40, 1), (10, 2), (80, 1), (5, 2)]);
         let points = frontier(&runs, Quantity::Bandwidth, Ends::Other, Side::Supply);
-        // Lasted 60 10 40 10 80, said 0 60 60 10 40 (of all levels where one is new).
+        // Lasted 60 10 40 10 80, forecast 0 60 60 10 40 (of all levels if one is new).
         let last = point(&points, "last-length", 0.0);
         assert_eq!(last.coverage, 0.6);
         assert_eq!(last.waste, 60.0 * (60.0 + 40.0) / 5.0);

@@ -1,26 +1,26 @@
-//! What predictors of a level see and say.
+//! The input and output of predictors of a level.
 //!
-//! A level is a whole number: channels' worth of bandwidth, or units of capacity. What is read may lie between two;
-//! what is needed is the next whole one. The same predictors serve both sides. Of *demand* (a harvest VM) they say
-//! what will be needed; *supply* (a regular VM's spare) is its mirror: all there is, less what its owner will need. So
-//! a forecast of supply is kept exactly where the owner's need was covered.
+//! A level is a whole number: channels' worth of bandwidth, or units of capacity. A reading may be between two; the
+//! need is the next whole one. The same predictors serve both sides. For *demand* (a harvest VM) they give the amount
+//! that will be needed; *supply* (a regular VM's spare storage) is its mirror: all its storage, less the need of its
+//! owner. So a forecast of supply is kept exactly when the owner's need was covered.
 
 /// A whole level.
 pub type Level = u16;
 
-/// The highest level that a learned predictor tells from others; above are one.
+/// The highest level that a learned predictor tells from others; all above count as one.
 pub const HIGHEST: Level = 64;
 
-/// For whom a forecast is.
+/// The side that a forecast is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// A harvest VM, which needs something.
+    /// A harvest VM, which needs storage.
     Demand,
-    /// A regular VM, which can spare something.
+    /// A regular VM, which can spare storage.
     Supply,
 }
 
-/// What was read of a quantity during one step.
+/// The readings of a quantity during one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stat {
     /// The highest.
@@ -31,12 +31,12 @@ pub struct Stat {
     pub mean: f32,
 }
 
-/// What a predictor of a level is shown of one step.
+/// The input of a predictor of a level, for one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reading {
     /// The level.
     pub level: Stat,
-    /// Operations a second, where they count; only the LSTM looks at them.
+    /// Operations a second, if they count; only the LSTM looks at them.
     pub iops: Stat,
 }
 
@@ -54,20 +54,20 @@ impl From<super::series::Step> for Reading {
     }
 }
 
-/// Who says, step by step, which level will be needed.
+/// A predictor of the level that will be needed, step by step.
 pub trait Predictor {
-    /// Takes the next step, and learns from it where it learns.
+    /// Takes the next step, and learns from it if the predictor learns.
     fn observe(&mut self, reading: &Reading);
 
-    /// What will be needed. `setting` trades coverage for waste: higher never says less.
+    /// The level that will be needed. `setting` trades coverage for waste: a higher one never gives less.
     fn forecast(&self, setting: f32) -> Level;
 
-    /// What it keeps in memory, in bytes.
+    /// The memory that it takes, in bytes.
     fn bytes(&self) -> usize;
 }
 
-/// The lowest whole level that is not below; what hardly exceeds one (by a thousandth) is that one, so that sums of
-/// rounded numbers do not cost a level.
+/// The lowest whole level that is not below; a level that hardly exceeds one (by a thousandth) counts as that one, so
+/// that sums of rounded numbers do not cost a level.
 #[must_use]
 pub fn level_above(level: f32) -> Level {
     let above = (level - 1e-3).ceil();

@@ -1,12 +1,13 @@
 //! BlockFlex's predictors of a level: LSTMs that learn as they go (section 4.4.2).
 //!
-//! Every step (three minutes) the network learns from the last [`LOOK`] steps before the horizon what was needed after
-//! it, by one iteration, and says from the last [`LOOK`] steps how likely each level is. For bandwidth it is shown the
-//! maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of use and how much
-//! it changed. What is shown is scaled to about 0 to 1. The rest is the paper's: [`Quantity`] says how many nodes.
+//! Every step (three minutes) the network learns from the last [`LOOK`] steps before the horizon the need that came
+//! after them, by one iteration, and gives from the last [`LOOK`] steps the probability of each level. For bandwidth
+//! its input is the maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of
+//! use and the change of use. The input is scaled to about 0 to 1. The rest is the paper's: [`Quantity`] has the number
+//! of nodes.
 //!
-//! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): what
-//! the paper does not do, and what a network needs to learn much from a few hundred changes of level.
+//! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): the
+//! paper does not do that, and a network needs it to learn much from a few hundred changes of level.
 
 use super::counts::{Need, cheapest};
 use super::level::{HIGHEST, Level, Predictor, Reading, Stat, level_above};
@@ -14,13 +15,13 @@ use super::network::{Head, Network, Shape};
 use headstart_block::random::Random;
 use std::collections::VecDeque;
 
-/// Steps that it looks back over: 15 minutes.
+/// The number of steps that it looks back over: 15 minutes.
 pub const LOOK: usize = 5;
 
-/// Steps that it can learn from again: a day.
+/// The number of steps that it can learn from again: a day.
 const REMEMBERED: usize = 480;
 
-/// What is predicted.
+/// The quantity that is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Quantity {
     /// Channels' worth of bandwidth: 16 nodes, rate 0.005.
@@ -29,12 +30,12 @@ pub enum Quantity {
     Capacity,
 }
 
-/// How what it says becomes one level.
+/// The rule by which its output becomes one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The likeliest level times `1 + setting`, rounded up: the paper's.
+    /// The likeliest level times `1 + setting`, rounded up: the paper's rule.
     Likeliest,
-    /// The level that costs least, where one not needed costs 1 and a need not covered `setting`.
+    /// The level that costs least, if one not needed costs 1 and a need not covered `setting`.
     Cheapest,
 }
 
@@ -48,7 +49,7 @@ pub struct LevelLstm {
     /// Levels are told apart up to this one.
     highest: Level,
     network: Network,
-    /// The last steps: what the network is shown of each, and its level.
+    /// The last steps: the network's input for each, and its level.
     steps: VecDeque<([f32; 6], Level)>,
     /// The mean of use in the last step.
     used: f32,
@@ -60,7 +61,7 @@ pub struct LevelLstm {
 }
 
 impl LevelLstm {
-    /// One for levels of 0 to `highest`, at most [`HIGHEST`], with weights from a seed.
+    /// A predictor of levels of 0 to `highest`, at most [`HIGHEST`], with weights from a seed.
     #[must_use]
     pub fn new(
         quantity: Quantity,
@@ -92,20 +93,20 @@ impl LevelLstm {
         }
     }
 
-    /// It learns again from `replays` remembered steps at each step.
+    /// Makes it learn again from `replays` remembered steps at each step.
     #[must_use]
     pub fn replaying(mut self, replays: usize) -> Self {
         self.replays = replays;
         self
     }
 
-    /// What the network is shown of [`LOOK`] steps from `first` on.
+    /// The network's input of [`LOOK`] steps from `first` on.
     fn shown(&self, first: usize) -> Vec<f32> {
         let inputs = if self.quantity == Quantity::Bandwidth { 6 } else { 4 };
         self.steps.iter().skip(first).take(LOOK).flat_map(|(shown, _)| shown[..inputs].to_vec()).collect()
     }
 
-    /// Learns from the [`LOOK`] steps from `first` on what was needed one horizon after them.
+    /// Learns from the [`LOOK`] steps from `first` on the need one horizon after them.
     fn learn(&mut self, first: usize) {
         let (last, end) = (first + LOOK - 1, first + LOOK - 1 + self.horizon);
         let from = if self.need == Need::At { end } else { last + 1 };
@@ -115,7 +116,7 @@ impl LevelLstm {
         self.network.train(&self.shown(first), &target);
     }
 
-    /// How likely each level is to be needed; together 1.
+    /// The probability that each level is needed; together 1.
     #[must_use]
     pub fn likelihood(&self) -> Vec<f32> {
         self.network.infer(&self.shown(self.steps.len().saturating_sub(LOOK)))

@@ -1,9 +1,9 @@
 //! A small LSTM network, by hand: one hidden layer, fully connected to its input and its output.
 //!
 //! BlockFlex (section 4.6) predicts with such networks of 4 to 50 hidden nodes, trained with Adam on the squared error.
-//! A tensor library would be a thousand times the code that this takes, and slower at this size.
+//! A tensor library would be a thousand times the code of this module, and slower at this size.
 //!
-//! With `x` a step's inputs and `h`, `c` what the layer said and kept after the step before (zeros at first), and `W` a
+//! With `x` a step's inputs and `h`, `c` the layer's output and state after the step before (zeros at first), and `W` a
 //! row of weights for each node and gate over `[x, h, 1]`:
 //!
 //! ```text
@@ -17,25 +17,25 @@
 
 use headstart_block::random::Random;
 
-/// What its output is.
+/// The kind of its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// Numbers.
     Linear,
-    /// How likely each of some classes is: together 1.
+    /// The probability of each of some classes: together 1.
     Softmax,
 }
 
-/// How large a network is and how fast it learns.
+/// The size of a network and its rate of learning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Numbers that go in at each step.
+    /// The number of inputs at each step.
     pub inputs: usize,
     /// Nodes of the hidden layer.
     pub hidden: usize,
-    /// Numbers that come out after the last.
+    /// The number of outputs after the last.
     pub outputs: usize,
-    /// What comes out.
+    /// The kind of output.
     pub head: Head,
     /// Adam's learning rate.
     pub rate: f32,
@@ -59,10 +59,10 @@ pub struct Network {
 const DECAY_MEAN: f32 = 0.9;
 /// Adam's decay of the squares.
 const DECAY_SQUARE: f32 = 0.999;
-/// What Adam adds to the root of the squares.
+/// The number that Adam adds to the root of the squares.
 const TINY: f32 = 1e-8;
 
-/// What the layer did in one step, for the way back.
+/// The values of the layer in one step, for the way back.
 #[derive(Clone, Debug, Default)]
 struct Tape {
     /// `[x, h, 1]` before it.
@@ -76,8 +76,8 @@ struct Tape {
 }
 
 impl Network {
-    /// With weights from a seed, as is usual: uniform within `1 / sqrt(hidden)` of 0. No size may be 0; one that is
-    /// counts as 1.
+    /// A network with weights from a seed, as is usual: uniform within `1 / sqrt(hidden)` of 0. No size may be 0; one
+    /// that is counts as 1.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -99,13 +99,13 @@ impl Network {
         Self { shape, weights, mean: vec![0.0; size], square: vec![0.0; size], decayed: [1.0; 2] }
     }
 
-    /// What comes out after a sequence of steps: `steps` are their inputs, one step after the other.
+    /// The output after a sequence of steps: `steps` are their inputs, one step after the other.
     #[must_use]
     pub fn infer(&self, steps: &[f32]) -> Vec<f32> {
         self.run(steps).1
     }
 
-    /// Learns, by one iteration, that `target` should come out. Gives the mean squared error before.
+    /// Learns, by one iteration, that the output should be `target`. Returns the mean squared error before.
     pub fn train(&mut self, steps: &[f32], target: &[f32]) -> f32 {
         let (gradient, loss) = self.gradient(steps, target);
         self.decayed[0] *= DECAY_MEAN;
@@ -120,13 +120,13 @@ impl Network {
         loss
     }
 
-    /// What it keeps in memory, in bytes.
+    /// The memory that it takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + 3 * size_of::<f32>() * self.weights.capacity()
     }
 
-    /// The tapes of all steps, `[h, 1]` after the last, and what comes out.
+    /// The tapes of all steps, `[h, 1]` after the last, and the output.
     fn run(&self, steps: &[f32]) -> (Vec<Tape>, Vec<f32>, Vec<f32>) {
         let Shape { inputs, hidden, outputs, head, .. } = self.shape;
         let (recurrent, readout) = self.weights.split_at(4 * hidden * self.shape.row());
@@ -188,8 +188,8 @@ impl Network {
         (gradient, loss)
     }
 
-    /// One step of the layer backwards: adds to the gradient of `W`, turns `back_kept` from what came after the step to
-    /// what came before, and gives the same for what the layer said.
+    /// One step of the layer backwards: adds to the gradient of `W`, turns `back_kept` from that after the step to that
+    /// before it, and returns the same for the layer's output.
     fn back(&self, tape: &Tape, back_said: &[f32], back_kept: &mut [f32], gradient: &mut [f32]) -> Vec<f32> {
         let Shape { inputs, hidden, .. } = self.shape;
         let row = self.shape.row();
@@ -226,7 +226,8 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// In lanes that a processor adds at once: the order of additions is fixed, so the sum is the same everywhere.
+/// The dot product, in lanes that a processor adds at once: the order of additions is fixed, so the sum is the same
+/// everywhere.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 8;
     let mut lanes = [0.0_f32; LANES];

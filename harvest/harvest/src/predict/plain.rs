@@ -1,7 +1,7 @@
-//! What any engineer would try first: predictors that learn nothing.
+//! The predictors that any engineer would try first: they learn nothing.
 //!
-//! Each has one *setting*, given when it is asked: what trades coverage for waste. So one that has seen a series once
-//! answers for every setting, and a frontier costs one pass.
+//! Each has one *setting*, given with the question, which trades coverage for waste. So a predictor that has seen a
+//! series once answers for every setting, and a frontier costs one pass.
 
 use super::level::{Level, Predictor, Reading, level_above};
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub struct Quantile {
 /// An exponentially weighted mean and `setting` times its deviation more, rounded up.
 #[derive(Clone, Debug)]
 pub struct Smooth {
-    /// What a new level weighs, 0 to 1.
+    /// The weight of a new level, 0 to 1.
     weight: f32,
     mean: Option<f32>,
     variance: f32,
@@ -43,12 +43,12 @@ struct Window {
 }
 
 impl Window {
-    /// Of at most `length` steps, at least one.
+    /// A window of at most `length` steps, at least one.
     fn new(length: usize) -> Self {
         Self { levels: VecDeque::new(), length: length.max(1) }
     }
 
-    /// Takes a level; gives the one that leaves for it.
+    /// Takes a level; returns the one that leaves for it.
     fn push(&mut self, level: f32) -> Option<f32> {
         let left = if self.levels.len() == self.length { self.levels.pop_front() } else { None };
         self.levels.push_back(level);
@@ -61,7 +61,7 @@ impl Window {
 }
 
 impl Highest {
-    /// One that remembers `length` steps: settings above that are as good as it.
+    /// A predictor that remembers `length` steps: settings above that have the same effect.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self(Window::new(length))
@@ -69,20 +69,20 @@ impl Highest {
 }
 
 impl Quantile {
-    /// Over a window of `length` steps.
+    /// A predictor over a window of `length` steps.
     #[must_use]
     pub fn new(length: usize) -> Self {
         Self { window: Window::new(length), sorted: Vec::new() }
     }
 
-    /// Where a level is in order, or belongs.
+    /// The place of a level in the order, present or not.
     fn place(&self, level: f32) -> usize {
         self.sorted.partition_point(|other| other.total_cmp(&level).is_lt())
     }
 }
 
 impl Smooth {
-    /// One that gives each new level `weight`, 0 to 1.
+    /// A predictor that gives each new level `weight`, 0 to 1.
     #[must_use]
     pub fn new(weight: f32) -> Self {
         Self { weight: weight.clamp(0.0, 1.0), mean: None, variance: 0.0 }

@@ -1,20 +1,20 @@
-//! How good predictors are: coverage against waste.
+//! The quality of predictors: coverage against waste.
 //!
-//! At each step of a series a predictor, which has seen all up to it and learnt from that, says a level. It *covers*
-//! when that is at least what was needed one horizon later; what it said above the need is *waste*, counted where it
-//! covers and not, as the mean of `(said - needed)+` over all steps. What a step needs is its highest level, rounded
-//! up. [`Need::At`] asks for the step at the horizon's end: with it the last level times 1.05, rounded up, covers
+//! At each step of a series a predictor, which has seen all up to it and learnt from that, forecasts a level. It
+//! *covers* if that is at least the need one horizon later; the excess above the need is *waste*, counted if it covers
+//! and if not, as the mean of `(said - needed)+` over all steps. The need of a step is its highest level, rounded up.
+//! [`Need::At`] asks for the step at the horizon's end: with it the last level times 1.05, rounded up, covers
 //! 96.5-98.0% (bandwidth) and 100% (capacity) of the public series 3 minutes ahead and 86.1-92.0% and 99.9-100% 15
 //! minutes ahead, which are the reference figures that come with them. [`Need::Within`] asks for the highest until the
-//! horizon's end; 3 minutes ahead both are one. Nothing said exceeds what there is.
+//! horizon's end; 3 minutes ahead both are one. No forecast exceeds the amount that there is.
 //!
-//! Supply is the mirror: who says that all but `k` is spare is right where `k` covers the owner's need, and wastes as
-//! much. So one frontier serves both sides; only what waste is compared to differs ([`Point::of_demand`],
+//! Supply is the mirror: a forecast that all but `k` is spare is right if `k` covers the owner's need, and wastes as
+//! much. So one frontier serves both sides; only the base that waste is compared to differs ([`Point::of_demand`],
 //! [`Point::of_supply`]).
 //!
 //! A predictor has a setting that trades coverage for waste, so it is not a point but a *frontier*. Between two
-//! settings lies every mixture of them (one now, the other then), so two predictors are compared at equal coverage on
-//! the lower hull of their points ([`waste_at`]). [`choose`] decides what ships.
+//! settings is every mixture of them (one now, the other then), so two predictors are compared at equal coverage on the
+//! lower hull of their points ([`waste_at`]). [`choose`] selects the predictor that ships.
 
 use super::counts::{Counts, Need};
 use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
@@ -22,22 +22,22 @@ use super::lstm::{LevelLstm, Quantity, Rule};
 use super::plain::{Added, Highest, Margin, Quantile, Smooth};
 use super::series::Step;
 
-/// What a predictor was worth with one setting.
+/// The score of a predictor with one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
     /// The predictor's name.
     pub predictor: &'static str,
-    /// Whether it learns.
+    /// `true` if it learns.
     pub learned: bool,
     /// Its setting.
     pub setting: f32,
-    /// The share of forecasts that covered what was needed, 0 to 1.
+    /// The share of forecasts that covered the need, 0 to 1.
     pub coverage: f64,
-    /// The mean of what was said above the need: levels, or seconds of a duration.
+    /// The mean excess of forecasts above the need: levels, or seconds of a duration.
     pub waste: f64,
-    /// The same relative to the mean need.
+    /// The waste relative to the mean need.
     pub of_demand: f64,
-    /// The same relative to the mean of what was not needed; for durations as [`Point::of_demand`].
+    /// The waste relative to the mean of the unneeded rest; for durations as [`Point::of_demand`].
     pub of_supply: f64,
 }
 
@@ -56,7 +56,7 @@ const REPLAYS: usize = 8;
 const MARGINS: &[f32] = &[0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0];
 /// Levels more than the last.
 const MORE: &[f32] = &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0];
-/// Steps of which the highest is taken: up to a day.
+/// Numbers of steps of which the highest is taken: up to a day.
 const WINDOWS: &[f32] = &[
     1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0, 120.0, 160.0, 200.0, 240.0,
     320.0, 480.0,
@@ -71,7 +71,7 @@ const PRICES: &[f32] = &[
     300.0, 500.0, 1000.0, 2000.0, 4000.0, 10_000.0,
 ];
 
-/// All that is scored.
+/// All candidates that are scored.
 fn candidates(quantity: Quantity, highest: Level, horizon: usize, need: Need) -> Vec<Candidate> {
     let seed = 1;
     let lstm = |rule| LevelLstm::new(quantity, rule, highest, horizon, need, seed);
@@ -107,7 +107,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// One forecast: whether it covered, what it wasted, what was needed and what was not.
+    /// Adds one forecast: its coverage, its waste, the need and the unneeded rest.
     pub(super) fn add(&mut self, covered: bool, waste: f64, needed: f64, spare: f64) {
         self.covered += usize::from(covered);
         self.forecasts += 1;
@@ -131,10 +131,10 @@ impl Sums {
     }
 }
 
-/// What each predictor is worth with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
+/// The score of each predictor with each of its settings, on a series of steps, `horizon` steps ahead (at least 1).
 ///
-/// `highest` is what there is: 16 channels, 6 units of capacity; or the highest of the series, where that is more.
-/// Each learns as it goes and starts with nothing. No points where the series is not longer than the horizon.
+/// `highest` is the amount that there is: 16 channels, 6 units of capacity; or the highest of the series, if that is
+/// more. Each learns as it goes and starts with nothing. No points if the series is not longer than the horizon.
 #[must_use]
 pub fn frontier(
     steps: &[Step],
@@ -146,7 +146,8 @@ pub fn frontier(
     frontier_of(|_| true, steps, quantity, highest, horizon, need)
 }
 
-/// The same for those predictors only whose names `wanted` accepts. Those that begin with `lstm` take most of the time.
+/// The same scores for only those predictors whose names `wanted` accepts. Those that begin with `lstm` take most of
+/// the time.
 #[must_use]
 pub fn frontier_of(
     wanted: impl Fn(&str) -> bool,
@@ -183,7 +184,7 @@ pub fn frontier_of(
     points
 }
 
-/// The lower hull of a predictor's points: what can be had by mixing settings. Coverage and waste both rise along it.
+/// The lower hull of a predictor's points: all that mixing settings can reach. Coverage and waste both rise along it.
 #[must_use]
 pub fn hull(points: &[Point], predictor: &str) -> Vec<(f64, f64)> {
     let own = points.iter().filter(|point| point.predictor == predictor);
@@ -204,8 +205,8 @@ pub fn hull(points: &[Point], predictor: &str) -> Vec<(f64, f64)> {
     hull
 }
 
-/// The least that a predictor wastes where it covers at least `coverage`, by mixing its settings; none where it never
-/// covers as much.
+/// The least waste of a predictor that covers at least `coverage`, by mixing its settings; `None` if it never covers as
+/// much.
 #[must_use]
 pub fn waste_at(points: &[Point], predictor: &str, coverage: f64) -> Option<f64> {
     let hull = hull(points, predictor);
@@ -233,52 +234,53 @@ pub fn best(points: &[Point], learned: bool, coverage: f64) -> Option<(&'static 
     wastes.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// How much less than every plain predictor a learned one has to waste, on data that it has not seen, to ship.
+/// The share by which a learned predictor has to waste less than every plain one, on data that it has not seen, to
+/// ship.
 pub const WORTH_IT: f64 = 0.1;
 
-/// What was found when one series was left out.
+/// The results when one series was left out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fold {
-    /// The learned predictor that the other series speak for.
+    /// The learned predictor that the other series select.
     pub learned: &'static str,
-    /// What it wastes on the one left out, at the coverage asked for.
+    /// Its waste on the one left out, at the requested coverage.
     pub learned_waste: f64,
     /// The plain predictor that wastes least on the one left out: chosen after the fact, so in its favour.
     pub plain: &'static str,
-    /// What it wastes there at that coverage.
+    /// Its waste there at that coverage.
     pub plain_waste: f64,
-    /// The default's coverage of the one left out, with the setting that the others speak for.
+    /// The default's coverage of the one left out, with the setting that the others select.
     pub coverage: f64,
     /// Its waste there.
     pub waste: f64,
 }
 
 impl Fold {
-    /// How much less the learned predictor wastes, as a share; negative where it wastes more.
+    /// The share by which the learned predictor wastes less; negative if it wastes more.
     #[must_use]
     pub fn saving(&self) -> f64 {
         if self.plain_waste > 0.0 { 1.0 - self.learned_waste / self.plain_waste } else { 0.0 }
     }
 }
 
-/// Which predictor ships.
+/// The predictor that ships.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// Whether a learned one does.
+    /// `true` if it is a learned one.
     pub learned: bool,
     /// Its name.
     pub predictor: &'static str,
-    /// Its setting: the least wasteful one with which it covers as much as was asked for, on the mean of the series.
+    /// Its setting: the least wasteful one with which it reaches the requested coverage, on the mean of the series.
     pub setting: f32,
-    /// What was found when each series was left out, in order.
+    /// The results with each series left out, in order.
     pub folds: Vec<Fold>,
 }
 
 /// Chooses a default at a coverage from the points of several series of a kind, each left out in turn.
 ///
-/// The learned predictor that wastes least on the others (relative to what the best plain one does) must waste
-/// [`WORTH_IT`] less than every plain one on each series left out; then the one that is best on all ships. Else the
-/// plain one that is best on all does. None with fewer than two series, or where none covers as much.
+/// The learned predictor that wastes least on the others (relative to the waste of the best plain one) must waste
+/// [`WORTH_IT`] less than every plain one on each series left out; then the one that is best on all ships. Otherwise
+/// the plain one that is best on all does. `None` with fewer than two series, or if none covers as much.
 #[must_use]
 pub fn choose(series: &[Vec<Point>], coverage: f64) -> Option<Choice> {
     let mut folds = Vec::new();
@@ -303,7 +305,7 @@ pub fn choose(series: &[Vec<Point>], coverage: f64) -> Option<Choice> {
     (series.len() > 1).then_some(Choice { learned, predictor, setting, folds })
 }
 
-/// All series but one.
+/// All series except one.
 fn without(series: &[Vec<Point>], left_out: usize) -> Vec<&Vec<Point>> {
     series.iter().enumerate().filter(|(at, _)| *at != left_out).map(|(_, points)| points).collect()
 }
@@ -318,7 +320,7 @@ fn overall(series: &[&Vec<Point>], learned: bool, coverage: f64) -> Option<(&'st
     let wastes = names.filter_map(|name| {
         let mut sum = 0.0;
         for points in series {
-            // A hundredth of a level in both keeps a series that nothing is wasted on from deciding all.
+            // A hundredth of a level in both keeps a series without any waste from deciding all.
             let base = best(points, false, coverage)?.1 + 0.01;
             sum += ((waste_at(points, name, coverage)? + 0.01) / base).ln();
         }
@@ -327,7 +329,7 @@ fn overall(series: &[&Vec<Point>], learned: bool, coverage: f64) -> Option<(&'st
     wastes.min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// The setting of a predictor that wastes least among those with which it covers enough, on the mean of series.
+/// The setting of a predictor that wastes least among those with enough coverage, on the mean of series.
 fn setting(series: &[&Vec<Point>], predictor: &str, coverage: f64) -> Option<f32> {
     let first = series.first()?.iter().filter(|point| point.predictor == predictor);
     let means = first.filter_map(|first| {
@@ -360,14 +362,14 @@ mod tests {
         let steps: Vec<Step> = [2.0, 2.0, 3.0, 1.0, 1.0].map(step).to_vec();
         let points = frontier(&steps, Quantity::Bandwidth, 4, 1, Need::At);
         let last = |setting| points.iter().find(|point| is(point, "last-plus", setting)).unwrap();
-        // Said 2 2 3 1, needed 2 3 1 1.
+        // Forecast 2 2 3 1, needed 2 3 1 1.
         assert_eq!((last(0.0).coverage, last(0.0).waste), (0.75, 0.5));
         assert_eq!((last(0.0).of_demand, last(0.0).of_supply), (2.0 / 7.0, 2.0 / 9.0));
-        // Said 3 3 4 2; four levels are all there is.
+        // Forecast 3 3 4 2; four levels are all there is.
         assert_eq!((last(1.0).coverage, last(1.0).waste), (1.0, 1.25));
         assert_eq!(last(8.0).waste, 16.0 / 4.0 - 7.0 / 4.0);
         let points = frontier(&steps, Quantity::Bandwidth, 4, 2, Need::Within);
-        // Said 2 2 3, needed within two steps 3 3 1.
+        // Forecast 2 2 3, needed within two steps 3 3 1.
         let last = points.iter().find(|point| is(point, "last-plus", 0.0)).unwrap();
         assert_eq!((last.coverage, last.waste), (1.0 / 3.0, 2.0 / 3.0));
         assert!(frontier(&steps, Quantity::Capacity, 4, 5, Need::At).is_empty());

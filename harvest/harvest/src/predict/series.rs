@@ -1,4 +1,4 @@
-//! Demand over time, as traces give it: levels and how long each was held.
+//! Demand over time, as traces give it: levels and the time for which each was held.
 //!
 //! A file is text. Its first line is a summary, which is skipped; every other line is `duration_s level`: the level
 //! (flash channels' worth of bandwidth, or units of capacity) was held for that long. Either may have a fraction; a
@@ -6,14 +6,13 @@
 //! line of two numbers is no summary and counts.
 //!
 //! Predictors work on steps of one length ([`STEP`]): [`Series::steps`] cuts a series in such, each with the highest,
-//! the lowest, the mean (over time) and the last level in it. What remains at the end, shorter than a step, is left
-//! out.
+//! the lowest, the mean (over time) and the last level in it. The rest at the end, shorter than a step, is left out.
 
 use headstart_block::{Error, Result};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How far apart predictors look: three minutes (BlockFlex, section 4.4.2).
+/// The interval at which predictors look: three minutes (BlockFlex, section 4.4.2).
 pub const STEP: Duration = Duration::from_secs(3 * 60);
 
 /// The longest series that is read: no trace is nearly as long, and sums of more could overflow.
@@ -25,13 +24,13 @@ pub const MAX_LEVEL: f32 = 65_535.0;
 /// A level that was held for a while.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
-    /// How long; never zero.
+    /// The length; never zero.
     pub length: Duration,
-    /// The level: 0 to [`MAX_LEVEL`], with a fraction where the trace has one.
+    /// The level: 0 to [`MAX_LEVEL`], with a fraction if the trace has one.
     pub level: f32,
 }
 
-/// What the level was during one step.
+/// The level during one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
     /// The highest level.
@@ -51,7 +50,7 @@ pub struct Series {
 }
 
 impl Series {
-    /// From runs; those without length are left out.
+    /// A series of runs; those without length are left out.
     ///
     /// # Errors
     /// A level that is no number, negative or above [`MAX_LEVEL`]; together longer than [`MAX_LENGTH`].
@@ -85,20 +84,20 @@ impl Series {
         &self.runs
     }
 
-    /// How long it is in all.
+    /// The length of the whole series.
     #[must_use]
     pub fn length(&self) -> Duration {
         self.runs.iter().map(|run| run.length).sum()
     }
 
-    /// The highest level; 0 where there is none.
+    /// The highest level; 0 if there are no runs.
     #[must_use]
     pub fn highest(&self) -> f32 {
         self.runs.iter().map(|run| run.level).fold(0.0, f32::max)
     }
 
-    /// Cuts it into steps of one length, in order; without the rest that is shorter than a step. No steps where
-    /// `step` is zero.
+    /// Cuts it into steps of one length, in order; without the rest that is shorter than a step. No steps if `step` is
+    /// zero.
     pub fn steps(&self, step: Duration) -> impl Iterator<Item = Step> + '_ {
         Steps { runs: &self.runs, left: self.runs.first().map_or(Duration::ZERO, |run| run.length), step }
     }
@@ -147,9 +146,9 @@ fn parse(line: &str) -> Result<Run> {
 
 /// Steps of a series, one after the other.
 struct Steps<'a> {
-    /// What is left of it; the first may be used in part.
+    /// The rest of it; the first may be used in part.
     runs: &'a [Run],
-    /// What is left of the first run.
+    /// The rest of the first run.
     left: Duration,
     step: Duration,
 }
@@ -236,7 +235,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model of seconds.
+        /// Compares with a model of seconds.
         #[test]
         fn steps_are_what_the_seconds_say(
             runs in prop::collection::vec((0_u64..50, 0_u8..20), 0..40), step in 1_u64..40,

@@ -1,15 +1,17 @@
-//! What a vSSD can spare for hours and days: a lease is no good that ends with the next three minutes.
+//! The storage that a vSSD can spare for hours and days: a lease is no good that ends with the next three minutes.
 //!
-//! Predictors of levels look minutes ahead, and how long a level lasts is short where it moves often: in a simulated
-//! fleet two thirds of the leases made by such forecasts ended early (`docs/harvest-fleets.md`). What was never used in
-//! weeks is not used tomorrow either, mostly: so what can be spared of capacity is what was free all that time, less a
-//! share that is kept back. It is said to last for a while, and said again while it does; who has less loses the lease,
-//! which is what is to be rare. Bandwidth is looked at for minutes only: the owner's I/O goes first in any case.
+//! Predictors of levels look minutes ahead, and a level lasts only shortly if it moves often: in a simulated fleet two
+//! thirds of the leases made by such forecasts ended early (`docs/harvest-fleets.md`). Storage that was never used in
+//! weeks is mostly not used tomorrow either: so the spare capacity is the part that was free all that time, less a
+//! share that is kept back. It is promised for a while, and promised again while it lasts; a home that has less loses
+//! the lease, which is meant to be rare. Bandwidth is looked at for minutes only: the owner's I/O goes first in any
+//! case.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How long what is spare is said to last: two of the paper's 30 minutes (section 4.3.2). It is said anew every three.
+/// The time for which spare storage is promised: two of the paper's 30 minutes (section 4.3.2). It is renewed every
+/// three.
 pub const LASTS: Duration = Duration::from_secs(3600);
 
 /// The highest of the last numbers. Keeps those that can still become it: for weeks of three-minute steps mostly a few,
@@ -22,13 +24,13 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// Of so many numbers, at least one.
+    /// The peak of the last `window` numbers, at least one.
     #[must_use]
     pub fn new(window: usize) -> Self {
         Self { window: window.max(1), seen: 0, queue: VecDeque::new() }
     }
 
-    /// The next number.
+    /// Takes the next number.
     pub fn push(&mut self, number: f32) {
         while self.queue.pop_back_if(|(_, last)| *last <= number).is_some() {}
         self.queue.push_back((self.seen, number));
@@ -43,7 +45,7 @@ impl Peak {
         self.queue.front().map(|(_, number)| *number)
     }
 
-    /// What it keeps in memory, in bytes.
+    /// The memory that it takes, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.queue.capacity() * size_of::<(usize, f32)>()

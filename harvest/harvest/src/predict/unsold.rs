@@ -1,35 +1,35 @@
-//! How long what is unsold stays so: histograms of how long it did (BlockFlex, section 4.4.1).
+//! The time for which unsold storage stays so: histograms of past times (BlockFlex, section 4.4.1).
 //!
-//! An unsold VM has no load to learn from. But how long VMs of one size stay unsold is stable, so a histogram of that
-//! for each size says how long the next will. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, as many as
-//! lasted so long. Here each is asked for by itself: [`Unsold::lasts`] says how much longer one stays with a given
-//! certainty, knowing how long it has.
+//! An unsold VM has no load to learn from. But the time for which VMs of one size stay unsold is stable, so a histogram
+//! of that for each size predicts it for the next. The paper tags gSSDs of unsold VMs with 12, 6 and 1 hours, in the
+//! numbers that lasted this long. Here each is asked for by itself: [`Unsold::lasts`] gives the further time that one
+//! stays with a given certainty, from the time that it has been unsold.
 //!
 //! Until [`ENOUGH`] of a size have ended, the histogram of all sizes answers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How many times of a size make its histogram worth more than that of all.
+/// The number of times of a size from which on its histogram is preferred to that of all.
 pub const ENOUGH: u32 = 20;
 
 /// Buckets of a histogram: the first up to a minute, each four a factor of two more; the last 45 days and more.
 const BUCKETS: usize = 65;
 
-/// A histogram is halved when it holds so many, so that it follows the times.
+/// A histogram is halved when it holds this many, so that it follows the times.
 const FULL: u32 = 10_000;
 
-/// Sizes that are told apart at most; others are only counted among all.
+/// The most sizes that are told apart; others are only counted among all.
 const SIZES: usize = 64;
 
-/// Histograms of how long VMs stayed unsold.
+/// Histograms of the times for which VMs stayed unsold.
 #[derive(Clone, Debug, Default)]
 pub struct Unsold {
     sizes: BTreeMap<u64, Size>,
     all: Size,
 }
 
-/// What is known of one size.
+/// The data of one size.
 #[derive(Clone, Debug)]
 struct Size {
     buckets: [u32; BUCKETS],
@@ -66,7 +66,7 @@ impl Size {
 }
 
 impl Unsold {
-    /// A VM of `size` bytes was unsold for `time`.
+    /// Notes that a VM of `size` bytes was unsold for `time`.
     pub fn ended(&mut self, size: u64, time: Duration) {
         self.all.add(time);
         if self.sizes.len() < SIZES || self.sizes.contains_key(&size) {
@@ -79,7 +79,7 @@ impl Unsold {
         self.sizes.get(&size).filter(|size| size.sum >= ENOUGH).unwrap_or(&self.all)
     }
 
-    /// How many VMs are known that say how much longer one of `size` bytes stays unsold that has been so for `age`:
+    /// The number of past VMs on which the forecast is based for one of `size` bytes that has been unsold for `age`:
     /// those that were so for longer.
     #[must_use]
     pub fn known(&self, size: u64, age: Duration) -> u32 {
@@ -92,8 +92,8 @@ impl Unsold {
         (from, self.of(size).buckets.get(from..).unwrap_or_default())
     }
 
-    /// How much longer a VM of `size` bytes stays unsold that has been so for `age`, with certainty `cover` (0 to 1):
-    /// the share `cover` of those that lasted longer than `age` lasted that much longer. Zero where none did.
+    /// The further time for which a VM of `size` bytes stays unsold that has been so for `age`, with certainty `cover`
+    /// (0 to 1): the share `cover` of those that lasted longer than `age` lasted that much longer. Zero if none did.
     #[must_use]
     pub fn lasts(&self, size: u64, age: Duration, cover: f32) -> Duration {
         let (from, longer) = self.longer(size, age);
@@ -106,7 +106,7 @@ impl Unsold {
             if left == 0 || (left as f32) < needed {
                 break;
             }
-            // Who is in this bucket or a later one lasted at least to its lower end.
+            // A VM in this bucket or a later one lasted at least to its lower end.
             let lower = if at == 0 { 0.0 } else { 60.0 * quarter(at - 1).exp2() };
             lasts = Duration::try_from_secs_f32(lower).unwrap_or_default();
             left -= count;
@@ -141,7 +141,7 @@ mod tests {
         );
         assert!(unsold.lasts(64, 50 * HOUR, 0.5) < 30 * HOUR);
         assert_eq!(unsold.lasts(64, 1000 * HOUR, 0.5), Duration::ZERO);
-        // What is promised was kept by as many.
+        // The promised time was reached by this share.
         for cover in [0.1, 0.5, 0.9, 0.99] {
             let lasts = unsold.lasts(64, Duration::ZERO, cover);
             let kept: f32 =

@@ -1,8 +1,8 @@
-//! What a vSSD writes to the journal, and how it comes back from it.
+//! The records of a vSSD for the journal, and its recovery from them.
 //!
 //! A journal is a snapshot and the changes after it, in the order of their numbers. [`Vssd::restore`] (or
-//! [`Vssd::new`]), then [`Vssd::apply`] for each change, then [`Vssd::recovered`]. What was programmed and not
-//! recorded is lost, and erased before its block is used again.
+//! [`Vssd::new`]), then [`Vssd::apply`] for each change, then [`Vssd::recovered`]. Pages that were programmed and not
+//! recorded are lost, and erased before their block is used again.
 
 use super::map::{Entry, Patch, Spot};
 use super::place::Open;
@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 pub struct Change {
     /// From 1 on, without gaps.
     pub number: u64,
-    /// What changed.
+    /// The kind of the change, with its data.
     pub what: ChangeKind,
 }
 
-/// What a [`Change`] says. New kinds are added at the end: the number of a kind is its form on disk.
+/// The kinds of [`Change`]. New kinds are added at the end: the number of a kind is its form on disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChangeKind {
-    /// A logical page lies here now.
+    /// A logical page is stored here now.
     Map {
         /// The logical page.
         page: u32,
@@ -37,29 +37,29 @@ pub enum ChangeKind {
     Unmap {
         /// The first.
         first: u32,
-        /// How many.
+        /// The number of pages.
         count: u32,
     },
     /// A flash block is not written any more; once it holds nothing it is bad.
     Failing {
-        /// It.
+        /// The flash block.
         block: FlashBlock,
     },
     /// Home blocks are lent.
     Lent {
-        /// They.
+        /// The blocks.
         blocks: Vec<FlashBlock>,
     },
-    /// They came back.
+    /// Lent blocks came back.
     Returned {
-        /// They.
+        /// The blocks.
         blocks: Vec<FlashBlock>,
     },
     /// Blocks came as a slot.
     Added {
         /// Its number.
         slot: u8,
-        /// They.
+        /// The blocks.
         blocks: Vec<FlashBlock>,
     },
     /// A slot went, or one of its channels.
@@ -69,12 +69,12 @@ pub enum ChangeKind {
         /// The channel.
         channel: Option<u16>,
     },
-    /// The disk shows so many bytes.
+    /// The disk has this many bytes.
     Resized {
-        /// So many.
+        /// The size in bytes.
         size: u64,
     },
-    /// What a slot held is lost.
+    /// The pages of a slot are lost.
     Abandoned {
         /// Its number.
         slot: u8,
@@ -86,7 +86,7 @@ pub enum ChangeKind {
     },
     /// Another channel took the place of one of home's.
     Replaced {
-        /// That which went.
+        /// The channel that went.
         channel: u16,
         /// The other's blocks.
         blocks: Vec<FlashBlock>,
@@ -96,11 +96,11 @@ pub enum ChangeKind {
 }
 
 impl Vssd {
-    /// Does again what a change of the journal says; what was done already, as the snapshot may have been taken after
-    /// it, is passed over. Only before [`Vssd::recovered`].
+    /// Does a change of the journal again; changes that were done already, because the snapshot was taken after them,
+    /// are passed over. Only before [`Vssd::recovered`].
     ///
     /// # Errors
-    /// Corrupt where it does not follow the change before it, or contradicts what is known.
+    /// Corrupt if it does not follow the change before it, or contradicts the state.
     pub fn apply(&mut self, change: &Change) -> Result<()> {
         let about = |error: Error| error.about(format!("change {} of a vSSD", change.number));
         if change.number <= self.last {
@@ -204,9 +204,9 @@ impl Vssd {
         Ok(())
     }
 
-    /// All changes were applied, and are durable: makes it ready. `wear` says how often a block was erased, `is_clean`
-    /// whether it is certainly erased now. Other blocks that hold nothing are erased before they are used, and those
-    /// that hold something are not written until they were.
+    /// Makes the vSSD ready after all changes were applied, and are durable. `wear` gives the number of erasures of a
+    /// block, `is_clean` is `true` if it is certainly erased now. Other blocks that hold nothing are erased before they
+    /// are used, and those that hold something are not written until they were.
     pub fn recovered(&mut self, wear: impl Fn(FlashBlock) -> u32, is_clean: impl Fn(FlashBlock) -> bool) {
         self.replaying = false;
         self.durable = self.last;
@@ -249,13 +249,13 @@ impl Vssd {
         }
     }
 
-    /// A block that can hold something.
+    /// `true` for a block that can hold pages.
     pub(super) fn is_here(&self, entry: Entry) -> bool {
         let there = self.space.has(entry);
         there && !matches!(self.space.info(entry).state, State::Lent | State::Bad | State::Vacant)
     }
 
-    /// Notes that a spot holds a logical page, which may belong to any block, where nobody has it.
+    /// Notes that a spot holds a logical page, which may belong to any block, if the spot is not taken.
     pub(super) fn claim(&mut self, spot: Spot, page: u32) -> Result<()> {
         if self.holder(spot).is_some() {
             return Err(Error::corrupt("maps two pages to one place"));
@@ -270,7 +270,7 @@ impl Vssd {
     }
 }
 
-/// The flash blocks of patches that lie at their own numbers, sorted.
+/// The flash blocks of patches that are at their own numbers, sorted.
 fn in_place(overlay: &[Patch]) -> Vec<Entry> {
     let here = overlay.iter().filter_map(|patch| patch.spot().filter(|spot| spot.page == patch.page));
     let mut entries: Vec<_> = here.map(|spot| spot.entry).collect();

@@ -1,9 +1,9 @@
-//! What makes room: collecting the blocks with the fewest valid pages, evacuating what is drained or failing, folding
-//! logical blocks that lie in pieces, and erasing.
+//! Making room: collecting the blocks with the fewest valid pages, evacuating drained or failing ones, folding logical
+//! blocks that are in pieces, and erasing.
 //!
 //! Collection is greedy: the sealed block with the fewest valid pages. Pages that are copied go to log blocks of their
-//! own, so that what is written rarely gathers; a data block that is nearly whole is copied to a data block. Each step
-//! is one page or one block, so that the user's I/O goes on between.
+//! own, so that rarely written pages gather; a data block that is nearly whole is copied to a data block. Each step is
+//! one page or one block, so that the user's I/O goes on between.
 
 use super::change::{Change, ChangeKind};
 use super::map::{Entry, Spot};
@@ -17,37 +17,37 @@ use std::collections::BTreeSet;
 const EVACUATIONS: usize = 8;
 /// Tasks that turn out to have nothing more to copy, in one search for a step.
 const ROUNDS: u32 = 32;
-/// Blocks that are put off at a time: where nothing can be read, not the whole disk is tried every second.
+/// Blocks that are put off at a time: if nothing can be read, not the whole disk is tried every second.
 const PUT_OFF: usize = 8;
 /// Logical blocks looked at in one search for one to fold.
 const LOOK: u32 = 256;
 
-/// How much is to be done.
+/// The amount of work to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// What is needed: room, evacuation, erasing.
+    /// Necessary work: room, evacuation, erasing.
     Needed,
-    /// What pays when nothing else is to be done, too: making dead blocks ready, folding.
+    /// Also work that pays when nothing else is to be done: making dead blocks ready, folding.
     Idle,
 }
 
-/// What the driver is to do next, for the collector.
+/// The next step of the driver for the collector.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "every step is to be answered"]
 pub enum Step {
     /// Read page `page` of `from`, program it at `to`, then [`Vssd::commit`] or [`Vssd::failed`] `to`; [`Vssd::unread`]
-    /// or [`Vssd::lose`] where it cannot be read. `from` is not erased before that, pinned or not.
+    /// or [`Vssd::lose`] if it cannot be read. `from` is not erased before that, pinned or not.
     Copy {
         /// The flash block to read.
         from: FlashBlock,
         /// The page of it.
         page: u32,
-        /// Where it goes.
+        /// The placement of the copy.
         to: Placement,
     },
     /// Erase it, then [`Vssd::erased`], [`Vssd::erase_failed`] or [`Vssd::erase_later`].
     Erase {
-        /// Nobody reads it, and nobody will.
+        /// The block, which is not read now and will not be.
         block: FlashBlock,
     },
     /// Flush the flash, make the journal durable at least to this change, then [`Vssd::durable`]: more may be erased
@@ -58,16 +58,16 @@ pub enum Step {
     },
 }
 
-/// What the pages of a task come from.
+/// The source of the pages of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// All that is valid in a flash block.
+    /// All valid pages of a flash block.
     Block(Entry),
     /// A logical block.
     Fold(u32),
 }
 
-/// Why it is copied.
+/// The reason of the copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     /// For room: it may take the last free blocks.
@@ -84,46 +84,47 @@ struct Task {
     reason: Reason,
     /// The next page to look at.
     cursor: u16,
-    /// The data block that it goes to.
+    /// The data block of the copies.
     to: Option<Entry>,
-    /// It goes to a data block, once one is open.
+    /// `true` if the copies go to a data block, once one is open.
     whole: bool,
 }
 
 impl Task {
-    /// Whether it makes room of a block such as these.
+    /// `true` if it makes room by emptying a block that `such` accepts.
     fn is_room_of(&self, such: impl Fn(Entry) -> bool) -> bool {
         matches!(*self, Self { source: Source::Block(entry), reason: Reason::Room, .. } if such(entry))
     }
 }
 
-/// What is being copied.
+/// The copies under way.
 #[derive(Debug, Default)]
 pub(super) struct Tasks {
     list: Vec<Task>,
     turn: usize,
-    /// Where the search for logical blocks to fold goes on.
+    /// The place at which the search for logical blocks to fold goes on.
     fold: u32,
-    /// Blocks that hold what cannot be read just now.
+    /// Blocks with pages that cannot be read just now.
     put_off: BTreeSet<Entry>,
     /// No block on quick channels paid: they are looked at again after this change.
     again: u64,
 }
 
 impl Tasks {
-    /// A block is written no more: what would be copied to it goes to the log. It may be another's when it opens next.
+    /// Notes that a block is written no more: pages that would be copied to it go to the log. The block may have
+    /// another use when it opens next.
     pub(super) fn sealed(&mut self, entry: Entry) {
         for task in self.list.iter_mut().filter(|task| task.to == Some(entry)) {
             (task.to, task.whole) = (None, false);
         }
     }
 
-    /// No task begins with this block for now. One that has begun goes on: its other pages may be readable.
+    /// Lets no task begin with this block for now. One that has begun goes on: its other pages may be readable.
     pub(super) fn put_off(&mut self, entry: Entry) {
         self.put_off.insert(entry);
     }
 
-    /// Tasks may begin with any block again.
+    /// Lets tasks begin with any block again.
     pub(super) fn look_again(&mut self) {
         self.put_off.clear();
     }
@@ -150,7 +151,7 @@ impl Vssd {
                 break;
             }
         }
-        // What was sealed above may have held nothing.
+        // A block that was sealed above may hold nothing.
         if let Some(step) = self.erase_next(effort) {
             return Some(step);
         }
@@ -175,17 +176,17 @@ impl Vssd {
         Some(Step::Erase { block: self.space.block(entry) })
     }
 
-    /// Whether room is short, everywhere or on a channel, so that the user's writes may soon wait for the collector.
+    /// `true` if room is short, everywhere or on a channel, so that the user's writes may soon wait for the collector.
     #[must_use]
     pub fn is_short(&self) -> bool {
         let low = self.low();
         self.space.is_dry() || self.space.free() < low || self.space.quick() < low && self.pays()
     }
 
-    /// A block was erased; it was `wear` times by now.
+    /// Notes that a block was erased, `wear` times by now.
     ///
     /// # Errors
-    /// Invalid where it was not to be erased.
+    /// Invalid if it was not to be erased.
     pub fn erased(&mut self, block: FlashBlock, wear: u32) -> Result<()> {
         let entry = self.erasing(block)?;
         self.space.change(entry, |info| info.wear = wear);
@@ -193,27 +194,27 @@ impl Vssd {
         Ok(())
     }
 
-    /// A block could not be erased: it is never used again. Gives the change to write to the journal.
+    /// Notes that a block could not be erased: it is never used again. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid where it was not to be erased.
+    /// Invalid if it was not to be erased.
     pub fn erase_failed(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Bad);
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// A block could not be erased, and it is not its fault: it is erased before it is used, as it was to be.
+    /// Notes that a block could not be erased through no fault of its own: it stays to be erased before it is used.
     ///
     /// # Errors
-    /// Invalid where it was not to be erased.
+    /// Invalid if it was not to be erased.
     pub fn erase_later(&mut self, block: FlashBlock) -> Result<()> {
         let entry = self.erasing(block)?;
         self.space.put(entry, State::Dirty);
         Ok(())
     }
 
-    /// All changes up to number `up_to` are durable, and the pages that they map.
+    /// Notes that all changes up to number `up_to` are durable, and the pages that they map.
     pub fn durable(&mut self, up_to: u64) {
         self.durable = self.durable.max(up_to.min(self.last));
         self.space.durable(self.durable);
@@ -224,7 +225,7 @@ impl Vssd {
         found.ok_or_else(|| Error::invalid("was not to be erased").about(format!("flash block {}", block.0)))
     }
 
-    /// Free blocks below which the collector makes room.
+    /// The number of free blocks below which the collector makes room.
     pub(super) fn low(&self) -> u32 {
         // A stream that comes to a new group begins as many data blocks as the group is wide.
         let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
@@ -232,12 +233,13 @@ impl Vssd {
         RESERVE + (self.slack() / 4).clamp(1, most)
     }
 
-    /// Blocks that are collected for room at a time: one for each channel, where there are spare blocks enough.
+    /// The number of blocks that are collected for room at a time: one for each channel, if there are enough spare
+    /// blocks.
     fn rooms(&self) -> usize {
         self.widths().collect.min(self.space.active() as usize).max(1)
     }
 
-    /// A block holds nothing more: its task ends here, before the block is another's.
+    /// Ends the task of a block that holds nothing more, before the block has another use.
     pub(super) fn end_task(&mut self, entry: Entry) {
         self.tasks.put_off.remove(&entry);
         let found = self.tasks.list.iter().position(|task| task.source == Source::Block(entry));
@@ -246,7 +248,7 @@ impl Vssd {
         }
     }
 
-    /// Forgets tasks that have nothing more to copy, and seals where they copied to. How many.
+    /// Forgets tasks that have nothing more to copy, and seals the blocks that they copied to. Returns their number.
     pub(super) fn finish_tasks(&mut self) -> usize {
         let mut done = 0;
         let pages = self.settings.geometry.pages;
@@ -268,7 +270,7 @@ impl Vssd {
         done
     }
 
-    /// Whether a task with this block cannot begin: there is one, or it is put off.
+    /// `true` if a task with this block cannot begin: there is one, or it is put off.
     fn is_taken(&self, entry: Entry) -> bool {
         let put_off = self.tasks.put_off.contains(&entry);
         put_off || self.tasks.list.iter().any(|task| task.source == Source::Block(entry))
@@ -278,17 +280,17 @@ impl Vssd {
         self.tasks.list.push(Task { source, reason, cursor: 0, to: None, whole });
     }
 
-    /// Whether room is short: everywhere, or on quick channels, unless nothing there paid a moment ago.
+    /// `true` if room is short: everywhere, or on quick channels, unless no block there paid a moment ago.
     fn wants_room(&self, low: u32) -> bool {
         self.space.coming() < low || self.space.quick_coming() < low && self.pays()
     }
 
-    /// Whether collecting may bring room on quick channels.
+    /// `true` if collecting may bring room on quick channels.
     pub(super) fn pays(&self) -> bool {
         self.last >= self.tasks.again
     }
 
-    /// Begins what is to be copied next.
+    /// Begins the next task.
     fn choose(&mut self, effort: Effort) {
         if self.tasks.put_off.len() >= PUT_OFF {
             return;
@@ -298,7 +300,7 @@ impl Vssd {
         let of = |tasks: &Tasks, reason| tasks.list.iter().filter(|task| task.reason == reason).count();
         let rooms = if free > RESERVE { self.rooms() } else { 1 };
         while self.wants_room(low) && of(&self.tasks, Reason::Room) < rooms {
-            // Of different channels: one cannot be read as fast as all are written.
+            // Of different channels: one channel cannot be read as fast as all are written.
             let busy = |entry| {
                 self.tasks
                     .list
@@ -343,7 +345,7 @@ impl Vssd {
         }
     }
 
-    /// Begins to fold the next logical block that lies mostly in the log and is nearly whole.
+    /// Begins to fold the next logical block that is mostly in the log and is nearly whole.
     fn choose_fold(&mut self) {
         let pages = self.settings.geometry.pages;
         for _ in 0..LOOK.min(self.map.blocks()) {
@@ -360,7 +362,7 @@ impl Vssd {
         }
     }
 
-    /// The next page of a task; none where there is no more, or no place for it.
+    /// The next page of a task; `None` if there are no more, or no place for it.
     fn advance(&mut self, index: usize) -> Option<Step> {
         let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
         loop {
@@ -408,7 +410,7 @@ impl Vssd {
                     self.tasks.list[index].cursor = pages;
                     return None;
                 }
-                // What leaves gives no room here: it must not use up what room is made with.
+                // A page that leaves gives no room here: it must not use up the blocks that make room.
                 None if reason == Reason::Leave && self.space.free() <= RESERVE => return None,
                 None => self.log_spot(Stream::Collect, Some(from.entry), reason == Reason::Room && last)?,
             };

@@ -1,7 +1,7 @@
-//! Pages that were lost: their slot had to go with what it held, or the flash cannot read them any more.
+//! Pages that were lost: their slot had to go with its content, or the flash cannot read them any more.
 //!
-//! The first is the deal of an evictable disk, the second happens to any. Whoever reads such a page is told so, rather
-//! than given zeros or, worse, bytes of whoever has the flash now; writing it whole, or trimming it, makes it a page
+//! The first is the deal of an evictable disk, the second happens to any. A read of such a page returns an error,
+//! rather than zeros or, worse, bytes of the flash's next holder; writing it whole, or trimming it, makes it a page
 //! like any other.
 
 use super::Vssd;
@@ -13,7 +13,7 @@ use crate::flash::FlashBlock;
 use crate::{Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// Lost pages, as bits: 1 MiB for 128 GiB, and nothing where nothing was lost.
+/// Lost pages, as bits: 1 MiB for 128 GiB, and no memory if nothing was lost.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lost {
     words: Vec<u64>,
@@ -21,7 +21,7 @@ pub(super) struct Lost {
 }
 
 impl Lost {
-    /// Of a snapshot, for a disk of `pages`.
+    /// The lost pages of a snapshot, for a disk of `pages`.
     pub(super) fn of(words: Vec<u64>, pages: u32) -> Option<Self> {
         let count = words.iter().map(|word| u64::from(word.count_ones())).sum();
         let mut lost = Self { words, count };
@@ -49,7 +49,7 @@ impl Lost {
         self.words[word] |= bit;
     }
 
-    /// They are not lost any more.
+    /// Notes that these pages are not lost any more.
     pub(super) fn remove(&mut self, run: Range<u32>) {
         if self.count == 0 {
             return;
@@ -71,7 +71,7 @@ impl Lost {
         }
     }
 
-    /// Whether any of them is.
+    /// `true` if any of them is lost.
     pub(super) fn any(&self, run: Range<u32>) -> bool {
         let end = (self.words.len() as u64 * 64).min(run.end.into());
         let end = u32::try_from(end).unwrap_or(u32::MAX);
@@ -88,7 +88,7 @@ impl Lost {
     }
 }
 
-/// The words that a run lies in, and the bits of it there.
+/// The words of a run, and the bits of it there.
 fn words(run: Range<u32>) -> impl Iterator<Item = (usize, u64)> {
     let (first, last) = (run.start / 64, run.end.div_ceil(64));
     (first..last).filter(move |_| run.start < run.end).map(move |word| {
@@ -103,10 +103,10 @@ fn words(run: Range<u32>) -> impl Iterator<Item = (usize, u64)> {
 }
 
 impl Vssd {
-    /// Gives up what a slot holds: those pages are lost. No more is placed there, copies to it are void, and once the
-    /// change is durable and what is under way has ended, the slot is [drained](Self::drained). What the user is
-    /// writing there may still be committed: then this is to be done again. Gives the change to write to the journal,
-    /// or none where the slot holds nothing.
+    /// Gives up the content of a slot: those pages are lost. No more is placed there, copies to it are void, and once
+    /// the change is durable and placements under way have ended, the slot is [drained](Self::drained). The user's
+    /// writes under way there may still be committed: then this is to be done again. Returns the change to write to the
+    /// journal, or `None` if the slot holds nothing.
     ///
     /// # Errors
     /// NotFound; Invalid for home, whose bytes are never given up.
@@ -135,7 +135,7 @@ impl Vssd {
         Ok(Some(change))
     }
 
-    /// Unmaps what lies in a slot: it is lost.
+    /// Unmaps the pages of a slot: they are lost.
     pub(super) fn abandon(&mut self, slot: u8) {
         let pages = u16::try_from(self.settings.geometry.pages).unwrap_or(u16::MAX);
         for lane in self.space.lanes_of(slot, None) {
@@ -151,7 +151,7 @@ impl Vssd {
         }
     }
 
-    /// A page is not mapped any more, and lost; none where it reads as zeros.
+    /// Unmaps a page as lost; `None` if it reads as zeros.
     pub(super) fn lose_page(&mut self, page: u32) -> Option<Spot> {
         let (block, at) = self.stripe.locate(page);
         let old = self.map.lookup(block, at)?;
@@ -162,8 +162,8 @@ impl Vssd {
         Some(old)
     }
 
-    /// What was to be copied cannot be read just now, and the copy is given up: the block that it is in is not
-    /// collected again before [`Vssd::look_again`].
+    /// Gives up the copy of a page that cannot be read just now: its block is not collected again before
+    /// [`Vssd::look_again`].
     pub fn unread(&mut self, placement: Placement) {
         if let Some(from) = placement.from {
             self.tasks.put_off(from.entry);
@@ -172,13 +172,13 @@ impl Vssd {
         debug_assert!(change.is_none(), "nothing was said to be bad");
     }
 
-    /// What was put off because it could not be read is collected again.
+    /// Lets blocks be collected again that were put off because they could not be read.
     pub fn look_again(&mut self) {
         self.tasks.look_again();
     }
 
-    /// What was to be copied cannot be read and never will be: the page is lost. Gives the change to write to the
-    /// journal, or none where the page was written or trimmed meanwhile.
+    /// Gives up a page that was to be copied and can never be read: it is lost. Returns the change to write to the
+    /// journal, or `None` if the page was written or trimmed meanwhile.
     pub fn lose(&mut self, placement: Placement) -> Option<Change> {
         let (page, from) = (placement.page, placement.from);
         let (block, at) = self.stripe.locate(page);
@@ -192,31 +192,31 @@ impl Vssd {
         change
     }
 
-    /// Whether any of these pages was lost, and was neither written nor trimmed since.
+    /// `true` if any of these pages was lost, and was neither written nor trimmed since.
     #[must_use]
     pub fn is_lost(&self, first: u32, count: u32) -> bool {
         self.lost.any(first..first.saturating_add(count))
     }
 
-    /// Whether it has such a slot.
+    /// `true` if it has such a slot.
     #[must_use]
     pub fn has_slot(&self, slot: u8) -> bool {
         !self.space.lanes_of(slot, None).is_empty()
     }
 
-    /// The slots that it has, but home.
+    /// The slots that it has, except home.
     #[must_use]
     pub fn harvested(&self) -> Vec<u8> {
         self.space.slots().map(|(slot, _)| slot).filter(|slot| *slot > 0 && self.has_slot(*slot)).collect()
     }
 
-    /// Whether nothing is written to a slot any more.
+    /// `true` if nothing is written to a slot any more.
     #[must_use]
     pub fn is_draining(&self, slot: u8) -> bool {
         self.space.lanes_of(slot, None).iter().all(|lane| self.space.lane(*lane).draining)
     }
 
-    /// Whether a block is lent.
+    /// `true` if a block is lent.
     #[must_use]
     pub fn is_lent(&self, block: FlashBlock) -> bool {
         self.space.find(block).is_some_and(|entry| self.space.info(entry).state == State::Lent)
@@ -268,7 +268,7 @@ mod tests {
         [10, 9000].into_iter().for_each(|page| lost.add(page));
         lost.remove(1000..10_000);
         assert_eq!((lost.words().len(), lost.count()), (1, 1));
-        // As journals of before have it.
+        // As earlier journals have it.
         assert!(Lost::of(vec![1 << 10, 0, 0, 0], 100).is_some_and(|lost| lost.count() == 1));
     }
 

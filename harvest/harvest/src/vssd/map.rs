@@ -1,9 +1,8 @@
-//! Where each page of each logical block lies: one base block per logical block, and patches where that is not true.
+//! The place of each page of each logical block: one base block per logical block, and patches for exceptions.
 //!
-//! A page lies in its block's *base*, at its own number, unless the block's *overlay* has a patch for it: another
-//! place, or a hole that reads as zeros. A block without base reads as zeros where it has no patch. The base is
-//! nothing but a short way to write down many places; [`Map::rebase`] may choose another at any time and no page moves
-//! by it.
+//! A page is in its block's *base*, at its own number, unless the block's *overlay* has a patch for it: another place,
+//! or a hole that reads as zeros. A block without base reads as zeros unless it has a patch. The base is nothing but a
+//! short way to write down many places; [`Map::rebase`] may choose another at any time and no page moves by it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -20,7 +19,7 @@ pub(super) const SLOT_BLOCKS: u32 = (1 << 24) - 1;
 impl Entry {
     pub(super) const NONE: Self = Self(u32::MAX);
 
-    /// `number` is below [`SLOT_BLOCKS`].
+    /// An entry; `number` is below [`SLOT_BLOCKS`].
     pub(super) fn new(slot: u8, number: u32) -> Self {
         Self(u32::from(slot) << 24 | number & SLOT_BLOCKS)
     }
@@ -41,14 +40,14 @@ pub(super) struct Spot {
     pub(super) page: u16,
 }
 
-/// Where a page of a logical block lies that is not in the base. 8 bytes.
+/// The place of a page of a logical block that is not in the base. 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Patch {
     /// The page of the logical block.
     pub(super) page: u16,
     /// The page of the flash block.
     pub(super) at: u16,
-    /// The flash block; none for a hole.
+    /// The flash block; [`Entry::NONE`] for a hole.
     pub(super) entry: Entry,
 }
 
@@ -63,7 +62,7 @@ impl Patch {
     }
 }
 
-/// Spreads small numbers, always the same way.
+/// A hasher that spreads small numbers, always the same way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spread(u64);
 
@@ -104,7 +103,7 @@ impl Map {
         u32::try_from(self.bases.len()).unwrap_or(u32::MAX)
     }
 
-    /// More or fewer logical blocks; those that go hold nothing.
+    /// Changes the number of logical blocks; those that go hold nothing.
     pub(super) fn resize(&mut self, blocks: u32) {
         self.bases.resize(blocks as usize, Entry::NONE);
         self.bases.shrink_to_fit();
@@ -145,7 +144,7 @@ impl Map {
         u32::try_from(patched + based).unwrap_or(u32::MAX)
     }
 
-    /// Maps a page, or no longer; what it was mapped to.
+    /// Maps a page, or unmaps it; returns the place that it was mapped to.
     pub(super) fn set(&mut self, block: u32, page: u16, spot: Option<Spot>) -> Option<Spot> {
         let base = self.bases[block as usize];
         let based = (base != Entry::NONE).then_some(Spot { entry: base, page });
@@ -176,7 +175,7 @@ impl Map {
         old
     }
 
-    /// Forgets a logical block: its base with how many pages it had there, and its patches.
+    /// Forgets a logical block: returns its base with the number of its pages there, and its patches.
     pub(super) fn clear(&mut self, block: u32) -> (Option<(Entry, u16)>, Vec<Patch>) {
         let overlay = self.overlays.remove(&block).unwrap_or_default();
         self.patches -= overlay.len() as u64;
@@ -186,7 +185,7 @@ impl Map {
         (base, overlay)
     }
 
-    /// Makes `entry` the base where fewer patches remain then: whether it did. No page moves.
+    /// Makes `entry` the base if fewer patches remain then; `true` if it did. No page moves.
     pub(super) fn rebase(&mut self, block: u32, entry: Entry) -> bool {
         if self.bases[block as usize] == entry {
             return false;

@@ -1,13 +1,15 @@
-//! What is read right now, and therefore not erased.
+//! Blocks that are read right now, and therefore not erased.
 
 use crate::flash::FlashBlock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Counters that blocks share, by their number: who shares one waits for the other's readers, nothing worse. 16 KiB.
+/// Counters that blocks share, by their number: an erasure may wait for the readers of a block that shares the counter,
+/// nothing worse. 16 KiB.
 const COUNTERS: usize = 4096;
 
 /// The flash blocks under reads. A reader pins a block while it still holds the lock under which it looked the block
-/// up, and unpins it when the bytes are there. Nobody looks up a block that is to be erased, so that none comes late.
+/// up, and unpins it when the bytes are there. A block that is to be erased is not looked up, so that no pin comes
+/// late.
 #[derive(Debug)]
 pub struct Pins(Box<[AtomicU32]>);
 
@@ -30,7 +32,7 @@ impl Pins {
         Pin(counter)
     }
 
-    /// Whether somebody reads `block`, or one that shares its counter.
+    /// `true` if `block`, or one that shares its counter, is read.
     #[must_use]
     pub fn is_pinned(&self, block: FlashBlock) -> bool {
         self.0[block.0 as usize % COUNTERS].load(Ordering::Acquire) > 0

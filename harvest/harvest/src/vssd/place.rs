@@ -1,4 +1,4 @@
-//! Where the next page goes: open blocks, placements, and what becomes of them.
+//! The place of the next page: open blocks, placements, and their outcome.
 
 use super::change::{Change, ChangeKind};
 use super::map::{Entry, Spot, Table};
@@ -27,18 +27,18 @@ pub struct Placement {
     /// The page of it.
     pub at: u32,
     pub(super) spot: Spot,
-    /// Where it is copied from, by the collector.
+    /// The source of the copy, by the collector.
     pub(super) from: Option<Spot>,
 }
 
-/// What [`Vssd::place`] answers.
+/// The answer of [`Vssd::place`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Here.
+    /// A place.
     At(Placement),
-    /// Nowhere for now: do a few steps of [`Vssd::collect_next`] and place again.
+    /// No place for now: do a few steps of [`Vssd::collect_next`] and place again.
     Collect,
-    /// Nowhere while blocks are lent: have some of them given back ([`Vssd::take_back`]) and place again.
+    /// No place while blocks are lent: have some of them given back ([`Vssd::take_back`]) and place again.
     Recall,
 }
 
@@ -58,12 +58,12 @@ pub(super) struct Open {
     flights: BTreeSet<Spot>,
     /// Of those, the user's.
     users: u64,
-    /// Which log block's turn it is, of each kind.
+    /// The place in turn among log blocks, for each kind.
     turns: [usize; 2],
     clock: u64,
 }
 
-/// How many blocks may be open.
+/// The numbers of blocks that may be open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Widths {
     user: usize,
@@ -75,7 +75,7 @@ impl Vssd {
     /// Reserves a flash page for a logical page that is to be written whole.
     ///
     /// # Errors
-    /// Invalid beyond the disk; NoSpace where what is stored leaves no room, and nothing is lent that could.
+    /// Invalid beyond the disk; NoSpace if the stored pages leave no room, and no lent block could give it.
     pub fn place(&mut self, page: u32) -> Result<Place> {
         self.check(page, 1)?;
         let (block, offset) = self.stripe.locate(page);
@@ -86,7 +86,7 @@ impl Vssd {
         let follows = self.sequence.saw(page);
         let in_place = self.fill_spot(block, offset, follows);
         let Some(spot) = in_place.or_else(|| self.log_spot(Stream::User, None, false)) else {
-            // Too many blocks went bad, or the last free ones at once: collecting does not help, what is lent may.
+            // Too many blocks went bad, or the last free ones at once: collecting does not help, lent blocks may.
             let short = self.stored > self.space.capacity() || self.is_stuck();
             return if short { self.refuse() } else { Ok(Place::Collect) };
         };
@@ -94,22 +94,22 @@ impl Vssd {
         Ok(Place::At(self.placement(page, spot, None)))
     }
 
-    /// Whether all placements before this one in its flash block are through, so that it may be programmed.
+    /// `true` if all placements before this one in its flash block are through, so that it may be programmed.
     #[must_use]
     pub fn turn(&self, placement: &Placement) -> bool {
         let first = Spot { page: 0, ..placement.spot };
         self.open.flights.range(first..placement.spot).next().is_none()
     }
 
-    /// The page was programmed: maps it. Gives the change to write to the journal, or none where a copy came too
-    /// late, or where the disk has shrunk below the page.
+    /// Maps a page that was programmed. Returns the change to write to the journal, or `None` if a copy came too late,
+    /// or if the disk has shrunk below the page.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn commit(&mut self, placement: Placement) -> Option<Change> {
         let Placement { page, spot, from, .. } = placement;
         self.land(spot, from);
         let (block, at) = self.stripe.locate(page);
         let current = if page < self.pages { self.map.lookup(block, at) } else { None };
-        // A copy to what is given up would lose a page that is safe where it is.
+        // A copy to a slot that is given up would lose a page that is safe in its place.
         let void = from.is_some() && (current != from || self.space.is_closed(spot.entry));
         let change = if page >= self.pages || void {
             None
@@ -132,8 +132,9 @@ impl Vssd {
         change
     }
 
-    /// The page was not programmed, or nobody knows. `bad` says that its block is ([`crate::flash::FlashError::Bad`]):
-    /// it is written no more, and what it holds is copied elsewhere in time. Gives the change to write to the journal.
+    /// Gives up a page that was not programmed, or may not have been. `bad` if its block is
+    /// ([`crate::flash::FlashError::Bad`]): it is written no more, and its pages are copied elsewhere in time. Returns
+    /// the change to write to the journal.
     #[expect(clippy::needless_pass_by_value, reason = "it is given up: nobody answers it twice")]
     pub fn failed(&mut self, placement: Placement, bad: bool) -> Option<Change> {
         let Placement { spot, from, block, .. } = placement;
@@ -150,9 +151,9 @@ impl Vssd {
         news.then(|| self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Makes pages read as zeros: what they held need not be kept (trim, and zeroes written without data). Gives the
-    /// change to write to the journal, or none where they did already. Whole logical blocks take a step each; what is
-    /// left at either end, at most a group of pages (256 MiB for the default), a step a page.
+    /// Makes pages read as zeros: their content need not be kept (trim, and zeroes written without data). Returns the
+    /// change to write to the journal, or `None` if they did already. Whole logical blocks take a step each; the rest
+    /// at either end, at most a group of pages (256 MiB for the default), a step a page.
     ///
     /// # Errors
     /// Invalid beyond the disk.
@@ -194,8 +195,8 @@ impl Vssd {
         }
     }
 
-    /// Uses a channel of home again that is being drained: what is written goes first. Whether there is one, or one
-    /// that is closed, which comes back by itself.
+    /// Uses a channel of home again that is being drained: writes go first. `true` if there is one, or one that is
+    /// closed, which comes back by itself.
     pub(super) fn keep_home(&mut self) -> bool {
         if self.space.is_slot_draining(0) {
             for lane in self.space.lanes_of(0, None) {
@@ -223,20 +224,20 @@ impl Vssd {
         Err(Error::new(ErrorKind::NoSpace, cause).remedy("trim what is not needed, or harvest more"))
     }
 
-    /// Whether nothing is left to collect with: the last free blocks went with a slot that was given up, or bad. What
-    /// is trimmed helps.
+    /// `true` if no block is left to collect with: the last free blocks went with a slot that was given up, or bad.
+    /// Trimming helps.
     fn is_stuck(&self) -> bool {
         let idle = self.space.coming() == 0 && self.open.flights.is_empty() && self.open.logs[1].is_empty();
         idle && !self.space.is_anything_left()
     }
 
-    /// Blocks beyond what is stored.
+    /// Blocks beyond those of the stored pages.
     pub(super) fn slack(&self) -> u32 {
         let stored = self.stored.div_ceil(u64::from(self.settings.geometry.pages));
         u32::try_from(u64::from(self.space.usable()).saturating_sub(stored)).unwrap_or(u32::MAX)
     }
 
-    /// Half of the spare blocks may be open, and no more of a kind than can be programmed at once.
+    /// The widths: half of the spare blocks may be open, and no more of a kind than can be programmed at once.
     pub(super) fn widths(&self) -> Widths {
         let most = (self.slack().saturating_sub(4) / 2).max(2);
         let dies = self.space.active().saturating_mul(self.settings.geometry.dies.into()).max(1);
@@ -253,7 +254,7 @@ impl Vssd {
         Placement { page, block, at: spot.page.into(), spot, from }
     }
 
-    /// A placement is no longer under way.
+    /// Ends a placement.
     fn land(&mut self, spot: Spot, from: Option<Spot>) {
         self.open.flights.remove(&spot);
         self.space.landed(spot.entry);
@@ -267,7 +268,7 @@ impl Vssd {
         }
     }
 
-    /// Pages of a block are no longer valid.
+    /// Makes pages of a block invalid.
     pub(super) fn forget(&mut self, entry: Entry, count: u16) {
         self.space.invalidate(entry, count);
         if self.space.info(entry).valid == 0 {
@@ -275,7 +276,7 @@ impl Vssd {
         }
     }
 
-    /// Looks whether a sealed block that nobody holds is dead, or the new base of its logical block.
+    /// Checks if a sealed block without placements or copies is dead, or the new base of its logical block.
     pub(super) fn file_away(&mut self, entry: Entry) {
         let info = *self.space.info(entry);
         if self.replaying || info.state != State::Sealed || info.holds > 0 {
@@ -288,7 +289,7 @@ impl Vssd {
             (0, true) => self.space.put(entry, State::Bad),
             (0, false) => {
                 self.space.die(entry, self.last);
-                // Nothing may have been written since the last one that is durable: it waits for none then.
+                // There may have been no write since the last durable one: then it waits for none.
                 self.space.durable(self.durable);
             }
             _ if info.owner != LOG => drop(self.map.rebase(info.owner, entry)),
@@ -296,7 +297,7 @@ impl Vssd {
         }
     }
 
-    /// Writes no more to a block.
+    /// Seals a block: it is written no more.
     pub(super) fn seal(&mut self, entry: Entry) {
         if self.space.info(entry).state != State::Open {
             return;
@@ -324,9 +325,9 @@ impl Vssd {
         Spot { entry, page }
     }
 
-    /// Opens a block; the collector says what it copies from. Only the collector may take the last ones, for room. It
-    /// also keeps one for each that it writes to, from the user: with all taken it could write to one only, and be as
-    /// slow as a die as long as the user goes on.
+    /// Opens a block; the collector names the block that it copies from. Only the collector may take the last ones, for
+    /// room. It also keeps one for each that it writes to, from the user: with all taken it could write to one only,
+    /// and be as slow as a die as long as the user goes on.
     pub(super) fn open(
         &mut self,
         stream: Stream,
@@ -338,26 +339,26 @@ impl Vssd {
             return None;
         }
         let quick = self.has_quick(from);
-        // Nobody waits for a data block on a slow one then.
+        // No write waits for a data block on a slow one then.
         if !quick && stream == Stream::Fill && self.space.is_any_slow() {
             return None;
         }
         let share =
             self.widths().user.max(self.widths().collect).div_ceil(self.space.active().max(1) as usize);
         let hogs = |lane: &Lane| owner == LOG && lane.is_slow() && lane.opens(stream) as usize >= share;
-        // What is on a slow channel is collected there: it would use up the room on quick ones.
+        // Pages of a slow channel are collected there: they would use up the room on quick ones.
         let slow = !quick || from.is_some_and(|from| self.space.is_slow(from));
         let fits = |lane: &Lane| if lane.is_slow() { slow } else { quick || last };
         self.space.open(stream, owner, |lane| !lane.draining && fits(lane) && !hogs(lane))
     }
 
-    /// Free blocks that are the collector's, for what is copied from a block, or written.
+    /// The number of free blocks that are the collector's, for pages that are copied from a block, or written.
     fn kept(&self, from: Option<Entry>) -> u32 {
         let collect = u32::try_from(self.widths().collect).unwrap_or(u32::MAX);
         RESERVE + if from.is_none() { collect.saturating_sub(1) } else { 0 }
     }
 
-    /// Whether quick channels have a free block for that. The last ones are for what is there, while that pays.
+    /// `true` if quick channels have a free block for that. The last ones are for their own pages, while that pays.
     fn has_quick(&self, from: Option<Entry>) -> bool {
         let kept = match from {
             Some(from) if !self.space.is_slow(from) => 0,
@@ -367,7 +368,7 @@ impl Vssd {
         self.space.quick() > kept
     }
 
-    /// The page in the data block that the logical block is being written to, or that is begun for it.
+    /// The page in the data block that the logical block is being written to, or in one that is begun for it.
     fn fill_spot(&mut self, block: u32, offset: u16, follows: bool) -> Option<Spot> {
         self.open.clock += 1;
         let gap = self.settings.geometry.pages * GAP / 100;
@@ -402,13 +403,13 @@ impl Vssd {
         Some(self.take(entry, offset))
     }
 
-    /// Whether a data block's channel became slow since it was opened: the rest of it goes to the log.
+    /// `true` if a data block's channel became slow since it was opened: the rest of it goes to the log.
     fn is_late(&self, entry: Entry) -> bool {
         self.space.is_slow(entry) && self.has_quick(None)
     }
 
-    /// The next page of a log block: of those that will be through with what was placed the soonest, the one whose turn
-    /// it is. None where there are only blocks on slow channels, which are busy: it is sooner elsewhere.
+    /// The next page of a log block: of those that will be through with their placements the soonest, the one in turn.
+    /// `None` if there are only blocks on slow channels, which are busy: it is sooner elsewhere.
     pub(super) fn log_spot(&mut self, stream: Stream, from: Option<Entry>, last: bool) -> Option<Spot> {
         let widths = self.widths();
         let (kind, width) = if stream == Stream::User { (0, widths.user) } else { (1, widths.collect) };
@@ -437,7 +438,7 @@ impl Vssd {
         Some(self.take(entry, page))
     }
 
-    /// A page for the collector where its own blocks failed, or all free ones are being drained: the user's log, or a
+    /// A page for the collector if its own blocks failed, or all free ones are being drained: the user's log, or a
     /// block that is being drained and not given up, from which it moves on once there is another.
     fn last_resort(&mut self) -> Option<Spot> {
         let entry = match self.open.logs[0].first() {
@@ -452,7 +453,7 @@ impl Vssd {
         Some(self.take(entry, page))
     }
 
-    /// Seals what was opened as a last resort, once it is needed no more.
+    /// Seals a block that was opened as a last resort, once it is needed no more.
     pub(super) fn leave_drained(&mut self) {
         if self.space.free() > 0 {
             let logs: Vec<_> =
@@ -461,7 +462,7 @@ impl Vssd {
         }
     }
 
-    /// Seals blocks that are open beyond what there are spare ones for: they are collected then.
+    /// Seals open blocks beyond the number of spare ones: they are collected then.
     pub(super) fn shed(&mut self) {
         let widths = self.widths();
         while self.open.fills.len() > widths.fill {
@@ -475,12 +476,12 @@ impl Vssd {
         }
     }
 
-    /// Whether the user is writing a logical block from its beginning on.
+    /// `true` if the user is writing a logical block from its beginning on.
     pub(super) fn is_filling(&self, block: u32) -> bool {
         self.open.fills.contains_key(&block)
     }
 
-    /// Seals data blocks whose logical blocks the disk has no longer as a whole.
+    /// Seals data blocks of logical blocks that are no longer wholly on the disk.
     pub(super) fn seal_short_fills(&mut self) {
         let fills = self.open.fills.iter();
         let short = fills.filter(|(block, _)| !self.stripe.is_whole(**block, self.pages));

@@ -1,10 +1,10 @@
-//! What a range of the disk consists of.
+//! The pieces of a range of the disk.
 
 use super::Vssd;
 use crate::flash::FlashBlock;
 use crate::{Error, Result};
 
-/// A part of a range: bytes that lie together in one flash block, or zeros.
+/// A part of a range: contiguous bytes in one flash block, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Bytes.
@@ -13,7 +13,7 @@ pub struct Piece {
     pub from: Option<(FlashBlock, u32)>,
 }
 
-/// The pieces of a range, in its order. Neighbours that lie together are one piece. Allocates nothing.
+/// The pieces of a range, in its order. Neighbours that are contiguous on flash are one piece. Allocates nothing.
 #[derive(Clone, Debug)]
 pub struct Pieces<'a> {
     vssd: &'a Vssd,
@@ -23,8 +23,8 @@ pub struct Pieces<'a> {
 }
 
 impl Vssd {
-    /// What `length` bytes from `offset` on consist of. Who reads them pins each flash block before it gives up the
-    /// lock that this is behind.
+    /// The pieces of `length` bytes from `offset` on. The reader pins each flash block before it gives up the lock that
+    /// this is behind.
     ///
     /// # Errors
     /// Invalid beyond the disk.
@@ -35,7 +35,7 @@ impl Vssd {
         Ok(Pieces { vssd: self, offset, end, next: None })
     }
 
-    /// Where a logical page lies: the flash block and its page. `None` where it reads as zeros.
+    /// The place of a logical page: the flash block and its page. `None` if it reads as zeros.
     ///
     /// # Errors
     /// Invalid beyond the disk.

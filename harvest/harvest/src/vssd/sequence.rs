@@ -1,4 +1,4 @@
-//! Which writes follow each other: only those may fill a data block in place.
+//! Writes that follow each other: only those may fill a data block in place.
 
 /// Streams watched at a time.
 const STREAMS: usize = 8;
@@ -22,7 +22,7 @@ struct Stream {
 }
 
 impl Sequence {
-    /// A page is written: whether it goes on with what came before.
+    /// Takes a write of a page; `true` if it continues earlier writes.
     pub(super) fn saw(&mut self, page: u32) -> bool {
         self.clock += 1;
         let near = |stream: &&mut Stream| stream.run > 0 && stream.next.abs_diff(page) <= WINDOW;

@@ -1,36 +1,37 @@
-//! What a vSSD is made to.
+//! The choices with which a vSSD is made.
 
 use crate::flash::Geometry;
 use crate::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Flash blocks beyond what is stored without which collecting does not get on: two kept free for it, one open for
-/// what the user writes and one for what is collected, and two that make sure that some block has a page to gain.
+/// Flash blocks beyond the stored pages without which collecting makes no progress: two kept free for it, one open for
+/// the user's writes and one for collected pages, and two that make sure that some block has a page to gain.
 pub(super) const LEAST_SPARE: u32 = 6;
 
-/// Logical blocks that a long transfer is spread over, at most: four for each of the 16 channels of BlockFlex's SSD,
+/// The most logical blocks that a long transfer is spread over: four for each of the 16 channels of BlockFlex's SSD,
 /// one for each die.
 const WIDEST: u32 = 64;
 /// The widest interleave that may be set: the map is made for whole groups.
 const MOST_INTERLEAVE: u32 = 4096;
 
-/// What a vSSD is made to. Nothing of it changes later but the size.
+/// The choices with which a vSSD is made. Only the size changes later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// The flash it lives on.
+    /// The flash that it is on.
     pub geometry: Geometry,
-    /// Bytes that it shows: a multiple of a page, at most 2^32 - 1 pages.
+    /// Bytes of the disk: a multiple of a page, at most 2^32 - 1 pages.
     pub size: u64,
-    /// Blocks beyond `size`, in hundredths of it; never fewer than six. Collecting costs the less the more there are.
+    /// Blocks beyond `size`, in hundredths of it; never fewer than six. The more there are, the less collecting costs.
     pub spare: u32,
     /// Neighbouring pages that stay in one logical block before the next goes on. It divides the pages of a block.
     pub unit: u32,
     /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`Settings::width`].
     pub interleave: u32,
     /// Pages that may be mapped one by one before an idle vSSD copies logical blocks together again ("folds"). Each
-    /// takes 8 to 16 bytes of memory, and 4 more where it lies.
+    /// takes 8 to 16 bytes of memory, and 4 more at its place.
     pub overlay_limit: u64,
-    /// It may be larger than its blocks hold: those of a harvest VM come and go. A write may then find no space.
+    /// `true` if it may be larger than its blocks hold: those of a harvest VM come and go. A write may then find no
+    /// space.
     pub thin: bool,
 }
 
@@ -42,14 +43,14 @@ impl Settings {
         Self { geometry, size, spare: 7, unit: 1, interleave: 0, overlay_limit, thin: false }
     }
 
-    /// Flash blocks that a vSSD of `size` bytes needs for its promise: what it stores, and the spare ones.
+    /// Flash blocks that a vSSD of `size` bytes needs for its promise: those of its pages, and the spare ones.
     #[must_use]
     pub fn blocks_needed(&self, size: u64) -> u64 {
         let stored = size.div_ceil(u64::from(self.geometry.block_size().max(1)));
         stored.saturating_add((stored.saturating_mul(self.spare.into()) / 100).max(LEAST_SPARE.into()))
     }
 
-    /// The largest size that so many flash blocks are enough for: the other way round.
+    /// The largest size that `blocks` flash blocks are enough for: the other way round.
     #[must_use]
     pub fn size_of_blocks(&self, blocks: u64) -> u64 {
         let block = u64::from(self.geometry.block_size());
@@ -59,7 +60,8 @@ impl Settings {
         (stored.saturating_sub(1)..=stored + 1).rev().find(fits).unwrap_or(0) * block
     }
 
-    /// Over how many logical blocks neighbours are spread: as set, or as many as can be open at once, at most 64.
+    /// The number of logical blocks that neighbours are spread over: as set, or as many as can be open at once, 64 at
+    /// most.
     #[must_use]
     pub fn width(&self) -> u32 {
         if self.interleave > 0 {
@@ -71,10 +73,10 @@ impl Settings {
         1 << most.ilog2()
     }
 
-    /// Pages that it shows.
+    /// Pages of the disk.
     ///
     /// # Errors
-    /// Invalid where the settings make no sense.
+    /// Invalid if the settings make no sense.
     pub(super) fn check(&self) -> Result<u32> {
         let Geometry { channels, dies, planes, blocks, pages, page_size } = self.geometry;
         let total = [u32::from(dies), planes.into(), blocks, channels.into()];

@@ -7,10 +7,10 @@ use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
 use std::time::Duration;
 
-/// Whether what is stored fits without some of the blocks. In pages.
+/// The figures of a check that the stored pages fit without some of the blocks. In pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fit {
-    /// Pages that lie in those blocks, which is what evacuating them copies.
+    /// Pages in those blocks, which evacuating them copies.
     pub there: u64,
     /// Pages stored in all, with those being written.
     pub stored: u64,
@@ -19,14 +19,14 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Whether it does.
+    /// `true` if they fit.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.stored <= self.room
     }
 }
 
-/// What a vSSD gives up with [`Vssd::remove_slot`]. None of it was erased.
+/// The blocks that a vSSD gives up with [`Vssd::remove_slot`]. None of them was erased.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// The blocks, without the bad ones.
@@ -38,19 +38,19 @@ pub struct Leaving {
 }
 
 impl Vssd {
-    /// Takes blocks as slot `slot`, from 1 on: clean ones, with how often each was erased. From now on what is written
-    /// is striped over their channels too. Gives the change to write to the journal.
+    /// Takes blocks as slot `slot`, from 1 on: clean ones, each with its number of erasures. From now on writes are
+    /// striped over their channels too. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid where the slot is in use or a block is known.
+    /// Invalid if the slot is in use or a block is known.
     pub fn add_slot(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         self.space.add(slot, blocks)?;
         let blocks = blocks.iter().map(|&(block, _)| block).collect();
         Ok(self.next_change(ChangeKind::Added { slot, blocks }))
     }
 
-    /// Whether what is stored fits without a slot, or without one of its channels. Takes time in proportion to their
-    /// blocks.
+    /// Checks that the stored pages fit without a slot, or without one of its channels. Takes time in proportion to
+    /// their blocks.
     #[must_use]
     pub fn fit_without(&self, slot: u8, channel: Option<u16>) -> Fit {
         let mut usable = self.space.usable();
@@ -63,11 +63,11 @@ impl Vssd {
         Fit { there, stored: self.stored + self.users(), room: self.space.capacity_of(usable) }
     }
 
-    /// Writes no more to a slot, and has [`Vssd::collect_next`] copy what lies there elsewhere, page by page, while I/O
-    /// goes on. [`Vssd::drained`] says when that is done. `channel` says to drain only one of its channels.
+    /// Writes no more to a slot, and has [`Vssd::collect_next`] copy its pages elsewhere, page by page, while I/O goes
+    /// on. [`Vssd::drained`] tells when that is done. With `channel` only one of its channels is drained.
     ///
     /// # Errors
-    /// NotFound; NoSpace where what is stored does not fit elsewhere: nothing was changed then.
+    /// NotFound; NoSpace if the stored pages do not fit elsewhere: nothing was changed then.
     pub fn drain_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Fit> {
         let lanes = self.space.lanes_of(slot, channel);
         if lanes.is_empty() {
@@ -90,9 +90,10 @@ impl Vssd {
         Ok(fit)
     }
 
-    /// Says how long a program takes now on each channel, to be compared. Channels where it takes a quarter longer than
-    /// on the quickest are *slow*: others use them. They take what finds no room elsewhere, as a long transfer is as
-    /// slow as the slowest channel that it is spread over. A driver whose channels are shared says so often.
+    /// Sets the present duration of a program on each channel, for comparisons. Channels on which it takes a quarter
+    /// longer than on the quickest are *slow*: other VMs use them. They take pages that find no room elsewhere, because
+    /// a long transfer is as slow as the slowest channel that it is spread over. A driver whose channels are shared
+    /// calls this often.
     pub fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         self.space.set_program_times(time);
     }
@@ -106,7 +107,7 @@ impl Vssd {
     }
 
     /// Closes a slot that is [drained](Self::drained), or one of its channels, so that it stays so: the collector may
-    /// write to one that is being drained where it has no other place. Whether it is drained.
+    /// write to one that is being drained if it has no other place. `true` if it is drained.
     pub fn close_slot(&mut self, slot: u8, channel: Option<u16>) -> bool {
         let drained = self.drained(slot, channel);
         if drained {
@@ -117,8 +118,9 @@ impl Vssd {
         drained
     }
 
-    /// Whether nothing of a slot, or of one of its channels, is needed any more, after a crash either, nor being
-    /// erased. Who looked a page up before may still read it. Takes time in proportion to its blocks.
+    /// `true` if no page of a slot, or of one of its channels, is needed any more, after a crash either, and no
+    /// block is being erased. A reader that looked a page up before may still read it. Takes time in proportion to its
+    /// blocks.
     #[must_use]
     pub fn drained(&self, slot: u8, channel: Option<u16>) -> bool {
         let lanes = self.space.lanes_of(slot, channel);
@@ -135,7 +137,7 @@ impl Vssd {
     /// change is durable, and each was seen without a [pin](super::Pins) once.
     ///
     /// # Errors
-    /// Conflict where it is not drained.
+    /// Conflict if it is not drained.
     pub fn remove_slot(&mut self, slot: u8, channel: Option<u16>) -> Result<Leaving> {
         if !self.drained(slot, channel) {
             return Err(
@@ -157,12 +159,12 @@ impl Vssd {
         Ok(Leaving { blocks, bad, change: self.next_change(ChangeKind::Removed { slot, channel }) })
     }
 
-    /// Has another channel take the place of one of home's that is closed: its flash blocks, clean, with how often each
-    /// was erased, or nothing where it is bad. As many are taken as the channel had that goes; bad ones only where
-    /// there are no others. Gives the change to write to the journal.
+    /// Has another channel take the place of one of home's that is closed: its flash blocks, clean, each with its
+    /// number of erasures, or `None` if it is bad. As many are taken as the channel had that goes; bad ones only if
+    /// there are no others. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Conflict where the channel is not drained; Invalid where the blocks are too few, or not of one other channel.
+    /// Conflict if the channel is not drained; Invalid if the blocks are too few, or not of one other channel.
     pub fn replace_channel(&mut self, channel: u16, blocks: &[(FlashBlock, Option<u32>)]) -> Result<Change> {
         if !self.replaying && !self.drained(0, Some(channel)) {
             let error = Error::new(ErrorKind::Conflict, "is not drained");
@@ -217,13 +219,13 @@ impl Vssd {
         lanes.into_iter().map(|lane| self.space.lane(lane).channel).collect()
     }
 
-    /// Whether a channel of home is being drained.
+    /// `true` if a channel of home is being drained.
     #[must_use]
     pub fn is_channel_draining(&self, channel: u16) -> bool {
         self.space.lanes_of(0, Some(channel)).iter().any(|&lane| self.space.lane(lane).draining)
     }
 
-    /// Whether any block of a home channel is lent.
+    /// `true` if any block of a home channel is lent.
     #[must_use]
     pub fn lends_of(&self, channel: u16) -> bool {
         let lanes = self.space.lanes_of(0, Some(channel)).into_iter();
@@ -231,8 +233,8 @@ impl Vssd {
         entries.any(|entry| self.space.info(entry).state == State::Lent)
     }
 
-    /// How many blocks of each of its home channels could be lent now, where `keep` blocks stay for what will be
-    /// written beyond what is stored. The sum over channels is bounded too; the second value is that bound.
+    /// The number of blocks of each of its home channels that could be lent now, if `keep` blocks stay for writes
+    /// beyond the stored pages. The sum over channels is bounded too; the second value is that bound.
     #[must_use]
     pub fn lendable(&self, keep: u32) -> (Vec<(u16, u32)>, u32) {
         let mut lanes = self.space.lanes_of(0, None);
@@ -242,13 +244,13 @@ impl Vssd {
         (channels.filter(|&(_, count)| count > 0).collect(), self.spare_beyond(keep))
     }
 
-    /// Lends free blocks of its home channels: so many of each. They leave as they are; who takes them erases them,
-    /// once the change is durable. `keep` blocks stay for what will be written beyond what is stored: with the rest of
-    /// its size here, what it promised its user is kept without anything being given back; with fewer, a write may
-    /// have to wait for blocks to come back ([`Place::Recall`](super::Place::Recall)).
+    /// Lends free blocks of its home channels: the wanted number of each. They leave as they are; their next holder
+    /// erases them, once the change is durable. `keep` blocks stay for writes beyond the stored pages: with the rest of
+    /// its size here, the promise to its user is kept without anything being given back; with fewer, a write may have
+    /// to wait for blocks to come back ([`Place::Recall`](super::Place::Recall)).
     ///
     /// # Errors
-    /// NoSpace where there are fewer: nothing was changed then.
+    /// NoSpace if there are fewer: nothing was changed then.
     pub fn lend(&mut self, wanted: &[(u16, u32)], keep: u32) -> Result<(Vec<FlashBlock>, Change)> {
         let mut entries = Vec::new();
         for &(channel, count) in wanted {
@@ -279,11 +281,11 @@ impl Vssd {
         Ok((blocks, change))
     }
 
-    /// Takes back blocks that were lent: clean ones, with how often each was erased. Gives the change to write to the
-    /// journal.
+    /// Takes back blocks that were lent: clean ones, each with its number of erasures. Returns the change to write to
+    /// the journal.
     ///
     /// # Errors
-    /// Invalid where one was not lent: nothing was changed then.
+    /// Invalid if one was not lent: nothing was changed then.
     pub fn take_back(&mut self, blocks: &[(FlashBlock, u32)]) -> Result<Change> {
         let mut entries = Vec::with_capacity(blocks.len());
         for &(block, wear) in blocks {
@@ -300,20 +302,20 @@ impl Vssd {
             .next_change(ChangeKind::Returned { blocks: blocks.iter().map(|&(block, _)| block).collect() }))
     }
 
-    /// A block that was lent does not come back: it is bad. Gives the change to write to the journal.
+    /// Notes that a lent block does not come back: it is bad. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid where it was not lent.
+    /// Invalid if it was not lent.
     pub fn lost_block(&mut self, block: FlashBlock) -> Result<Change> {
         let entry = self.space.find(block).filter(|&entry| self.space.info(entry).state == State::Lent);
         self.space.put(entry.ok_or_else(|| not_lent(block))?, State::Bad);
         Ok(self.next_change(ChangeKind::Failing { block }))
     }
 
-    /// Makes the disk larger or smaller; what lay beyond is gone. Gives the change to write to the journal.
+    /// Makes the disk larger or smaller; data beyond is gone. Returns the change to write to the journal.
     ///
     /// # Errors
-    /// Invalid where it is no multiple of a page; NoSpace where the blocks that it has, with those lent, are too few.
+    /// Invalid if it is no multiple of a page; NoSpace if the blocks that it has, with those lent, are too few.
     pub fn resize(&mut self, size: u64) -> Result<Change> {
         let pages = pages_of(size, self.settings.geometry.page_size)?;
         // A channel that is being emptied comes back, or another in its place.
@@ -343,12 +345,12 @@ impl Vssd {
         self.seal_short_fills();
     }
 
-    /// Blocks of a home lane that nobody reads.
+    /// Blocks of a home lane that may leave and are not being read.
     fn leaving(&self, lane: usize) -> impl Iterator<Item = super::map::Entry> {
         self.space.leaving(lane).filter(|&entry| !self.pins.is_pinned(self.space.block(entry)))
     }
 
-    /// Blocks that it can do without, where it keeps `keep` for what will be written: two are left for what is open.
+    /// Blocks that it can do without, if it keeps `keep` for writes: two are left for open blocks.
     fn spare_beyond(&self, keep: u32) -> u32 {
         let blocks = self.space.usable();
         let stored = (self.stored + self.users()).div_ceil(u64::from(self.settings.geometry.pages));

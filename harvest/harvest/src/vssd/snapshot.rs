@@ -1,4 +1,4 @@
-//! All that a vSSD knows, at once: taken, and restored from what may be damaged.
+//! The whole state of a vSSD at once: taken, and restored from possibly damaged bytes.
 
 use super::map::{Entry, Patch};
 use super::settings::Settings;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// A flash block in a [`Snapshot`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kept {
-    /// In use or free: what is mapped there says which.
+    /// In use or free: the map decides that.
     Here,
     /// In use, and failing.
     Failing,
@@ -23,8 +23,8 @@ enum Kept {
     Gone,
 }
 
-/// All that a vSSD knows, in a form to be written down. The changes up to `number` are in it. It is made of long lists
-/// of plain numbers, for it is taken under the lock that the vSSD is behind.
+/// The whole state of a vSSD, in a form to be written down. The changes up to `number` are in it. It is made of long
+/// lists of plain numbers, because it is taken under the lock that the vSSD is behind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// The last change that it includes.
@@ -32,14 +32,14 @@ pub struct Snapshot {
     settings: Settings,
     slots: Vec<(u8, Vec<(FlashBlock, Kept)>)>,
     bases: Vec<Entry>,
-    /// Logical blocks with patches, and how many.
+    /// Logical blocks with patches, and the number of these.
     overlaid: Vec<(u32, u32)>,
     patches: Vec<Patch>,
     lost: Vec<u64>,
 }
 
 impl Snapshot {
-    /// The patches of each logical block; none where there are not as many as are counted.
+    /// The patches of each logical block; `None` if there are fewer than counted.
     fn overlays(&self) -> Option<Vec<(u32, &[Patch])>> {
         let mut rest = self.patches.as_slice();
         let lists = self.overlaid.iter().map(|&(block, count)| {
@@ -53,7 +53,7 @@ impl Snapshot {
 }
 
 impl Vssd {
-    /// What to write down so that earlier changes are not needed any more. Placements under way are not in it.
+    /// The state to write down so that earlier changes are not needed any more. Placements under way are not in it.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let kept = |info: &super::space::Info| match info.state {
@@ -84,10 +84,10 @@ impl Vssd {
         }
     }
 
-    /// What a snapshot says; [`Vssd::recovered`] makes it ready.
+    /// Restores the state of a snapshot; [`Vssd::recovered`] makes it ready.
     ///
     /// # Errors
-    /// Corrupt where it contradicts itself.
+    /// Corrupt if it contradicts itself.
     pub fn restore(snapshot: &Snapshot) -> Result<Self> {
         let corrupt = |cause: &'static str| Error::corrupt(cause).about("a vSSD's snapshot");
         let settings = &snapshot.settings;

@@ -1,7 +1,7 @@
-//! The flash blocks of a vSSD: which it has, from which slot and channel, and what state each is in.
+//! The flash blocks of a vSSD: their slots and channels, and the state of each.
 //!
-//! A *lane* is what a slot has of one channel: it lies together, ascending, in the slot's list. Counts over all lanes
-//! are kept ready; they change with blocks, not with pages.
+//! A *lane* is the part of a slot on one channel: it is contiguous, ascending, in the slot's list. Counts over all
+//! lanes are kept ready; they change with blocks, not with pages.
 
 mod slow;
 
@@ -18,7 +18,7 @@ pub(super) const LOG: u32 = u32::MAX;
 /// The page that an unused page of a log block belongs to.
 const NOBODY: u32 = u32::MAX;
 
-/// What a flash block is now; the life is drawn in the module above.
+/// The state of a flash block; the life is drawn in the module above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Not there any more.
@@ -33,12 +33,12 @@ pub(super) enum State {
     Bad,
 }
 
-/// What a block was opened for.
+/// The purpose of an open block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stream {
-    /// What the user writes here and there.
+    /// The user's random writes.
     User,
-    /// What is collected.
+    /// Collected pages.
     Collect,
     /// A logical block that the user writes from its beginning on.
     Fill,
@@ -46,7 +46,7 @@ pub(super) enum Stream {
     Fold,
 }
 
-/// The blocks of a channel that one is taken from: the least worn ones that are free, the first ones that are dirty.
+/// The number of blocks of a channel that one is taken from: the least worn free ones, the first dirty ones.
 const AMONG: usize = 64;
 
 /// Kinds of [`Stream`].
@@ -66,7 +66,7 @@ pub(super) struct Info {
     lane: u16,
     pub(super) state: State,
     stream: Stream,
-    /// A program failed here.
+    /// `true` if a program failed here.
     pub(super) failing: bool,
 }
 
@@ -76,7 +76,7 @@ impl Info {
     }
 }
 
-/// What came with one gSSD, or home's own.
+/// The blocks that came with one gSSD, or home's own.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) blocks: Vec<FlashBlock>,
@@ -95,14 +95,14 @@ pub(super) struct Lane {
     free: BTreeSet<(u32, u32)>,
     dirty: BTreeSet<u32>,
     pub(super) draining: bool,
-    /// It is drained for good: nothing is placed here any more, not even where there is no other place.
+    /// `true` if it is drained for good: nothing is placed here any more, not even if there is no other place.
     pub(super) closed: bool,
     opens: [u32; STREAMS],
     /// The die that a block was opened on last, for each purpose; and erased on.
     dies: [u16; STREAMS + 1],
-    /// When a block was taken here last.
+    /// The turn at which a block was taken here last.
     turn: u64,
-    /// How long a program takes here, [`WHOLE`] for as long as on the quickest channel or not much longer.
+    /// The duration of a program here, [`WHOLE`] if it is as long as on the quickest channel or not much longer.
     cost: u32,
     /// Placements under way, and copies from here.
     placed: u32,
@@ -135,7 +135,7 @@ pub(super) struct Space {
     pages: u16,
     slots: Vec<Option<Slot>>,
     lanes: Vec<Lane>,
-    /// Whose the pages of log blocks are, by page.
+    /// The logical page of each page of log blocks.
     logs: Table<Entry, Box<[u32]>>,
     /// Blocks that are dead, and the change that must be durable first.
     dead: VecDeque<(u64, Entry)>,
@@ -148,7 +148,7 @@ pub(super) struct Space {
     active: u32,
     /// Of those that are free or dirty, the ones on channels that are not slow.
     quick: [u32; 2],
-    /// A channel that is not slow is [dry](Lane::is_dry).
+    /// `true` if a channel that is not slow is [dry](Lane::is_dry).
     dry: bool,
 }
 
@@ -180,7 +180,7 @@ impl Space {
         self.add_ordered(slot, &blocks)
     }
 
-    /// Adds a slot of blocks that lie together by channel, ascending in each: their order is their numbers.
+    /// Adds a slot of blocks that are contiguous by channel, ascending in each: their order is their numbers.
     pub(super) fn add_ordered(&mut self, slot: u8, blocks: &[(FlashBlock, u32)]) -> Result<()> {
         let mut sorted: Vec<FlashBlock> = blocks.iter().map(|&(block, _)| block).collect();
         sorted.sort_unstable();
@@ -248,8 +248,8 @@ impl Space {
         Ok(number)
     }
 
-    /// Has a lane whose blocks hold nothing be another channel's: as many blocks of that, ascending, with how often
-    /// each was erased, or nothing where it is bad.
+    /// Gives a lane whose blocks hold nothing to another channel: as many blocks of that, ascending, each with its
+    /// number of erasures, or `None` if it is bad.
     pub(super) fn replace_lane(&mut self, index: usize, blocks: &[(FlashBlock, Option<u32>)]) {
         let entries: Vec<_> = self.lanes[index].entries().collect();
         self.failing.retain(|failing| !entries.contains(failing));
@@ -282,7 +282,7 @@ impl Space {
         self.recount();
     }
 
-    /// Forgets a lane, all of whose blocks hold nothing; with its slot where that was the last.
+    /// Forgets a lane, all of whose blocks hold nothing; with its slot if that was the last.
     pub(super) fn remove_lane(&mut self, index: usize) {
         let entries: Vec<_> = self.lanes[index].entries().collect();
         for entry in entries {
@@ -335,24 +335,24 @@ impl Space {
         self.lanes[usize::from(self.info(entry).lane)].closed
     }
 
-    /// Whether a channel of a slot is drained, and may be used again.
+    /// `true` if a channel of a slot is drained, and may be used again.
     pub(super) fn is_slot_draining(&self, slot: u8) -> bool {
         let drained = |lane: &Lane| lane.draining && !lane.closed;
         self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && drained(lane))
     }
 
-    /// Whether a channel of a slot is closed.
+    /// `true` if a channel of a slot is closed.
     pub(super) fn is_slot_closed(&self, slot: u8) -> bool {
         self.lanes.iter().any(|lane| lane.count > 0 && lane.slot == slot && lane.closed)
     }
 
-    /// Whether a block that is drained could be written, or one is being erased.
+    /// `true` if a block that is drained could be written, or one is being erased.
     pub(super) fn is_anything_left(&self) -> bool {
         let drained = |lane: &Lane| lane.draining && !lane.closed && !lane.free.is_empty();
         self.lanes.iter().filter(|lane| lane.count > 0).any(|lane| drained(lane) || lane.erasing > 0)
     }
 
-    /// Every block there is.
+    /// Every existing block.
     pub(super) fn entries(&self) -> Vec<Entry> {
         self.lanes.iter().filter(|lane| lane.count > 0).flat_map(Lane::entries).collect()
     }
@@ -368,7 +368,7 @@ impl Space {
         })
     }
 
-    /// Whether there is, or was, such a block.
+    /// `true` if there is, or was, such a block.
     pub(super) fn has(&self, entry: Entry) -> bool {
         let slot = self.slots.get(entry.slot()).and_then(Option::as_ref);
         slot.is_some_and(|slot| entry.number() < slot.blocks.len())
@@ -386,7 +386,7 @@ impl Space {
         self.slots[entry.slot()].as_ref().map_or(FlashBlock(u32::MAX), |slot| slot.blocks[entry.number()])
     }
 
-    /// A block that there is.
+    /// The info of an existing block.
     pub(super) fn info(&self, entry: Entry) -> &Info {
         static GONE: Info = Info {
             owner: LOG,
@@ -408,7 +408,7 @@ impl Space {
         }
     }
 
-    /// Whether two blocks came with one slot from one channel.
+    /// `true` if two blocks came with one slot from one channel.
     pub(super) fn are_together(&self, entry: Entry, other: Entry) -> bool {
         self.info(entry).lane == self.info(other).lane
     }
@@ -457,7 +457,7 @@ impl Space {
         self.recount();
     }
 
-    /// A program failed in the block.
+    /// Notes that a program failed in the block.
     pub(super) fn fail(&mut self, entry: Entry) {
         if self.info(entry).failing {
             return;
@@ -507,7 +507,7 @@ impl Space {
         self.free + self.dirty + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
     }
 
-    /// Whether a channel that is not slow is [dry](Lane::is_dry).
+    /// `true` if a channel that is not slow is [dry](Lane::is_dry).
     pub(super) fn is_dry(&self) -> bool {
         self.dry
     }
@@ -521,7 +521,7 @@ impl Space {
         self.active
     }
 
-    /// Pages that can be stored in so many blocks.
+    /// Pages that can be stored in `blocks` blocks.
     pub(super) fn capacity_of(&self, blocks: u32) -> u64 {
         u64::from(blocks.saturating_sub(LEAST_SPARE)) * u64::from(self.pages)
     }
@@ -531,10 +531,10 @@ impl Space {
         self.capacity_of(self.usable)
     }
 
-    /// Takes a free block of a lane that passes: of that with the fewest open ones for this purpose for what it costs,
-    /// then of that which waited longest; there, of the least worn ones, one on the next die: a long transfer is as
-    /// slow as the die with the most open ones. Where a stream's blocks are written evenly, as data blocks are, the
-    /// channel that is last is so as early as can be.
+    /// Takes a free block of a lane that passes: of the lane with the fewest open ones for this purpose for its cost,
+    /// then of the one that waited longest; there, of the least worn ones, one on the next die: a long transfer is as
+    /// slow as the die with the most open ones. If a stream's blocks are written evenly, as data blocks are, the last
+    /// channel ends as early as possible.
     pub(super) fn open(
         &mut self,
         stream: Stream,
@@ -604,13 +604,13 @@ impl Space {
         }
     }
 
-    /// A block holds nothing from change `number` on.
+    /// Notes that a block holds nothing from change `number` on.
     pub(super) fn die(&mut self, entry: Entry, number: u64) {
         self.put(entry, State::Dead);
         self.dead.push_back((number, entry));
     }
 
-    /// Changes up to `number` are durable.
+    /// Notes that changes up to `number` are durable.
     pub(super) fn durable(&mut self, number: u64) {
         while let Some(&(needed, entry)) = self.dead.front()
             && needed <= number
@@ -620,7 +620,7 @@ impl Space {
         }
     }
 
-    /// What is dead is found anew.
+    /// Forgets the dead blocks, which are then found again.
     pub(super) fn forget_dead(&mut self) {
         self.dead.clear();
     }
@@ -630,7 +630,7 @@ impl Space {
         self.dead.back().map(|&(number, _)| number)
     }
 
-    /// A dirty block that passes, of a lane with few free ones, on its next die; on slow channels where they have few
+    /// A dirty block that passes, of a lane with few free ones, on its next die; on slow channels only if they have few
     /// free ones, or `all` are wanted.
     pub(super) fn erasable(&self, all: bool, passes: impl Fn(FlashBlock) -> bool) -> Option<Entry> {
         let mut lanes: Vec<&Lane> = Vec::new();
@@ -645,8 +645,8 @@ impl Space {
         })
     }
 
-    /// The sealed block, of lanes that are drained or not, with the fewest valid pages, where it passes. A lane
-    /// without a free block is preferred a little. Of slow channels only those that have few, unless `all` are wanted.
+    /// The sealed block, of lanes that are drained or not, with the fewest valid pages, if it passes. A lane without a
+    /// free block is preferred a little. Of slow channels only those that have few, unless `all` are wanted.
     pub(super) fn fewest(
         &self,
         draining: bool,
@@ -684,7 +684,7 @@ impl Space {
         free.chain(lane.dirty.iter().copied()).map(|number| Entry::new(lane.slot, number))
     }
 
-    /// Bytes of: numbers of flash blocks; whose log pages are; the rest.
+    /// Bytes of: numbers of flash blocks; the logical pages of log blocks; the rest.
     pub(super) fn memory(&self) -> (usize, usize, usize) {
         let slots = || self.slots.iter().flatten();
         let numbers = slots().map(|slot| slot.blocks.capacity() * size_of::<FlashBlock>()).sum();

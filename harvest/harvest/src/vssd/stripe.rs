@@ -1,4 +1,4 @@
-//! Where a logical page lies among the logical blocks: neighbours in different ones, so that a long transfer uses
+//! The place of a logical page among the logical blocks: neighbours are in different ones, so that a long transfer uses
 //! every channel.
 //!
 //! Groups of `width` logical blocks are filled row by row: unit 0 is the first of block 0, unit 1 the first of block
@@ -23,7 +23,7 @@ impl Stripe {
         Self { width, unit, pages }
     }
 
-    /// Logical blocks that `pages` logical pages lie in: whole groups.
+    /// The number of logical blocks of `pages` logical pages: whole groups.
     pub(super) fn blocks(&self, pages: u32) -> u32 {
         let group = u64::from(self.width) * u64::from(self.pages);
         u32::try_from(u64::from(pages).div_ceil(group) * u64::from(self.width)).unwrap_or(u32::MAX)
@@ -46,13 +46,13 @@ impl Stripe {
         group * width * u64::from(self.pages) + (at / unit * width + column) * unit + at % unit
     }
 
-    /// Whether all pages of a logical block are within a disk of `pages`.
+    /// `true` if all pages of a logical block are within a disk of `pages`.
     pub(super) fn is_whole(&self, block: u32, pages: u32) -> bool {
         let group = u64::from(self.width) * u64::from(self.pages);
         (u64::from(block / self.width) + 1) * group <= u64::from(pages)
     }
 
-    /// The logical blocks of the groups that lie wholly in a run of logical pages, and the logical pages of those.
+    /// The logical blocks of the groups that are wholly in a run of logical pages, and the logical pages of those.
     pub(super) fn whole_groups(&self, run: &Range<u32>) -> (Range<u32>, Range<u32>) {
         let group = u64::from(self.width) * u64::from(self.pages);
         let first = u64::from(run.start).div_ceil(group);

@@ -1,26 +1,25 @@
-//! Which channels to swap so that all wear alike: FlashBlox's relaxed scheme, which BlockFlex relies on (section
-//! 4.3.2): blocks of a channel are levelled by taking the least worn free one, channels by swapping whole ones every
-//! 19 days.
+//! The channels to swap so that all wear alike: FlashBlox's relaxed scheme, which BlockFlex relies on (section 4.3.2):
+//! blocks of a channel are levelled by taking the least worn free one, channels by swapping whole ones every 19 days.
 //!
-//! To swap, both vSSDs drain their channel ([`Vssd::drain_slot`](super::Vssd::drain_slot) with a channel) to what else
-//! they have, and close it; both are erased; then each takes the other's place
+//! To swap, both vSSDs drain their channel ([`Vssd::drain_slot`](super::Vssd::drain_slot) with a channel) to the rest
+//! of their flash, and close it; both are erased; then each takes the other's place
 //! ([`Vssd::replace_channel`](super::Vssd::replace_channel)). That needs a channel's worth of room in both, which is
-//! there where SSDs are half empty, and costs no third channel. What is written goes first: it takes back a channel
-//! that is being drained where there is no other room.
+//! there if SSDs are half empty, and costs no third channel. Writes go first: they take back a channel that is being
+//! drained if there is no other room.
 
 use std::time::Duration;
 
-/// How often channels are looked at: the paper's average for data centers.
+/// The interval at which channels are looked at: the paper's average for data centers.
 pub const SWAP_PERIOD: Duration = Duration::from_secs(19 * 24 * 3600);
 
-/// What a channel went through.
+/// The wear of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelWear {
     /// The channel.
     pub channel: u16,
     /// Erasures of its blocks, ever.
     pub total: u64,
-    /// Of those, the ones since channels were looked at last.
+    /// The erasures of those since the last look at channels.
     pub recent: u64,
 }
 
@@ -33,8 +32,8 @@ pub struct Swap {
     pub cold: u16,
 }
 
-/// The swap to make, if any: where the most worn channel is more than `tolerance` hundredths above the mean, what
-/// wears the fastest changes places with what was worn the least.
+/// The swap to make, if any: if the most worn channel is more than `tolerance` hundredths above the mean, the channel
+/// that wears the fastest changes places with the one that was worn the least.
 #[must_use]
 pub fn plan_swap(channels: &[ChannelWear], tolerance: u32) -> Option<Swap> {
     let most = u128::from(channels.iter().map(|channel| channel.total).max()?);

@@ -37,7 +37,7 @@ fn a_gssd_is_what_a_home_can_spare_in_whole_grains() {
         host.forecast(1, bandwidth, capacity, lasts);
         assert_eq!(host.broker.gssds().count(), 0, "{bandwidth} {capacity} {lasts}");
     }
-    // More than it owns nobody can spare.
+    // A home cannot spare more than it owns.
     let mut host = host_with(Settings::default());
     host.forecast(1, 9, 900, 90);
     assert_eq!(host.broker.gssd(GssdId(1)).map(|gssd| (gssd.bandwidth, gssd.capacity)), Some((4, 100)));
@@ -53,7 +53,7 @@ fn an_unsold_home_lends_one_gssd_a_channel() {
         pieces.collect::<Vec<_>>()
     };
     assert_eq!(sizes(&host), [(1, 20); 4]);
-    // Who needs little takes little.
+    // A small request takes little.
     assert_eq!(granted(host.request(9, 1, 20, 60)).len(), 1);
     assert_eq!(granted(host.request(9, 2, 30, 60)).len(), 2);
     assert_eq!(host.broker.pool().len(), 1);
@@ -204,7 +204,7 @@ fn a_forecast_takes_back_what_is_leased_after_so_many() {
     assert_eq!(host.broker.slots(VssdId(9)).count(), 1);
     host.forecast(1, 2, 39, 600);
     assert_eq!(host.broker.slots(VssdId(9)).count(), 0);
-    // What can still be spared is offered anew.
+    // The rest that can still be spared is offered again.
     assert_eq!(host.broker.gssds().map(|(_, gssd)| gssd.capacity).collect::<Vec<_>>(), [30]);
 
     let mut host = host_with(Settings { reclaim_for_bandwidth: true, ..Settings::default() });
@@ -333,7 +333,7 @@ fn what_is_on_its_way_for_a_forecast_is_hurried_when_its_home_is_pressed() {
     host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 1 });
     let evacuation = host.broker.evacuation(GssdId(1)).unwrap();
     assert_eq!((evacuation.since, evacuation.pressed), (minutes(3), Some(minutes(4))));
-    // After a crash time is counted anew.
+    // After a crash time is counted from the start again.
     let steps: Vec<Step> = host.broker.snapshot(Vec::new(), |_| Vec::new());
     let settings = host.broker.settings().clone();
     let recovered = Broker::recover(settings, minutes(9), &steps, &mut Vec::new()).unwrap();
@@ -381,7 +381,7 @@ fn unsold_space_is_lent_until_it_is_sold() {
     host.forecast(2, 4, 100, 720);
     assert_eq!(granted(host.request(9, 1, 20, 600)).len(), 1);
     host.event(Event::Deleted { vssd: VssdId(2) });
-    // It was not moved to what else its home had lent.
+    // Its data was not moved to other gSSDs of the same home.
     assert_eq!((host.broker.counters().replacements, host.broker.slots(VssdId(9)).count()), (0, 0));
     assert!(host.broker.vssds().all(|(id, _)| id != VssdId(2)));
     assert!(!host.done.iter().any(|action| matches!(action, Action::Wipe { .. })), "nobody wrote to it");

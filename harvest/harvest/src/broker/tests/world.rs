@@ -1,9 +1,9 @@
 //! A host that crashes: after each action of random lives, with torn journals, and goes on.
 //!
-//! The world is what a host has: flash blocks, of which is known who wrote to them last since they were erased; homes
-//! with data that must never be lost or touched by another; ghosts whose data must be there until they are told
-//! otherwise. Its driver does actions by the rule of the journal, long ones later and in any order. Checked are
-//! custody, contents and the broker after each action, and at the end that nothing is left on its way.
+//! The world is the state of a host: flash blocks, each with the last writer since its erasure; homes with data that
+//! must never be lost or touched by another; ghosts whose data must be there until they are told otherwise. Its driver
+//! does actions by the rule of the journal, long ones later and in any order. After each action custody, contents and
+//! the broker are checked, and at the end that nothing is left on its way.
 
 use super::*;
 use crate::custody::Holder;
@@ -38,17 +38,17 @@ struct World {
     now: Time,
     broker: Broker,
     custody: Custody,
-    /// What the journal's file has durably.
+    /// The durable content of the journal's file.
     journal: Vec<u8>,
     chain: journal::Chain,
     /// Long actions that were begun.
     tasks: Vec<Action>,
-    /// Who wrote to each block last.
+    /// The last writer of each block.
     content: Vec<Option<VssdId>>,
-    /// Blocks with data, and whose.
+    /// Blocks with data, each with its owner.
     live: BTreeMap<FlashBlock, VssdId>,
     bad: BTreeSet<FlashBlock>,
-    /// Which of the numbers each is now: a number is used once.
+    /// The present number of each vSSD: a number is used once.
     numbers: BTreeMap<u32, VssdId>,
     next_number: u32,
     /// Actions until the crash.
@@ -236,7 +236,7 @@ impl World {
         self.event(Event::Evacuated { gssd })
     }
 
-    /// Lives for so many events.
+    /// Lives for `events` events.
     fn live(&mut self, events: usize) -> Result<(), Crash> {
         for _ in 0..events {
             self.now = self.now + Duration::from_secs(self.random.below(400) as u64);
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Two channels change owners, where nothing of them is lent: emptied and erased before.
+    /// Swaps two channels between owners, if no part of them is lent: emptied and erased before.
     fn swap(&mut self, one: VssdId, ghost: VssdId) -> Result<(), Crash> {
         let known: Vec<VssdId> = self.broker.vssds.keys().copied().filter(|id| *id != one).collect();
         let other = if self.random.below(2) == 0 { ghost } else { known[self.random.below(known.len())] };
@@ -304,7 +304,7 @@ impl World {
         }
         let mut bad = Vec::new();
         for block in blocks.into_iter().flatten() {
-            // What was there is elsewhere.
+            // Its data is elsewhere.
             self.live.remove(&block);
             if !self.erase(block)? {
                 bad.push(block);
@@ -313,7 +313,7 @@ impl World {
         self.event(Event::Swapped { one: (one, channels[0]), other: (other, channels[1]), bad })
     }
 
-    /// Creates a vSSD that there is not.
+    /// Creates a vSSD that does not exist.
     fn create(&mut self) -> Result<(), Crash> {
         let ghosts = GHOSTS.map(|(id, channels)| (id, VssdKind::Harvest, channels));
         for (id, kind, channels) in HOMES.into_iter().chain(ghosts) {
@@ -340,7 +340,7 @@ impl World {
         let unsold = self.broker.vssds.get(&vssd).is_none_or(|vssd| vssd.kind == VssdKind::Unsold);
         let mine: Vec<FlashBlock> =
             self.live.iter().filter(|(_, owner)| **owner == vssd).map(|(block, _)| *block).collect();
-        // An FTL puts nothing where it is to leave.
+        // An FTL puts nothing into a slot that is to leave.
         let slots = self.broker.slots(vssd).map(|(_, id)| id);
         let leaving: Vec<FlashBlock> = slots
             .filter(|id| self.broker.stage(*id) != Some(Stage::Leased))
@@ -366,7 +366,7 @@ impl World {
         }
         for (block, content) in self.content.iter().enumerate() {
             let block = FlashBlock(u32::try_from(block).unwrap());
-            // Whoever may read it finds nothing but his own.
+            // A holder that may read it finds only its own data.
             if let (Holder::Vssd(holder), Some(writer)) = (self.custody.holder(block), content) {
                 assert_eq!(holder, *writer, "{block:?} can be read by the next");
             }
@@ -428,7 +428,7 @@ impl World {
         Ok(())
     }
 
-    /// Everybody goes: nothing may be left.
+    /// Deletes all vSSDs: nothing may be left.
     fn end(&mut self) -> Result<(), Crash> {
         self.settle()?;
         let all: Vec<VssdId> = self.broker.vssds.keys().copied().collect();
@@ -446,7 +446,7 @@ impl World {
     }
 }
 
-/// A life that crashes after so many actions, if it gets that far; how many there were.
+/// A life that crashes after `crash_after` actions, if it gets that far; returns the number of actions.
 fn life(seed: u64, events: usize, crash_after: Option<usize>) -> usize {
     let mut world = World::new(seed, crash_after);
     if world.live(events).and_then(|()| world.end()).is_err() {

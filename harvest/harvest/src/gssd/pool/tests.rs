@@ -75,7 +75,7 @@ fn ten_thousand_requests_at_once_get_each_their_own() {
                 begin.wait();
                 let mut mine = Vec::new();
                 for request in 0..REQUESTS / THREADS {
-                    // Some give what they got back and ask again; some ask for more than one, all or none.
+                    // Some give their gSSDs back and ask again; some ask for more than one, all or none.
                     if request % 7 == 0 {
                         for (id, offer) in pool.take_many(&want(1, 700, 100), 9, false) {
                             assert!(pool.insert(id, offer));

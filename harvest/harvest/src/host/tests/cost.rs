@@ -1,4 +1,4 @@
-//! What writes cost in programs of flash.
+//! The cost of writes in programs of flash.
 
 use super::super::Kind;
 use super::kit::{Machine, spec};
@@ -6,7 +6,7 @@ use crate::flash::Geometry;
 use crate::flash::emulator::Faults;
 use headstart_block::random::Random;
 
-/// How writes follow each other.
+/// The order of writes.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     Sequential,

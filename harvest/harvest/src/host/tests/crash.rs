@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Holders by name: each writes its own letter.
 pub(super) const HOLDERS: [(&str, u8); 3] = [("regular", b'R'), ("ghost", b'G'), ("second", b'S')];
 
-/// What a holder may find in a page: the generations that it can be, 0 for zeros.
+/// The allowed content of a holder's pages: the generations that each can be, 0 for zeros.
 #[derive(Clone, Default)]
 pub(super) struct Model {
     pages: BTreeMap<(&'static str, u32), Vec<u32>>,
@@ -59,7 +59,7 @@ impl Model {
         Ok(())
     }
 
-    /// Pages are about to be of this generation.
+    /// Notes that pages are about to be of this generation.
     fn may_become(&mut self, name: &'static str, pages: std::ops::Range<u32>, generation: u32) {
         for page in pages {
             self.pages.entry((name, page)).or_insert_with(|| vec![0]).push(generation);
@@ -67,7 +67,7 @@ impl Model {
         }
     }
 
-    /// They are.
+    /// Notes that they are.
     fn became(&mut self, name: &str, pages: &std::ops::Range<u32>) {
         self.unsure.retain(|(holder, page)| *holder != name || !pages.contains(page));
     }
@@ -82,7 +82,7 @@ impl Model {
         Ok(())
     }
 
-    /// Everything that each can read is his own, and a regular VM's is what it flushed or newer.
+    /// Checks that everything that each holder can read is its own, and a regular VM's is the flushed state or newer.
     pub(super) fn check(&mut self, host: &Arc<Host>) {
         for (name, letter) in HOLDERS {
             let Ok(disk) = host.disk(name) else { continue };
@@ -116,7 +116,7 @@ impl Model {
     }
 }
 
-/// All that can happen to a host, one after the other.
+/// All events that can happen to a host, one after the other.
 pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     host.create("regular", spec(Kind::Regular, 2, Some(36 * 8 * PAGE as u64)))?;
     host.create("ghost", spec(Kind::Harvest, 1, None))?;
@@ -162,7 +162,7 @@ pub(super) fn live(host: &Arc<Host>, model: &mut Model) -> Result<()> {
     Ok(())
 }
 
-/// Harvests what there is.
+/// Harvests all that there is.
 fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
     match host.request(name, wish(blocks)) {
         Err(error) if error.kind() != ErrorKind::NoSpace => Err(error),
@@ -170,7 +170,7 @@ fn harvest(host: &Arc<Host>, name: &str, blocks: u64) -> Result<()> {
     }
 }
 
-/// No lease is stuck: what was begun is finished.
+/// Checks that no lease is stuck: unfinished work is finished.
 pub(super) fn settled(host: &Arc<Host>, point: u64) {
     for _ in 0..3 {
         host.tick();
@@ -180,7 +180,7 @@ pub(super) fn settled(host: &Arc<Host>, point: u64) {
     assert!(status.pool.iter().all(|pooled| pooled.ready), "point {point}: {:?}", status.pool);
 }
 
-/// What is nobody's holds nothing.
+/// Checks that blocks without a holder hold nothing.
 pub(super) fn nobodys_is_clean(machine: &Machine, host: &Arc<Host>, point: u64) {
     let zeros = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
     let mut bytes = vec![0; usize::try_from(SMALL.block_size()).unwrap()];
@@ -209,14 +209,14 @@ pub(super) fn ends_well(machine: &Machine, host: &Arc<Host>, point: u64) {
     nobodys_is_clean(machine, host, point);
 }
 
-/// How a host ends.
+/// The end of a host.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum End {
     Killed,
     PowerLost,
 }
 
-/// What a host goes through.
+/// The life of a host.
 pub(super) type Life = fn(&Arc<Host>, &mut Model) -> Result<()>;
 
 pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool {
@@ -245,7 +245,7 @@ pub(super) fn crash_at(point: u64, end: End, faults: Faults, live: Life) -> bool
     nobodys_is_clean(&machine, &host, point);
     settled(&host, point);
     model.check(&host);
-    // The disk works, and what it holds is there after another restart.
+    // The disk works, and its content is there after another restart.
     if host.disk("regular").is_ok() {
         model.write(&host, "regular", 5..90).unwrap();
         model.flush(&host, "regular").unwrap();
@@ -265,7 +265,7 @@ fn enumerate(end: End, step: u64, live: Life) {
     assert!(points > 300, "{points}");
 }
 
-/// A host that was closed in good order knows what is erased, and dies after it used some of that.
+/// A host that was closed in good order knows the erased blocks, and dies after it used some of them.
 fn crash_after_a_close_at(point: u64, end: End) -> bool {
     let (mut machine, mut model) = (Machine::new(SMALL, Faults::default()), Model::default());
     let host = machine.restart();
@@ -288,7 +288,7 @@ fn crash_after_a_close_at(point: u64, end: End) -> bool {
     let host = machine.restart();
     model.check(&host);
     nobodys_is_clean(&machine, &host, point);
-    // The rules of flash hold: nothing is programmed that is not erased.
+    // The rules of flash hold: only erased pages are programmed.
     model.write(&host, "regular", 5..90).unwrap();
     model.flush(&host, "regular").unwrap();
     model.check(&host);
@@ -372,7 +372,7 @@ fn killed_at_every_point() {
 
 #[test]
 fn power_lost_at_every_third_point() {
-    // At all of them where there is time.
+    // At all of them if there is time.
     let step = if std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0") {
         1
     } else {

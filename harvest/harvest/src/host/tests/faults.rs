@@ -33,7 +33,7 @@ fn a_block_that_cannot_be_erased_never_comes_back() {
             assert_eq!(host.custody.holder(block), Holder::Bad, "round {round}");
         }
         assert_eq!(host.status().flash.bad_blocks, 2);
-        // Neither its home nor the next harvest VM meets it.
+        // Neither its home nor the next harvest VM meets the bad block.
         host.offer("regular", 2, 22 * 8 * PAGE as u64, 10 * HOUR).unwrap();
         if let Ok(leases) = host.request("ghost", wish(8)) {
             let blocks = leases.iter().flat_map(|lease| host.custody.blocks(lease.id)).flat_map(Run::blocks);
@@ -106,7 +106,7 @@ fn a_page_that_cannot_be_read_does_not_stop_collection() {
     assert!(told.iter().all(|report| report.vssd == "regular"), "{told:?}");
     let text = format!("is at byte {} of the disk (page", 77 * PAGE);
     assert!(told.iter().any(|report| report.text.contains(&text)), "{told:?}");
-    // They fail, are the only ones, and stay so over a restart; what is written anew is there again.
+    // They fail, are the only ones, and stay so over a restart; pages that are written again are there again.
     drop(host);
     let host = machine.restart();
     let disk = host.disk("regular").unwrap();
@@ -165,7 +165,7 @@ fn a_loose_cable_loses_nothing() {
         machine.pass(Duration::from_secs(1));
         host.tick();
         let page = (round * 37) % pages;
-        // Who needs room is told in the end that there is none.
+        // A write that needs room is told in the end that there is none.
         if let Err(error) = disk.write_at(&pattern(b'R', page, 1), u64::from(page) * PAGE as u64) {
             told = Some(error);
             break;
@@ -187,7 +187,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
     let (host, pages) = full(&mut machine);
     for round in 2..8 {
         (0..SMALL.total_blocks()).for_each(|block| machine.flash.interrupt_next_erase(FlashBlock(block)));
-        // A write that finds no room because all erasures fail says so, and can be tried again.
+        // A write that finds no room because all erasures fail returns an error that says so, and can be tried again.
         let disk = host.disk("regular").unwrap();
         let mut failures = 0;
         for page in (0..pages).chain(0..pages) {
@@ -202,7 +202,7 @@ fn an_erasure_that_fails_in_passing_costs_no_block() {
     assert_eq!(host.status().flash.bad_blocks, 0);
     let (id, blocks) = (host.list()[0].id, 48);
     assert_eq!(host.volume(id).unwrap().read().vssd.usage().blocks, blocks);
-    // What changes hands is erased before it does.
+    // Blocks that change hands are erased before.
     drop(host);
     let host = machine.restart();
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap();

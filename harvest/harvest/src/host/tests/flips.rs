@@ -1,4 +1,4 @@
-//! A journal that is not as it was written: what was flushed is there, or the host is not opened.
+//! A journal that differs from the written one: flushed data is there, or the host is not opened.
 
 use super::crash::{Model, live};
 use super::kit::{Fuse, Machine, SMALL};
@@ -7,7 +7,7 @@ use crate::flash::emulator::Faults;
 use crate::journal::repair::{Fault, examine};
 use std::sync::Arc;
 
-/// A machine whose host lived and was killed, or closed, after a flush of all; what it held.
+/// A machine whose host lived and was killed, or closed, after a flush of all; its model and its journal.
 fn lived(closed: bool) -> (Machine, Model, Vec<u8>) {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.start(&Fuse::of(u64::MAX)).unwrap();
@@ -25,7 +25,7 @@ fn lived(closed: bool) -> (Machine, Model, Vec<u8>) {
     (machine, model, journal)
 }
 
-/// Opens a host on copies of all, and checks that what was flushed is there; `false` where it is not opened.
+/// Opens a host on copies of all, and checks that flushed data is there; `false` if it is not opened.
 fn opens(machine: &mut Machine, model: &Model, journal: &[u8], what: &str) -> bool {
     let flash = Arc::clone(&machine.flash);
     machine.flash = Arc::new(flash.copied());
@@ -61,7 +61,7 @@ fn a_wrong_bit_anywhere_never_changes_what_was_flushed() {
                 continue;
             }
             refused += 1;
-            // What is refused is put right, and nothing is lost.
+            // A refused journal is put right, and nothing is lost.
             let examined = examine(&broken).unwrap();
             assert_eq!(examined.faults, [Fault::Bit { at: at as u64, bit }]);
             assert!(examined.mended == journal);

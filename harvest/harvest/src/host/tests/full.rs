@@ -30,7 +30,7 @@ fn lent(machine: &mut Machine) -> Arc<Host> {
     host
 }
 
-/// No more is to be had for the journal, and what it has ahead is used but for what is kept for who gives back.
+/// Lets the journal have no more room, and uses its room ahead except the part that is kept for giving back.
 fn fill(host: &Host) -> Result<()> {
     limit::here().fill(true);
     let record = Meta::Sold(vec![Sold { size: 1, lasted_s: u64::MAX }; 900]).record()?;
@@ -72,7 +72,7 @@ fn a_full_disk_is_waited_out() {
         refused(host.offer("regular", 2, 24 * BLOCK, 10 * HOUR));
         refused(host.request("ghost", wish(8)));
         refused(host.resize("regular", 21 * BLOCK));
-        // What is there can be read, and given back.
+        // Present data can be read, and given back.
         let disk = host.disk("regular").unwrap();
         disk.flush().unwrap();
         disk.write_zeroes(ByteRange::between(page(30 + round), page(31 + round))).unwrap();
@@ -81,7 +81,7 @@ fn a_full_disk_is_waited_out() {
         let status = host.status();
         assert!(status.stopped.is_none() && status.journal.full.unwrap().contains("make room"));
         drop((disk, host));
-        // It comes up on a full disk as well.
+        // The host starts on a full disk as well.
         host = machine.restart();
     }
     host.release("ghost", None).unwrap();
@@ -156,7 +156,7 @@ fn what_was_refused_does_not_happen_later() {
     host.offer("regular", 2, 24 * BLOCK, 10 * HOUR).unwrap();
     let there = |host: &Host| (host.list().len(), host.status().leases.len());
     for other in [false, true] {
-        // Where another waits for room before, and where nobody does.
+        // With another vSSD that waits for room before, and without.
         limit::here().fill(true);
         if other {
             drop(host.offer("regular", 2, 24 * BLOCK, 20 * HOUR));
@@ -175,7 +175,7 @@ fn what_was_refused_does_not_happen_later() {
     assert_eq!(host.request("ghost", wish(8)).unwrap().len(), 1);
     host.create("more", spec(Kind::Regular, 1, None)).unwrap();
     assert_eq!(there(&host), (3, 1));
-    // What is given back is given back.
+    // A release stays done.
     limit::here().fill(true);
     host.release("ghost", None).unwrap();
     host.delete("more").unwrap();
@@ -184,7 +184,7 @@ fn what_was_refused_does_not_happen_later() {
         host.tick();
     }
     assert_eq!(there(&host), (2, 0));
-    // Where there still is no room at the end, it is said so.
+    // If there still is no room at the end, the host reports that.
     limit::here().fill(true);
     host.delete("ghost").unwrap();
     refused(host.close());
@@ -214,7 +214,7 @@ fn a_first_start_on_a_full_disk_leaves_nothing_behind() {
     limit::here().is_blind.store(false, Ordering::SeqCst);
 }
 
-/// Does what a full disk may refuse.
+/// Ignores the errors of a full disk.
 fn unless_full(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.kind() == ErrorKind::NoSpace => Ok(()),
@@ -268,7 +268,8 @@ fn killed_or_without_power_anywhere_in_a_life_on_a_full_disk() {
     }
 }
 
-/// A host whose journal's disk is full after so many writes to it, until there is room; whether it came to that.
+/// Lets the disk of a host's journal be full after `point` writes to it, until there is room; `true` if it came to
+/// that.
 fn full_after(point: u64, life: Life) -> bool {
     let limit = limit::here();
     limit.is_blind.store(true, Ordering::SeqCst);
@@ -306,10 +307,10 @@ fn a_disk_that_is_full_from_any_point_on_is_waited_out() {
     limit::here().is_blind.store(false, Ordering::SeqCst);
 }
 
-/// Says that this process has a small file system of its own, and where.
+/// The variable that tells this process the place of a small file system of its own.
 const SMALL_DISK: &str = "HEADSTART_TEST_SMALL_DISK";
 
-/// A file system of 64 MiB: real files, and what the system says when it is full.
+/// A file system of 64 MiB: real files, and the system's own errors when it is full.
 #[test]
 fn on_a_file_system_that_gets_full() {
     if let Some(dir) = std::env::var_os(SMALL_DISK).map(PathBuf::from) {
@@ -346,7 +347,7 @@ fn open(dir: &Path, flash: &Path) -> Arc<Host> {
     Host::open(options, clock()).unwrap()
 }
 
-/// Has something else take all that there is.
+/// Has another file take all space.
 fn take_all(dir: &Path) -> PathBuf {
     let filler = dir.join("filler");
     std::fs::write(&filler, vec![1; 65 << 20]).unwrap_err();
@@ -403,7 +404,7 @@ fn flash_and_journal(dir: &Path) {
     let mut written: Vec<_> = all.take_while(|(name, at)| write_mib(&host, name, *at).is_ok()).collect();
     assert!(written.len() > 40, "{}", written.len());
     let filler = take_all(dir);
-    // Whatever is tried now, nothing stops.
+    // Whatever is tried now, the host goes on.
     for round in 0..300 {
         assert_eq!(write_mib(&host, "one", 55).unwrap_err().kind(), ErrorKind::NoSpace);
         if round % 50 == 0 {
@@ -418,7 +419,7 @@ fn flash_and_journal(dir: &Path) {
     wait_until_closed(dir);
     let host = open(dir, dir);
     check(&host, &written);
-    // What is trimmed is room, and what is deleted.
+    // Trimmed and deleted data becomes room.
     let disk = host.disk("one").unwrap();
     disk.write_zeroes(ByteRange::between(0, 8 << 20)).unwrap();
     disk.flush().unwrap();

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 const MEDIUM: Geometry = Geometry { channels: 6, dies: 2, planes: 1, blocks: 16, pages: 16, page_size: 4096 };
 const SECTOR: usize = 512;
 
-/// What a writer knows of a sector that only he writes.
+/// The content of a sector that only this writer writes, as far as the writer knows it.
 #[derive(Clone, Copy, PartialEq)]
 enum Sector {
-    /// It holds this byte all over.
+    /// The sector holds this byte all over.
     Is(u8),
-    /// A write of it failed: it holds this or that.
+    /// A write of it failed: it holds one of these two.
     Either(u8, u8),
-    /// It may be anything of his own: a write of it failed more than once.
+    /// Any data of this writer: a write of it failed more than once.
     Any,
 }
 
@@ -31,7 +31,7 @@ struct Part<'a> {
     /// The first sector.
     first: usize,
     sectors: Vec<Sector>,
-    /// Leases may be lost.
+    /// `true` if leases may be lost.
     evictable: bool,
     random: Random,
     /// Bytes that this writer writes: these 16 and zero.
@@ -98,7 +98,7 @@ impl Part<'_> {
     }
 }
 
-/// Writes a disk from two threads until told to stop.
+/// Writes a disk from two threads, for `steps` steps each.
 fn use_disk(host: &Arc<Host>, name: &str, letter: u8, evictable: bool, seed: u64, steps: usize) {
     let disk = host.disk(name).unwrap();
     let disk = disk.as_ref();
@@ -116,7 +116,7 @@ fn use_disk(host: &Arc<Host>, name: &str, letter: u8, evictable: bool, seed: u64
                     letter: letter + 16 * u8::try_from(half).unwrap(),
                 };
                 (0..steps).for_each(|_| part.step());
-                // Where the machine is slow, until there was something to share.
+                // On a slow machine, until there was storage to share.
                 for _ in 0..20 * steps {
                     if host.status().broker.leases > 0 {
                         break;
@@ -129,7 +129,7 @@ fn use_disk(host: &Arc<Host>, name: &str, letter: u8, evictable: bool, seed: u64
     });
 }
 
-/// How often channels swapped owners.
+/// Runs disks side by side; returns the number of swaps of channels.
 fn live(seed: u64, faults: Faults, size: Option<u64>, steps: usize, swapping: bool) -> usize {
     let mut machine = Machine::new(MEDIUM, faults);
     machine.inline = false;
@@ -210,7 +210,7 @@ fn bytes_stay_whose_they_are_while_channels_swap() {
     let size = Some(12 * 16 * PAGE as u64);
     let swapping = |seed| live(seed, Faults::default(), size, 1500, true);
     let mut swaps: usize = (1..4).map(swapping).sum();
-    // Where the machine is slow, until there were some.
+    // On a slow machine, until there were some swaps.
     for seed in 11..30 {
         if swaps <= 3 {
             swaps += swapping(seed);

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Pages that the ghost has written: more than one step of the collector moves, less than its home holds.
 const PAGES: u32 = 130;
 
-/// A ghost with a lease that holds about a third of what it wrote.
+/// A ghost with a lease that holds about a third of its pages.
 fn lent(machine: &mut Machine, fuse: &Arc<Fuse>) -> (Arc<Host>, GssdId) {
     let host = machine.start(fuse).unwrap();
     host.create("regular", spec(Kind::Regular, 2, Some(20 * 8 * PAGE as u64))).unwrap();
@@ -49,7 +49,7 @@ fn press(host: &Host) {
     host.tell(Event::Pressed { home, bandwidth: 0, capacity: 8 }).unwrap();
 }
 
-/// Makes what is on a lease unreadable, so that it cannot be moved.
+/// Makes the pages of a lease unreadable, so that they cannot be moved.
 fn spoil(host: &Host, fuse: &Fuse, lease: GssdId) {
     lock(&fuse.unreadable).extend(host.custody.blocks(lease).into_iter().flat_map(Run::blocks));
 }
@@ -143,7 +143,7 @@ fn a_job_that_is_tried_again_leaves_the_next_lease_alone() {
     assert!(host.status().leases.iter().all(|lease| !lease.leaving));
 }
 
-/// A ghost that refuses a lease takes neither the answers of others along nor anything else that was decided.
+/// A ghost that refuses a lease does not prevent the answers to others or any other decided action.
 #[test]
 fn an_action_that_fails_takes_no_other_along() {
     let mut machine = Machine::new(SMALL, Faults::default());
@@ -163,7 +163,7 @@ fn an_action_that_fails_takes_no_other_along() {
     };
     assert!(failed.is_err());
     assert_eq!(host.answer_to(request), Some(Answer::Nothing));
-    // From now on nothing is decided, and everybody is told why.
+    // From now on nothing is decided, and every caller is told the reason.
     let told = host.request("ghost", wish(1)).unwrap_err().to_string();
     assert!(told.contains("it stopped") && told.contains(&format!("gSSD {}", lease.0)), "{told}");
     // Disks go on, and a restart puts all in order.
@@ -197,7 +197,7 @@ fn what_is_unsold_is_offered_for_as_long_as_such_was_unsold() {
         }
         host.tick();
     }
-    // What has been there for longer than any was is no wiser.
+    // For a vSSD that has been there for longer than any before, there is no better estimate.
     assert_eq!(lasts(&host, "stays"), 12 * 3600);
     for restart in [false, true] {
         if restart {
@@ -235,7 +235,7 @@ fn what_nobody_has_on_lease_grows_with_a_larger_offer() {
     host.offer("regular", 2, 16 * BLOCK, 5 * HOUR).unwrap();
     let lease = &host.request("ghost", Wish { duration: 3 * HOUR, ..wish(4) }).unwrap()[0];
     assert_eq!((lease.capacity, offered(&host)), (16 * BLOCK, [0, 0, 16, 16]));
-    // What is on lease stays as it is.
+    // A leased gSSD stays as it is.
     host.offer("regular", 2, 20 * BLOCK, 5 * HOUR).unwrap();
     assert_eq!(offered(&host), [0, 0, 16, 16]);
     let nothing = host.request("ghost", Wish { capacity: 0, ..wish(1) }).unwrap_err();

@@ -114,7 +114,7 @@ pub(super) struct Machine {
     time: Arc<AtomicU64>,
     new: bool,
     pub(super) inline: bool,
-    /// Microseconds that pass whenever somebody looks.
+    /// Microseconds that pass at each look at the clock.
     pub(super) pace: Arc<AtomicU64>,
 }
 
@@ -141,7 +141,7 @@ impl Machine {
         let (time, guard_fuse) = (Arc::clone(&self.time), Arc::clone(fuse));
         let guard: Guard = Arc::new(move || guard_fuse.burn());
         let pace = Arc::clone(&self.pace);
-        // Time passes whenever somebody looks.
+        // Time passes at each look at the clock.
         let clock: Arc<dyn Clock> = Arc::new(move || {
             Duration::from_micros(time.fetch_add(pace.load(Ordering::SeqCst), Ordering::SeqCst))
         });
@@ -178,7 +178,7 @@ impl Machine {
         self.start(&Fuse::of(u64::MAX)).unwrap()
     }
 
-    /// Power goes, and comes back: what was not flushed is gone or torn, and the journal ends in what was written.
+    /// Cuts power and restores it: unflushed data is gone or torn, and the journal ends in `garbage`.
     pub(super) fn lose_power(&mut self, garbage: &[u8]) {
         self.flash = Arc::new(self.flash.lose_power());
         let path = self.journal();
@@ -197,7 +197,7 @@ pub(super) fn wish(blocks: u64) -> Wish {
     Wish { capacity: blocks * BLOCK, bandwidth: 1, duration: HOUR, partial: true }
 }
 
-/// The bytes of a page that says whose it is, where, and how new.
+/// The bytes of a page that names its holder, its place, and its generation.
 pub(super) fn pattern(holder: u8, page: u32, generation: u32) -> Vec<u8> {
     sector_of(holder, page, generation).repeat(PAGE / 512)
 }
@@ -209,7 +209,7 @@ fn sector_of(holder: u8, page: u32, generation: u32) -> [u8; 512] {
     sector
 }
 
-/// What a sector says: holder, page, generation; nothing where it is zeros.
+/// The content of a sector: holder, page, generation; `None` for zeros.
 pub(super) fn says(sector: &[u8]) -> Option<(u8, u32, u32)> {
     if sector == [0; 512] {
         return None;
@@ -220,7 +220,7 @@ pub(super) fn says(sector: &[u8]) -> Option<(u8, u32, u32)> {
     Some((holder, page, generation))
 }
 
-/// Reads a page: each sector's word, or nothing where it is lost.
+/// Reads a page: the content of each sector. A lost page is an error.
 pub(super) fn read_page(disk: &dyn BlockDevice, page: u32) -> Result<Vec<Option<(u8, u32, u32)>>> {
     let mut bytes = vec![0; PAGE];
     disk.read_at(&mut bytes, u64::from(page) * PAGE as u64)?;

@@ -71,7 +71,7 @@ fn two_channels_swap_owners() {
         write(&host, "one", b'1', 2);
         write(&host, "other", b'2', 1);
     }
-    // All that is harvested of them is where it is said to be.
+    // All harvested storage of them is counted in its new place.
     host.create("ghost", spec(Kind::Harvest, 1, None)).unwrap_err();
     host.delete("other").unwrap();
     assert_eq!(host.status().flash.free_channels, 2);
@@ -84,7 +84,7 @@ fn two_channels_swap_owners() {
     holds(&host, "one", b'1', 2);
 }
 
-/// What is in the pool goes home, what is leased is waited for.
+/// Pooled storage goes home, leased storage is waited for.
 #[test]
 fn nothing_is_swapped_that_is_lent() {
     let mut machine = Machine::new(SMALL, Faults::default());
@@ -152,7 +152,7 @@ fn what_wears_fast_changes_places_with_what_was_worn_little() {
         let channels = owned(&host, "hot").1;
         machine.pass(20 * DAY);
         for _ in 0..3 {
-            // What is lent goes home first.
+            // Lent storage goes home first.
             host.tick();
             machine.pass(Duration::from_secs(660));
         }
@@ -171,7 +171,7 @@ fn wear_for_harvest_vms_is_counted_for_good() {
     let mut machine = Machine::new(SMALL, Faults::default());
     let host = machine.restart();
     make(&host, "home", b'1');
-    // One that was none of theirs is deleted, and erased.
+    // A vSSD that was not involved is deleted, and erased.
     make(&host, "other", b'3');
     host.delete("other").unwrap();
     let erased = host.status().flash;
@@ -197,7 +197,7 @@ fn wear_for_harvest_vms_is_counted_for_good() {
     drop(host);
     let host = machine.restart();
     assert_eq!(count(&host), counted);
-    // What was written is counted from each start on, and stays counted when who wrote it is gone.
+    // Written bytes are counted from each start on, and stay counted when their writer is gone.
     assert!(written > 0 && host.status().flash.written_bytes == 0);
     write(&host, "ghost", b'2', 9);
     let written = host.status().flash.written_bytes;

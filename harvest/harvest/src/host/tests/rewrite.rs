@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Pages that each writer has.
 const PAGES: u32 = 60;
 
-/// What a writer knows of a page of his.
+/// The state of a page, as far as its writer knows it.
 #[derive(Clone, Copy, Default)]
 struct Known {
     flushed: u32,
@@ -21,7 +21,7 @@ struct Known {
     unsure: bool,
 }
 
-/// Writes his pages and flushes now and then until told to stop; what he knows then.
+/// Writes the writer's pages and flushes now and then until told to stop; returns the state of each.
 fn write(host: &Arc<Host>, name: &str, letter: u8, first: u32, over: &AtomicBool) -> Vec<Known> {
     let disk = host.disk(name).unwrap();
     let mut known = vec![Known::default(); PAGES as usize];
@@ -90,7 +90,7 @@ fn under_load(seed: u64, power: bool) {
         over.store(true, Ordering::Release);
         writers.map(|writer| writer.join().unwrap())
     });
-    // What works in the background holds the host for a while.
+    // Background work holds the host for a while.
     host.closing.store(true, Ordering::Release);
     for _ in 0..12_000 {
         if Arc::strong_count(&host) == 1 {

@@ -56,7 +56,7 @@ fn on_a_file() {
     assert!(leases.iter().map(|lease| lease.capacity).sum::<u64>() >= 32 << 20, "{leases:?}");
     assert!(job.size() > size + (24 << 20), "{size} -> {}", job.size());
     let end = job.size() - (1 << 20);
-    // More than fits what is its own.
+    // More than fits its own flash.
     for back in 0..36 {
         job.write_at(&bytes[..1 << 20], end - (back << 20)).unwrap();
     }
@@ -73,7 +73,7 @@ fn on_a_file() {
     let mut read = vec![0; 1 << 20];
     job.read_at(&mut read, end).unwrap();
     assert_eq!(read, bytes[..1 << 20]);
-    // What is unsold is sold: the job loses it, and is told.
+    // The unsold vSSD is sold: the job loses its storage, and is told.
     host.delete("unsold").unwrap();
     wait_for(&host, |host| host.status().leases.is_empty());
     assert!(host.reports().iter().any(|report| report.text.contains("evicted")), "{:?}", host.reports());
@@ -144,7 +144,7 @@ fn what_cannot_be_saved_is_given_up_by_name() {
     drop(host);
     let journal = dir.path().join("journal");
     let mut bytes = std::fs::read(&journal).unwrap();
-    // Two bytes of what was written first.
+    // Two bytes of the part that was written first.
     let at = crate::journal::FRONT + 70;
     bytes[at..at + 2].copy_from_slice(&[0xaa, 0x55]);
     std::fs::write(&journal, &bytes).unwrap();
@@ -158,7 +158,7 @@ fn what_cannot_be_saved_is_given_up_by_name() {
     let host = open().unwrap();
     assert!(host.list().is_empty());
     assert!(std::fs::read(dir.path().join("journal.damaged")).unwrap() == bytes);
-    // Of one that is whole, all is named.
+    // The list for an undamaged directory is complete.
     host.create("db", spec(Kind::Regular, 2, None)).unwrap();
     drop(host);
     let gone = rescue::discard_all(dir.path(), None).unwrap();

@@ -40,7 +40,7 @@ fn a_file_keeps_what_was_synced() {
     assert_eq!(journal.size(), std::fs::metadata(&path).unwrap().len());
     drop(journal);
 
-    // A tail is cut off, and what is appended then follows what was right.
+    // A tail is cut off, and records that are appended then follow the right ones.
     let whole = std::fs::read(&path).unwrap();
     std::fs::write(&path, [&whole[..], &[7; 20]].concat()).unwrap();
     let (journal, decoded) = opened(&path);
@@ -129,7 +129,7 @@ fn what_is_appended_while_it_is_rewritten_follows() {
     new.write(&records[4]).unwrap();
     new.finish(|| {
         assert_eq!(journal.rewriting().unwrap_err().kind(), ErrorKind::Conflict);
-        // What comes now was not taken along, and is not lost either.
+        // A record that comes now was not taken along, and is not lost either.
         journal.append(&records[3]).map(drop)
     })
     .unwrap();
@@ -178,7 +178,7 @@ fn what_was_synced_is_there_whatever_bit_is_wrong() {
             broken[at] ^= 1 << (at % 8);
             if let Ok(decoded) = decode(&broken) {
                 assert!(decoded.records == all && decoded.end.torn.is_none(), "byte {at}");
-                // It is put right where it is opened.
+                // The file is put right when it is opened.
                 std::fs::write(&path, &broken).unwrap();
                 drop(opened(&path));
                 assert!(opened(&path).1.end.restored.is_empty());
@@ -198,7 +198,7 @@ fn what_was_synced_is_there_whatever_bit_is_wrong() {
     }
 }
 
-/// Whichever marks say that a journal was closed, none does once it was opened.
+/// A journal that was opened has no mark that declares it closed, whichever marks did before.
 #[test]
 fn an_open_journal_does_not_say_that_it_is_closed() {
     let directory = tempfile::tempdir().unwrap();
@@ -236,7 +236,7 @@ fn one_of_an_earlier_version_is_replaced() {
     drop(journal);
     let (_, decoded) = opened(&path);
     assert_eq!((decoded.records, decoded.end.version), ([&records[..], &records[..1]].concat(), VERSION));
-    // What is damaged, or says what is not known, stays as it is.
+    // A damaged journal, or one with unknown records, stays as it is.
     bytes[40] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
     assert!(Journal::open(&path, |_| Ok(())).is_err());
@@ -275,7 +275,7 @@ fn a_rewriting_that_fails_changes_nothing() {
     assert_eq!(opened(&path).1.records, records[..4]);
     rewrite(&journal, &records[4..]).unwrap();
     assert_eq!(opened(&path).1.records, records[4..]);
-    // What the new one relies on cannot be made durable: nobody knows what is.
+    // The data that the new one relies on cannot be made durable: its state is unknown.
     let new = journal.rewriting().unwrap();
     let error = new.finish(|| Err(Error::invalid("no flash"))).unwrap_err();
     assert!(error.to_string().contains("no flash"), "{error}");
@@ -307,7 +307,7 @@ fn it_is_rewritten_while_it_is_used() {
         let (journal, done) = (&journal, &done);
         scope.spawn(move || {
             while !done.load(Ordering::SeqCst) {
-                // All that there is, and then what comes.
+                // All present records, and then those that come.
                 let mut new = journal.rewriting().unwrap();
                 let state = journal.lock();
                 let upto = state.appended;
@@ -323,7 +323,7 @@ fn it_is_rewritten_while_it_is_used() {
         done.store(true, Ordering::SeqCst);
     });
     journal.sync(journal.appended()).unwrap();
-    // What is there of each thread are its last changes, in order, without gaps.
+    // The records of each thread are its last changes, in order, without gaps.
     let records = opened(&path).1.records;
     for thread in 0..4 {
         let changes: Vec<u8> = records
@@ -338,7 +338,7 @@ fn it_is_rewritten_while_it_is_used() {
     }
 }
 
-/// Record after record until the disk is full and that many bytes are left: how many there are.
+/// Appends records until the disk is full and `others` bytes are left; returns the records.
 fn filled(journal: &Journal, others: u64) -> Vec<Record> {
     let mut all = Vec::new();
     let error = loop {
@@ -364,7 +364,7 @@ fn what_is_taken_ahead_is_not_in_the_file() {
         || std::fs::metadata(&path).map(|file| (file.len() == journal.size(), file.blocks() * 512)).unwrap();
     assert!(taken().0 && taken().1 >= 2 * RESERVE, "{:?}", taken());
     assert_eq!(opened(&path).1.end.torn, None);
-    // It is taken again where it is used up, and for the next journal.
+    // Room is taken again when it is used up, and for the next journal.
     let large = Record::Map { vssd: VssdId(1), change: vec![1; 5 << 20] };
     journal.write(&large).unwrap();
     journal.write(&records()[0]).unwrap();
@@ -384,7 +384,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
     assert!(journal.check_room(0, RESERVE / 2).is_ok());
     all.extend(filled(&journal, RESERVE / 2));
     all.extend(filled(&journal, 0).into_iter().inspect(|_| assert!(journal.look_for_room().is_some())));
-    // All is used up. What is refused is written when it is tried again.
+    // All is used up. A refused record is written when it is tried again.
     let mut written = all.clone();
     for part in 0..3 {
         written.push(Record::Map { vssd: VssdId(2), change: vec![part; 9000] });
@@ -392,7 +392,7 @@ fn a_full_disk_refuses_and_loses_nothing() {
         let error = journal.sync(lsn).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         assert!(journal.durable() < lsn);
-        // A crash now: what is there is right up to somewhere.
+        // A crash now: the content is right up to some record.
         let decoded = decode(&std::fs::read(&path).unwrap()).unwrap();
         assert!(
             decoded.records.len() >= all.len() && decoded.records[..] == written[..decoded.records.len()]
@@ -456,7 +456,7 @@ fn what_was_too_much_is_asked_for_again() {
     assert!(journal.check_room(10 << 20, RESERVE).is_err() && journal.check_room(0, RESERVE).is_ok());
     limit::here().fill(false);
     assert!(journal.look_for_room().is_none() && journal.check_room(10 << 20, RESERVE).is_ok());
-    // Opened where less is to be had ahead than should be.
+    // Opened when less room can be taken ahead than should be.
     let journal = Journal::create(&path, &[]).unwrap();
     journal.write(&Record::Map { vssd: VssdId(1), change: vec![1; 20_000] }).unwrap();
     limit::here().fill(true);

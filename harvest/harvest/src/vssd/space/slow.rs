@@ -1,9 +1,9 @@
-//! Channels whose owner is busy: programs wait there, and what is written goes elsewhere while there is room.
+//! Channels whose owner is busy: programs wait there, and writes go elsewhere while there is room.
 //!
-//! The driver measures how long programs are held up on each channel. Where that makes them take a quarter longer than
-//! on the quickest, the channel is *slow*. What protects its owner leaves so little of it that a transfer which is
-//! spread over it is slower than without: it is room, not speed. So a slow channel takes what finds no room on quick
-//! ones.
+//! The driver measures the time for which programs are held up on each channel. If that makes them take a quarter
+//! longer than on the quickest, the channel is *slow*. The protection of its owner leaves so little of it that a
+//! transfer which is spread over it is slower than without: it is room, not speed. So a slow channel takes pages that
+//! find no room on quick ones.
 
 use super::{Lane, Space};
 use crate::vssd::map::Entry;
@@ -12,26 +12,26 @@ use std::time::Duration;
 /// The cost of a quick channel.
 pub(super) const WHOLE: u32 = 256;
 /// Hysteresis: a channel is slow from 1.25 times the quickest one's program time on, and until 1.05 times. A slow
-/// channel gets few programs, so what was measured mostly fades meanwhile.
+/// channel gets few programs, so its measurements mostly fade meanwhile.
 const SLOW: [u32; 2] = [WHOLE + WHOLE / 4, WHOLE + WHOLE / 20];
-/// A slow channel's cost counts at most so many times where log blocks are opened: there is to be one.
+/// The most times that a slow channel's cost counts when log blocks are opened: there is to be one.
 pub(super) const LOG_COST: u32 = 4;
 
 impl Lane {
-    /// Whether others use its channel so much that a quick one is to be preferred.
+    /// `true` if other VMs use its channel so much that a quick one is to be preferred.
     pub(in crate::vssd) fn is_slow(&self) -> bool {
         self.cost > WHOLE
     }
 
-    /// Whether it has few free blocks, and others that only need to be erased: what is written would lie on the other
+    /// `true` if it has few free blocks, and others that only need to be erased: pages would be written on the other
     /// channels alone, and be read as slowly.
     pub(super) fn is_dry(&self, dies: usize) -> bool {
         let coming = self.free.len() + self.erasing as usize;
         coming < 2 * dies && (!self.dirty.is_empty() || self.dead as usize >= dies)
     }
 
-    /// Whether one of its blocks is to be erased. On a slow channel only as many as are used: an erasure takes long
-    /// there, and who makes room may wait for it.
+    /// `true` if one of its blocks is to be erased. On a slow channel only as many as are used: an erasure takes long
+    /// there, and a write that makes room may wait for it.
     pub(super) fn erases(&self, dies: usize, all: bool) -> bool {
         let wanted = all || self.free.len() < dies;
         !self.draining && (!self.is_slow() || self.erasing == 0 && wanted)
@@ -39,7 +39,7 @@ impl Lane {
 }
 
 impl Space {
-    /// How long a program takes on each channel.
+    /// Sets the duration of a program on each channel.
     pub(in crate::vssd) fn set_program_times(&mut self, time: impl Fn(u16) -> Duration) {
         let nanos = |lane: &Lane| time(lane.channel).as_nanos().max(1);
         let used = |lane: &&Lane| lane.count > 0 && !lane.draining;
@@ -52,7 +52,7 @@ impl Space {
         self.recount();
     }
 
-    /// How long a page would wait that is placed in a block, to be compared.
+    /// The expected wait of a page that is placed in a block, for comparisons.
     pub(in crate::vssd) fn wait(&self, entry: Entry) -> u64 {
         self.wait_in(self.lane_of(entry))
     }
@@ -61,7 +61,7 @@ impl Space {
         (u64::from(lane.placed) + u64::from(self.geometry.dies)) * u64::from(lane.cost)
     }
 
-    /// Whether a block is on a slow channel that has something to do for every die.
+    /// `true` if a block is on a slow channel that has work for every die.
     pub(in crate::vssd) fn is_busy(&self, entry: Entry) -> bool {
         let lane = self.lane_of(entry);
         lane.is_slow() && lane.placed >= self.geometry.dies.into()
@@ -75,13 +75,13 @@ impl Space {
         self.lane_of(entry).is_slow()
     }
 
-    /// A page of a block was placed, or is copied.
+    /// Notes that a page of a block was placed, or is copied.
     pub(in crate::vssd) fn placed(&mut self, entry: Entry) {
         let lane = usize::from(self.info(entry).lane);
         self.lanes[lane].placed += 1;
     }
 
-    /// It is through.
+    /// Notes that it is through.
     pub(in crate::vssd) fn landed(&mut self, entry: Entry) {
         let lane = usize::from(self.info(entry).lane);
         self.lanes[lane].placed = self.lanes[lane].placed.saturating_sub(1);
@@ -94,7 +94,7 @@ impl Space {
 
     /// Blocks on channels that are not slow that are or will be free without anything being copied.
     pub(in crate::vssd) fn quick_coming(&self) -> u32 {
-        // What is dead may be anywhere, for a moment.
+        // Dead blocks may be anywhere, for a moment.
         self.quick[0] + self.quick[1] + u32::try_from(self.dead.len()).unwrap_or(u32::MAX)
     }
 }

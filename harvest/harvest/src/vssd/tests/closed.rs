@@ -1,4 +1,4 @@
-//! What is given up, or found empty, takes nothing along; and channels that take each other's place.
+//! Slots that are given up, or found empty, take nothing along; and channels take each other's place.
 
 use super::model::Driver;
 use crate::flash::FlashBlock;
@@ -19,7 +19,7 @@ fn count(driver: &Driver, slot: usize, states: &[State]) -> usize {
     entries.filter(|&entry| states.contains(&driver.vssd.space.info(entry).state)).count()
 }
 
-/// A disk whose free blocks are all a slot's, what is written too, and that has much to collect.
+/// A disk whose free blocks are all a slot's, with recent writes there, and that has much to collect.
 fn squeezed(seed: u64) -> Driver {
     let mut driver = Driver::new(30, 4, seed);
     for page in 0..240 {
@@ -54,7 +54,7 @@ fn wear_out(driver: &mut Driver) {
     }
 }
 
-/// With a slot that is given up goes what lay there then, and nothing that lay elsewhere.
+/// A slot that is given up takes its own pages along, and none from elsewhere.
 #[test]
 fn nothing_moves_to_a_slot_that_is_given_up() {
     for seed in 0..40 {
@@ -86,7 +86,7 @@ fn nothing_moves_to_a_slot_that_is_given_up() {
     assert_eq!(home.unwrap_err().kind(), ErrorKind::Invalid, "home's bytes are never given up");
 }
 
-/// A slot that was found to be drained stays so until it is detached, whatever becomes of home.
+/// A slot that was found to be drained stays so until it is detached, whatever happens at home.
 #[test]
 fn nothing_moves_to_a_slot_that_is_closed() {
     let mut closed = 0;
@@ -137,14 +137,14 @@ fn a_channel_takes_the_place_of_another() {
             driver.sync();
             let first = u32::from(to) * 24;
             let blocks = (first..first + 24).map(FlashBlock).map(|block| {
-                // A few were made bad.
+                // A few were bad as made.
                 let bad = driver.toy.bad.contains(&block) || block.0 == first + 5;
                 (block, (!bad).then(|| driver.toy.erase(block)))
             });
             let blocks: Vec<_> = blocks.collect();
             let change = driver.vssd.replace_channel(from, &blocks).unwrap();
             driver.note(Some(change));
-            // The host knows of it: what a crash takes is done again.
+            // The host knows of it: changes that a crash takes are done again.
             driver.sync();
             assert_eq!(driver.vssd.home_channels().into_iter().max(), Some(if to == 2 { 2 } else { 1 }));
             driver.audit();
@@ -160,7 +160,7 @@ fn a_channel_takes_the_place_of_another() {
     }
 }
 
-/// What is written takes back a channel that is being emptied where there is no other room.
+/// A write takes back a channel that is being emptied if there is no other room.
 #[test]
 fn a_write_comes_before_levelling() {
     let mut driver = Driver::new(40, 4, 1);

@@ -1,4 +1,4 @@
-//! What writing costs: pages programmed for each page written.
+//! The cost of writing: pages programmed for each page written.
 
 use super::toy::Toy;
 use crate::flash::{FlashBlock, Geometry};
@@ -165,7 +165,7 @@ fn harvester() -> Simple {
     disk
 }
 
-/// The share of writes that lies on the harvested channels.
+/// The share of writes on the harvested channels.
 fn share_there(disk: &mut Simple, pages: &[u32]) -> f64 {
     let geometry = disk.vssd.settings().geometry;
     let there = pages.iter().filter(|&&page| geometry.channel(disk.write(page)) >= 4).count();
@@ -186,7 +186,7 @@ fn a_busy_channel_gets_little_until_it_is_free() {
     assert!(free.iter().all(|&share| share > 0.25), "{free:?}");
 }
 
-/// With all that is free on busy channels, writes and collecting still find a place.
+/// With all free blocks on busy channels, writes and collecting still find a place.
 #[test]
 fn a_full_disk_on_busy_channels_takes_writes() {
     let mut disk = harvester();
@@ -200,7 +200,7 @@ fn a_full_disk_on_busy_channels_takes_writes() {
 #[test]
 fn a_harvested_channel_is_used_at_once() {
     let mut disk = harvester();
-    // New pages in order, and old ones here and there.
+    // New pages in order, and old ones at random.
     let mut random = Random::new(3);
     let ordered = share_there(&mut disk, &(20_000..40_000).collect::<Vec<_>>());
     let scattered: Vec<_> = (0..20_000).map(|_| below(&mut random, 20_000)).collect();
@@ -208,7 +208,7 @@ fn a_harvested_channel_is_used_at_once() {
     assert!((0.25..0.45).contains(&ordered) && (0.25..0.45).contains(&scattered), "{ordered} {scattered}");
 }
 
-/// Also long after: what home has to erase is erased before the free blocks are all on the channels that came last.
+/// Also long after: home's dirty blocks are erased before the free blocks are all on the channels that came last.
 #[test]
 fn a_harvested_channel_is_not_used_alone() {
     let mut disk = harvester();

@@ -1,4 +1,4 @@
-//! What it takes of memory.
+//! The memory that a vSSD takes.
 
 use crate::flash::{FlashBlock, Geometry};
 use crate::vssd::{Place, Settings, Vssd};
@@ -14,7 +14,7 @@ fn the_map_of_128_gb_is_below_288_kb() {
     let empty = vssd.memory();
     assert!(empty.map < 288_000, "{empty:?}");
     assert_eq!((empty.overlays, empty.logs), (0, 0));
-    // A group of 256 MiB, in order: no page is mapped by itself but the first few.
+    // A group of 256 MiB, in order: only the first few pages are mapped by themselves.
     for page in 0..64 * 256 {
         if let Place::At(to) = vssd.place(page).unwrap() {
             vssd.commit(to);
@@ -23,7 +23,7 @@ fn the_map_of_128_gb_is_below_288_kb() {
     let full = vssd.memory();
     assert_eq!(full.map, empty.map);
     assert!(vssd.map.patches() < 64, "{}", vssd.map.patches());
-    // Then here and there.
+    // Then at random.
     let before = vssd.map.patches();
     for page in 0..100_000_u32 {
         if let Place::At(to) = vssd.place(page.wrapping_mul(2_654_435_761) % (8 << 20)).unwrap() {

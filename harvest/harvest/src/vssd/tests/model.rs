@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const PAGES: u32 = 8;
 const SECRET: u64 = 1 << 60;
-/// What a page that is lost reads as, in the model.
+/// The value of a lost page in the model.
 const LOST: u64 = 1 << 61;
 
 fn geometry() -> Geometry {
@@ -22,7 +22,7 @@ fn geometry() -> Geometry {
 /// A placement under way.
 struct Flight {
     to: Placement,
-    /// What is written; a copy reads it when it is programmed.
+    /// The number that is written; a copy reads it when it is programmed.
     number: Option<u64>,
     from: Option<(FlashBlock, u32)>,
     programmed: bool,
@@ -34,24 +34,24 @@ struct Reader {
     number: u64,
 }
 
-/// A driver that keeps the rules, and what must be true.
+/// A driver that keeps the rules, and checks the result.
 pub(super) struct Driver {
     pub(super) vssd: Vssd,
     pub(super) toy: Toy,
     pub(super) random: Random,
-    /// What every page reads as.
+    /// The value of every page.
     pages: Vec<u64>,
     flights: Vec<Flight>,
     erasing: Vec<FlashBlock>,
     readers: Vec<Reader>,
     pins: &'static Pins,
-    /// What was saved, with what the pages were then, and the changes since with what they did to the pages.
+    /// The saved snapshot, with the pages at that time, and the changes since with their effect on the pages.
     saved: (Snapshot, Vec<u64>),
     journal: Vec<(Change, Effect)>,
-    /// Of the journal, how many are durable.
+    /// The number of the journal's changes that are durable.
     durable: usize,
     lent: Vec<FlashBlock>,
-    /// Blocks of others, by whether slot 1 or 2 has them.
+    /// Blocks of other vSSDs, by slot: 1 or 2.
     foreign: [Option<Vec<FlashBlock>>; 2],
     next: u64,
     failures: u32,
@@ -107,7 +107,7 @@ impl Driver {
         self.record(change, Effect::None);
     }
 
-    /// Writes a page where there is a place, and does not wait for what never comes.
+    /// Writes a page if there is a place, and does not wait for room that never comes.
     pub(super) fn write_or_be_refused(&mut self, page: u32) {
         for tries in 0.. {
             match self.vssd.place(page) {
@@ -143,7 +143,7 @@ impl Driver {
         }
     }
 
-    /// All is written down; `keeps` says that changes which are in it stay in the journal, too.
+    /// Saves a snapshot; `keeps` if changes that are in it stay in the journal, too.
     fn checkpoint(&mut self, keeps: bool) {
         self.toy.flush();
         self.saved = (self.vssd.snapshot(), self.pages.clone());
@@ -154,7 +154,7 @@ impl Driver {
         self.durable = self.journal.len();
     }
 
-    /// Begins a write; false where there is no room at all.
+    /// Begins a write; `false` if there is no room at all.
     pub(super) fn write(&mut self, page: u32) -> bool {
         for attempt in 0..10_000 {
             assert!(attempt < 9_999, "collecting does not end: {:?}", self.vssd.usage());
@@ -193,7 +193,7 @@ impl Driver {
         false
     }
 
-    /// Begins what the collector wants.
+    /// Begins a step of the collector.
     pub(super) fn step(&mut self, effort: Effort) -> bool {
         match self.vssd.collect_next(effort) {
             None => return false,
@@ -209,7 +209,7 @@ impl Driver {
         true
     }
 
-    /// Programs what is under way and whose turn it is.
+    /// Programs a placement under way if it is its turn.
     fn program(&mut self, index: usize, fails: bool) {
         let flight = &mut self.flights[index];
         if flight.programmed || !self.vssd.turn(&flight.to) {
@@ -273,7 +273,7 @@ impl Driver {
         }
     }
 
-    /// What a copy was to read cannot be read: for now, or ever.
+    /// Makes the page that a copy was to read unreadable: for now, or `ever`.
     fn unread(&mut self, index: usize, ever: bool) {
         if self.flights[index].from.is_none() || self.flights[index].programmed {
             return;
@@ -329,7 +329,7 @@ impl Driver {
         assert!(blocks.iter().all(|&block| self.toy.geometry.channel(block) == channel));
         self.record(Some(change), Effect::None);
         self.sync();
-        // Whoever has them now erases and uses them.
+        // The new holder erases and uses them.
         for block in blocks {
             if self.toy.bad.contains(&block) {
                 let change = self.vssd.lost_block(block).unwrap();
@@ -378,7 +378,7 @@ impl Driver {
         let blocks = self.foreign[slot].take().unwrap();
         assert_eq!(leaving.blocks.len() + leaving.bad.len(), blocks.len());
         for block in leaving.blocks {
-            // Who reads it still is waited for.
+            // Reads under way are waited for.
             while let Some(index) = self.readers.iter().position(|reader| reader.at.0 == block) {
                 self.end_read(index);
             }
@@ -406,7 +406,7 @@ impl Driver {
         assert_eq!(self.toy.read(reader.at.0, reader.at.1), reader.number);
     }
 
-    /// Power is lost: of the changes that were being made durable some prefix is.
+    /// Loses power: of the changes that were being made durable some prefix is.
     pub(super) fn crash(&mut self) {
         let more = self.random.below(self.journal.len() - self.durable + 1);
         if more > 0 {
@@ -430,7 +430,7 @@ impl Driver {
                 _ => {}
             }
         }
-        // Sometimes it is known what is erased.
+        // Sometimes the erased blocks are known.
         let (is_known, toy) = (self.random.below(2) == 0, &self.toy);
         vssd.recovered(|block| toy.wear(block), |block| is_known && toy.is_erased(block));
         self.durable = self.journal.len();
@@ -443,7 +443,7 @@ impl Driver {
         self.audit();
     }
 
-    /// What is lent and harvested is what the vSSD came back with.
+    /// Takes the lent and harvested blocks from the recovered vSSD.
     fn reconcile(&mut self) {
         let kept = self.vssd.snapshot();
         let restored = Vssd::restore(&kept).unwrap();
@@ -457,7 +457,7 @@ impl Driver {
         self.lent = lent.map(|&entry| self.vssd.space.block(entry)).collect();
     }
 
-    /// Everything reads as it should, and all counts are right.
+    /// Checks that everything reads as it should, and all counts are right.
     pub(super) fn audit(&self) {
         let vssd = &self.vssd;
         for (page, &number) in (0..).zip(&self.pages) {
@@ -574,7 +574,7 @@ proptest! {
     }
 }
 
-/// Changes out of order, or that contradict what is known, are refused and do not panic.
+/// Changes out of order, or that contradict the state, are refused and do not panic.
 #[test]
 fn a_journal_that_lies_is_refused() {
     let mut driver = Driver::new(8, 2, 1);
@@ -616,7 +616,7 @@ fn a_journal_that_lies_is_refused() {
 }
 
 proptest! {
-    /// A snapshot any of whose bytes is changed is refused, or restored to something that works.
+    /// A snapshot with any byte changed is refused, or restored to a vSSD that works.
     #[test]
     fn a_damaged_snapshot_does_no_harm(at: prop::sample::Index, byte: u8) {
         let mut driver = Driver::new(8, 2, 1);

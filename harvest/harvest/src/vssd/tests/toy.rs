@@ -3,13 +3,13 @@
 use crate::flash::{FlashBlock, Geometry};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a page that was programmed and lost reads as.
+/// The value of a page that was programmed and lost.
 pub(super) const GARBAGE: u64 = u64::MAX;
 
 #[derive(Clone, Debug)]
 pub(super) struct Toy {
     pub(super) geometry: Geometry,
-    /// What each page of a block holds that is not erased.
+    /// The pages of each block that is not erased.
     blocks: BTreeMap<FlashBlock, BTreeMap<u32, u64>>,
     wear: BTreeMap<FlashBlock, u32>,
     pub(super) bad: BTreeSet<FlashBlock>,
@@ -49,7 +49,7 @@ impl Toy {
         self.programs += 1;
     }
 
-    /// The block cannot be programmed any more; the page may hold anything.
+    /// Makes a program fail: the block cannot be programmed any more, and the page may hold anything.
     pub(super) fn program_fails(&mut self, block: FlashBlock, page: u32) {
         self.program(block, page, GARBAGE);
         self.bad.insert(block);
@@ -78,7 +78,7 @@ impl Toy {
         self.unflushed.clear();
     }
 
-    /// Power is lost: of what was not flushed, some is.
+    /// Loses power: some of the unflushed pages are kept.
     pub(super) fn lose(&mut self, mut keeps: impl FnMut() -> bool) {
         for (block, page) in std::mem::take(&mut self.unflushed) {
             if !keeps() {
