@@ -1,8 +1,8 @@
-//! How fast one host gets a blob from another over loopback, and what that costs: `cargo run --release -p
+//! The time in which one host gets a blob from another over loopback, and its cost: `cargo run --release -p
 //! headstart-agent --example exchange [MIB [AT_ONCE]]`.
 //!
 //! Two whole swarms in one process, over mutual TLS: bytes are read from one cache directory, encrypted, sent,
-//! decrypted, checked against the hash tree and written to the other. The processor's time is that of both ends.
+//! decrypted, checked against the hash tree and written to the other. The CPU time is that of both ends.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement, run by hand")]
 #![allow(clippy::disallowed_methods, reason = "it looks at the clock")]
@@ -18,10 +18,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is wanted at a time.
+/// The number of bytes that are requested at a time.
 const STEP: u64 = 512 << 10;
 
-/// Seconds of processors that this process has used: of its own, and of the kernel for it.
+/// Seconds of CPU time that this process has used: in user mode and in the kernel.
 fn processor_seconds() -> (f64, f64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

@@ -2,17 +2,17 @@
 //! HOST@IP:PORT...`
 //!
 //! It has a certificate of the cluster, knows the image (MANIFEST is a file of an OCI layout), proves to every host
-//! that it may read the blobs, says that it has all of them, and does not keep its word:
+//! that it may read the blobs, announces that it has all of them, and misbehaves:
 //!
-//! | HOW | what is asked of it |
+//! | HOW | its answer to a request |
 //! |---|---|
-//! | `silent` | is never answered |
-//! | `promising` | is promised ten times a second, and never comes |
-//! | `corrupt` | comes at once, with other bytes |
-//! | `endless` | comes at once, and then again and again |
+//! | `silent` | none |
+//! | `promising` | a promise ten times a second, and never the bytes |
+//! | `corrupt` | other bytes, at once |
+//! | `endless` | other bytes, at once, and then again and again |
 //!
-//! Whoever hangs up is called again a second later. Says `connected N` when it is with so many hosts, and ends when
-//! it is told to.
+//! A host that hangs up is called again a second later. Prints `connected N` when it is connected to N hosts, and ends
+//! when it is told to.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a part of a measurement")]
 
@@ -37,7 +37,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
-/// How often a promise is made anew, and a sign of life given.
+/// The interval between two promises; a ping is sent every [`PING_EVERY`] intervals.
 const AGAIN: Duration = Duration::from_millis(100);
 const PING_EVERY: u32 = 50;
 const PAUSE: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ enum How {
     Endless,
 }
 
-/// A blob of the image, or the outboard of one's tree.
+/// A blob of the image, or the outboard of a blob's tree.
 struct Blob {
     digest: Digest,
     len: u64,
@@ -74,7 +74,7 @@ impl Blob {
         bytes
     }
 
-    /// What proves to the other end of a connection that this one may read it, or the other way round.
+    /// The proof to the other end of a connection that this host may read the blob, or the other way round.
     fn proof(&self, binding: &[u8; 32], by_dialer: bool) -> [u8; 32] {
         let mut mac = blake3::Hasher::new_keyed(&self.root);
         mac.update(b"headstart swarm 1").update(binding).update(&[u8::from(!by_dialer)]);
@@ -128,7 +128,7 @@ struct Rogue {
 }
 
 impl Rogue {
-    /// One connection, until the other end has had enough.
+    /// Serves one connection until the other end closes it.
     async fn visit(&self, host: &str, address: &str) -> Outcome<()> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
@@ -214,7 +214,7 @@ impl Rogue {
 /// One connection.
 struct Visit<'a> {
     say: mpsc::Sender<Vec<u8>>,
-    /// What the other end calls the blobs.
+    /// The blobs by the numbers that the other end gave them.
     theirs: HashMap<u32, &'a Blob>,
     /// Requests that are promised.
     promised: Arc<Mutex<BTreeMap<RequestId, Chunks>>>,
@@ -223,7 +223,7 @@ struct Visit<'a> {
 }
 
 impl<'a> Visit<'a> {
-    /// Both share a blob: all of it is here.
+    /// Handles a proof: both share a blob, and this host announces all of it.
     async fn proved(
         &mut self,
         rogue: &'a Rogue,

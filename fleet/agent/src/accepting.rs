@@ -9,11 +9,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// The pause after a connection could not be accepted, as when the process has no descriptors left.
+/// The pause after an error of `accept`, for example when the process has no descriptors left.
 pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(50);
 
-/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection on which the head
-/// of a request does not arrive within `head_time`, from the end of the answer before, is closed.
+/// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection is closed if the
+/// head of a request does not arrive within `head_time` after the end of the previous answer.
 pub(crate) async fn serve_all(
     listener: TcpListener,
     router: Router,

@@ -1,13 +1,13 @@
-//! Who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key.
+//! The members of a cluster: its certificate authority, hosts' certificates, the gossip key.
 //!
 //! ```text
-//! DIR/ca.pem, DIR/ca.key      the authority; its key stays with who adds hosts
+//! DIR/ca.pem, DIR/ca.key      the authority; its key stays with the operator that adds hosts
 //! DIR/gossip.key              64 hexadecimal digits, the same on all hosts
-//! DIR/trust                   which hosts were revoked, signed; not there before the first was (`trust_list`)
-//! DIR/records.json            the keys that were revoked (`records`)
-//! DIR/hosts/NAME/             all that one host needs, to be copied there:
+//! DIR/trust                   the revoked hosts, signed; not there before the first revocation (`trust_list`)
+//! DIR/records.json            the revoked keys (`records`)
+//! DIR/hosts/NAME/             the files of one host, to be copied there:
 //!     ca.pem, gossip.key, trust   as above
-//!     host.pem, host.key      its certificate, in which its name is, and its key; not the key where the host has made
+//!     host.pem, host.key      its certificate, which contains its name, and its key; not the key if the host has made
 //!                             it itself (`request`)
 //! ```
 //!
@@ -15,8 +15,8 @@
 //! each renewed certificate in the place of `host.pem` (`identity`, `schedule`); the agent of a host that has the
 //! authority's key signs it (`signer`).
 //!
-//! A host is what its certificate says: its name, and the roles that it may have (`certificate`). Everybody who has
-//! one may connect; what a host gets beyond that, it has to prove blob by blob.
+//! A host's rights are in its certificate: its name, and the roles that it may have (`certificate`). Every host with a
+//! certificate may connect; for anything beyond that, it has to prove its right blob by blob.
 
 mod adding;
 mod authority;
@@ -73,7 +73,7 @@ const REQUEST: &str = "request.pem";
 /// The lock of a cluster's directory.
 const LOCK: &str = "lock";
 
-/// What a cluster's directory has in it.
+/// The entries of a cluster's directory.
 const OWN_FILES: [&str; 7] = [CA, CA_KEY, GOSSIP_KEY, HOSTS, LOCK, RECORDS, TRUST];
 
 /// The proof of one host that it belongs to its cluster.
@@ -83,19 +83,18 @@ pub struct Credentials {
     /// Its key and its certificate, which is renewed.
     pub(crate) identity: Arc<Identity>,
     pub(crate) gossip_key: [u8; 32],
-    /// The authority's list as it was when the certificate was made; nothing where there was none.
+    /// The authority's list at the time when the certificate was made; `None` if there was none.
     pub(crate) trust: Option<Vec<u8>>,
 }
 
 impl Credentials {
-    /// Reads what [`init`] made for one host, whose name it is.
+    /// Reads the files that [`init`] made for the host `name`.
     ///
     /// # Errors
-    /// What the operating system reports; [`ErrorKind::Corrupt`] where a file is not what it should be, the certificate
-    /// is not for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] where the
-    /// directory or a file belongs to another user, others may write to the directory, or can read a key;
-    /// [`ErrorKind::Invalid`] where the clock is before 1970. A certificate that has ended is no error: disks do
-    /// without the swarm.
+    /// Errors of the operating system; [`ErrorKind::Corrupt`] if a file has the wrong content, the certificate is not
+    /// for `name`, or authority, certificate and key do not belong together; [`ErrorKind::Denied`] if the directory or
+    /// a file belongs to another user, others may write to the directory, or can read a key; [`ErrorKind::Invalid`] if
+    /// the clock is before 1970. A certificate that has ended is no error: disks do without the swarm.
     pub fn load(dir: &Path, name: &str) -> Result<Self> {
         Self::load_at(dir, name, calendar()?)
     }
@@ -145,13 +144,13 @@ impl Credentials {
     }
 }
 
-/// Takes from other users what they may do with a key, or with the list that has one in it, where it is this user's.
-/// A file that cannot be opened passes: reading it reports why.
+/// Takes away other users' rights to a key, or to the list that has one in it, if the file belongs to this user. A file
+/// that cannot be opened passes: reading it reports why.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] where it belongs to another user, or others can read it and that cannot be changed.
 fn keep_from_others(path: &Path) -> Result<()> {
-    // A symbolic link of another user leads to whatever that user wants.
+    // A symbolic link of another user leads to any target of that user's choice.
     check_own(path)?;
     let Ok(file) = open_regular(path) else { return Ok(()) };
     check_own_file(&file, path)?;
@@ -177,8 +176,8 @@ fn is_given_to_this_group(found: &Metadata) -> bool {
     !user.is_root() && found.uid() == 0 && found.gid() == group.as_raw() && found.mode() & 0o027 == 0
 }
 
-/// Checks that other hosts of the cluster will believe a certificate, and that its key is its own; what verifies those
-/// of others, and what signs.
+/// Checks that other hosts of the cluster will accept a certificate, and that its key is its own; returns the verifier
+/// of other hosts' certificates, and the signing key.
 fn check_together(
     dir: &Path,
     authority: &[CertificateDer<'static>],
@@ -206,7 +205,7 @@ fn check_together(
     }
     if let Some((first, others)) = certificate.split_first() {
         match verifier.verify_client_cert(first, others, now) {
-            // Whoever starts an agent with it is told; other hosts refuse it.
+            // The starter of the agent gets a notice; other hosts refuse the certificate.
             Err(e) if is_about_time(&e) => {}
             Err(e) => return Err(wrong(dir, HOST, "is not a certificate of the authority in ca.pem", e)),
             Ok(_) => {}
@@ -215,7 +214,7 @@ fn check_together(
     Ok((verifier, signing))
 }
 
-/// `true` if a certificate is refused for no other reason than that its time is over, or has not come.
+/// `true` if a certificate is refused only because its time is over, or has not come.
 fn is_about_time(error: &rustls::Error) -> bool {
     use CertificateError::{Expired, ExpiredContext, NotValidYet, NotValidYetContext};
     matches!(
@@ -239,7 +238,7 @@ fn calendar() -> Result<UnixTime> {
     })
 }
 
-/// Whether a certificate is for a host of this name.
+/// `true` if a certificate is for a host of this name.
 pub(crate) fn is_for(certificate: &CertificateDer<'_>, name: &str) -> bool {
     let parsed = rustls::server::ParsedCertificate::try_from(certificate);
     let name = ServerName::try_from(name);
@@ -263,10 +262,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     Ok(certificates)
 }
 
-/// Whether a host can have this name.
+/// Checks that a host can have this name.
 ///
 /// # Errors
-/// Where it cannot.
+/// [`ErrorKind::Invalid`] if it cannot.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_name = |part: &str| {
         !part.is_empty()

@@ -1,22 +1,22 @@
-//! The daemon put together: directories of its own, the swarm, and the sockets at which it is found.
+//! The assembled daemon: its own directories, the swarm, and the sockets at which programs find it.
 //!
 //! ```text
 //! DIR/lock            held while an agent runs there
-//! DIR/agent.sock      where programs find the agent: HTTP
-//! DIR/swarm.sock      where disks' processes find the swarm
+//! DIR/agent.sock      the socket at which programs find the agent: HTTP
+//! DIR/swarm.sock      the socket at which disks' processes find the swarm
 //! DIR/disks/          its disks
-//! DIR/rate            what it and its disks may fetch from stores together
-//! STATE/pins          what hosts are to keep together
-//! STATE/recent        what it was asked for lately, where it is a root
-//! STATE/tracker       what it counts, where it is a tracker
-//! STATE/trust         which hosts were revoked, and the gossip key
+//! DIR/rate            the rate at which it and its disks together may fetch from stores
+//! STATE/pins          the images that hosts are to keep together
+//! STATE/recent        the recent requests to it, if it is a root
+//! STATE/tracker       its counts, if it is a tracker
+//! STATE/trust         the revoked hosts, and the gossip key
 //! ```
 //!
-//! What is in DIR is good as long as the host runs, as its disks' processes are; what is in STATE outlives that. Both
-//! may be the same directory.
+//! The files in DIR are valid while the host runs, as its disks' processes are; those in STATE outlive that. Both may
+//! be the same directory.
 //!
-//! No read of local bytes comes near it, and no disk needs it: it can be killed, started again and replaced by
-//! another release at any time.
+//! The agent takes no part in reads of local bytes, and no disk needs it: it can be killed, started again and replaced
+//! by another release at any time.
 
 use crate::disks::{Disks, DisksSettings};
 use crate::keeper::{Keeper, Obeying, PINS};
@@ -43,50 +43,50 @@ use tokio::runtime::Handle;
 /// The socket at which disks find the swarm, in an agent's directory.
 const SWARM_SOCKET: &str = "swarm.sock";
 
-/// What a root was asked for lately, in an agent's directory of what lasts, and how often it is written.
+/// The file of recent requests to a root, in an agent's state directory; it is written every [`REMEMBER_EVERY`].
 const RECENT: &str = "recent";
 const REMEMBER_EVERY: Duration = Duration::from_secs(60);
 
 /// The rate of an agent and its disks, in an agent's directory.
 const RATE: &str = "rate";
 
-/// The agent's files in its directory of what lasts, where there may be files of others.
+/// The agent's files in its state directory, in which there may be files of others.
 const STATE_FILES: [&str; 4] = [PINS, RECENT, "tracker", "trust"];
 
-/// The longest wait for the lock of a directory: a process that an agent was about to start when it was killed has it
-/// until it is executed.
+/// The longest wait for the lock of a directory: if an agent was killed while it started a process, that process has
+/// the lock until it is executed.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The socket at which programs find the agent there.
 pub const SOCKET: &str = "agent.sock";
 
-/// What an agent is to do.
+/// The configuration of an agent.
 pub struct AgentSettings {
-    /// Its directory, made where it is not there.
+    /// Its directory, made if it is not there.
     pub dir: PathBuf,
-    /// What outlives the host's restart; made where it is not there.
+    /// The directory of state that outlives the host's restart; made if it is not there.
     pub state: PathBuf,
-    /// What all disks of the host share.
+    /// The cache that all disks of the host share.
     pub cache: Arc<Cache>,
-    /// How it takes part in a swarm; without, it only looks after its disks.
+    /// Its part in a swarm; with `None`, it only looks after its disks.
     pub swarm: Option<SwarmSettings>,
-    /// How it reaches stores.
+    /// The settings by which it reaches stores.
     pub stores: headstart_store::Settings,
-    /// Stores that other hosts may have it fetch from, beside those of attached disks and own pins.
+    /// Stores that other hosts may have it fetch from, in addition to those of attached disks and its own pins.
     pub allowed_stores: Vec<headstart_store::StorePrefix>,
-    /// Its disks attach no image of a store whose bytes hash trees do not prove.
+    /// `true` if its disks attach no image of a store unless hash trees prove the bytes.
     pub require_tree: bool,
-    /// Its disks attach what is whole in the cache although its store refuses the credentials.
+    /// `true` if its disks attach images that are whole in the cache although their store refuses the credentials.
     pub cached_although_denied: bool,
-    /// So many bytes of the cache are compared with their hash trees a second, over and over.
+    /// The rate, in bytes a second, at which the cache is compared with its hash trees, over and over.
     pub scrub_rate: Option<u64>,
     /// The program that serves a disk: `headstart`.
     pub program: PathBuf,
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only part of the interface.
     pub http: Option<HttpPort>,
-    /// Where on loopback other programs get blobs over HTTP, as from their servers.
+    /// The loopback address at which other programs get blobs over HTTP, as from their servers.
     pub range_proxy: Option<SocketAddr>,
-    /// The users who may ask it at its socket.
+    /// The users that may send requests to its socket.
     pub access: SocketAccess,
 }
 
@@ -99,18 +99,18 @@ pub struct Agent {
     socket: PathBuf,
     rest: Rest,
     proxy: Option<Arc<Proxy>>,
-    /// Where a root writes down what it was asked for.
+    /// The file of a root's recent requests.
     recent: Option<PathBuf>,
     _scrub: Option<Scrub>,
-    /// Given up last: the locks of its directory and of the one of what lasts.
+    /// The locks of its directory and of its state directory; dropped last.
     _locks: [File; 2],
 }
 
 impl Agent {
-    /// Starts all of it, on the runtime that `runtime` is of.
+    /// Starts all parts, on the runtime of the handle `runtime`.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another agent runs in that directory; what listening reports.
+    /// [`ErrorKind::Conflict`] if another agent runs in that directory; errors of listening.
     pub async fn start(settings: AgentSettings, runtime: Handle) -> Result<Self> {
         let AgentSettings { dir, state, cache, swarm, stores, program, http, range_proxy, access, .. } =
             settings;
@@ -142,7 +142,7 @@ impl Agent {
         };
         let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores, &state, cache.dir()));
         let obeying = keeper.as_ref().map(Keeper::obey);
-        // Relative paths are not the same for disks, whose directories are others'.
+        // Relative paths mean something else to disks, whose working directories are their own.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let disks = Disks::open(DisksSettings {
             dir: absolute(&dir).join("disks"),
@@ -173,37 +173,37 @@ impl Agent {
         })
     }
 
-    /// Where programs find it.
+    /// The path of its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only part of the interface.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.rest.address
     }
 
-    /// Where other programs get blobs over HTTP.
+    /// The address at which other programs get blobs over HTTP.
     #[must_use]
     pub fn range_proxy(&self) -> Option<SocketAddr> {
         self.proxy.as_ref().map(|proxy| proxy.address())
     }
 
-    /// Its part in the swarm, where it has one.
+    /// Its part in the swarm, if it has one.
     #[must_use]
     pub fn swarm(&self) -> Option<&Arc<Swarm>> {
         self.swarm.as_ref()
     }
 
-    /// Where disks find the swarm.
+    /// The path of the socket at which disks find the swarm.
     #[must_use]
     pub fn swarm_socket(&self) -> Option<&Path> {
         self.local.as_ref().map(|_| self.swarm_socket.as_path())
     }
 
-    /// Says goodbye to the others. Disks go on.
+    /// Takes leave of the swarm and ends. Disks go on.
     pub async fn stop(self) {
         drop(self.rest);
         drop(self.obeying);
@@ -217,14 +217,14 @@ impl Agent {
     }
 }
 
-/// The same settings, with the rate in a file that disks open as well: those that run hear of it at once.
+/// The same settings, with the rate in a file that disks open as well: running disks see a change at once.
 fn within_shared_rate(stores: headstart_store::Settings, path: &Path) -> Result<headstart_store::Settings> {
     set_shared_rate(path, stores.limit_rate.as_ref().and_then(RateLimit::rate))?;
     let shared_rate = Some(RateLimit::shared(path)?);
     Ok(headstart_store::Settings { limit_rate: None, shared_rate, ..stores })
 }
 
-/// Blobs for other programs, where that was asked for.
+/// Starts the range proxy for other programs, if it is configured.
 async fn proxy(
     address: Option<SocketAddr>,
     swarm: Option<&Arc<Swarm>>,
@@ -239,7 +239,7 @@ async fn proxy(
     Proxy::start(address, Arc::clone(swarm), stores).await.map(|proxy| Some(Arc::new(proxy)))
 }
 
-/// Writes down from time to time what a root was asked for.
+/// Writes a root's recent requests to its file from time to time.
 async fn remember(swarm: Weak<Swarm>, path: PathBuf) {
     loop {
         tokio::time::sleep(REMEMBER_EVERY).await;
@@ -254,8 +254,8 @@ fn write_recent(swarm: &Swarm, path: &Path) {
     }
 }
 
-/// Makes a directory, for this user alone. One that was used before, as `mark` in it says, or that is empty becomes so;
-/// one of another user's, or that others may write to, is refused.
+/// Makes a directory that only this user can open. A directory that was used before, as the entry `mark` in it shows,
+/// or that is empty is closed to others; one that belongs to another user, or that others may write to, is refused.
 fn make(dir: &Path, mark: &str) -> Result<GuardedDir> {
     private::make_directory(dir)
         .map_err(|e| Error::io("cannot make the directory", e).about(dir.display()))?;
@@ -276,16 +276,16 @@ fn take(dir: &Path) -> Result<File> {
     lock_for(open_own_file(&dir.join("lock"))?, dir)
 }
 
-/// Makes an agent's directory of what lasts, and locks it: what two agents write there would take each other's place.
+/// Makes an agent's state directory, and locks it: two agents would overwrite each other's files there.
 fn take_state(state: &Path) -> Result<File> {
     let own = make(state, PINS)?;
     STATE_FILES.iter().try_for_each(|name| own.check_entry(name))?;
-    // The directory that was checked, whatever has its name by now.
+    // This is the checked directory, even if another one has its name by now.
     let directory = own.handle().try_clone();
     lock_for(directory.map_err(|e| Error::io("cannot open", e).about(state.display()))?, state)
 }
 
-/// Locks an open file for this agent, because of which no other one works in `dir`.
+/// Locks an open file for this agent, so that no other one works in `dir`.
 fn lock_for(file: File, dir: &Path) -> Result<File> {
     match lock_within(&file, LOCK_PATIENCE) {
         Ok(true) => Ok(file),

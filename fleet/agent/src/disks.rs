@@ -1,36 +1,37 @@
 //! The disks of a host: one process each, which lives without the agent.
 //!
-//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it,
-//! starts it again where it dies, and asks it to end when its disk is to be detached; it is in the way of no
-//! request. So whatever becomes of the agent, disks are served on, and the next agent finds them:
+//! A disk is served by `headstart attach` in a process of its own, in a session of its own. The agent starts it, starts
+//! it again if it dies, and asks it to end when its disk is to be detached; no request passes through the agent. So
+//! disks are served whatever happens to the agent, and the next agent finds them:
 //!
 //! ```text
-//! DIR/disks/NAME.json    what was asked for, and how often it was started again
+//! DIR/disks/NAME.json    its specification, and the number of restarts
 //! DIR/disks/NAME.pid     the number of the process, which holds a lock on it as long as it lives
-//! DIR/disks/NAME.images  which images it has, with their manifests: written by the first process, read by the next;
-//!                        NAME.json says that there is one, and without it the disk is not served again
-//! DIR/disks/NAME.out     what it printed: one line when it was ready, one when it had ended well
+//! DIR/disks/NAME.images  its images, with their manifests: written by the first process, read by the next; NAME.json
+//!                        records that there is one, and without it the disk is not served again
+//! DIR/disks/NAME.out     its output: one line when it was ready, one when it had ended in good order
 //! DIR/disks/NAME.log     its warnings; NAME.log.1 has earlier ones, and neither grows beyond 1 MiB
 //! ```
 //!
-//! The lock says whether the process lives, and nothing else does: numbers of processes are used again. A process
-//! that does not get it ends, so two never serve one disk, whenever the agent was killed.
+//! Only the lock shows that the process lives, because process numbers are used again. A process that does not get it
+//! ends, so two never serve one disk, whenever the agent was killed.
 //!
 //! A disk is detached only by its agent. A process that the agent did not ask to end is started again, whatever ended
-//! it (also a signal that ends it in good order), after pauses that grow; the first time it has to become ready, or
-//! attaching fails.
+//! it (even a signal that ends it in good order), after pauses that grow; the first process has to become ready,
+//! otherwise attaching fails.
 //!
 //! A process goes on with the program that it was started from. After an upgrade, disks that are attached, or started
-//! again, are served by the new one; so an upgrade interrupts no I/O, and an older process may talk to a newer agent.
+//! again, are served by the new program; so an upgrade interrupts no I/O, and an older process may talk to a newer
+//! agent.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | `record` | the files |
-//! | `images` | which images a disk has, whatever becomes of their tags |
-//! | `space` | what its writable layers take |
+//! | `images` | the images that a disk has, whatever happens to their tags |
+//! | `space` | the space that its writable layers take |
 //! | `process` | one process, started here or found |
 //! | `ended` | the end of a process, and its cause |
-//! | `keeper` | what happens to one disk |
+//! | `keeper` | the life of one disk |
 
 mod ended;
 mod images;
@@ -57,7 +58,7 @@ pub use process::{Held, LOG_MAX, hold_pid_file};
 pub use record::ends_for_good;
 pub use space::{DiskSpace, tell_space};
 
-/// Events that a slow watcher may be behind before it misses some.
+/// The number of events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
 
 /// Longest name of a disk.
@@ -78,7 +79,7 @@ pub struct DiskSpec {
 }
 
 impl DiskSpec {
-    /// The same without passwords: proxies are shown by their place.
+    /// The specification without passwords: URLs of proxies are shown without credentials and queries.
     fn shown(&self) -> Self {
         let mut arguments = self.arguments.clone();
         let mut is_proxy = false;
@@ -141,21 +142,21 @@ pub struct DiskStatus {
     pub space: Vec<DiskSpace>,
 }
 
-/// What all disks have from the agent.
+/// The settings that all disks have from the agent.
 pub struct DisksSettings {
-    /// Where the files are, made where it is not there.
+    /// The directory of the files, made if it is not there.
     pub dir: PathBuf,
     /// The program that serves a disk.
     pub program: PathBuf,
-    /// The cache of all.
+    /// The cache that all disks share.
     pub cache: PathBuf,
-    /// Where they find the swarm.
+    /// The socket at which they find the swarm.
     pub swarm: Option<PathBuf>,
-    /// The file with the rate that all of them and the agent keep to together.
+    /// The file with the rate that all disks and the agent keep to together.
     pub rate: PathBuf,
-    /// They attach no image whose bytes hash trees do not prove.
+    /// `true` if they attach no image unless hash trees prove its bytes.
     pub require_tree: bool,
-    /// They attach what is whole in the cache although its store refuses the credentials.
+    /// `true` if they attach images that are whole in the cache although their store refuses the credentials.
     pub cached_although_denied: bool,
 }
 
@@ -167,14 +168,14 @@ pub struct Disks {
 }
 
 impl Disks {
-    /// Finds the disks that an agent before this one has left, and starts again what is not running.
+    /// Finds the disks that an agent before this one has left, and starts those again that do not run.
     ///
     /// # Errors
-    /// Where the directory cannot be used. A record that cannot be read is said and left alone.
+    /// If the directory cannot be used. A record that cannot be read is logged and left as it is.
     pub fn open(settings: DisksSettings) -> Result<Arc<Self>> {
         private::make_directory(&settings.dir)
             .map_err(|e| Error::io("cannot make the directory", e).about(settings.dir.display()))?;
-        // The records in it say which commands are run.
+        // The records in it name the commands that are run.
         let own = GuardedDir::open_own(&settings.dir)?;
         private::close(own.handle()).map_err(|e| private::not_closed(&settings.dir, e))?;
         own.check_closed()?;
@@ -212,8 +213,8 @@ impl Disks {
     /// Attaches a disk; returns when it can be used, or could not be attached.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where there is one of that name, [`ErrorKind::Invalid`] where that is no name, and
-    /// what its process says.
+    /// [`ErrorKind::Conflict`] if there is a disk of that name, [`ErrorKind::Invalid`] if the name is not valid, and
+    /// the error of its process.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_name(&spec.name)?;
         check_arguments(&spec)?;
@@ -242,26 +243,26 @@ impl Disks {
         }
     }
 
-    /// Detaches a disk; returns when all that was written to it is durable and its process has ended.
+    /// Detaches a disk; returns when all writes to it are durable and its process has ended.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is none of that name, [`ErrorKind::Unavailable`] where it does not end for
-    /// long; it may still.
+    /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Unavailable`] if it does not end in time;
+    /// it may still end later.
     pub async fn detach(&self, name: &str) -> Result<DiskStatus> {
         let keeper = self.keepers().get(name).cloned();
         keeper.ok_or_else(|| not_found(name))?.detach().await
     }
 
-    /// How a disk is.
+    /// The status of a disk.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is none of that name.
+    /// [`ErrorKind::NotFound`] if there is no disk of that name.
     pub fn get(&self, name: &str) -> Result<DiskStatus> {
         let status = self.keepers().get(name).map(|keeper| keeper.status());
         status.map(|status| self.with_space(status)).ok_or_else(|| not_found(name))
     }
 
-    /// All of them, by name.
+    /// The status of all disks, by name.
     #[must_use]
     pub fn list(&self) -> Vec<DiskStatus> {
         let all: Vec<_> = self.keepers().values().map(|keeper| keeper.status()).collect();
@@ -273,14 +274,14 @@ impl Disks {
         DiskStatus { space, ..status }
     }
 
-    /// Whatever changes from now on.
+    /// The changes of status from now on.
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<DiskStatus> {
         self.events.subscribe()
     }
 }
 
-/// Removes what a disk of the same name may have left, so that nothing of it is taken for the new one's.
+/// Removes files of an earlier disk of the same name, so that none of them is taken for the new one's.
 fn clear(dir: &Path, record: &Record) -> Result<()> {
     if let Some(process) = Process::find(dir, &record.spec.name) {
         let serves =
@@ -297,10 +298,10 @@ fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "there is no disk of that name").about(name)
 }
 
-/// Whether a disk can be called so.
+/// Checks that a disk can have this name.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where it cannot.
+/// [`ErrorKind::Invalid`] if it cannot.
 pub fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {
@@ -310,7 +311,7 @@ pub fn check_name(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Options of `headstart attach` that an agent gives itself, or that make no disk.
+/// Options of `headstart attach` that an agent sets itself, or that make no disk.
 const NOT_FOR_DISKS: [&str; 10] = [
     "--agent",
     "--as",
@@ -347,12 +348,12 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A process that ends in good order before anybody saw it ready, as by a signal in that moment.
+    /// A process that ends in good order before it was seen ready, for example by a signal in that moment.
     #[tokio::test]
     async fn a_first_process_that_was_ended_is_a_failure_with_a_cause_and_holds_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        // `sh attach --json ...` runs the file of that name.
+        // The command `sh attach --json ...` runs the file of that name.
         let script = "echo \"$@\" >> runs; : > disks/vm.images; echo '{\"reads\":0}'\n";
         fs::write(at("attach"), script).unwrap();
         let settings = DisksSettings {
@@ -373,7 +374,7 @@ mod tests {
         let error = disks.attach(spec).await.unwrap_err();
         assert_eq!(error.to_string(), "vm: it was asked to end, and not by its agent");
         assert!(disks.list().is_empty());
-        // The image that it had is given up by a process of the same arguments.
+        // The image of the process is released by a process of the same arguments.
         let runs = fs::read_to_string(at("runs")).unwrap();
         let runs: Vec<_> = runs.lines().collect();
         assert_eq!(runs.len(), 2, "{runs:?}");

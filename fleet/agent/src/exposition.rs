@@ -1,4 +1,4 @@
-//! Prometheus' text format, version 0.0.4: as much of it as we print.
+//! Prometheus' text format, version 0.0.4, as far as it is used here.
 
 use headstart_disk::stats::{BUCKETS, Distribution};
 use std::fmt::{Display, Write};
@@ -6,18 +6,18 @@ use std::fmt::{Display, Write};
 /// The media type of a page.
 pub const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Clone, Copy)]
 pub enum Kind {
-    /// It only grows.
+    /// A number that only grows.
     Counter,
-    /// It is what it is now.
+    /// A number that goes up and down.
     Gauge,
-    /// How often values of each size came.
+    /// The numbers of values in ranges of size.
     Histogram,
 }
 
-/// A number without labels: its metric's name without the page's prefix and `_total`, what it is, the number.
+/// A number without labels: its metric's name without the page's prefix and `_total`, its help text, the number.
 pub type Number = (&'static str, &'static str, u64);
 
 /// A page of metrics.
@@ -34,7 +34,7 @@ impl Page {
         page
     }
 
-    /// A metric with a sample of each thing that has it: its labels and the value.
+    /// Adds a metric with a sample of each thing that has it: its labels and the value.
     pub fn each<'a, const LABELS: usize, V: Display>(
         &mut self,
         name: &str,
@@ -58,12 +58,12 @@ impl Page {
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    /// A sample of the metric begun last.
+    /// Adds a sample to the metric that was begun last.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = writeln!(self.0, "{name}{} {value}", Labels(labels, None));
     }
 
-    /// Numbers without labels, each a metric of its own: `prefix`, its name, `_total` where it is a counter.
+    /// Adds numbers without labels, each a metric of its own: `prefix`, its name, and `_total` for a counter.
     pub fn numbers(&mut self, prefix: &str, kind: Kind, numbers: &[Number]) {
         let ending = if matches!(kind, Kind::Counter) { "_total" } else { "" };
         for (name, help, value) in numbers {
@@ -73,7 +73,7 @@ impl Page {
         }
     }
 
-    /// A distribution as the sample of a histogram, in seconds.
+    /// Adds a distribution as the sample of a histogram, in seconds.
     pub fn distribution(&mut self, name: &str, labels: &[(&str, &str)], values: &Distribution) {
         let mut sum = 0;
         for bucket in 0..BUCKETS {

@@ -1,4 +1,4 @@
-//! Small files of the agent's own: what it has to know when it starts again, and what a cluster is made of.
+//! Small files of the agent: its state between two starts, and the files of a cluster.
 
 use headstart_block::guarded::{check_own, check_own_file, open_regular};
 use headstart_block::{Error, Result};
@@ -7,16 +7,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Who may read a file.
+/// The users that may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readers {
-    /// Its owner alone: what is in it lets others read blobs, or belong to a cluster.
+    /// The owner only: the content gives the right to read blobs, or to belong to a cluster.
     Owner,
-    /// Everybody.
+    /// All users.
     All,
 }
 
-/// All of a regular file of at most `most` bytes, which is believed; `None` where there is none.
+/// The content of a regular file of at most `most` bytes, which is trusted; `None` if there is none.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Denied`] where the file, or a symbolic link in its place, belongs to another user than
@@ -29,7 +29,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     all_of(&file, path, most).map(Some)
 }
 
-/// The same for a file that may belong to any user.
+/// The content of a file that may belong to any user.
 ///
 /// # Errors
 /// As [`read`], apart from the owner.
@@ -37,7 +37,7 @@ pub(crate) fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>>
     open(path)?.map(|file| all_of(&file, path, most)).transpose()
 }
 
-/// Opens a regular file; `None` where there is none.
+/// Opens a regular file; `None` if there is none.
 fn open(path: &Path) -> Result<Option<File>> {
     match open_regular(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
@@ -55,14 +55,13 @@ fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Writes a file in the place of the one before, at once or not at all, and durably. Nobody reads it meanwhile who may
-/// not.
+/// Replaces a file atomically and durably. Users without the right to read it cannot read it at any time.
 pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
     let new = path.with_file_name(name);
-    // One that was left half-way may be readable by others.
+    // A file that an earlier run left half-written may be readable by others.
     match fs::remove_file(&new) {
         Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
         _ => {}
@@ -124,7 +123,7 @@ mod tests {
         let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         replace(&path, b"one", Readers::All).unwrap();
         assert_eq!(mode() & 0o700, 0o600);
-        // An agent that was killed has left this.
+        // A killed agent has left this.
         fs::write(dir.path().join("a.key.new"), "half").unwrap();
         replace(&path, b"two", Readers::Owner).unwrap();
         assert_eq!((mode(), &fs::read(&path).unwrap()[..]), (0o600, &b"two"[..]));

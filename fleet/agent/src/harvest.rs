@@ -1,24 +1,24 @@
-//! The daemon of a host that lends spare flash: its vSSDs as disks, and the sockets at which it is asked.
+//! The daemon of a host that lends spare flash: its vSSDs as disks, and its sockets.
 //!
 //! ```text
 //! DIR/lock, DIR/journal and so on   the host's own: see `headstart_harvest::host`
-//! DIR/harvest.sock                  where programs find the daemon: HTTP
-//! DIR/nbd/NAME.sock                 where clients find a vSSD, unless another place is named
+//! DIR/harvest.sock                  the socket at which programs find the daemon: HTTP
+//! DIR/nbd/NAME.sock                 the socket at which clients find a vSSD, unless another place is named
 //! DIR/exports/NAME.pid, NAME.log    the process that serves a vSSD by vhost-user or as a file
-//! DIR/exports.json                  which vSSDs are served in other ways, or to other users
+//! DIR/exports.json                  the vSSDs that are served in other ways, or to other users
 //! ```
 //!
-//! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends.
-//! A second is what the host's timers count in: a thread of its own calls them, so that no request waits for them.
-//! Another makes durable what clients do not flush themselves.
+//! A vSSD is served from the moment when it is made, or the daemon starts, until it is deleted, or the daemon ends. The
+//! host's timers count seconds: a thread of its own calls them, so that no request waits for them. Another thread makes
+//! writes durable that clients do not flush themselves.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`exports`] | each vSSD as a disk, by NBD and what else was asked for |
+//! | [`exports`] | each vSSD as a disk, by NBD and the other requested ways |
 //! | [`export_process`] | the processes that serve them by vhost-user and FUSE |
-//! | [`ways`] | who may open which, and how: what is kept of it |
-//! | `rest` | what programs ask for over HTTP |
-//! | `metrics` | what Prometheus scrapes |
+//! | [`ways`] | the users that may open each vSSD, and the ways in which it is served: its stored settings |
+//! | `rest` | the interface for programs over HTTP |
+//! | `metrics` | the page that Prometheus scrapes |
 
 pub mod export_process;
 pub mod exports;
@@ -45,24 +45,24 @@ use std::time::{Duration, Instant, SystemTime};
 /// The socket at which programs find the daemon, in its directory.
 pub const SOCKET: &str = "harvest.sock";
 
-/// How often the host's timers are looked after.
+/// The interval of the host's timers.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long what clients wrote and did not flush may be in memory alone: as long as of a file on Linux.
+/// The longest time for which unflushed writes of clients may be in memory only: the same as for files on Linux.
 const FLUSH: Duration = Duration::from_secs(30);
 
-/// Most NBD clients at a time at an address that all vSSDs have together.
+/// The most NBD clients at a time at the address that all vSSDs share.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// What a daemon is to do.
+/// The configuration of a daemon.
 pub struct HarvestSettings {
     /// The host.
     pub host: Options,
-    /// Where all its vSSDs are served by one NBD server, beside the socket of each.
+    /// The address of an NBD server for all vSSDs, in addition to the socket of each.
     pub nbd: Option<Address>,
     /// Certificates for that.
     pub tls: Option<TlsSettings>,
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only part of the interface.
     pub http: Option<HttpPort>,
 }
 
@@ -77,16 +77,16 @@ pub struct Harvest {
 }
 
 impl Harvest {
-    /// Opens the host, serves its vSSDs, and listens; on the runtime that it is called on.
+    /// Opens the host, serves its vSSDs, and listens, on the runtime of the caller.
     ///
     /// # Errors
-    /// What [`Host::open`] and listening report. A vSSD that cannot be served in a way of its own does not keep the
-    /// others from being served: its status says why.
+    /// Errors of [`Host::open`] and of listening. A vSSD that cannot be served in one of its ways does not prevent the
+    /// others from being served: its status has the cause.
     pub async fn start(settings: HarvestSettings) -> Result<Self> {
         let HarvestSettings { host: options, nbd, tls, http } = settings;
         let dir = options.dir.clone();
         let nbd = nbd.map(|address| {
-            // Only this daemon makes sockets in its directory, which it has the lock of.
+            // Only this daemon makes sockets in its directory, because it has the lock of it.
             let is_ours = matches!(&address, Address::Unix(path) if path.parent() == Some(&dir));
             let leftover = if is_ours { Leftover::IsOurs } else { Leftover::IsUnknown };
             NbdSettings { tls, connections_max: CONNECTIONS_MAX, leftover, ..NbdSettings::new(address) }
@@ -118,13 +118,13 @@ impl Harvest {
         Ok(Self { host, exports, ticker, flusher, rest, socket })
     }
 
-    /// Where programs find it.
+    /// The path of its socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where clients find all its vSSDs, each as an export, if there is such a server.
+    /// The URI at which clients find all its vSSDs, each as an export, if there is such a server.
     #[must_use]
     pub fn nbd(&self) -> Option<String> {
         self.exports.uri()
@@ -136,19 +136,19 @@ impl Harvest {
         self.exports.sockets()
     }
 
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only part of the interface.
     #[must_use]
     pub fn http(&self) -> Option<SocketAddr> {
         self.rest.address
     }
 
-    /// vSSDs that it has.
+    /// The number of its vSSDs.
     #[must_use]
     pub fn vssds(&self) -> usize {
         self.host.list().len()
     }
 
-    /// Why it is of no more use, where that is so.
+    /// The cause of its failure, if it can no longer work.
     #[must_use]
     pub fn failed(&self) -> Option<Error> {
         self.exports.failed().or_else(|| {
@@ -157,10 +157,10 @@ impl Harvest {
         })
     }
 
-    /// Takes no more requests, ends its exports and closes the host: what clients wrote is durable then.
+    /// Accepts no more requests, ends its exports and closes the host: clients' writes are durable then.
     ///
     /// # Errors
-    /// Where that fails; the rest is done all the same.
+    /// If that fails; the rest is done anyway.
     pub async fn stop(self) -> Result<()> {
         let Self { host, exports, ticker, flusher, rest, .. } = self;
         drop(rest);
@@ -177,8 +177,8 @@ fn broke_off(e: tokio::task::JoinError) -> Error {
     Error::invalid("it broke off").caused_by(e)
 }
 
-/// A clock for a host: since the beginning of 1970, so that it goes on where the one before ended; it does not run
-/// backwards while the daemon lives, whatever becomes of the host's clock.
+/// A clock for a host: the time since the beginning of 1970, so that it goes on where the previous one ended; it does
+/// not run backwards while the daemon lives, whatever happens to the host's clock.
 #[expect(clippy::disallowed_methods, reason = "the daemon is where the time comes in")]
 fn clock() -> impl Fn() -> Duration + Send + Sync {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -186,7 +186,7 @@ fn clock() -> impl Fn() -> Duration + Send + Sync {
     move || since + zero.elapsed()
 }
 
-/// A thread that does something now and then. Dropped, it ends.
+/// A thread that calls a function at intervals. It ends when this is dropped.
 struct Ticker {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

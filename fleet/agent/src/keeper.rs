@@ -1,16 +1,16 @@
-//! What is on this host because somebody said so, and not because a disk read it: images that are to be warm, and
-//! parts of images that hosts keep together (`pinned`).
+//! The content that is on this host by an order, and not because a disk read it: images that are to be warm, and parts
+//! of images that hosts keep together (`pinned`).
 //!
-//! What is ordered is brought in parts, in order and without hurry, each from other hosts if they have it (so that
-//! the store is asked once for all who are told the same) and else from its store. From then on this host takes
-//! part in the blob as if a disk had it: others find it here. What is warm is as evictable as anything else in the
-//! cache; what is pinned is not.
+//! The blobs of an order are fetched in parts, in order and at low priority, each part from other hosts if they have it
+//! (so that the store serves one request for all hosts with the same order) and otherwise from its store. From then on
+//! this host takes part in the blob as if a disk had it: others find it here. Warm content is as evictable as anything
+//! else in the cache; pinned content is not.
 //!
 //! # Orders of other hosts
 //!
-//! Only operators order something, and no order makes this host fetch from a store that was not named here
-//! ([`crate::stores`]). What orders may take is bounded before it is taken (`budget`), and their parts take turns: an
-//! order of a terabyte does not hold up one of a megabyte.
+//! Only operators give orders, and no order makes this host fetch from a store that was not named here
+//! ([`crate::stores`]). The resources that orders may use are bounded before they are used (`budget`), and their parts
+//! take turns: an order of a terabyte does not hold up one of a megabyte.
 
 use crate::peers::complaints::complain;
 use crate::peers::orders::{Asked, Done, Order, Word};
@@ -41,28 +41,28 @@ pub use pinned::PinStatus;
 use budget::{Budget, DESCRIBED_MAX};
 use pinned::Keeping;
 
-/// Bytes that are brought at a time, and how many times that at once.
+/// Bytes that are fetched at a time, and the number of such fetches at once.
 const PART: u64 = 1 << 20;
 const AT_ONCE: usize = 8;
 
-/// How often what could not be had is tried again, and when.
+/// The number of attempts to fetch missing bytes, and the pause between them.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2000 });
 
-/// Blobs that are kept open; the oldest are let go.
+/// The most blobs that are kept open; the oldest are let go.
 const KEPT_MAX: usize = 4096;
 
-/// How long a blob stays, at least, that this host takes part in because another said so: what the swarm knows of it
-/// takes memory for a while after it was let go.
+/// The least time for which this host takes part in a blob because of another host: the swarm's state of it takes
+/// memory for a while after it was let go.
 const LET_GO_AFTER: Duration = Duration::from_secs(660);
 
-/// Stores of the blobs that this host takes part in because one other host said so, at most.
+/// The most stores of the blobs that this host takes part in because of one other host.
 const STORES_OF_HOST_MAX: usize = 128;
 
-/// Parts that are brought at once for all orders of other hosts, which take turns.
+/// Parts that are fetched at once for all orders of other hosts, which take turns.
 const TURNS: usize = 32;
 
-/// Parts one after the other of which nothing came, after which the rest is not asked for in vain.
+/// The number of successive parts without any bytes after which the rest is not requested any more.
 const IN_VAIN: u32 = 64;
 
 /// What is to be warm, and where.
@@ -92,7 +92,7 @@ pub struct Warmed {
     pub error: Option<String>,
 }
 
-/// Looks after what is kept, as long as it lives.
+/// Looks after ordered and pinned content, as long as it lives.
 pub struct Keeper {
     swarm: Arc<Swarm>,
     stores: Arc<Stores>,
@@ -102,25 +102,25 @@ pub struct Keeper {
     turns: Arc<Semaphore>,
 }
 
-/// A blob that this host takes part in because somebody said so.
+/// A blob that this host takes part in because of an order.
 struct Kept {
     digest: Digest,
     shared: Arc<SharedBlob>,
-    /// The name of the store that it is in.
+    /// The name of its store.
     store: String,
-    /// The other host that said so.
+    /// The other host that gave the order; `None` if it came from this host.
     by: Option<String>,
     since: Instant,
 }
 
 impl Kept {
-    /// `true` if it may be let go for another.
+    /// `true` if it may be replaced by another.
     fn is_old(&self) -> bool {
         self.since.elapsed() >= LET_GO_AFTER
     }
 }
 
-/// Obeys other hosts until it is dropped.
+/// The obedience to other hosts; it ends when this is dropped.
 pub struct Obeying([AbortHandle; 2]);
 
 impl Drop for Obeying {
@@ -130,8 +130,8 @@ impl Drop for Obeying {
 }
 
 impl Keeper {
-    /// What the agent before this one kept, as is written in its directory `dir`; `cache` is the cache's. For a
-    /// runtime of several threads.
+    /// A keeper with the pins that the previous agent stored in its directory `dir`; `cache` is the cache's directory.
+    /// Needs a runtime of several threads.
     #[must_use]
     pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>, dir: &Path, cache: &Path) -> Arc<Self> {
         let keeping = Keeping::load(dir, cache);
@@ -141,7 +141,7 @@ impl Keeper {
         Arc::new(keeper)
     }
 
-    /// Does what other hosts order from now on, and looks after what is pinned.
+    /// Follows the orders of other hosts from now on, and looks after pinned content.
     #[must_use]
     pub fn obey(self: &Arc<Self>) -> Obeying {
         let orders = self.swarm.take_orders();
@@ -150,11 +150,11 @@ impl Keeper {
         Obeying([obeying, looking])
     }
 
-    /// Brings blobs to hosts, and returns when that is done.
+    /// Has hosts fetch blobs, and returns when that is done.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where a host is not connected, [`ErrorKind::Invalid`] where a blob is none. What
-    /// fails on a host is in its part of the answer.
+    /// [`ErrorKind::NotFound`] if a host is not connected, [`ErrorKind::Invalid`] if a blob is not valid. A failure on
+    /// a host is in its part of the answer.
     pub async fn warm(&self, spec: &WarmSpec) -> Result<Vec<Warmed>> {
         for order in &spec.blobs {
             order.spec()?;
@@ -164,14 +164,14 @@ impl Keeper {
         Ok(self.tell(hosts, &words).await)
     }
 
-    /// Has hosts do something, and waits until it is done.
+    /// Sends orders to hosts, and waits until they are done.
     async fn tell(&self, hosts: Vec<String>, words: &[Word]) -> Vec<Warmed> {
         let telling = hosts.into_iter().map(async |host| {
             let (Done { bytes, lacking, why }, error) = match self.tell_host(&host, words).await {
                 Ok(done) => (done, None),
                 Err(error) => (Done::default(), Some(error.to_string())),
             };
-            // Where all of it came from other hosts, it does not matter which store was refused.
+            // If all of it came from other hosts, it does not matter that a store was refused.
             let why = why.filter(|_| lacking > 0);
             Warmed { host, bytes, lacking_bytes: lacking, error: error.or(why) }
         });
@@ -193,7 +193,7 @@ impl Keeper {
         Ok(all)
     }
 
-    /// This host, and all that it is connected to by name.
+    /// This host, and all hosts that it is connected to, by name.
     fn known_hosts(&self) -> Vec<(String, Role)> {
         let own = (self.swarm.name().to_owned(), self.swarm.role());
         std::iter::once(own).chain(self.swarm.connected_hosts()).collect()
@@ -220,7 +220,7 @@ impl Keeper {
         Ok(meant)
     }
 
-    /// Does what another host orders.
+    /// Follows an order of another host.
     async fn obey_word(&self, asked: &Asked) -> Result<Done> {
         match &asked.word {
             Word::Bring(order) => {
@@ -238,12 +238,12 @@ impl Keeper {
                 let _share = self.budget.take(&asked.host, described, 0, self.swarm.room())?;
                 self.obey_pin(pin).await
             }
-            // Neither waits its turn.
+            // Neither of these waits its turn.
             Word::Known(_) | Word::Open(_) => Ok(Done::default()),
         }
     }
 
-    /// A host of which this one is a root has a blob: this one takes part in it from now on. A host that is no operator
+    /// A host that has this one as a root has a blob: this one takes part in it from now on. A host that is no operator
     /// has to name a store that was named here, too.
     fn take_part(&self, order: &Order, asked: &Asked) -> Result<()> {
         if self.swarm.role() != Role::Root {
@@ -253,20 +253,20 @@ impl Keeper {
         if !asked.is_operator {
             self.stores.check_for_others(&order.store)?;
         }
-        // Before the store is opened: what is not admitted takes nothing.
+        // This comes before the store is opened: an order that is not admitted uses no resources.
         self.admit(&asked.host, order, spec.len)?;
         let store = match self.stores.get_for_others(&order.store) {
             Ok(store) => Some(store),
             Err(_) if asked.is_operator => None,
             Err(error) => return Err(error),
         };
-        // It looks into the cache's directory.
+        // Opening reads the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         self.keep(order, &Arc::new(shared), Some(&asked.host));
         Ok(())
     }
 
-    /// The store that another host names, or why this one does not use it.
+    /// The store that another host names, or the cause why this one does not use it.
     fn store_of_others(&self, order: &Order) -> (Option<Arc<dyn Store>>, Option<String>) {
         match self.stores.get_for_others(&order.store) {
             Ok(store) => (Some(store), None),
@@ -274,8 +274,8 @@ impl Keeper {
         }
     }
 
-    /// Brings what an order says to this host, and takes part in the blob from now on. What another host orders has to
-    /// fit into what it may take, before the store is opened.
+    /// Fetches the content of an order to this host, and takes part in the blob from now on. An order of another host
+    /// has to fit into that host's budget, before the store is opened.
     async fn bring(
         &self,
         order: &Order,
@@ -291,7 +291,7 @@ impl Keeper {
         by.map_or(Ok(()), |by| self.admit(by, order, spec.len))?;
         let store = open_store();
         let carrier = store.clone().map(Carrier::new);
-        // It looks into the cache's directory.
+        // Opening reads the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);
         self.keep(order, &shared, by);
@@ -315,17 +315,17 @@ impl Keeper {
         }
     }
 
-    /// Makes sure that what another host describes, the stores of that and what is kept of it do not grow without end:
-    /// each lets go its own oldest first, though not what is so new that its state may still be there when more comes.
+    /// Bounds the blobs that another host describes, their stores and their state: at the limit, that host's oldest
+    /// blobs are let go first, but not those that are so new that their state may still be there when more come.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] where there is too much that is new.
+    /// [`ErrorKind::NoSpace`] if there are too many new ones.
     fn admit(&self, by: &str, order: &Order, len: u64) -> Result<()> {
         let digest = order.spec()?.digest;
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let described = |kept: &VecDeque<Kept>, host: Option<&str>| {
             let is_of = |by: &str| host.is_none_or(|host| host == by);
-            // What is ordered again takes the place of what was.
+            // A new order for a blob replaces the one before.
             let is_other = |known: &&Kept| known.digest != digest || known.by.as_deref() != Some(by);
             let of_host = |known: &&Kept| known.by.as_deref().is_some_and(is_of);
             let lens =
@@ -346,7 +346,7 @@ impl Keeper {
                 kept.remove(oldest);
             }
         }
-        // A store that is kept by another blob, too, takes no other place.
+        // A store that another blob uses, too, takes no second place.
         let stores = |kept: &VecDeque<Kept>| {
             let of_host =
                 kept.iter().filter(|known| known.by.as_deref() == Some(by) && known.digest != digest);
@@ -369,8 +369,7 @@ impl Keeper {
     }
 }
 
-/// Brings ranges of whole chunks, in order, and tries again what cannot be had at once. Their parts take `turns` with
-/// others.
+/// Fetches ranges of whole chunks, in order, and tries missing ones again. Their parts take `turns` with others.
 async fn bring_all(
     shared: &SharedBlob,
     carrier: Option<&Carrier>,
@@ -384,7 +383,7 @@ async fn bring_all(
         let parts = ranges.iter().copied().flat_map(|range| range.parts(PART));
         let bringing = parts.take_while(|_| in_vain.load(Ordering::Relaxed) < IN_VAIN).map(async |part| {
             let turn = match turns {
-                // It is never closed.
+                // The semaphore is never closed.
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
@@ -399,7 +398,7 @@ async fn bring_all(
         });
         stream::iter(bringing).buffer_unordered(AT_ONCE).for_each(|()| async {}).await;
         done.lacking = missing(shared, ranges);
-        // Another host may be about to open it, but not for long.
+        // Another host may be about to open it, but that does not take long.
         let is_hopeless = carrier.is_none() && attempt > 1 && !shared.has_company();
         if done.lacking == 0 || attempt == TRIES || is_hopeless {
             break;
@@ -410,7 +409,7 @@ async fn bring_all(
     done
 }
 
-/// Bytes of these that are not here.
+/// The number of bytes of these ranges that are not here.
 fn missing(shared: &SharedBlob, ranges: &[ByteRange]) -> u64 {
     let mut missing = 0;
     for range in ranges {
@@ -419,8 +418,8 @@ fn missing(shared: &SharedBlob, ranges: &[ByteRange]) -> u64 {
     missing
 }
 
-/// Brings a part, and the pages of the hash tree that prove it, as far as it can be had; the first error of the store
-/// where it fails.
+/// Fetches a part, and the pages of the hash tree that prove it, as far as possible; returns the first error of the
+/// store.
 async fn bring_part(shared: &SharedBlob, carrier: Option<&Carrier>, part: ByteRange) -> Result<()> {
     let mut done = Ok(());
     if let Some(tree) = shared.tree() {

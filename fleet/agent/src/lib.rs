@@ -1,23 +1,23 @@
-//! The daemons of a host: the agent, which is what its disks share, and the one that lends spare flash.
+//! The daemons of a host: the agent, which its disks share, and the one that lends spare flash.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | `accepting` | HTTP served on a bounded number of connections |
-//! | [`credentials`] | who belongs to a cluster: its certificate authority, hosts' certificates, the gossip key |
-//! | [`daemon`] | the agent put together |
+//! | [`credentials`] | the members of a cluster: its certificate authority, hosts' certificates, the gossip key |
+//! | [`daemon`] | the assembled agent |
 //! | [`disks`] | the disks' processes |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`local`] | the socket between the disks' processes and the agent |
 //! | `file` | its small files |
 //! | [`harvest`] | the daemon that lends spare flash |
-//! | [`keeper`] | what is here because somebody said so |
+//! | [`keeper`] | the content that is here by an order |
 //! | `pid_file` | processes that daemons start and look after |
-//! | [`pins`] | what hosts are to keep together |
+//! | [`pins`] | the images that hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
-//! | [`proxy`] | blobs for clients that are not ours, over HTTP |
-//! | `rest` | what programs ask for over HTTP |
-//! | `scrub` | a slow look at what is in the cache |
-//! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides what goes over them |
+//! | [`proxy`] | blobs for other programs, over HTTP |
+//! | `rest` | the interface for programs over HTTP |
+//! | `scrub` | a slow verification of the cache |
+//! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides on the messages |
 
 mod accepting;
 pub mod credentials;

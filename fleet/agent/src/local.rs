@@ -1,16 +1,17 @@
-//! Between a disk's process and the agent of its host: a Unix socket over which no byte of a blob goes.
+//! The connection between a disk's process and the agent of its host: a Unix socket that carries no byte of a blob.
 //!
-//! A disk says which blobs it has, what it wants of them, what it brought from the store itself, and what it read; the
-//! agent says when a want is over, and what disks of the same image read elsewhere. What the swarm brought lies in the
-//! cache that both have open, so a want's answer has nothing in it: the disk looks.
+//! A disk sends the blobs that it has, the ranges that it wants, those that it fetched from the store itself, and those
+//! that it read; the agent answers when a want is over, and sends the blocks that disks of the same image read on other
+//! hosts. Bytes that the swarm fetched are stored in the cache that both have open, so the answer to a want carries no
+//! data: the disk looks into the cache.
 //!
-//! The disk never depends on it. Where nobody listens, where the agent goes away or does not answer, all wants are over
-//! at once and everything comes from the store; the disk tries to reach the agent again meanwhile, and tells it anew
-//! what it has. An agent that restarts so finds its disks again by itself.
+//! The disk never depends on it. If there is no agent, or the agent goes away or does not answer, all wants are over at
+//! once and everything comes from the store; the disk tries to reach the agent again meanwhile, and then sends its
+//! state again. So an agent that restarts finds its disks again by itself.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`wire`](self) | the words, and how they become bytes |
+//! | [`wire`](self) | the messages, and their encoding |
 //! | [`client`](AgentSwarm) | the disk's end |
 //! | [`server`](LocalServer) | the agent's end |
 

@@ -1,40 +1,39 @@
-//! The swarm: connections to other hosts, and the state machine that decides what goes over them.
+//! The swarm: connections to other hosts, and the state machine that decides on the messages.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | `host` | what all tasks share: whoever has an event moves the state machine |
-//! | `core` | the state machine with what its numbers mean, and how what it says is done |
-//! | `link` | one connection: its two tasks, and what was asked for over it |
-//! | `outbox` | what waits to be sent, in the order in which it is |
-//! | [`frame`] | what goes over a connection, byte by byte |
-//! | `channel` | who is at the other end |
-//! | `proof` | how a host proves that it may read a blob |
-//! | `blob` | how bytes that came are checked and kept |
+//! | `host` | the state that all tasks share: a task that has an event moves the state machine |
+//! | `core` | the state machine with the meaning of its numbers, and the execution of its actions |
+//! | `link` | one connection: its two tasks, and the open requests over it |
+//! | `outbox` | the queue of frames to be sent, in their order |
+//! | [`frame`] | the format of connections, byte by byte |
+//! | `channel` | the identity of the other end |
+//! | `proof` | the proof of a host that it may read a blob |
+//! | `blob` | the verification and storage of received bytes |
 //! | `parking` | chunks that came before the pages of the tree that they are checked by |
-//! | `fetching` | what the agent itself fetches from stores |
-//! | `finding` | blobs for who has none of his own |
-//! | `members` | connections made, accepted, made anew |
+//! | `fetching` | the agent's own fetches from stores |
+//! | `finding` | blobs for programs without one of their own |
+//! | `members` | connections made, accepted, made again |
 //! | `strangers` | connections at the door, whose other end is not known yet |
-//! | `gossip` | who is there |
-//! | `whereabouts` | where hosts listen, also where two have one name |
-//! | `joining` | the first host of the swarm, and what is there instead |
-//! | `remembering` | what a root was asked for, kept over a restart |
-//! | `pinning` | who keeps which part of a blob |
-//! | [`orders`] | what hosts ask each other to bring ahead of need |
-//! | `telling_roots` | agents name what they have to roots, so that those can bring it |
-//! | `hints` | what disks of an image read first, told and heard |
+//! | `gossip` | the members of the swarm |
+//! | `whereabouts` | the addresses of hosts, even if two have one name |
+//! | `joining` | the search for the first host of the swarm, and the errors of other listeners there |
+//! | `remembering` | the recent requests to a root, kept over a restart |
+//! | `pinning` | the hosts that keep each part of a blob |
+//! | [`orders`] | the orders between hosts to fetch ahead of need |
+//! | `telling_roots` | agents name their blobs to roots, so that those can fetch them |
+//! | `hints` | the first reads of an image's disks, sent and received |
 //! | `trust` | hosts that are members no longer, and the gossip key |
 //! | `renewing` | certificates renewed over connections |
-//! | `status` | all of it as plain data |
+//! | `status` | the state as plain data |
 //!
-//! # What is believed
+//! # Trust
 //!
-//! Nobody connects who has no certificate of the cluster, and a host is a root or a tracker only where its certificate
-//! says so. Who has one is asked and answered only about blobs that he
-//! proves that he may read: he knows the root of their hash trees. (In the topology `roots`, agents tell it their
-//! roots.) What he sends is checked against that root
-//! before it is in the cache. Who sends what is not right is dropped, and left alone for a while. What waits in
-//! memory for or from anybody is bounded.
+//! No host connects without a certificate of the cluster, and a host is a root or a tracker only if its certificate has
+//! that role. A host with a certificate is asked and answered only about blobs that it proves it may read: it knows the
+//! root of their hash trees. (In the topology `roots`, agents send it their roots.) The bytes that it sends are checked
+//! against that root before they are in the cache. A host that sends wrong bytes is dropped, and left alone for a
+//! while. Memory that waits for or from any host is bounded.
 
 mod blob;
 mod channel;
@@ -96,39 +95,39 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// How hosts know each other.
+/// The security of the connections between hosts.
 pub enum Security {
     /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of
     /// its certificate.
     Tls(Credentials),
-    /// Nothing is encrypted and everybody is believed: only on loopback, for trying out.
+    /// Nothing is encrypted and every host is trusted: only on loopback, for trying out.
     PlainOnLoopback {
         /// The host's name.
         name: String,
     },
 }
 
-/// How a host takes part.
+/// The part of a host in the swarm.
 pub struct SwarmSettings {
-    /// How hosts know each other.
+    /// The security of the connections between hosts.
     pub security: Security,
-    /// Where to listen: TCP for other hosts' connections, UDP for gossip. Port 0: one that is free.
+    /// The address to listen at: TCP for other hosts' connections, UDP for gossip. Port 0 takes a free port.
     pub listen: SocketAddr,
-    /// Where others reach this host, if that is elsewhere.
+    /// The address at which other hosts reach this one, if it is another.
     pub advertise: Option<SocketAddr>,
-    /// Where to find hosts that know others: `host:port`, any of them.
+    /// The addresses of hosts that know others: `host:port`, any of them.
     pub join: Vec<String>,
-    /// What this host is to the others.
+    /// The role of this host in the swarm.
     pub role: Role,
-    /// The state machine's knobs.
+    /// The settings of the state machine.
     pub node: Settings,
-    /// Most hosts that it is connected to. Trackers come on top.
+    /// The most hosts that it is connected to. Trackers come on top.
     pub connections_max: usize,
-    /// Where this host counts what disks of all hosts read: the file in which that is kept.
+    /// The file of the counts of all hosts' reads, if this host is a tracker.
     pub tracker: Option<PathBuf>,
-    /// The file that keeps which hosts were revoked. Without one, that is not known after a restart.
+    /// The file of the revoked hosts. Without one, revocations are not known after a restart.
     pub trust: Option<PathBuf>,
-    /// The cluster's directory, where this host renews the certificates of others: with `ca.pem` and `ca.key`.
+    /// The cluster's directory, with `ca.pem` and `ca.key`, if this host renews the certificates of others.
     pub authority: Option<PathBuf>,
 }
 
@@ -136,7 +135,7 @@ impl SwarmSettings {
     /// The settings without the roles that a certificate of an earlier version cannot give.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where the host is to have a role that its certificate does not give.
+    /// [`ErrorKind::Denied`] if the host is to have a role that its certificate does not give.
     fn with_roles(mut self) -> Result<Self> {
         let Security::Tls(credentials) = &self.security else { return Ok(self) };
         let says = credentials.identity.says();
@@ -186,7 +185,7 @@ impl SwarmSettings {
     }
 
     /// # Errors
-    /// [`ErrorKind::Invalid`] where hosts without certificates could be reached from beyond loopback.
+    /// [`ErrorKind::Invalid`] if hosts without certificates could be reached from beyond loopback.
     fn check_addresses(&self) -> Result<()> {
         let mut reached = [Some(self.listen), self.advertise].into_iter().flatten();
         match reached.find(|address| self.is_plain() && !address.ip().is_loopback()) {
@@ -198,7 +197,7 @@ impl SwarmSettings {
     }
 }
 
-/// What a host proves to others, and what it has from its certificate.
+/// The proof of this host's identity, and the state that comes from its certificate.
 struct Own {
     wire: Wire,
     name: String,
@@ -241,10 +240,10 @@ impl Own {
     }
 }
 
-/// How often a port is looked for that is free for both.
+/// The number of attempts to find a port that is free for both.
 const PORT_TRIES: u32 = 16;
 
-/// How long saying goodbye may take.
+/// The longest time for taking leave of the other hosts.
 const STOPPING: Duration = Duration::from_secs(2);
 
 /// One host's part in the swarm. Dropping it ends all connections.
@@ -252,7 +251,7 @@ pub struct Swarm {
     host: Arc<Host>,
     name: String,
     role: Role,
-    /// What this host's certificate lets it be.
+    /// The roles that this host's certificate gives.
     roles: Roles,
     key: PeerKey,
     /// Chunks of a stripe.
@@ -263,11 +262,11 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// Listens, joins the others, and connects to them as they are found. `runtime` is a multi-threaded one, best one
-    /// of its own: its threads read and write the cache's files.
+    /// Listens, joins the other hosts, and connects to them as they are found. `runtime` has to be multi-threaded, and
+    /// should be one of its own: its threads read and write the cache's files.
     ///
     /// # Errors
-    /// Where it cannot listen, or security is none on an address that others reach.
+    /// If it cannot listen, or there is no security on an address that other hosts reach.
     pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
         let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
         started.map_err(|e| Error::io("the swarm did not start", std::io::Error::other(e)))?
@@ -342,17 +341,17 @@ impl Swarm {
         Ok(Arc::new(Self { host, name, role, roles, key, stripe, address, stopping, tasks }))
     }
 
-    /// Where others reach it.
+    /// The address at which other hosts reach it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes part in a blob as long as what it returns lives, together with the outboard of its hash tree. A blob
-    /// without a hash tree never goes through the swarm: all that is wanted of it is elsewhere. Opening one again is
-    /// cheap.
+    /// Takes part in a blob, together with the outboard of its hash tree, while the returned value lives. A blob
+    /// without a hash tree never goes through the swarm: every want of it is answered with the store. Opening one again
+    /// is cheap.
     ///
-    /// With a `store` this host fetches from there what others ask it to bring, and tree pages that it needs itself.
+    /// With a `store` this host fetches from there the chunks that others ask for, and tree pages that it needs itself.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -360,8 +359,8 @@ impl Swarm {
         self.open_for(None, blob, store)
     }
 
-    /// As [`open`](Self::open), for a disk that reads the blob: by its [reader](Self::new_reader) what is prefetched
-    /// of all its blobs is kept within what it reads of it.
+    /// As [`open`](Self::open), for a disk that reads the blob: its [reader](Self::new_reader) bounds the prefetched
+    /// bytes of all its blobs by the bytes that it reads of them.
     ///
     /// # Errors
     /// As [`Cache::blob`].
@@ -391,37 +390,37 @@ impl Swarm {
         Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
     }
 
-    /// A name for a disk, by which it opens all its blobs.
+    /// An id for a disk, by which it opens all its blobs.
     #[must_use]
     pub fn new_reader(&self) -> ReaderId {
         self.host.new_reader()
     }
 
-    /// A disk of an image boots on this host, which was not counted before, or was. Nothing where too many do.
+    /// A disk of an image begins to boot on this host; `is_new` if it was not counted before. `None` if too many boot.
     pub(crate) fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
         Boots::new(&self.host, image, is_new)
     }
 
-    /// What hints were worth, and what they cost.
+    /// The use of hints, and their cost.
     #[must_use]
     pub fn hint_counters(&self) -> HintCounters {
         self.host.hints.counters()
     }
 
-    /// What it has counted of images, where it is a tracker.
+    /// The counts of images, if this host is a tracker.
     #[must_use]
     pub fn counts(&self) -> Option<Vec<CountedImage>> {
         let counting = self.host.hints.counting.as_ref()?;
         Some(counting.all().iter().map(CountedImage::of).collect())
     }
 
-    /// What this host's certificate lets it be; every role where security is none.
+    /// The roles that this host's certificate gives; every role without security.
     #[must_use]
     pub fn roles(&self) -> Roles {
         self.roles
     }
 
-    /// What it does at present, for people.
+    /// The present state of the swarm, for people.
     #[must_use]
     pub fn status(&self) -> Status {
         Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
@@ -433,7 +432,7 @@ impl Swarm {
         self.host.is_connected()
     }
 
-    /// The hosts, by name, that are connected and have taken this one: it is in the swarm where there are any.
+    /// The names of the connected hosts that have accepted this one: it is in the swarm if there are any.
     #[must_use]
     pub fn taken_by(&self) -> Vec<String> {
         let links = self.host.links().into_iter().map(|(link, _)| link);
@@ -443,32 +442,32 @@ impl Swarm {
         names
     }
 
-    /// Seconds until this host's certificate ends, 0 once it has; nothing where it has none.
+    /// Seconds until this host's certificate ends, 0 once it has; `None` without a certificate.
     #[must_use]
     pub fn certificate_seconds(&self) -> Option<u64> {
         let identity = self.host.renewals.identity.as_ref()?;
         Some(identity.says().validity.not_after.saturating_sub(unix_now()))
     }
 
-    /// What it did so far.
+    /// The counts of this host's connections so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.host.counts.read()
     }
 
-    /// What the state machine counted.
+    /// The counts of the state machine.
     #[must_use]
     pub fn node_counters(&self) -> headstart_swarm::Counters {
         self.host.node_counters()
     }
 
-    /// Says goodbye to the others, and ends all connections, within a bounded time.
+    /// Takes leave of the other hosts, and ends all connections, within a bounded time.
     pub async fn stop(&self) {
         self.end();
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(tasks) = tasks {
             let all = tasks.join_all();
-            // Later they end all the same.
+            // Tasks that take longer end anyway, later.
             let _ = tokio::time::timeout(STOPPING, all).await;
         }
     }
@@ -508,11 +507,11 @@ async fn listen(at: SocketAddr) -> Result<(TcpListener, UdpSocket, SocketAddr)> 
     Err(Error::invalid("cannot listen"))
 }
 
-/// Addresses that are nobody's (RFC 5737, RFC 3849): what is sent there would go where most goes.
+/// Addresses that no host has (RFC 5737, RFC 3849): datagrams to them would take the default route.
 const NOBODY: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
 
-/// Where others reach who listens there. If that is everywhere: the address that datagrams to the others come from,
-/// or to anybody, where the others are on this host or nobody knows them yet.
+/// The address at which other hosts reach a listener. If it listens on all addresses: the source address of datagrams
+/// to the other hosts, or to any address, if the others are on this host or not known yet.
 async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAddr> {
     if !listening.ip().is_unspecified() {
         return Ok(listening);
@@ -521,7 +520,7 @@ async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAdd
     let mut on_loopback = None;
     for other in others.iter().map(String::as_str).chain(NOBODY) {
         let Ok(socket) = UdpSocket::bind(unspecified).await else { continue };
-        // Nothing is sent by that.
+        // This sends nothing.
         if socket.connect(other).await.is_ok()
             && let Ok(own) = socket.local_addr()
         {
@@ -539,7 +538,7 @@ async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAdd
     })
 }
 
-/// One disk's part in one blob. All methods take ranges of the blob in bytes; what is past its end is not there.
+/// One disk's part in one blob. All methods take ranges of the blob in bytes; bytes past its end are ignored.
 pub struct SharedBlob {
     cached: Arc<CachedBlob>,
     shared: Option<Shared>,
@@ -566,10 +565,10 @@ impl SharedBlob {
         self.tree.as_deref()
     }
 
-    /// Brings `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
-    /// verified but those it returns: ascending runs of whole chunks, cut at the blob's end, which the disk is to
-    /// fetch from the store itself, all of each run, and then to tell by [`became_local`](Self::became_local).
-    /// Dropping the future is fine: it is then wanted no longer.
+    /// Fetches `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
+    /// verified except the returned ones: ascending runs of whole chunks, cut at the blob's end, which the disk is to
+    /// fetch from the store itself, all of each run, and then to report by [`became_local`](Self::became_local).
+    /// Dropping the future is fine: the range is no longer wanted then.
     pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
         let len = self.cached.spec().len;
         let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));
@@ -595,7 +594,7 @@ impl SharedBlob {
         elsewhere
     }
 
-    /// A disk brought `range` into the cache. What of it is not there in whole chunks is not believed.
+    /// A disk brought `range` into the cache. Parts of it that are not there in whole chunks are ignored.
     pub fn became_local(&self, range: ByteRange) {
         if let Some(shared) = &self.shared {
             shared.swarm.host.became_local(&shared.blob, range);
@@ -610,17 +609,18 @@ impl SharedBlob {
         }
     }
 
-    /// Whether another host shares it: else nobody brings anything, and nobody waits for what is brought here.
+    /// `true` if another host shares it: otherwise no host sends chunks of it, and none waits for those that are
+    /// fetched here.
     pub(crate) fn has_company(&self) -> bool {
         self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
     }
 
-    /// Changes whenever that may have.
+    /// A receiver that changes whenever the result of [`has_company`](Self::has_company) may have changed.
     pub(crate) fn company(&self) -> Option<watch::Receiver<()>> {
         self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
     }
 
-    /// A disk preloads by a plan (or does so no longer): what others advertise is only taken note of meanwhile.
+    /// A disk begins or stops to preload by a plan: while it does, adverts of other hosts are only recorded.
     pub fn planned(&self, running: bool) {
         if let Some(shared) = &self.shared
             && shared.planned.swap(running, Ordering::AcqRel) != running
@@ -633,14 +633,14 @@ impl SharedBlob {
 impl Drop for SharedBlob {
     fn drop(&mut self) {
         self.planned(false);
-        // The outboard goes with its blob.
+        // The outboard is closed with its blob.
         if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.blob.is_outboard()) {
             shared.swarm.host.close(shared.blob.id);
         }
     }
 }
 
-/// A want that is forgotten when nobody waits any more.
+/// A want that is forgotten when its caller is dropped.
 struct Waiting<'a> {
     host: &'a Arc<Host>,
     want: WantId,

@@ -1,7 +1,7 @@
-//! Processes that a daemon starts and looks after: the lock by which each is known, and the file that it logs to.
+//! Processes that a daemon starts and looks after: the lock that identifies each, and the file that it logs to.
 //!
-//! A process holds a lock on its file of process numbers as long as it lives, so a daemon finds by the lock whether
-//! there is one, also one that a daemon before it has started.
+//! A process holds a lock on its file of process numbers as long as it lives, so the lock shows a daemon whether there
+//! is one, even if a previous daemon has started it.
 
 use headstart_block::guarded::open_own_file;
 use headstart_block::{Error, ErrorKind, Result, private};
@@ -13,10 +13,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Length of a process's log in bytes from which on it gives way to a new one; one before it is kept.
+/// The length of a process's log, in bytes, from which on a new log replaces it; the one before is kept.
 pub const LOG_MAX: u64 = 1 << 20;
 
-/// The score by which the out-of-memory killer protects this process, or prefers it.
+/// The score by which the out-of-memory killer spares this process, or prefers it.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
 
 /// The times that a file is opened which is removed in between.
@@ -26,8 +26,8 @@ const TRIES: u32 = 16;
 /// another process has it.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where another process has it, [`ErrorKind::Denied`] where the file belongs to another user;
-/// what the operating system reports.
+/// [`ErrorKind::Conflict`] if another process has it, [`ErrorKind::Denied`] if the file belongs to another user; errors
+/// of the operating system.
 pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
     let mut tries = 0;
@@ -40,7 +40,7 @@ pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
             Err(Errno::WOULDBLOCK) => return Err(about(Error::new(ErrorKind::Conflict, taken))),
             Err(e) => return Err(about(Error::io("cannot lock", e.into()))),
         }
-        // The lock of a file that has been removed meanwhile is nobody's.
+        // The lock of a file that has been removed meanwhile is worth nothing.
         let found = file.metadata().map_err(|e| about(Error::io("cannot look at it", e)))?;
         // Some file systems count no links.
         if found.nlink() > 0 || tries == TRIES {
@@ -73,18 +73,18 @@ pub(crate) fn write(path: &Path, file: &mut File) -> Result<()> {
         .map_err(|e| Error::io("cannot write", e).about(path.display()))
 }
 
-/// Puts this process into a session of its own, so that nothing that befalls the daemon's befalls it, and gives up the
-/// daemon's protection from the out-of-memory killer.
+/// Puts this process into a session of its own, so that signals to the daemon's session do not reach it, and gives up
+/// the daemon's protection from the out-of-memory killer.
 pub(crate) fn leave_parent() {
     if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
         tracing::warn!(%error, "this process keeps the daemon's protection from the out-of-memory killer");
     }
-    // Where it leads a session already, that is as good.
+    // If the process leads a session already, that is as good.
     let _ = rustix::process::setsid();
 }
 
-/// Gives up the protection from the out-of-memory killer that the daemon's process has: a process that takes too much
-/// memory ends itself, and not a virtual machine. A score that prefers the process stays.
+/// Gives up the protection from the out-of-memory killer that the daemon's process has: the killer then ends a process
+/// that takes too much memory, and not a virtual machine. A score that prefers the process stays.
 fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
     let is_protected = std::fs::read_to_string(score)?.trim().parse::<i32>().is_ok_and(|score| score < 0);
     if is_protected { std::fs::write(score, "0") } else { Ok(()) }
@@ -102,24 +102,24 @@ pub(crate) fn holder(path: &Path) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Opens a file of this user's alone, to be written at its end.
+/// Opens a file that only this user can open, for appending.
 pub(crate) fn append_to(path: &Path) -> std::io::Result<File> {
     let file = private::options().create(true).append(true).open(path)?;
     private::close(&file)?;
     Ok(file)
 }
 
-/// The line in a log before what another process says.
+/// The line in a log before the output of another process.
 const NEXT: &str = "-- the next process --";
 
-/// Opens a log for a process that is about to start; one that is too long gives way.
+/// Opens a log for a process that is about to start; a log that is too long is replaced.
 pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
         let _ = std::fs::rename(path, earlier(path));
     }
     let mut log = append_to(path)?;
     if log.metadata()?.len() > 0 || earlier(path).exists() {
-        // Without it, the words of the process before are taken for this one's.
+        // Without the line, the last words of the process before are taken for this one's.
         let _ = log.write_all(format!("{NEXT}\n").as_bytes());
     }
     Ok(log)
@@ -132,9 +132,9 @@ pub(crate) fn earlier(log: &Path) -> PathBuf {
     name.into()
 }
 
-/// The last of what a process warned of in its log, where it is the last one that the log was opened for.
+/// The last error in the log of a process, if it is the last process that the log was opened for.
 pub(crate) fn last_words(log: &Path) -> Option<String> {
-    // It may have begun a new log just now.
+    // The process may have begun a new log just now.
     let files = [earlier(log), log.to_owned()];
     let text: Vec<u8> = files.iter().filter_map(|file| std::fs::read(file).ok()).flatten().collect();
     let text = String::from_utf8_lossy(&text);
@@ -143,7 +143,7 @@ pub(crate) fn last_words(log: &Path) -> Option<String> {
     Some(said.trim_start_matches("headstart: ").trim_start_matches("error: ").to_owned())
 }
 
-/// The warnings in a log behind its byte `from`; in all of it where another one was begun since.
+/// The warnings in a log behind its byte `from`; in all of it if another log was begun since.
 pub(crate) fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);
@@ -155,7 +155,7 @@ pub(crate) fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Waits until nobody holds a lock that was let go: a program that another test starts has it for a moment.
+    /// Waits until a released lock is free: a program that another test starts has it for a moment.
     #[track_caller]
     pub(crate) fn wait_until_free(path: &Path) {
         let is_free = (0..3000).any(|_| {
@@ -248,7 +248,7 @@ pub(crate) mod tests {
         assert_eq!(last_words(&path), None);
         log.write_all(b"headstart: two\n").unwrap();
         assert_eq!(last_words(&path).unwrap(), "two");
-        // The log gives way while the process lives, and when the next one starts.
+        // The log is replaced while the process lives, and when the next one starts.
         std::fs::rename(&path, earlier(&path)).unwrap();
         std::fs::write(&path, "noise\n").unwrap();
         assert_eq!(last_words(&path).unwrap(), "two");

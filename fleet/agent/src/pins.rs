@@ -1,16 +1,17 @@
-//! Images that the hosts of a swarm keep together: each host a part, so that all of an image can be had with its store
-//! away. What is to be kept, by whom, and how that is known everywhere.
+//! Images that the hosts of a swarm keep together: each host keeps a part, so that all of an image can be fetched while
+//! its store is away. This module has the images, their holders, and the way in which all hosts learn of them.
 //!
-//! Whoever pins an image says which hosts keep it. Of each of its blobs, and of their hash trees, the hosts keep the
-//! stripes in turn, each in so many copies. Every host has the pins that it was told of in a file of its directory. The
-//! newest pin of an image counts; that an image is pinned no longer is a pin that names nobody. Hosts compare from time
-//! to time with the operators what they know, so that a host which was away learns what it missed.
+//! The operator that pins an image names the hosts that keep it. Of each of its blobs, and of their hash trees, the
+//! hosts keep the stripes in turn, with the requested number of copies. Every host has the pins that it received in a
+//! file of its directory. The newest pin of an image is in force; the end of a pin is a pin without hosts. Hosts
+//! compare their pins with those of operators from time to time, so that a host that was away gets those that it
+//! missed.
 //!
-//! A pin has the image's manifest in it, and with that the roots of its hash trees: to pin an image is to say that the
-//! hosts which keep it may read it. Others are told of the pin once they have shown that they may read the image.
+//! A pin contains the image's manifest, and with that the roots of its hash trees: pinning an image permits the hosts
+//! that keep it to read it. Others get the pin once they have shown that they may read the image.
 //!
-//! Only operators pin: a host takes a pin from nobody else, whatever its date, and hosts that are no operators do not
-//! pass pins on.
+//! Only operators pin: a host accepts a pin from no other host, whatever its date, and hosts that are no operators do
+//! not pass pins on.
 
 use crate::file::{self, Readers};
 use crate::peers::orders::{Order, STORE_MAX};
@@ -28,16 +29,16 @@ use utoipa::ToSchema;
 /// The version of the file.
 const VERSION: u32 = 1;
 
-/// Pins that are known at a time, with those that name nobody: a list of what is known of all fits a frame.
+/// The most pins at a time, including those without hosts: a list of the known ones fits a frame.
 pub(crate) const PINS_MAX: usize = 2048;
 
-/// Longest file that is believed to be one: a pin fits a frame.
+/// The largest accepted file, in bytes: a pin fits a frame.
 const LEN_MAX: u64 = PINS_MAX as u64 * (256 << 10);
 
 /// Longest name of an image or a host.
 const NAME_MAX: usize = 1024;
 
-/// How far ahead of this host's clock others' may be.
+/// The time by which other hosts' clocks may be ahead of this host's.
 const AHEAD_MS: u64 = 24 * 3600 * 1000;
 
 /// An image that hosts keep together.
@@ -60,19 +61,19 @@ pub struct Pin {
     pub since: u64,
 }
 
-/// Who keeps an image's blobs: each with what is ordered of it.
+/// The holders of an image's blobs: each blob with its order.
 type Kept = BTreeMap<Digest, (Order, Arc<Holding>)>;
 
 impl Pin {
     /// The digest of its manifest.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If the text is no digest.
     pub(crate) fn digest(&self) -> Result<Digest> {
         self.digest.parse().map_err(|e: Error| e.about("a pinned image"))
     }
 
-    /// Whether anybody keeps it.
+    /// `true` if any host keeps it.
     pub(crate) fn is_kept(&self) -> bool {
         !self.hosts.is_empty()
     }
@@ -80,7 +81,7 @@ impl Pin {
     /// Its blobs, each once.
     ///
     /// # Errors
-    /// Where it is none, or is longer than can be told; where a layer has no hash tree.
+    /// If the pin is not valid, or is too long to be sent; if a layer has no hash tree.
     pub(crate) fn orders(&self) -> Result<Vec<Order>> {
         let about = |e: Error| e.about(&self.image);
         let digest = self.digest()?;
@@ -118,12 +119,12 @@ impl Pin {
         Ok(orders.into_values().collect())
     }
 
-    /// Which pin of the same image counts: the greatest.
+    /// The rank of a pin among those of the same image: the greatest is in force.
     fn rank(&self) -> (u64, bool, &[String], u32) {
         (self.since, !self.is_kept(), &self.hosts, self.copies)
     }
 
-    /// A number that stands for the image and one for the pin, the same on all hosts.
+    /// The numbers of the image and of the pin, the same on all hosts.
     fn known(&self) -> Known {
         let hash = |parts: &[&[u8]]| {
             let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 pinned image");
@@ -143,7 +144,7 @@ impl Pin {
     }
 }
 
-/// That a host knows a pin.
+/// A pin that a host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Known {
     image: u64,
@@ -160,7 +161,7 @@ fn now() -> u64 {
 /// All pins that a host knows.
 pub(crate) struct Pins {
     path: PathBuf,
-    /// By the images' digests.
+    /// The pins by the images' digests.
     pins: BTreeMap<String, Pin>,
     /// The digests of images that were pinned at this host.
     own: BTreeSet<String>,
@@ -170,16 +171,16 @@ pub(crate) struct Pins {
 struct Records {
     version: u32,
     pins: Vec<Pin>,
-    /// Earlier builds do not write it, and pass over it.
+    /// Earlier builds do not write it, and ignore it.
     #[serde(default)]
     own: BTreeSet<String>,
 }
 
 impl Pins {
-    /// Those that a file has, where it is there.
+    /// The pins in a file, if it is there.
     ///
     /// # Errors
-    /// Where it cannot be read, or is something else.
+    /// If it cannot be read, or has other content.
     pub(crate) fn load(path: PathBuf) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
         let (mut pins, mut own) = (BTreeMap::new(), BTreeSet::new());
@@ -196,15 +197,15 @@ impl Pins {
         Ok(Self { path, pins, own })
     }
 
-    /// None, where it is not known what there was; nothing is written in the place of that before there is something.
+    /// No pins, for a file that cannot be read; the file is not replaced before there is a new pin.
     pub(crate) fn empty(path: PathBuf) -> Self {
         Self { path, pins: BTreeMap::new(), own: BTreeSet::new() }
     }
 
-    /// A pin that was said or told: whether it is news. It is written down.
+    /// Adds a pin; returns `true` if it is new. The pin is written to the file.
     ///
     /// # Errors
-    /// Where it is none, there are too many, or it cannot be written.
+    /// If it is not valid, there are too many, or the file cannot be written.
     pub(crate) fn insert(&mut self, pin: &Pin) -> Result<bool> {
         pin.orders()?;
         let known = self.pins.get(&pin.digest);
@@ -213,7 +214,7 @@ impl Pins {
         }
         let mut made_room = None;
         if known.is_none() && self.pins.len() >= PINS_MAX {
-            // What is pinned no longer is known to all by now.
+            // The end of an old pin is known to all hosts by now.
             let over = self.pins.values().filter(|pin| !pin.is_kept()).min_by_key(|pin| pin.since);
             let over = over.map(|pin| pin.digest.clone()).ok_or_else(|| {
                 Error::invalid(format!("{PINS_MAX} images are pinned already"))
@@ -240,17 +241,18 @@ impl Pins {
         file::replace(&self.path, &text, Readers::Owner)
     }
 
-    /// An image was pinned at this host: its store may be named by others. To be said before it is inserted.
+    /// Records that an image was pinned at this host, so that others may name its store. This has to precede its
+    /// insertion.
     pub(crate) fn is_own(&mut self, digest: &str) {
         self.own.insert(digest.to_owned());
     }
 
-    /// The stores of images that were pinned at this host, and still are.
+    /// The stores of images that were pinned at this host and are still pinned.
     pub(crate) fn own_stores(&self) -> impl Iterator<Item = Location> {
         self.kept().filter(|pin| self.own.contains(&pin.digest)).filter_map(|pin| pin.store.parse().ok())
     }
 
-    /// Those of images that are kept.
+    /// The pins of images that are kept.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &Pin> {
         self.pins.values().filter(|pin| pin.is_kept())
     }
@@ -261,18 +263,18 @@ impl Pins {
         self.kept().filter(is_it).cloned().collect()
     }
 
-    /// When an image is to be pinned so that nothing that was said before counts any more.
+    /// The date of a pin that supersedes all earlier ones of the image.
     pub(crate) fn next_since(&self, digest: &str) -> u64 {
         self.pins.get(digest).map_or(0, |pin| pin.since.saturating_add(1)).max(now())
     }
 
-    /// Who keeps which blob; of a blob of several images the newest pin counts, on all hosts alike.
+    /// The holders of each blob; for a blob of several images the newest pin is in force, on all hosts alike.
     pub(crate) fn holdings(&self) -> Kept {
         let mut pins: Vec<&Pin> = self.kept().collect();
         pins.sort_unstable_by_key(|pin| (pin.since, &pin.digest));
         let mut kept = Kept::new();
         for pin in pins {
-            // What is here was looked at when it came.
+            // A pin was checked when it came.
             let Ok(orders) = pin.orders() else { continue };
             let holding = Arc::new(Holding::new(&pin.hosts, pin.copies));
             for order in orders {
@@ -284,12 +286,12 @@ impl Pins {
         kept
     }
 
-    /// What another host is told so that it can say what this one does not know.
+    /// The list from which another host can see which pins this one lacks.
     pub(crate) fn known(&self) -> Vec<Known> {
         self.pins.values().map(Pin::known).collect()
     }
 
-    /// The pins that a host does not know that knows these. Which of them are newer it sees itself.
+    /// The pins that a host with these known pins lacks. That host finds out itself which are newer.
     pub(crate) fn unknown_to(&self, known: &[Known]) -> Vec<Pin> {
         let known: HashMap<u64, u64> = known.iter().map(|known| (known.image, known.pin)).collect();
         let differs = |pin: &&Pin| {

@@ -1,30 +1,29 @@
-//! An HTTP proxy on loopback, as OverlayBD's `p2pConfig` wants one: for clients that are not ours.
+//! An HTTP proxy on loopback in the form of OverlayBD's `p2pConfig`, for clients that are other programs.
 //!
-//! Such a client puts the proxy's address before the URL that it wants and asks for that, as it would have asked the
-//! server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and its own authorization.
-//! Registries that keep blobs in an object store have told it a signed URL there before, which it then puts in that
-//! place. A blob that this host takes part in comes from its cache and the swarm; everything else is passed
-//! through as it is.
+//! Such a client puts the proxy's address before the URL that it wants and requests that, as it would have asked the
+//! server: `GET /dadip2p/https://registry/v2/app/blobs/sha256:...` with a `Range` and its own authorization. Registries
+//! that keep blobs in an object store have given it a signed URL before, which it then puts in that place. A blob that
+//! this host takes part in comes from its cache and the swarm; all other requests are passed through unchanged.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | `wish` | what a client asks for |
-//! | `origin` | the server that it would have asked |
-//! | `acceptance` | who may have a blob |
+//! | `wish` | the request of a client |
+//! | `origin` | the server that the client would have asked |
+//! | `acceptance` | the right of a client to a blob |
 //!
-//! # Who may have a blob
+//! # The right to a blob
 //!
-//! This host may read its blobs, which does not mean that everybody on it may. A client gets bytes of one from here
-//! only after the server of its URL gave some of them in answer to the client's very own request: parts that are drawn
-//! by lot and that are the same as here. So neither the name of the server nor the URL's form have to be
-//! believed: a server of the client's own that says yes to everything does not know the bytes. What a server says is
-//! believed for a minute; and while it cannot be reached, an hour. What it refuses, the client hears from it.
+//! This host may read its blobs, which does not mean that every client on it may. A client gets bytes of a blob from
+//! here only after the server of its URL gave some of them in answer to the client's own request: parts that are drawn
+//! at random and that are the same as here. So neither the name of the server nor the form of the URL has to be
+//! trusted: a server of the client's own that accepts every request does not know the bytes. A server's decision holds
+//! for a minute, and while the server cannot be reached, for an hour. The client gets a server's refusal unchanged.
 //!
-//! # What is bounded
+//! # Bounds
 //!
-//! Connections, the time in which a request's head has to arrive on one, requests under way, and the bytes that each
-//! has in memory. Only programs on this host reach the proxy, and it answers only to names of this host, so that no web
-//! page reaches it by a name of its own.
+//! Connections, the time in which a request's head has to arrive on one, open requests, and the bytes that each has in
+//! memory are bounded. Only programs on this host reach the proxy, and it answers only to names of this host, so that
+//! no web page reaches it by a name of its own.
 
 mod acceptance;
 mod origin;
@@ -56,40 +55,40 @@ use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-/// Requests under way; more wait.
+/// The most open requests; more wait.
 const REQUESTS_MAX: usize = 256;
 
-/// Connections that are open; more wait. Some are only kept for a client's next request.
+/// The most open connections; more wait. Some are only kept for a client's next request.
 const CONNECTIONS_MAX: usize = 2 * REQUESTS_MAX;
 
 /// The time within which the head of a request must arrive.
 const HEAD_TIME: Duration = Duration::from_secs(10);
 
-/// How long they wait.
+/// The longest wait of a request for its turn.
 const TURN: Duration = Duration::from_secs(10);
 
-/// What is brought at once: OverlayBD asks for no more.
+/// The bytes that are fetched at once: OverlayBD asks for no more.
 const PART: u64 = 256 << 10;
 
-/// How many of them for one request, the one that is being sent among them.
+/// The number of such parts for one request, including the one that is being sent.
 const PARTS_AHEAD: usize = 4;
 
-/// How long this host may take to bring a part, before the client's server is asked.
+/// The longest time for this host to fetch a part, before the client's server is asked.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often it is looked after blobs that no client reads any more.
+/// The interval at which blobs without reading clients are closed.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
 
-/// What the proxy did so far.
+/// The counts of the proxy so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProxyCounters {
     /// Requests of clients.
     pub requests: u64,
-    /// Of those, what was answered from the cache and the swarm.
+    /// Those of them that were answered from the cache and the swarm.
     pub served: u64,
     /// Bytes that clients got from the cache and the swarm.
     pub served_bytes: u64,
-    /// Bytes that their servers had to give for requests that began so.
+    /// Bytes that the servers had to give for requests that were answered in this way at first.
     pub filled_bytes: u64,
     /// Servers that were asked whether a client may read a blob.
     pub checks: u64,
@@ -97,7 +96,7 @@ pub struct ProxyCounters {
     pub impostors: u64,
 }
 
-/// The same, counting.
+/// The same counters, as atomics.
 #[derive(Default)]
 struct Counts {
     requests: AtomicU64,
@@ -112,29 +111,30 @@ fn add(count: &AtomicU64, more: u64) {
     count.fetch_add(more, Ordering::Relaxed);
 }
 
-/// The proxy. It ends when dropped.
+/// The proxy. It ends when this is dropped.
 pub struct Proxy {
     address: SocketAddr,
     face: Arc<Face>,
     task: AbortHandle,
 }
 
-/// What all requests share.
+/// The state that all requests share.
 struct Face {
     swarm: Arc<Swarm>,
     origin: Origin,
     acceptances: Acceptances,
     turns: Arc<Semaphore>,
     counts: Counts,
-    /// Where it listens.
+    /// The port that it listens at.
     port: u16,
 }
 
 impl Proxy {
-    /// Listens at `address`, which is one of loopback; `stores` say how servers are reached.
+    /// Listens at `address`, which has to be a loopback address; `stores` are the settings by which servers are
+    /// reached.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for another address; where it cannot listen.
+    /// [`ErrorKind::Invalid`] for another address; an error if it cannot listen.
     pub async fn start(address: SocketAddr, swarm: Arc<Swarm>, stores: &Settings) -> Result<Self> {
         if !address.ip().is_loopback() {
             return Err(Error::invalid("the proxy is for programs on this host only")
@@ -171,13 +171,13 @@ impl Proxy {
         Ok(Self { address, face, task })
     }
 
-    /// Where it listens.
+    /// The address that it listens at.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it did so far.
+    /// The counts of the proxy so far.
     #[must_use]
     pub fn counters(&self) -> ProxyCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -199,7 +199,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Why there is no answer but this.
+/// The refusal of a request.
 pub(crate) struct Refusal(StatusCode, String);
 
 impl IntoResponse for Refusal {
@@ -272,7 +272,7 @@ impl Face {
                 .insert(CONTENT_RANGE, HeaderValue::from_str(&told).unwrap_or(HeaderValue::from_static("")));
         }
         let mut parts = range.parts(PART);
-        // Before anything is said: this may fail.
+        // This comes before the answer begins, because it may fail.
         let first = parts.next().unwrap_or(range);
         let first = self.part(&wish, &blob, first).await.map_err(|e| {
             Refusal(StatusCode::BAD_GATEWAY, format!("cannot get a part of {}: {e}", spec.digest))
@@ -283,7 +283,7 @@ impl Face {
             let (face, wish, blob) = (Arc::clone(&face), Arc::clone(&wish), Arc::clone(&blob));
             async move { face.part(&wish, &blob, part).await }
         });
-        // Its turn is over with the last of it.
+        // The turn ends with the last part.
         let rest = rest.buffered(PARTS_AHEAD - 1).map(move |part| {
             let _ = &turn;
             part.map_err(std::io::Error::other)
@@ -292,7 +292,7 @@ impl Face {
         Ok((status, headers, Body::from_stream(body)).into_response())
     }
 
-    /// A part of a blob; from the client's server, where this host cannot get it.
+    /// A part of a blob; from the client's server, if this host cannot get it.
     async fn part(&self, wish: &Wish, blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
         match local(blob, part).await {
             Ok(bytes) => {
@@ -309,13 +309,13 @@ impl Face {
     }
 }
 
-/// A part of a blob by the means of this host.
+/// A part of a blob from this host's cache, the swarm or its store.
 async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
     let brought = tokio::time::timeout(PATIENCE, blob.bring(part)).await;
     brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to bring"))??;
     let cached = Arc::clone(blob.blob());
     let read = tokio::task::spawn_blocking(move || {
-        // Its client has no hash tree to check them by.
+        // The client has no hash tree to check the bytes by.
         cached.recheck(part)?;
         let mut bytes = vec![0; usize::try_from(part.len()).unwrap_or(usize::MAX)];
         cached.read_at(&mut bytes, part.offset()).map(|()| Bytes::from(bytes))

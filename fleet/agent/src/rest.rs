@@ -1,7 +1,7 @@
-//! What programs ask the agent for, over HTTP: disks, the swarm, metrics. The OpenAPI document says all of it.
+//! The agent's interface for programs, over HTTP: disks, the swarm, metrics. The OpenAPI document is its reference.
 //!
-//! Everything goes over a Unix socket in the agent's directory, which is for its user alone. What changes nothing is
-//! served over TCP as well, where that is asked for: for Prometheus, and for who looks.
+//! The whole interface is served over a Unix socket in the agent's directory, which only its user can open. Requests
+//! that change nothing are served over TCP as well, if that is configured: for Prometheus, and for people.
 
 pub(crate) mod answers;
 mod listening;
@@ -37,17 +37,17 @@ use std::sync::Arc;
 use tokio::sync::broadcast::error::RecvError;
 use utoipa::{OpenApi, ToSchema};
 
-/// What the answers are made of.
+/// The state that the handlers share.
 pub(crate) struct Served {
     pub(crate) disks: Arc<Disks>,
     pub(crate) swarm: Option<Arc<Swarm>>,
-    /// What is kept here on purpose, where there is a swarm.
+    /// The keeper of ordered content, if there is a swarm.
     pub(crate) keeper: Option<Arc<Keeper>>,
-    /// Blobs for other programs.
+    /// The range proxy for other programs.
     pub(crate) proxy: Option<Arc<Proxy>>,
-    /// What all disks of the host share.
+    /// The cache that all disks of the host share.
     pub(crate) cache: Arc<Cache>,
-    /// What looks through the cache has done, where it is looked through.
+    /// The counts of the scrub, if there is one.
     pub(crate) scrub: Option<Arc<ScrubCounts>>,
 }
 
@@ -56,7 +56,7 @@ type Shared = State<Arc<Served>>;
 /// Serves at a Unix socket to those that `access` names, and read-only over TCP.
 ///
 /// # Errors
-/// Where it cannot listen.
+/// If it cannot listen.
 pub(crate) async fn start(
     socket: &Path,
     access: &SocketAccess,
@@ -89,11 +89,12 @@ fn changing() -> Router<Arc<Served>> {
         .route("/v1/pin", post(pin))
         .route("/v1/unpin", post(unpin))
         .route("/v1/trust", post(trust))
-        // It changes nothing; but who knows an image's number is taken for one who may read the image.
+        // Not over TCP, although it changes nothing: a host that knows an image's number is taken to be one that may
+        // read it.
         .route("/v1/counts", get(counts))
 }
 
-/// The document that says what can be asked for.
+/// The OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart agent", description = "The disks of a host, and its part in the swarm."),
@@ -139,7 +140,7 @@ async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<J
         (status = 409, description = "There is a disk of that name", body = Failure),
         (status = 422, description = "It cannot be attached", body = Failure)))]
 async fn attach(State(served): Shared, Body(spec): Body<DiskSpec>) -> Answer<(StatusCode, Json<DiskStatus>)> {
-    // Who hangs up meanwhile changes nothing: it is attached all the same.
+    // The disk is attached even if the client hangs up meanwhile.
     let disks = Arc::clone(&served.disks);
     let attached = tokio::spawn(async move { disks.attach(spec).await }).await;
     let attached = attached.map_err(|e| Refusal(Error::invalid("attaching broke off").caused_by(e)))?;
@@ -166,7 +167,7 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
                     Ok(event) => break event,
                     Err(error) => tracing::warn!(%error, "a disk cannot be told of"),
                 },
-                // It is to list them anew.
+                // The watcher is to list them again.
                 Err(RecvError::Lagged(_)) => break Event::default().event("missed"),
                 Err(RecvError::Closed) => return None,
             }
@@ -183,7 +184,7 @@ async fn swarm(State(served): Shared) -> Response {
     Json(SwarmPart { swarm: swarm.status(), pins: pins(&served).await }).into_response()
 }
 
-/// The same for programs that may not be told which blobs are here and how long they are.
+/// The answer for programs that may not know which blobs are here and their lengths.
 async fn swarm_without_blobs(State(served): Shared) -> Response {
     let Some(swarm) = &served.swarm else { return Json(()).into_response() };
     let swarm = Status { blobs: Vec::new(), ..swarm.status() };
@@ -216,7 +217,7 @@ async fn pins(served: &Served) -> Vec<PinStatus> {
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
     let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
-    // Who hangs up meanwhile changes nothing: it is brought all the same.
+    // The blobs are fetched even if the client hangs up meanwhile.
     let warmed = tokio::spawn(async move { keeper.warm(&spec).await }).await;
     let warmed = warmed.map_err(|e| Refusal(Error::invalid("bringing it broke off").caused_by(e)))?;
     warmed.map(Json).map_err(Refusal)
@@ -231,7 +232,7 @@ async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<Warmed>>> {
     let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
-    // Who hangs up meanwhile changes nothing: it is kept all the same.
+    // The image is kept even if the client hangs up meanwhile.
     let pinned = tokio::spawn(async move { keeper.pin(&pin).await }).await;
     let pinned = pinned.map_err(|e| Refusal(Error::invalid("pinning it broke off").caused_by(e)))?;
     pinned.map(Json).map_err(Refusal)

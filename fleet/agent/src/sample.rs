@@ -10,7 +10,7 @@ pub(crate) struct Sample {
     pub(crate) spec: BlobSpec,
 }
 
-/// Of `len` bytes, which are others for each `seed`.
+/// A blob of `len` bytes, which differ for each `seed`.
 pub(crate) fn sample(len: usize, seed: u64) -> Sample {
     let mut random = Random::new(seed);
     let bytes: Vec<u8> = std::iter::repeat_with(|| random.bits().to_le_bytes()).flatten().take(len).collect();

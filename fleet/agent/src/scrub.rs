@@ -1,5 +1,5 @@
-//! A slow look at all that is in the cache, over and over: what has changed on the disk since it came is dropped, so
-//! that nobody is given it, and fetched again when it is needed.
+//! A slow verification of the whole cache, over and over: chunks that have changed on the disk are dropped, so that no
+//! reader gets them, and fetched again when they are needed.
 
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_cache::{Cache, Verified};
@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// Between two rounds, however little there is in the cache.
+/// The pause between two rounds, however little there is in the cache.
 const BETWEEN_ROUNDS: Duration = Duration::from_secs(60);
 
-/// What a scrub has done.
+/// The counts of a scrub.
 #[derive(Default)]
 pub(crate) struct ScrubCounts {
     /// Bytes that it has read.
     pub(crate) bytes: AtomicU64,
-    /// How often it has seen all of the cache.
+    /// The number of times that it has read the whole cache.
     pub(crate) rounds: AtomicU64,
 }
 
-/// A scrub while it runs, in a thread of its own. It ends with this.
+/// A running scrub, in a thread of its own. It ends when this is dropped.
 pub(crate) struct Scrub {
     pub(crate) counts: Arc<ScrubCounts>,
     _stop: Sender<()>,
@@ -30,7 +30,7 @@ impl Scrub {
     /// Reads `rate` bytes of `cache` a second, at most.
     ///
     /// # Errors
-    /// Where there is no thread for it.
+    /// If a thread cannot be started.
     pub(crate) fn start(cache: Arc<Cache>, rate: u64) -> Result<Self> {
         let (stop, stopped) = channel();
         let counts = Arc::<ScrubCounts>::default();

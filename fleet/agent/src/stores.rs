@@ -1,32 +1,32 @@
-//! Stores that the agent fetches from, for others and ahead of need. Each is opened once.
+//! Stores that the agent fetches from, for other hosts and ahead of need. Each is opened once.
 //!
 //! # Stores that other hosts name
 //!
-//! A store is opened with this host's credentials and from this host's place in the network. So another host has no say
-//! in which one: what it names is opened only if it is a store that
+//! A store is opened with this host's credentials and from this host's place in the network. So another host does not
+//! choose it freely: a store that it names is opened only if it is one that
 //!
 //! * a disk that is attached here was attached from;
-//! * an image lies in that was pinned at this host (`Stores::set_pinned`);
+//! * has an image that was pinned at this host (`Stores::set_pinned`);
 //! * the operator allows (`headstart agent --allow-store PREFIX`).
 //!
-//! Such a store is opened apart from the same one for this host's own use, and follows no redirect of a web server to
-//! another origin.
+//! Such a store is opened separately from the same one for this host's own use, and follows no redirect of a web server
+//! to another origin.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_store::{Location, Settings, Store, StorePrefix};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Stores that are open at a time for this host's own use, and as many that other hosts name. Where there are more,
-/// those are closed that nothing uses.
+/// The most stores that are open at a time for this host's own use, and the same number again for stores that other
+/// hosts name. If there are more, unused ones are closed.
 const STORES_MAX: usize = 1024;
 
 /// The stores that the agent can reach.
 pub struct Stores {
     settings: Settings,
-    /// By name, and whether other hosts named it.
+    /// The stores by name; the flag is `true` if other hosts named it.
     open: Mutex<HashMap<(String, bool), Arc<dyn Store>>>,
-    /// [`STORES_MAX`].
+    /// The most open stores of each kind: [`STORES_MAX`].
     most: usize,
     allowed: Vec<StorePrefix>,
     named: Mutex<Named>,
@@ -35,7 +35,7 @@ pub struct Stores {
 /// Stores that were named at this host.
 #[derive(Default)]
 struct Named {
-    /// How many blobs attached disks have from each.
+    /// The number of blobs that attached disks have from each.
     attached: HashMap<String, usize>,
     pinned: Vec<Location>,
 }
@@ -59,7 +59,7 @@ impl Drop for Attached {
 }
 
 impl Stores {
-    /// None yet; `settings` say how they are reached, `allowed` which ones other hosts may name.
+    /// No stores yet; `settings` are those of reaching them, `allowed` are the stores that other hosts may name.
     #[must_use]
     pub fn new(settings: Settings, allowed: Vec<StorePrefix>) -> Self {
         Self { settings, open: Mutex::default(), most: STORES_MAX, allowed, named: Mutex::default() }
@@ -69,7 +69,7 @@ impl Stores {
         self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store of that name, where it is one that this agent can reach.
+    /// The store of that name, if this agent can reach it.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<dyn Store>> {
         let opened = self.open(name, false);
         opened
@@ -80,7 +80,7 @@ impl Stores {
     /// The store that another host names.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where nobody named it at this host.
+    /// [`ErrorKind::Denied`] if it was not named at this host.
     pub(crate) fn get_for_others(&self, name: &str) -> Result<Arc<dyn Store>> {
         self.check_for_others(name)?;
         self.open(name, true)
@@ -89,7 +89,7 @@ impl Stores {
     /// Checks that other hosts may name a store.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where nobody named it at this host.
+    /// [`ErrorKind::Denied`] if it was not named at this host.
     pub(crate) fn check_for_others(&self, name: &str) -> Result<()> {
         let shown: String = name.chars().take(200).collect();
         let denied = |cause: &'static str| {
@@ -114,13 +114,13 @@ impl Stores {
             || named.attached.keys().filter_map(|name| name.parse().ok()).any(|other| is_it(&other))
     }
 
-    /// A disk is attached from this store, as long as what is returned lives.
+    /// Records that a disk is attached from this store, until the returned value is dropped.
     pub(crate) fn attach(self: &Arc<Self>, name: &str) -> Attached {
         *self.named().attached.entry(name.to_owned()).or_default() += 1;
         Attached { stores: Arc::clone(self), name: name.to_owned() }
     }
 
-    /// The stores of the images that were pinned at this host, from now on.
+    /// Sets the stores of the images that were pinned at this host.
     pub(crate) fn set_pinned(&self, stores: impl Iterator<Item = Location>) {
         self.named().pinned = stores.collect();
     }
@@ -136,7 +136,7 @@ impl Stores {
             open.keys().filter(|(_, is_of_others)| *is_of_others == for_others).count()
         };
         if of_kind(&open) >= self.most {
-            // What uses a store has the reference to it from here, and the lock is held.
+            // A user of a store has its reference from here, and the lock is held.
             open.retain(|(_, is_of_others), store| {
                 *is_of_others != for_others || Arc::strong_count(store) > 1
             });
@@ -185,7 +185,7 @@ mod tests {
         let prefix = "https://store.example/images".parse().unwrap();
         let stores = Stores { most: 4, ..Stores::new(Settings::default(), vec![prefix]) };
         let name = |number: usize| format!("https://store.example/images/{number}");
-        // Others name stores without end, and use none of them for long.
+        // Other hosts name stores without end, and use none of them for long.
         for number in 0..10 * stores.most {
             stores.get_for_others(&name(number)).unwrap();
         }
@@ -193,7 +193,7 @@ mod tests {
             (0..stores.most).map(|number| stores.get_for_others(&name(number)).unwrap()).collect();
         let why = stores.get_for_others(&name(stores.most)).err().unwrap();
         assert_eq!(why.kind(), ErrorKind::NoSpace);
-        // Those that are in use stay the same ones, and this host opens its own.
+        // Stores in use stay the same ones, and this host opens its own.
         let again = stores.get_for_others(&name(1)).unwrap();
         assert!(Arc::ptr_eq(&again, &held[1]));
         let own: Vec<_> = (0..stores.most).map(|number| stores.get(&name(number)).unwrap()).collect();

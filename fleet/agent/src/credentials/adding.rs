@@ -16,22 +16,22 @@ const FILE_MAX: u64 = 4 * REQUEST_MAX as u64;
 /// A host that [`add`] adds, or renews.
 #[derive(Clone, Debug)]
 pub struct AddSettings {
-    /// Its name, which its request has to have, too.
+    /// Its name, which its request has to contain, too.
     pub name: String,
     /// The file of its request, in PEM or DER.
     pub request: PathBuf,
-    /// The roles that it gets beside those that it has.
+    /// The roles that it gets in addition to those that it has.
     pub roles: Roles,
-    /// The number of days for which its certificate is valid; [`super::DAYS`] where nothing is said.
+    /// The number of days for which its certificate is valid; [`super::DAYS`] if `None`.
     pub days: Option<u32>,
 }
 
 /// Adds a host to the cluster in `dir`, or renews its certificate, as its request asks.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the request is for another name, [`ErrorKind::Conflict`] where another host has that
-/// name, [`ErrorKind::Denied`] where the key was revoked; what [`SigningRequest::parse`] finds, and what the operating
-/// system reports.
+/// [`ErrorKind::Invalid`] if the request is for another name, [`ErrorKind::Conflict`] if another host has that name,
+/// [`ErrorKind::Denied`] if the key was revoked; the errors of [`SigningRequest::parse`], and errors of the operating
+/// system.
 pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let name = settings.name.as_str();
     check_name(name)?;
@@ -81,14 +81,14 @@ pub fn add(dir: &Path, settings: &AddSettings) -> Result<MadeHost> {
     let validity = authority.valid_for(days)?;
     let grant = Grant { name, roles, added, validity };
     let certificate = authority.sign(&grant, &request.key()?)?;
-    // First: a run that is cut off leaves no certificate beside a key of an earlier host.
+    // This comes first: a run that is cut off leaves no certificate beside a key of an earlier host.
     remove_other_key(&authority.host_dir(name).join(HOST_KEY), &request.public_key)?;
     let directory = authority.write_host(name, &certificate)?;
     Ok(MadeHost { name: name.to_owned(), directory, roles, made, not_after: validity.not_after })
 }
 
-/// Removes the key that `init` made for an earlier host of the name, if one is there: it is not the one that the
-/// request is for. A run of an earlier version that was cut off may have left it beside the host's certificate.
+/// Removes the key that `init` made for an earlier host of the name, if there is one and it is not the key of the
+/// request. A run of an earlier version that was cut off may have left it beside the host's certificate.
 fn remove_other_key(path: &Path, public_key: &[u8]) -> Result<()> {
     let Some(bytes) = read_of_anybody(path, FILE_MAX)? else { return Ok(()) };
     let key = String::from_utf8(bytes).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
@@ -129,7 +129,7 @@ mod tests {
             Credentials::load(node, "node4").unwrap()
         };
         let first = take(&host, &node);
-        // Asked again with the same key it is renewed, and the roles stay.
+        // A second request with the same key renews the certificate, and the roles stay.
         let again = request(&node, "node4").unwrap();
         assert_eq!(again.key, Made::Kept);
         let none = AddSettings { roles: Roles::default(), ..settings("node4", &again.request) };
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(add(&cluster, &request_of_other).unwrap_err().kind(), ErrorKind::Conflict);
         revoke(&cluster, &["node4".to_owned()]).unwrap();
         assert_eq!(add(&cluster, &none).unwrap_err().kind(), ErrorKind::Denied);
-        // By another name, too, and after another host has got the name.
+        // Also under another name, and after another host has got the name.
         let renamed = |name: &str| {
             let key = KeyPair::from_pem(&fs::read_to_string(node.join(HOST_KEY)).unwrap()).unwrap();
             let path = dir.path().join(format!("{name}.pem"));
@@ -174,7 +174,7 @@ mod tests {
         let made = init(&cluster, &InitSettings { hosts: vec!["a".to_owned()], ..InitSettings::default() });
         let key = made.unwrap().hosts[0].directory.join(HOST_KEY);
         let before = fs::read(&key).unwrap();
-        // The key that is the request's own stays.
+        // The key of the request itself stays.
         let own = dir.path().join("own.pem");
         let pair = KeyPair::from_pem(std::str::from_utf8(&before).unwrap()).unwrap();
         fs::write(&own, SigningRequest::make("a", &pair).unwrap().pem().unwrap()).unwrap();
@@ -195,7 +195,7 @@ mod tests {
         assert!(!key.exists());
         fs::remove_dir(&obstacle).unwrap();
         add(&cluster, &other).unwrap();
-        // Left by an earlier version, after it.
+        // A key that an earlier version left, after the certificate was written.
         fs::write(&key, &before).unwrap();
         assert_eq!(add(&cluster, &other).unwrap().made, Made::Renewed);
         assert!(!key.exists());

@@ -1,7 +1,7 @@
-//! The cluster's authority: what makes hosts members, in a directory that stays with the operator.
+//! The cluster's authority, which makes hosts members, in a directory that stays with the operator.
 //!
-//! A run of [`init`] makes what is not there yet, adds roles, and renews certificates that an earlier version made or
-//! that end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
+//! A run of [`init`] makes the missing files, adds roles, and renews certificates that an earlier version made or that
+//! end soon. The keys of hosts stay as they are: a certificate is signed again for the key that it had.
 
 use super::certificate::{HostCertificate, Roles, added_uri, unix_now};
 use super::cluster_lock::ClusterLock;
@@ -25,15 +25,15 @@ use std::time::Duration;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// How many days a host's certificate is valid where nothing else is asked for, and at most.
+/// The number of days for which a host's certificate is valid by default.
 pub const DAYS: u32 = 90;
-/// See [`DAYS`].
+/// The largest number of days for which a host's certificate is valid; see [`DAYS`].
 pub const DAYS_MAX: u32 = 3650;
 
-/// How many days the authority's own certificate is valid.
+/// The number of days for which the authority's own certificate is valid.
 const AUTHORITY_DAYS: u32 = 3650;
 
-/// What [`init`] makes.
+/// The hosts and roles that [`init`] makes.
 #[derive(Clone, Debug, Default)]
 pub struct InitSettings {
     /// Hosts, by name. Those that are named below for a role need not be named here.
@@ -42,26 +42,26 @@ pub struct InitSettings {
     pub roots: Vec<String>,
     /// Hosts that may be trackers.
     pub trackers: Vec<String>,
-    /// Hosts that may give orders to others. Where no host of the cluster may, `default_operator` does.
+    /// Hosts that may give orders to others. If no host of the cluster may, `default_operator` does.
     pub operators: Vec<String>,
-    /// Hosts that renew the certificates of others. Where no host of the cluster does, `default_operator` does.
+    /// Hosts that renew the certificates of others. If no host of the cluster does, `default_operator` does.
     pub authorities: Vec<String>,
-    /// The host that gets the roles of operator and authority where no host has them, if it is among the hosts;
-    /// otherwise the first of these.
+    /// The host that gets the roles of operator and authority if no host has them, provided it is among the hosts;
+    /// otherwise the first of these gets them.
     pub default_operator: Option<String>,
-    /// How many days certificates are valid; [`DAYS`] where nothing is said.
+    /// The number of days for which certificates are valid; [`DAYS`] if `None`.
     pub days: Option<u32>,
 }
 
-/// What became of a certificate.
+/// The fate of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Made {
-    /// It was not there and is now.
+    /// Made now.
     New,
-    /// It was made anew for the key that it had.
+    /// Made again for the key that it had.
     Renewed,
-    /// It stays as it was.
+    /// Left as it was.
     Kept,
 }
 
@@ -72,9 +72,9 @@ pub struct MadeHost {
     pub name: String,
     /// The directory that is to be copied to it.
     pub directory: PathBuf,
-    /// What its certificate lets it be.
+    /// The roles that its certificate gives.
     pub roles: Roles,
-    /// What became of its certificate.
+    /// The fate of its certificate.
     pub made: Made,
     /// The last second in which the certificate is valid, since 1970.
     pub not_after: u64,
@@ -83,17 +83,17 @@ pub struct MadeHost {
 /// A cluster's directory as [`init`] left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeCluster {
-    /// What became of the authority: new or kept.
+    /// The fate of the authority: new or kept.
     pub authority: Made,
     /// The hosts that were named, in their order.
     pub hosts: Vec<MadeHost>,
 }
 
-/// Makes what a cluster needs in `dir`, where it is not there yet, and what each host needs.
+/// Makes the files of a cluster and of each host in `dir`, as far as they are not there yet.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where a name is none, [`ErrorKind::Conflict`] where the directory holds something else; what
-/// the operating system reports.
+/// [`ErrorKind::Invalid`] if a name is not valid, [`ErrorKind::Conflict`] if the directory holds something else; errors
+/// of the operating system.
 pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
     let mut wanted = settings.roles();
     let names = settings.names();
@@ -123,7 +123,7 @@ pub fn init(dir: &Path, settings: &InitSettings) -> Result<MadeCluster> {
 /// The number of days for which certificates are valid.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where there are too few or too many.
+/// [`ErrorKind::Invalid`] if there are too few or too many.
 pub(super) fn check_days(days: Option<u32>) -> Result<u32> {
     let days = days.unwrap_or(DAYS);
     if (1..=DAYS_MAX).contains(&days) {
@@ -169,7 +169,7 @@ impl InitSettings {
 pub(crate) struct Grant<'a> {
     pub(crate) name: &'a str,
     pub(crate) roles: Roles,
-    /// When the host was added, in seconds since 1970.
+    /// The time at which the host was added, in seconds since 1970.
     pub(crate) added: u64,
     pub(crate) validity: Validity,
 }
@@ -187,8 +187,8 @@ impl Authority {
     /// The authority in a cluster's directory.
     ///
     /// # Errors
-    /// Where it is not there, or cannot be read; [`ErrorKind::Corrupt`] where its key and its certificate do not belong
-    /// together.
+    /// Errors of the operating system if it is not there or cannot be read; [`ErrorKind::Corrupt`] if its key and its
+    /// certificate do not belong together.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let key_path = dir.join(CA_KEY);
         let key = KeyPair::from_pem(&read_text(&key_path)?)
@@ -212,11 +212,11 @@ impl Authority {
         &self.certificate
     }
 
-    /// The validity of a certificate that is signed now and lasts for so many seconds, but not longer than the
-    /// authority's own.
+    /// The validity of a certificate that is signed now and lasts for `seconds`, but not longer than the authority's
+    /// own.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the authority's own has ended.
+    /// [`ErrorKind::Unavailable`] if the authority's own has ended.
     pub(super) fn validity(&self, seconds: u64, now: u64) -> Result<Validity> {
         let seconds = seconds.min(self.not_after.saturating_sub(now));
         if seconds == 0 {
@@ -232,7 +232,7 @@ impl Authority {
         &self.dir
     }
 
-    /// What it signs by.
+    /// The key that it signs with.
     pub(super) fn key(&self) -> &KeyPair {
         self.issuer.key()
     }
@@ -241,7 +241,7 @@ impl Authority {
         self.dir.join(HOSTS).join(name)
     }
 
-    /// The certificate that a host has, as far as this directory knows; `None` where it has none.
+    /// The certificate of a host in this directory; `None` if it has none.
     pub(super) fn certificate_of(&self, name: &str) -> Result<Option<HostCertificate>> {
         let path = self.host_dir(name).join(HOST);
         if !path.exists() {
@@ -265,7 +265,7 @@ impl Authority {
         Ok(names)
     }
 
-    /// Gives the roles of operator and authority to a host where none of the cluster has them.
+    /// Gives the roles of operator and authority to a host if no host of the cluster has them.
     fn default_roles(
         &self,
         settings: &InitSettings,
@@ -284,7 +284,7 @@ impl Authority {
         Ok(())
     }
 
-    /// Makes what a host needs, or what it lacks of that.
+    /// Makes the files of a host, or those that it lacks.
     fn make_host(&self, name: &str, wanted: Roles, days: u32) -> Result<MadeHost> {
         let directory = self.host_dir(name);
         let before = self.member(name)?;
@@ -322,7 +322,7 @@ impl Authority {
         Ok(directory)
     }
 
-    /// Writes what a host needs beside its key; the directory that it is in.
+    /// Writes the files of a host beside its key; returns their directory.
     pub(super) fn write_host(&self, name: &str, certificate: &Certificate) -> Result<PathBuf> {
         let directory = self.make_host_dir(name)?;
         replace(&directory.join(CA), read_text(&self.dir.join(CA))?.as_bytes(), Readers::All)?;
@@ -334,10 +334,10 @@ impl Authority {
         Ok(directory)
     }
 
-    /// A certificate for a host's key.
+    /// Signs a certificate for a host's key.
     ///
     /// # Errors
-    /// Where it cannot be signed.
+    /// [`ErrorKind::Io`] if it cannot be signed.
     pub(crate) fn sign(&self, grant: &Grant<'_>, key: &impl PublicKeyData) -> Result<Certificate> {
         let failed = |e| cannot_make(e).about(grant.name);
         let mut params = CertificateParams::new(vec![grant.name.to_owned()]).map_err(failed)?;
@@ -389,11 +389,11 @@ fn make_authority(dir: &Path) -> Result<()> {
     replace(&dir.join(GOSSIP_KEY), format!("{}\n", hex(&gossip_key)).as_bytes(), Readers::Owner)?;
     replace(&dir.join(CA_KEY), key.serialize_pem().as_bytes(), Readers::Owner)?;
     Records::new().write(dir)?;
-    // Last: where it is, the others are.
+    // This comes last: if it is there, the others are.
     replace(&dir.join(CA), certificate.pem().as_bytes(), Readers::All)
 }
 
-/// What an authority is except for its key and its time: earlier versions made the same.
+/// The content of an authority's certificate except its key and its time: earlier versions made the same.
 fn authority_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "headstart swarm");
@@ -415,7 +415,7 @@ pub(super) fn refuse_foreign(dir: &Path, own: &[&str]) -> Result<()> {
     for entry in entries {
         let entry = entry.map_err(|e| Error::io("cannot list", e).about(dir.display()))?;
         let name = entry.file_name();
-        // A run that was killed leaves files that end so.
+        // A run that was killed leaves files whose names end in `.new`.
         let name = name.to_string_lossy();
         let name = name.strip_suffix(".new").unwrap_or(&name);
         if !own.contains(&name) {

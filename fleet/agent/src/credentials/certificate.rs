@@ -1,13 +1,15 @@
-//! A host's certificate as the swarm reads it: the host's name, its roles, when it was added, how long it lasts.
+//! A host's certificate as the swarm reads it: the host's name, its roles, the time at which it was added, its
+//! validity.
 //!
 //! Beside the name, which is a DNS name, a certificate has URIs among its alternative names:
 //!
 //! ```text
-//! headstart:role:root         the host may be a root: others name their blobs to it and take what it pushes
+//! headstart:role:root         the host may be a root: others name their blobs to it and accept the bytes that it
+//! pushes
 //! headstart:role:tracker      the host may count what disks of all hosts read
 //! headstart:role:operator     the host may give orders to others: bring, pin, unpin
 //! headstart:role:authority    the host renews the certificates of others
-//! headstart:added:SECONDS     when the host was added to the cluster, since 1970
+//! headstart:added:SECONDS     the time at which the host was added to the cluster, since 1970
 //! ```
 //!
 //! A renewed certificate keeps the name, the roles and the time at which the host was added: a revocation names the
@@ -28,21 +30,21 @@ use x509_parser::prelude::FromDer;
 const ROLE: &str = "headstart:role:";
 const ADDED: &str = "headstart:added:";
 
-/// What a host may be to the other hosts, as its certificate says.
+/// The roles of a host in its swarm, from its certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Roles {
-    /// It may be a root.
+    /// `true` if the host may be a root.
     pub root: bool,
-    /// It may be a tracker.
+    /// `true` if the host may be a tracker.
     pub tracker: bool,
-    /// It may give orders to other hosts.
+    /// `true` if the host may give orders to other hosts.
     pub operator: bool,
-    /// It may renew the certificates of other hosts.
+    /// `true` if the host may renew the certificates of other hosts.
     pub authority: bool,
 }
 
 impl Roles {
-    /// Every role: what hosts of a swarm without certificates are taken for.
+    /// Every role: hosts of a swarm without certificates have them all.
     pub const ALL: Self = Self { root: true, tracker: true, operator: true, authority: true };
 
     const NAMES: [&'static str; 4] = ["root", "tracker", "operator", "authority"];
@@ -73,7 +75,7 @@ impl Roles {
         self.with(other) == self
     }
 
-    /// Adds a role by its name; others are left out, as a later version may have them.
+    /// Adds a role by its name; unknown names are ignored, because a later version may have more roles.
     fn add(&mut self, name: &str) {
         match name {
             "root" => self.root = true,
@@ -103,13 +105,14 @@ pub(super) fn added_uri(seconds: u64) -> String {
     format!("{ADDED}{seconds}")
 }
 
-/// What a host's certificate says.
+/// The content of a host's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostCertificate {
     /// The first of its DNS names.
     pub(crate) name: String,
     pub(crate) roles: Roles,
-    /// When the host was added to the cluster, in seconds since 1970; `None` in certificates of earlier versions.
+    /// The time at which the host was added to the cluster, in seconds since 1970; `None` in certificates of earlier
+    /// versions.
     pub(crate) added: Option<u64>,
     pub(crate) validity: Validity,
     /// Its public key, a SubjectPublicKeyInfo in DER.
@@ -120,7 +123,7 @@ impl HostCertificate {
     /// Reads a certificate; nothing in it is verified.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is none, or has no name.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is no certificate, or has no name.
     pub(crate) fn parse(der: &CertificateDer<'_>) -> Result<Self> {
         let nonsense = || Error::corrupt("is no certificate of a host");
         let (_, parsed) = X509Certificate::from_der(der).map_err(|e| nonsense().caused_by(e))?;
@@ -163,13 +166,13 @@ impl HostCertificate {
     }
 }
 
-/// Seconds since 1970, 0 where the clock is before that.
+/// Seconds since 1970; 0 if the clock is before that.
 #[expect(clippy::disallowed_methods, reason = "certificates are valid by the calendar")]
 pub(crate) fn unix_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The calendar for the TLS library, whose own panics where the clock is before 1970.
+/// The calendar for the TLS library, whose own calendar panics if the clock is before 1970.
 #[derive(Debug)]
 pub(crate) struct Calendar;
 

@@ -1,7 +1,7 @@
 //! The lock of a cluster's directory: commands that change it take turns.
 //!
-//! The lock is that of a file which only the owner can open: a user who can open a file or a directory can hold its
-//! lock for ever. Version 0.1.0 has no lock, so the file is made in its directories, too.
+//! The lock is that of a file which only the owner can open, because a user that can open a file or a directory can
+//! hold its lock for ever. Version 0.1.0 has no lock, so the file is made in its directories, too.
 
 use super::LOCK;
 use headstart_block::guarded::{GuardedDir, Like, check_own_file, shell_word};
@@ -12,7 +12,7 @@ use std::fs::File;
 use std::path::Path;
 use std::time::Duration;
 
-/// The longest that another command is waited for.
+/// The longest wait for another command.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The lock, until it is dropped.
@@ -25,9 +25,9 @@ impl ClusterLock {
     /// Takes the lock of the directory `dir`, which has to be there.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where another command has it all the time, [`ErrorKind::Denied`] where the directory or
+    /// [`ErrorKind::Conflict`] if another command has it all the time, [`ErrorKind::Denied`] if the directory or
     /// something in it belongs to another user, or others may write to the directory; errors of the operating system,
-    /// and one that says what it is where something else than a file has the lock's name.
+    /// and an error that names its kind if an entry other than a file has the lock's name.
     pub(super) fn take(dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK);
         let failed = |e| Error::io("cannot lock", e).about(path.display());

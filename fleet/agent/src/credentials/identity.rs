@@ -1,9 +1,8 @@
-//! The certificate that a host proves itself by, which is renewed while the host runs.
+//! The certificate by which a host proves its identity, and which is renewed while the host runs.
 //!
-//! Each connection is made with the certificate of the moment; connections that are there go on. A renewed certificate
-//! is for the same name, key and roles, and ends later; it is kept in the place of the one before it, so it is there
-//! after a restart. Where the file cannot be written the renewed certificate is used all the same, and written as soon
-//! as that can be done.
+//! Each new connection uses the current certificate; existing connections go on. A renewed certificate is for the same
+//! name, key and roles, and ends later; it replaces the file of the one before it, so it is there after a restart. If
+//! the file cannot be written, the renewed certificate is used anyway, and written as soon as that is possible.
 
 use super::certificate::HostCertificate;
 use super::request::SigningRequest;
@@ -49,14 +48,14 @@ struct Current {
 /// The certificate in the file, as this process left it: an earlier one than the host has where it cannot be written.
 struct Kept {
     certificate: CertificateDer<'static>,
-    /// That it cannot be written was said.
+    /// `true` if the log has a line that it cannot be written.
     is_told: bool,
 }
 
 /// The verifier of hosts' certificates under these authorities.
 ///
 /// # Errors
-/// Where one of them is no authority.
+/// If one of them is no authority.
 pub(super) fn verifier(
     authorities: &[CertificateDer<'static>],
 ) -> std::result::Result<Arc<dyn ClientCertVerifier>, Box<dyn std::error::Error + Send + Sync>> {
@@ -69,7 +68,7 @@ pub(super) fn verifier(
 }
 
 impl Identity {
-    /// The identity in a host's directory; that its parts belong together has been checked.
+    /// The identity in a host's directory; the caller has checked that its parts belong together.
     pub(super) fn new(
         dir: &Path,
         verifier: Arc<dyn ClientCertVerifier>,
@@ -95,7 +94,7 @@ impl Identity {
 
     /// The certificate.
     pub(crate) fn certificate(&self) -> CertificateDer<'static> {
-        // One was there when it was made, and each that takes its place is one.
+        // There was one when the identity was made, and each replacement is one.
         self.current().certified.cert.first().cloned().unwrap_or_else(|| CertificateDer::from(Vec::new()))
     }
 
@@ -104,7 +103,7 @@ impl Identity {
         Arc::clone(&self.current().certified.key)
     }
 
-    /// Changes whenever the certificate has been renewed.
+    /// A receiver that changes whenever the certificate has been renewed.
     pub(crate) fn renewals(&self) -> watch::Receiver<()> {
         self.renewed.subscribe()
     }
@@ -112,17 +111,17 @@ impl Identity {
     /// A signing request for the name and the key, in DER.
     ///
     /// # Errors
-    /// Where it cannot be signed.
+    /// [`ErrorKind::Io`] if it cannot be signed.
     pub(crate) fn request(&self) -> Result<Vec<u8>> {
         let key = KeyPair::try_from(&self.key)
             .map_err(|e| Error::new(ErrorKind::Io, "the host's key cannot sign a request").caused_by(e))?;
         Ok(SigningRequest::make(&self.says().name, &key)?.der().to_vec())
     }
 
-    /// The content of a certificate that the cluster's authority has signed and that is valid at a time.
+    /// Parses a certificate that the cluster's authority has signed and that is valid at `now`.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it is none.
+    /// [`ErrorKind::Corrupt`] if it is not such a certificate.
     pub(crate) fn verified(&self, der: &[u8], now: u64) -> Result<HostCertificate> {
         if der.len() > CERTIFICATE_MAX {
             return Err(Error::corrupt("is no certificate of a host"));
@@ -140,16 +139,16 @@ impl Identity {
         }
     }
 
-    /// Takes a renewed certificate in the place of the one that it has.
+    /// Replaces the certificate by a renewed one.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it is none of the authority's that is valid now, or for another host, key or other
-    /// roles; [`ErrorKind::Conflict`] where it does not end later, or an operator has put another one in its file.
+    /// [`ErrorKind::Corrupt`] if it is not signed by the authority, is not valid now, or is for another host, key or
+    /// other roles; [`ErrorKind::Conflict`] if it does not end later, or an operator has put another one in its file.
     pub(crate) fn renew(&self, der: &[u8], now: u64) -> Result<()> {
         let says = self.verified(der, now)?;
         says.check_renews(&self.says())?;
         let mut kept = self.kept();
-        // It may be there although writing it was said to have failed.
+        // It may be there although the write reported an error.
         if self.found().is_some_and(|found| found != kept.certificate && found != self.certificate()) {
             return Err(Error::new(ErrorKind::Conflict, "another certificate was put there")
                 .about(self.file.display())
@@ -164,8 +163,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Writes the certificate into its file, where that could not be done when it was renewed. What an operator has put
-    /// there meanwhile stays.
+    /// Writes the certificate into its file, if that failed when it was renewed. A file that an operator has put there
+    /// meanwhile stays.
     pub(crate) fn keep(&self) {
         let (mut kept, certificate) = (self.kept(), self.certificate());
         if kept.certificate == certificate {
@@ -182,7 +181,7 @@ impl Identity {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The certificate that is in the file now; `None` where none can be read.
+    /// The certificate that is in the file now; `None` if none can be read.
     fn found(&self) -> Option<CertificateDer<'static>> {
         certificates(&self.file).ok()?.into_iter().next()
     }
@@ -207,11 +206,11 @@ impl Identity {
 }
 
 impl HostCertificate {
-    /// Checks that the certificate can take the place of another one of the same host.
+    /// Checks that the certificate can replace another one of the same host.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it is for another name, key or other roles, [`ErrorKind::Conflict`] where it does
-    /// not end later.
+    /// [`ErrorKind::Corrupt`] if it is for another name, key or other roles, [`ErrorKind::Conflict`] if it does not end
+    /// later.
     pub(crate) fn check_renews(&self, before: &Self) -> Result<()> {
         let differs = |is_other: bool, what: &str| {
             let error = || Error::corrupt(format!("is not the certificate that was asked for: {what}"));
@@ -320,16 +319,16 @@ mod tests {
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(of("b").says(), b.says());
         assert_eq!(b.says().validity, validity);
-        // The same once more ends no later.
+        // The same certificate again ends no later.
         assert_eq!(b.renew(&der, now).unwrap_err().kind(), ErrorKind::Conflict);
-        // What an operator has put there, with other roles for example, is not written over.
+        // A certificate that an operator has put there, with other roles for example, is not overwritten.
         let validity = Validity { not_after: validity.not_after + 1, ..validity };
         let der = signed(ours, &Grant { validity, ..right }, &b);
         let put = pem(&signed(ours, &Grant { roles: Roles::ALL, ..right }, &b));
         std::fs::write(&file, &put).unwrap();
         assert_eq!(b.renew(&der, now).unwrap_err().kind(), ErrorKind::Conflict);
         assert_eq!(std::fs::read_to_string(&file).unwrap(), put);
-        // A certificate that cannot be kept is used anyway.
+        // A certificate that cannot be stored is used anyway.
         std::fs::remove_dir_all(cluster.join("hosts/b")).unwrap();
         b.renew(&der, now).unwrap();
         assert_eq!(b.says().validity, validity);
@@ -351,7 +350,7 @@ mod tests {
         };
         let in_file = || certificates(&home.join(HOST)).unwrap().remove(0);
         let (at_first, in_the_way) = (in_file(), home.join("host.pem.new"));
-        // Nothing can be written there, not by root either.
+        // Nothing can be written there, not even by root.
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
         for later in 1..=3 {
             let der = signed(later, first.roles);
@@ -362,7 +361,7 @@ mod tests {
         std::fs::remove_dir_all(&in_the_way).unwrap();
         b.keep();
         assert_eq!((in_file(), loaded().says()), (b.certificate(), b.says()));
-        // What an operator puts there while it cannot be written stays.
+        // A certificate that an operator puts there in the meantime stays.
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
         b.renew(&signed(4, first.roles), now).unwrap();
         std::fs::remove_dir_all(&in_the_way).unwrap();

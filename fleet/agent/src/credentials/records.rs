@@ -1,18 +1,18 @@
-//! Records of the authority, in the cluster's directory: the keys that were revoked, and how long certificates last.
+//! Records of the authority, in the cluster's directory: the revoked keys, and the longest validity of certificates.
 //!
-//! A trust list names hosts and times ([`super::trust_list`]). A key that was revoked could come back under another
-//! name, with a request of its own; so the hash of each is kept, and no certificate is signed for it again.
+//! A trust list names hosts and times ([`super::trust_list`]). A revoked key could come back under another name, with a
+//! request of its own; so the hash of each is kept, and no certificate is signed for it again.
 //!
 //! ```text
 //! DIR/records.json    {"version": 1,
-//!                      "longest_seconds": 7776000,             for which a certificate was signed
+//!                      "longest_seconds": 7776000,             the longest time that a certificate was signed for
 //!                      "earlier_hosts": ["NAME", ...],         hosts that had certificates before there were records
 //!                      "revoked_keys": {"SHA-256": "NAME"}}    of each public key (SubjectPublicKeyInfo), in hex
 //! ```
 //!
-//! A key is recorded as long as its certificate is in `hosts/*/host.pem`: after the list that revokes it was signed,
-//! and before another certificate takes its place, also where the run that revoked it was cut off or was one of an
-//! earlier version. Version 0.1.0 does not know this file, and signs for any key.
+//! A key is recorded while its certificate is in `hosts/*/host.pem`: after the list that revokes it was signed, and
+//! before another certificate replaces it, even if the run that revoked it was cut off or was one of an earlier
+//! version. Version 0.1.0 does not know this file, and signs for any key.
 
 use super::RECORDS;
 use super::authority::Authority;
@@ -37,9 +37,9 @@ pub(super) struct Records {
     version: u32,
     /// The longest time for which a certificate was signed, in seconds.
     longest_seconds: u64,
-    /// Names of hosts that had certificates before there were records, from whichever version of headstart.
+    /// Names of hosts that had certificates before there were records, made by any version of headstart.
     earlier_hosts: BTreeSet<String>,
-    /// The name of the host by the hash of each public key that was revoked.
+    /// The host's name by the hash of each revoked public key.
     revoked_keys: BTreeMap<String, String>,
 }
 
@@ -54,11 +54,11 @@ impl Records {
         }
     }
 
-    /// The records in a cluster's directory; `None` where it has none.
+    /// The records in a cluster's directory; `None` if it has none.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where the file is something else,
-    /// [`headstart_block::ErrorKind::Unsupported`] where it is of a later version; what the operating system reports.
+    /// [`headstart_block::ErrorKind::Corrupt`] if the file has other content,
+    /// [`headstart_block::ErrorKind::Unsupported`] if it is of a later version; errors of the operating system.
     pub(super) fn read(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(RECORDS);
         let Some(bytes) = read(&path, LEN_MAX)? else { return Ok(None) };
@@ -77,25 +77,25 @@ impl Records {
     /// Writes the records to a cluster's directory.
     ///
     /// # Errors
-    /// What the operating system reports.
+    /// Errors of the operating system.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let bytes =
             serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("cannot be kept").caused_by(e));
         replace(&dir.join(RECORDS), &bytes?, Readers::Owner)
     }
 
-    /// Takes note of a host's key that is revoked.
+    /// Records the key of a host as revoked.
     fn revoke(&mut self, host: &HostCertificate) {
         self.revoked_keys.insert(hash(&host.public_key), host.name.clone());
     }
 
-    /// The name of the host that had a key when the key was revoked; `None` where it was not.
+    /// The name that the host of a key had when the key was revoked; `None` if it was not revoked.
     pub(super) fn revoked_as(&self, public_key: &[u8]) -> Option<&str> {
         self.revoked_keys.get(&hash(public_key)).map(String::as_str)
     }
 
     /// `true` if all certificates that a revocation holds for have ended at `now`, in seconds since 1970. An authority
-    /// that has not heard of the revocation may have renewed one, until its own certificate ended.
+    /// that has not received the revocation may have renewed one, until its own certificate ended.
     pub(super) fn is_over(&self, revoked: &Revoked, now: u64) -> bool {
         let end = revoked.at.saturating_add(self.longest_seconds.saturating_mul(2));
         now > end && !self.earlier_hosts.contains(&revoked.name)
@@ -107,11 +107,11 @@ fn hash(public_key: &[u8]) -> String {
 }
 
 impl Authority {
-    /// The records, with all that the trust list revokes of what is in the directory. Those of a directory of an
-    /// earlier version are made.
+    /// The records, with everything in the directory that the trust list revokes. They are made if the directory is one
+    /// of an earlier version.
     ///
     /// # Errors
-    /// As [`Records::read`]; where a host's certificate cannot be read.
+    /// As [`Records::read`]; an error if a host's certificate cannot be read.
     fn records(&self) -> Result<Records> {
         let list = self.trust_list()?.map(|(list, _)| list);
         let revoked = || list.iter().flat_map(|list| &list.revoked).map(|revoked| &revoked.name);
@@ -132,7 +132,7 @@ impl Authority {
         Ok(records)
     }
 
-    /// The validity of a certificate that is signed now for so many days, which is taken note of.
+    /// The validity of a certificate that is signed now for `days`, which is recorded.
     ///
     /// # Errors
     /// As [`validity`](Self::validity) and [`kept_records`](Self::kept_records).
@@ -147,10 +147,10 @@ impl Authority {
         Ok(validity)
     }
 
-    /// The records, written where they are not as they were.
+    /// The records, written if they have changed.
     ///
     /// # Errors
-    /// As [`Records::read`]; where a host's certificate cannot be read, or what the operating system reports.
+    /// As [`Records::read`]; an error if a host's certificate cannot be read; errors of the operating system.
     pub(super) fn kept_records(&self) -> Result<Records> {
         let records = self.records()?;
         if Records::read(self.dir())?.as_ref() != Some(&records) {
@@ -183,14 +183,14 @@ mod tests {
         let made = authority.records().unwrap();
         assert_eq!(made.revoked_keys, written.revoked_keys);
         assert_eq!(made.earlier_hosts, hosts().into_iter().collect());
-        // So long may a certificate last that is as long as the longest, and that was renewed once more; those of
-        // earlier hosts may last longer.
+        // A certificate may last for the longest time, and once more after a renewal; those of earlier hosts may last
+        // longer.
         let over_at = |name: &str, now| {
             written.is_over(&Revoked { name: name.to_owned(), at: 1000 }, now)
                 && (name == "c" || !made.is_over(&Revoked { name: name.to_owned(), at: 1000 }, now))
         };
         assert!(!over_at("c", 1000 + 180 * DAY) && over_at("c", 1001 + 180 * DAY) && over_at("b", u64::MAX));
-        // What is no file of this version is never written over.
+        // A file of another kind or version is never overwritten.
         for (text, kind) in [("{}", ErrorKind::Corrupt), (r#"{"version":2}"#, ErrorKind::Unsupported)] {
             fs::write(dir.join(RECORDS), text).unwrap();
             assert_eq!(revoke(&dir, &["a".to_owned()]).unwrap_err().kind(), kind);

@@ -1,8 +1,8 @@
 //! Signing requests: a host makes its own key, and asks the authority to sign a certificate for it.
 //!
 //! A request is a PKCS #10 structure with the host's name as its only DNS name, signed by the key that it names. The
-//! key is one of P-256, as all keys of hosts are. Nothing else in it counts: roles and times are the authority's to
-//! give.
+//! key is one of P-256, as all keys of hosts are. Everything else in it is ignored: only the authority decides on roles
+//! and times.
 
 use super::authority::{Made, cannot_make};
 use super::{CA, GOSSIP_KEY, HOST, HOST_KEY, REQUEST, TRUST, check_name, read_text};
@@ -36,7 +36,7 @@ const POINT: usize = 65;
 /// A request that the key in it has signed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SigningRequest {
-    /// The name of the host that asks.
+    /// The name of the requesting host.
     pub(crate) name: String,
     /// Its public key, a SubjectPublicKeyInfo in DER.
     pub(crate) public_key: Vec<u8>,
@@ -46,8 +46,8 @@ impl SigningRequest {
     /// Reads a request in DER, and checks that the key in it has signed it.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it is none, [`ErrorKind::Invalid`] where it does not name one host, or its key is
-    /// none of P-256.
+    /// [`ErrorKind::Corrupt`] if it is no request, [`ErrorKind::Invalid`] if it does not name exactly one host, or its
+    /// key is not one of P-256.
     pub fn parse(der: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no signing request");
         if der.len() > REQUEST_MAX {
@@ -94,7 +94,7 @@ impl SigningRequest {
         }
     }
 
-    /// The public key as certificates are signed for it.
+    /// The public key in the form that certificates are signed for.
     pub(crate) fn key(&self) -> Result<SubjectPublicKeyInfo> {
         SubjectPublicKeyInfo::from_der(&self.public_key).map_err(cannot_make)
     }
@@ -102,7 +102,7 @@ impl SigningRequest {
     /// Makes a request for a host's key.
     ///
     /// # Errors
-    /// Where it cannot be signed.
+    /// [`ErrorKind::Io`] if it cannot be signed.
     pub(crate) fn make(name: &str, key: &KeyPair) -> Result<CertificateSigningRequest> {
         let failed = |e: rcgen::Error| {
             Error::new(ErrorKind::Io, "cannot make a signing request").caused_by(e).about(name)
@@ -118,17 +118,17 @@ impl SigningRequest {
 pub struct MadeRequest {
     /// The host's name.
     pub name: String,
-    /// The file that goes to where the authority is.
+    /// The file that is to be copied to the authority.
     pub request: PathBuf,
     /// The fate of the host's key.
     pub key: Made,
 }
 
-/// Makes a host's key in `dir`, where none is there, and a request for a certificate.
+/// Makes a host's key in `dir`, if there is none, and a request for a certificate.
 ///
 /// # Errors
-/// [`ErrorKind::Invalid`] where the name is none, [`ErrorKind::Conflict`] where the directory holds something else,
-/// [`ErrorKind::Corrupt`] where the key is none; what the operating system reports.
+/// [`ErrorKind::Invalid`] if the name is not valid, [`ErrorKind::Conflict`] if the directory holds something else,
+/// [`ErrorKind::Corrupt`] if the key is no key; errors of the operating system.
 pub fn request(dir: &Path, name: &str) -> Result<MadeRequest> {
     check_name(name)?;
     super::authority::refuse_foreign(dir, &[CA, HOST, HOST_KEY, GOSSIP_KEY, TRUST, REQUEST])?;
@@ -178,7 +178,7 @@ mod tests {
             assert!(SigningRequest::parse(&der[..at]).is_err(), "{at}");
             let mut flipped = der.clone();
             flipped[at] ^= 1;
-            // The identifier of the signature's algorithm is not signed, and nothing goes by it.
+            // The identifier of the signature's algorithm is not signed, and nothing depends on it.
             if let Ok(other) = SigningRequest::parse(&flipped) {
                 assert_eq!(other, request, "{at}");
             }
@@ -200,7 +200,7 @@ mod tests {
         for names in [&[][..], &["a", "b"], &["A"], &["*.a"], &["127.0.0.1"]] {
             assert!(of(names).is_err(), "{names:?}");
         }
-        // What else it asks for is not looked at.
+        // Everything else in it is ignored.
         let mut params = CertificateParams::new(vec!["a".to_owned()]).unwrap();
         params.subject_alt_names.push(SanType::URI("headstart:role:operator".try_into().unwrap()));
         let der = params.serialize_request(&key).unwrap();

@@ -1,4 +1,4 @@
-//! Hosts that are members no longer, and another gossip key: the authority signs a list that all hosts are told.
+//! Revocation of hosts and replacement of the gossip key: the authority signs a list that is sent to all hosts.
 
 use super::authority::{Authority, hex};
 use super::certificate::{HostCertificate, unix_now};
@@ -19,7 +19,7 @@ pub struct Published {
     pub number: u64,
     /// The hosts that were revoked, now and before, by name.
     pub revoked: Vec<String>,
-    /// What an agent is told.
+    /// The list in the form that agents receive.
     pub list: Vec<u8>,
 }
 
@@ -30,15 +30,15 @@ impl Published {
     }
 }
 
-/// Revokes hosts: all certificates that they have, and the gossip key that they know.
+/// Revokes hosts: all their certificates, and the gossip key that they know.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] where the directory knows no host of a name; what the operating system reports.
+/// [`ErrorKind::NotFound`] if the directory knows no host of a name; errors of the operating system.
 pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
     revoke_at(dir, names, unix_now())
 }
 
-/// Revokes hosts as [`revoke`] does, by a clock that says `now`. It may have been set back since the hosts were added.
+/// Revokes hosts as [`revoke`] does, at the time `now`. The clock may have been set back since the hosts were added.
 fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
     let _lock = ClusterLock::take(dir)?;
     let authority = Authority::open(dir)?;
@@ -63,7 +63,7 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
 /// Draws another gossip key.
 ///
 /// # Errors
-/// What the operating system reports.
+/// Errors of the operating system.
 pub fn rekey(dir: &Path) -> Result<Published> {
     let _lock = ClusterLock::take(dir)?;
     Authority::open(dir)?.publish(|_| ())
@@ -72,7 +72,7 @@ pub fn rekey(dir: &Path) -> Result<Published> {
 /// The list that was signed last.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] where there is none.
+/// [`ErrorKind::NotFound`] if there is none.
 pub fn published(dir: &Path) -> Result<Published> {
     let signed = Authority::open(dir)?.trust_list()?;
     let (list, bytes) = signed.ok_or_else(|| {
@@ -83,7 +83,7 @@ pub fn published(dir: &Path) -> Result<Published> {
     Ok(Published::of(&list, bytes))
 }
 
-/// The hosts that may order others, by name: members whose certificates have the role of operator.
+/// The hosts that may give orders to others, by name: members whose certificates have the role of operator.
 ///
 /// # Errors
 /// Errors of the operating system.
@@ -94,7 +94,7 @@ pub fn operators(dir: &Path) -> Result<Vec<String>> {
 }
 
 impl Authority {
-    /// The list that was signed last, and as it was signed.
+    /// The list that was signed last, and its signed bytes.
     pub(super) fn trust_list(&self) -> Result<Option<(TrustList, Vec<u8>)>> {
         let path = self.dir().join(TRUST);
         let Some(bytes) = read(&path, TRUST_LIST_MAX as u64)? else { return Ok(None) };
@@ -102,7 +102,7 @@ impl Authority {
         Ok(Some((list.map_err(|e| e.about(path.display()))?, bytes)))
     }
 
-    /// The certificate that a host has, where it has one and is a member.
+    /// The certificate of a host that has one and is a member.
     pub(super) fn member(&self, name: &str) -> Result<Option<HostCertificate>> {
         let is_member = self.membership()?;
         Ok(self.certificate_of(name)?.filter(is_member))
@@ -129,7 +129,7 @@ impl Authority {
         })
     }
 
-    /// When a host is added that is added now: after all of its name that were revoked.
+    /// The time of addition for a host that is added now: later than the revocation of any host of its name.
     pub(super) fn added_now(&self, name: &str) -> Result<u64> {
         let list = self.trust_list()?;
         let revoked =
@@ -149,7 +149,7 @@ impl Authority {
         list.signed_at = unix_now();
         rand::fill(&mut list.gossip_key).map_err(|_| Error::new(ErrorKind::Io, "cannot draw a key"))?;
         let bytes = list.sign(self.key())?;
-        // First: from here on the list counts, and a run that was cut off is made good by the next.
+        // This comes first: from here on the list is in force, and the next run completes a run that was cut off.
         replace(&self.dir().join(TRUST), &bytes, Readers::Owner)?;
         let key = format!("{}\n", hex(&list.gossip_key));
         replace(&self.dir().join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
@@ -161,7 +161,7 @@ impl Authority {
         Ok(Published::of(&list, bytes))
     }
 
-    /// The gossip key that counts now, as it is written to files.
+    /// The gossip key that is in force now, as it is written to files.
     pub(super) fn gossip_key(&self) -> Result<String> {
         let path = self.dir().join(GOSSIP_KEY);
         match self.trust_list()? {
@@ -197,11 +197,11 @@ mod tests {
         let (a, stolen) = (host("a"), host("b"));
         let first = revoke(&dir, &names(&["b"])).unwrap();
         assert_eq!((first.number, &first.revoked), (1, &names(&["b"])));
-        // The member has the new key, the other one has what it had.
+        // The member has the new key, the revoked host has its old one.
         assert_ne!(host("a").gossip_key, a.gossip_key);
         assert_eq!(host("a").trust.as_ref(), Some(&first.list));
         assert_eq!((host("b").gossip_key, &host("b").trust), (stolen.gossip_key, &None));
-        // Added again it has another key and a later time; the stolen certificate stays revoked.
+        // A host that is added again has another key and a later time; the stolen certificate stays revoked.
         let again = add(&["b"]);
         assert_eq!((again[0].made, &again[0].directory), (Made::New, &made[1].directory));
         let list = TrustList::open(&first.list, &a.authority).unwrap();
@@ -211,7 +211,7 @@ mod tests {
         );
         assert_ne!(host("b").identity.says().public_key, stolen.identity.says().public_key);
         assert_eq!(host("b").gossip_key, host("a").gossip_key);
-        // Another key alone.
+        // A new gossip key without a revocation.
         let second = rekey(&dir).unwrap();
         assert_eq!((second.number, second.revoked.len()), (2, 1));
         assert_eq!(published(&dir).unwrap(), second);
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(operators(&dir).unwrap(), ["a"]);
         revoke(&dir, &names(&["a"])).unwrap();
         assert!(operators(&dir).unwrap().is_empty());
-        // Without one, the next host that is made is one.
+        // If no operator is left, the next host that is made is one.
         add(&["b"], &[]);
         assert_eq!(operators(&dir).unwrap(), ["b"]);
         let members = Authority::open(&dir).unwrap().members().unwrap();
@@ -295,15 +295,15 @@ mod tests {
         let publish = |numbers: std::ops::Range<u32>, at| {
             authority.publish(|list| numbers.for_each(|number| list.revoke(&name(number), at)))
         };
-        // They stay as long as there is room.
+        // Revocations stay while there is room.
         publish(0..2000, 1).unwrap();
         assert_eq!(revoke(&dir, &hosts).unwrap().revoked.len(), 2001);
         let now = unix_now();
         let last = publish(5000..8000, now).unwrap();
         let recent = || (5000..8000).map(name);
         assert_eq!(last.revoked, hosts.iter().cloned().chain(recent()).collect::<Vec<_>>());
-        // What was left out is a member no more where its certificate is still in the directory, and what has not
-        // ended is not left out.
+        // A host whose revocation was dropped stays revoked if its certificate is still in the directory, and a
+        // revocation that is still needed is not dropped.
         let error = publish(8000..10_000, now).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("5001 hosts"), "{error}");
         assert_eq!(published(&dir).unwrap(), last);

@@ -1,25 +1,26 @@
 //! The times at which a host has its certificate renewed, and the authority that it asks: a state machine without clock
-//! or chance.
+//! or randomness.
 //!
-//! A certificate is due once two thirds of its time are over, and a little later where hosts would otherwise ask all at
-//! once. Authorities are asked in rounds: each that is connected once, one after the other, and one that connects in
-//! the middle of a round at once. After a round in which none has renewed it there is a pause, which doubles from round
-//! to round and is drawn a little longer or shorter.
+//! A certificate is due once two thirds of its time are over, and slightly later on some hosts, so that they do not all
+//! ask at once. Authorities are asked in rounds: each connected one once, one after the other, and one that connects in
+//! the middle of a round at once. After a round in which none has renewed the certificate there is a pause, which
+//! doubles from round to round and is varied at random.
 
 use super::validity::Validity;
 use std::collections::BTreeSet;
 
-/// Authorities that are asked in a round at most, however often they connect.
+/// The most requests to authorities in a round, however often they connect.
 const ASKS_MAX: u32 = 16;
 
-/// Pauses between rounds, in seconds: the longest is a hundredth of the certificate's time, within these.
+/// The bounds of the longest pause between rounds, in seconds: it is a hundredth of the certificate's time, within
+/// these.
 const LONGEST_PAUSE: (u64, u64) = (1, 3600);
 
 /// The first pause is this part of the longest, and at most a minute.
 const FIRST_PAUSE_PART: u64 = 60;
 const FIRST_PAUSE_MAX: u64 = 60;
 
-/// Hosts of the same age ask within this part of the certificate's time.
+/// Hosts of the same age ask within this part of the certificate's time: one fiftieth.
 const SPREAD_PART: u64 = 50;
 
 /// Draws the next number.
@@ -35,21 +36,21 @@ fn draw(state: &mut u64) -> u64 {
 /// The schedule of one host's renewals; authorities are `T`.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule<T> {
-    /// Differs from host to host.
+    /// A number that differs from host to host.
     seed: u64,
     drawn: u64,
-    /// Authorities that were asked in this round and are still there.
+    /// Authorities that were asked in this round and are still connected.
     asked: BTreeSet<T>,
     /// The number of authorities that were asked in this round.
     asks: u32,
-    /// Rounds that began since the certificate is due.
+    /// Rounds since the certificate became due.
     rounds: u32,
-    /// No round begins before, in milliseconds of the host's clock.
+    /// The time before which no round begins, in milliseconds of the host's clock.
     next_round_ms: u64,
 }
 
 impl<T: Ord + Copy> Schedule<T> {
-    /// The schedule of a host whose certificate is not due, as far as is known. `seed` differs from host to host.
+    /// The schedule of a host whose certificate is not known to be due. `seed` differs from host to host.
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed, drawn: seed, asked: BTreeSet::new(), asks: 0, rounds: 0, next_round_ms: 0 }
     }
@@ -61,8 +62,8 @@ impl<T: Ord + Copy> Schedule<T> {
         validity.not_before.saturating_add(length - length / 3).saturating_add(spread)
     }
 
-    /// The authority among those that are connected that is to be asked now, if any. `calendar` is in seconds since
-    /// 1970, `now_ms` in milliseconds of a clock that never goes back.
+    /// The connected authority that is to be asked now, if any. `calendar` is in seconds since 1970, `now_ms` in
+    /// milliseconds of a monotonic clock.
     pub(crate) fn next(
         &mut self,
         validity: Validity,
@@ -121,7 +122,7 @@ mod tests {
             .collect();
         for at in &due {
             let days = (*at as f64 - validity.not_before as f64) / DAY as f64;
-            // Before the last quarter, from which on operators are warned.
+            // This is before the last quarter, in which operators are warned.
             assert!((91.0 * 2.0 / 3.0..91.0 * 0.70).contains(&days), "{days}");
         }
         let (first, last) = (due.iter().min().unwrap(), due.iter().max().unwrap());
@@ -159,15 +160,15 @@ mod tests {
     }
 
     proptest! {
-        /// Years of a host on virtual time: an authority that is there now and then, and renews when it is asked or
-        /// fails. The certificate never ends as long as the authority is away for less than a fifth of its time.
+        /// Years of a host on virtual time: an authority that is connected from time to time, and renews on request or
+        /// fails. The certificate never ends if the authority is away for less than a fifth of its time.
         #[test]
         fn a_certificate_is_renewed_in_time_and_never_too_early(
             seed: u64,
             length in 60u64..100 * DAY,
             ways in prop::collection::vec((1u64..18, 1u64..4, prop::bool::weighted(0.3)), 1..12),
         ) {
-            // A hundredth of the certificate's time each.
+            // Each step is a hundredth of the certificate's time.
             let step = (length / 100).max(1);
             let mut schedule = Schedule::new(seed);
             let mut validity = Validity { not_before: 1_000_000, not_after: 1_000_000 + length };
@@ -185,7 +186,7 @@ mod tests {
                                 renewals += 1;
                             }
                         }
-                        // It asks at once where it is due, can, and has not asked just now.
+                        // The host asks at once if it is due, can ask, and has not asked just now.
                         None => prop_assert!(
                             calendar < due || connected.is_empty() || schedule.next_round_ms > clock
                         ),

@@ -1,14 +1,14 @@
 //! The authority at work in an agent: it renews the certificates of hosts that ask over their connections.
 //!
-//! A connection proves a certificate and its key. What is renewed is that certificate: the request has to name the same
-//! host and the same key, and roles, the time at which the host was added and the length of its validity are copied
-//! from it. Nothing that the host says changes them. Refused are
+//! A connection proves a certificate and its key. That certificate is renewed: the request has to name the same host
+//! and the same key, and roles, the time at which the host was added and the length of its validity are copied from it.
+//! Nothing that the host sends changes them. The authority refuses
 //!
-//! * hosts that were revoked, as the swarm or the cluster's directory knows, and keys that were, by whatever name;
-//! * hosts of which the cluster's directory has another certificate: another key, another time at which it was added,
-//!   or fewer roles;
-//! * certificates of earlier versions, which do not say when the host was added;
-//! * more than [`PER_HOUR`] requests of one host in an hour, before they are looked at.
+//! * hosts that were revoked, according to the swarm or the cluster's directory, and revoked keys, under any name;
+//! * hosts of which the cluster's directory has another certificate: another key, another time of addition, or fewer
+//!   roles;
+//! * certificates of earlier versions, which do not contain the time at which the host was added;
+//! * more than [`PER_HOUR`] requests of one host in an hour, before they are parsed.
 //!
 //! The directory is only read. No certificate ends after the authority's own.
 
@@ -26,7 +26,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Requests of one host that are looked at in an hour.
+/// Requests of one host that are considered in an hour.
 pub(crate) const PER_HOUR: usize = 12;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -42,7 +42,7 @@ pub(crate) struct Ration {
 }
 
 impl Ration {
-    /// Counts a request, unless the host has had its share of the last hour. Returns `false` then.
+    /// Counts a request; returns `false` if the host has used up its share of the last hour.
     pub(crate) fn take(&mut self, host: &str, now_ms: u64) -> bool {
         let is_over = |at: u64| now_ms.saturating_sub(at) >= HOUR_MS;
         if self.came.len() >= HOSTS_MAX && !self.came.contains_key(host) {
@@ -70,12 +70,11 @@ pub(crate) struct Signer {
 }
 
 impl Signer {
-    /// The authority in a cluster's directory, of which `ca.pem` and `ca.key` have to be there, for a host of that
-    /// cluster.
+    /// The authority in a cluster's directory, in which `ca.pem` and `ca.key` have to be, for a host of that cluster.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where other users can read the key or the host's certificate does not give the role,
-    /// [`ErrorKind::Corrupt`] where it is the authority of another cluster; what the operating system reports.
+    /// [`ErrorKind::Denied`] if other users can read the key or the host's certificate does not give the role,
+    /// [`ErrorKind::Corrupt`] if it is the authority of another cluster; errors of the operating system.
     pub(crate) fn open(dir: &Path, credentials: &Credentials) -> Result<Self> {
         check_own_directory(dir, OthersMay::WriteNothing)?;
         let key = dir.join(CA_KEY);
@@ -101,12 +100,12 @@ impl Signer {
     }
 
     /// Signs the renewal of the certificate that a connection has proved, in DER. `now` is in seconds since 1970,
-    /// `now_ms` in milliseconds of a clock that never goes back.
+    /// `now_ms` in milliseconds of a monotonic clock.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where the host asks too often or the authority cannot be read,
-    /// [`ErrorKind::Denied`] where it is not to be renewed, [`ErrorKind::Conflict`] where it would end no later; what
-    /// [`SigningRequest::parse`] finds.
+    /// [`ErrorKind::Unavailable`] if the host asks too often or the authority cannot be read, [`ErrorKind::Denied`] if
+    /// it is not to be renewed, [`ErrorKind::Conflict`] if it would end no later; the errors of
+    /// [`SigningRequest::parse`].
     pub(crate) fn renew(
         &self,
         proved: &HostCertificate,
@@ -147,9 +146,9 @@ impl Signer {
         Ok(self.authority.sign(&grant, &request.key()?)?.der().to_vec())
     }
 
-    /// Checks a certificate against what the cluster's directory knows of the host, where it knows it.
+    /// Checks a certificate against the cluster's directory, if the host is in it.
     fn check_records(&self, proved: &HostCertificate) -> Result<()> {
-        // Names in certificates of the authority are such, but this one is about to be a path.
+        // Names in certificates of the authority are valid, but this one is about to be a path.
         check_name(&proved.name)?;
         let unreadable = |error: Error| {
             tracing::warn!(%error, "certificates cannot be renewed: the authority's directory cannot be read");
@@ -235,7 +234,7 @@ mod tests {
         b.renew(&der, later).unwrap();
         assert_eq!(b.says().roles, Roles { root: true, ..Roles::default() });
         assert_eq!(b.says().validity, Validity { not_before: later - DAY, not_after: later + 90 * DAY });
-        // Another host's request, whether its name or its key.
+        // A request of another host, by its name or by its key.
         let said = why(signer.renew(&b.says(), &c.request().unwrap(), later, 0));
         assert!(said.contains("not for the name and the key"), "{said}");
         let key = rcgen::KeyPair::generate().unwrap();
@@ -243,7 +242,7 @@ mod tests {
         let said = why(signer.renew(&b.says(), other_key.der(), later, 0));
         assert!(said.contains("not for the name and the key"), "{said}");
         assert!(signer.renew(&b.says(), &[0x30; 4096], later, 0).is_err());
-        // A certificate that has ended, or that an earlier version made.
+        // A certificate that has ended, or one of an earlier version.
         let ended = HostCertificate { validity: Validity { not_before: 0, not_after: now }, ..c.says() };
         assert!(why(signer.renew(&ended, &c.request().unwrap(), later, 0)).contains("has ended"));
         let earlier = HostCertificate { added: None, ..c.says() };
@@ -257,12 +256,13 @@ mod tests {
         let (b, c) = (scene.credentials("b").identity, scene.credentials("c").identity);
         let more = HostCertificate { roles: Roles::ALL, ..c.says() };
         assert!(why(signer.renew(&more, &c.request().unwrap(), later, 0)).contains("fewer roles"));
-        // Revoked in the directory, which no agent was told: at once, by the next request.
+        // A revocation in the directory, which no agent has received, counts at once, at the next request.
         revoke(&scene.cluster, &["c".to_owned()]).unwrap();
         assert!(why(signer.renew(&c.says(), &c.request().unwrap(), later, 0)).contains("was revoked"));
         let key_of_c = fs::read_to_string(scene.cluster.join("hosts/c/host.key")).unwrap();
         let key_of_c = rcgen::KeyPair::from_pem(&key_of_c).unwrap();
-        // Added again it is another host of that name; the one before it gets nothing, even without the list.
+        // A host that is added again is another host of that name; the one before it gets nothing, even without the
+        // list.
         scene.init(&["c"]);
         let again = scene.credentials("c").identity;
         fs::remove_file(scene.cluster.join("trust")).unwrap();

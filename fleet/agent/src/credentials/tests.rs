@@ -1,4 +1,4 @@
-//! Clusters on disk: what is made, what is kept, what is refused.
+//! Clusters on disk: the files that are made, kept or refused.
 
 use super::authority::make_dir;
 use super::*;
@@ -11,7 +11,7 @@ fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// Makes a cluster; the directories of the hosts.
+/// Makes a cluster; returns the directories of the hosts.
 fn init(dir: &Path, hosts: &[String]) -> Result<Vec<PathBuf>> {
     let made = super::init(dir, &InitSettings { hosts: hosts.to_vec(), ..InitSettings::default() })?;
     Ok(made.hosts.into_iter().map(|host| host.directory).collect())
@@ -28,7 +28,7 @@ fn hosts_are_added_and_what_is_there_stays() {
     let a = Credentials::load(&made[0], "a").unwrap();
     let c = Credentials::load(&again[1], "c").unwrap();
     assert!(a.authority == c.authority && a.gossip_key == c.gossip_key && a.gossip_key != [0; 32]);
-    // Each is for its own name, and no key can be read by others.
+    // Each certificate is for its own name, and no key can be read by others.
     assert_eq!(Credentials::load(&made[1], "a").err().map(|e| e.kind()), Some(ErrorKind::Corrupt));
     assert!(Credentials::load(&made[1], "b.example").is_ok());
     for path in [made[0].join(HOST_KEY), made[0].join(GOSSIP_KEY), dir.join(CA_KEY), dir.join(GOSSIP_KEY)] {

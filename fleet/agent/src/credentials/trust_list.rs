@@ -1,8 +1,8 @@
-//! What the authority tells all hosts of its cluster: which are members no longer, and by which key gossip is sealed.
+//! The list that the authority sends to all hosts of its cluster: the revoked hosts, and the key that seals gossip.
 //!
 //! The list is signed by the authority's key, and each has a higher number than the one before: a host that has one
-//! takes no earlier one again. It goes over connections between hosts with certificates alone, because the gossip key
-//! is in it, and is kept where only its owner can read it.
+//! accepts no earlier one. It is sent only over connections between hosts with certificates, because it contains the
+//! gossip key, and is stored where only its owner can read it.
 //!
 //! ```text
 //! "headstart trust 1\n"   and, in postcard:
@@ -12,7 +12,7 @@
 //!
 //! A revocation names a host and a time. It holds for all certificates of that name whose host was added at that time
 //! or before, renewed ones too, and not for those of a host of the same name that is added later. It stays in the lists
-//! until there are so many that they do not fit, and all certificates that it holds for have ended.
+//! until they are too long, and all certificates that it holds for have ended.
 
 use super::certificate::HostCertificate;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
@@ -23,31 +23,32 @@ use serde::{Deserialize, Serialize};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-/// What a list begins with, also where it is signed.
+/// The first bytes of a list, which are signed with it.
 const HEAD: &[u8] = b"headstart trust 1\n";
 
-/// Most bytes of a list: what fits into a frame between hosts.
+/// The most bytes of a list, so that it fits into a frame between hosts.
 pub(crate) const TRUST_LIST_MAX: usize = crate::peers::frame::MESSAGE_MAX;
 
 /// Bytes of a list beside its content, at most: the head, lengths, and a signature of P-256.
 const AROUND_MAX: usize = 128;
 
-/// A host that is no member any more.
+/// A revoked host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Revoked {
     pub(crate) name: String,
-    /// Certificates are refused whose host was added at this second since 1970 or before.
+    /// The latest time of addition that is revoked, in seconds since 1970: certificates of hosts added then or before
+    /// are refused.
     pub(crate) at: u64,
 }
 
-/// What all hosts of a cluster are to know.
+/// The revocations and the gossip key of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TrustList {
-    /// Higher than that of all lists before.
+    /// The number of the list, higher than that of all lists before.
     pub(crate) number: u64,
-    /// When it was signed, in seconds since 1970.
+    /// The time at which it was signed, in seconds since 1970.
     pub(crate) signed_at: u64,
-    /// By name.
+    /// The revocations, sorted by name.
     pub(crate) revoked: Vec<Revoked>,
     pub(crate) gossip_key: [u8; 32],
 }
@@ -59,7 +60,7 @@ struct Signed {
 }
 
 impl TrustList {
-    /// Revokes the host of this name, as of all certificates that it got until now.
+    /// Revokes all certificates that the host of this name has got until now.
     pub(crate) fn revoke(&mut self, name: &str, now: u64) {
         match self.revoked.binary_search_by(|revoked| revoked.name.as_str().cmp(name)) {
             Ok(at) => self.revoked[at].at = self.revoked[at].at.max(now),
@@ -67,8 +68,8 @@ impl TrustList {
         }
     }
 
-    /// Leaves out the revocations that `is_over` says hold for no certificate any more, where all would not fit into a
-    /// list.
+    /// Drops the revocations that hold for no certificate any more, according to `is_over`, if otherwise the list would
+    /// be too long.
     pub(crate) fn make_room(&mut self, is_over: impl Fn(&Revoked) -> bool) {
         let len = postcard::to_extend(self, Vec::new()).map_or(usize::MAX, |content| content.len());
         if len > TRUST_LIST_MAX - AROUND_MAX {
@@ -76,17 +77,17 @@ impl TrustList {
         }
     }
 
-    /// The revocation that a certificate falls under. Those of earlier versions do not say when their host was added:
-    /// every revocation of the name holds for them.
+    /// The revocation that a certificate falls under. Certificates of earlier versions do not contain the time at which
+    /// their host was added: every revocation of the name holds for them.
     pub(crate) fn revocation(&self, certificate: &HostCertificate) -> Option<&Revoked> {
         let at = self.revoked.binary_search_by(|revoked| revoked.name.cmp(&certificate.name)).ok()?;
         self.revoked.get(at).filter(|revoked| certificate.added.unwrap_or_default() <= revoked.at)
     }
 
-    /// The list as it goes to hosts.
+    /// The signed list in the form that hosts receive.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is too long, [`ErrorKind::Io`] where it cannot be signed.
+    /// [`ErrorKind::Invalid`] if it is too long, [`ErrorKind::Io`] if it cannot be signed.
     pub(crate) fn sign(&self, key: &KeyPair) -> Result<Vec<u8>> {
         let failed = |e: postcard::Error| Error::new(ErrorKind::Io, "cannot write a trust list").caused_by(e);
         let content = postcard::to_extend(self, Vec::new()).map_err(failed)?;
@@ -104,11 +105,11 @@ impl TrustList {
         Ok(signed)
     }
 
-    /// A list that one of these authorities has signed.
+    /// Parses a list that one of these authorities has signed.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`] where it is of another version, [`ErrorKind::Corrupt`] where it is none, or not
-    /// signed by them.
+    /// [`ErrorKind::Unsupported`] if it is of another version, [`ErrorKind::Corrupt`] if it is no list, or not signed
+    /// by them.
     pub(crate) fn open(bytes: &[u8], authorities: &[CertificateDer<'_>]) -> Result<Self> {
         let Some(rest) = bytes.strip_prefix(HEAD).filter(|_| bytes.len() <= TRUST_LIST_MAX) else {
             if bytes.starts_with(b"headstart trust ") {
@@ -191,7 +192,7 @@ mod tests {
             assert_eq!(list.revocation(&certificate("a", added)).is_some(), is_revoked, "{added:?}");
         }
         assert_eq!(list.revocation(&certificate("b", None)), None);
-        // The new one is stolen, too; and no revocation is taken back.
+        // A later revocation holds for the new host, too; an earlier one takes nothing back.
         list.revoke("a", 200);
         list.revoke("a", 150);
         assert!(list.revocation(&certificate("a", Some(200))).is_some());

@@ -1,8 +1,8 @@
-//! How long a certificate is valid, and when an operator is told that it ends.
+//! The validity of a certificate, and the notices to an operator that it ends.
 
 use std::fmt;
 
-/// What an operator does about a certificate that ends.
+/// The remedy for a certificate that ends.
 pub(crate) const REMEDY: &str = "run `headstart swarm init DIR --host NAME` where the authority is, and copy what it \
                                  makes to this host; its disks go on meanwhile";
 
@@ -12,31 +12,31 @@ pub(crate) const DAY: u64 = 24 * 3600;
 /// Seconds between two reminders.
 const EVERY: u64 = DAY;
 
-/// The time by which a certificate begins before it is signed, because clocks differ: a day, or this part of a shorter
-/// time.
+/// The time by which the validity begins before the certificate is signed, because clocks differ: a day, or a tenth of
+/// a shorter time.
 const SKEW: u64 = DAY;
 const SKEW_PART: u64 = 10;
 
-/// What part of a certificate's time is left when its end is near: a quarter. Agents renew it before that.
+/// The divisor of a certificate's time for "ends soon": notices begin in its last quarter. Agents renew it before that.
 const NEAR: u64 = 4;
 
-/// When a certificate is valid, in seconds since 1970.
+/// The validity of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Validity {
-    /// The first second in which it is.
+    /// The first second in which it is valid.
     pub(crate) not_before: u64,
-    /// The last.
+    /// The last second in which it is valid.
     pub(crate) not_after: u64,
 }
 
 impl Validity {
-    /// The validity of a certificate that is signed now and lasts for so many seconds.
+    /// The validity of a certificate that is signed now and lasts for `seconds`.
     pub(crate) fn of(seconds: u64, now: u64) -> Self {
         let skew = SKEW.min(seconds / SKEW_PART);
         Self { not_before: now.saturating_sub(skew), not_after: now.saturating_add(seconds) }
     }
 
-    /// The seconds for which the certificate was signed: its length without what is before that.
+    /// The seconds for which the certificate was signed: its length without the part before the signing.
     pub(crate) fn lifetime(self) -> u64 {
         let length = self.length();
         if length >= SKEW * (SKEW_PART + 1) { length - SKEW } else { length - length / (SKEW_PART + 1) }
@@ -47,7 +47,7 @@ impl Validity {
         self.not_after.saturating_sub(self.not_before)
     }
 
-    /// What is to be said of it at a time, if anything.
+    /// The notice that is due at a time, if any.
     fn notice(self, now: u64) -> Option<Notice> {
         if now > self.not_after {
             Some(Notice::Ended)
@@ -61,12 +61,12 @@ impl Validity {
     }
 }
 
-/// What an operator is to know of a certificate.
+/// A notice to an operator about a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// It will be valid after so many seconds: clocks differ.
+    /// Becomes valid after this time, because clocks differ.
     NotYet { seconds: u64 },
-    /// It ends after so many seconds.
+    /// Ends after this time.
     EndsSoon { seconds: u64 },
     /// Other hosts refuse it.
     Ended,
@@ -92,15 +92,15 @@ impl fmt::Display for Notice {
     }
 }
 
-/// Says what is to be said of a certificate when that changes, and again each day.
+/// Gives the notice of a certificate when it changes, and again each day.
 #[derive(Debug, Default)]
 pub(crate) struct Reminder {
-    /// What was said last, and when.
+    /// The last notice, and its time.
     said: Option<(Notice, u64)>,
 }
 
 impl Reminder {
-    /// What is to be said now, if anything.
+    /// The notice that is to be logged now, if any.
     pub(crate) fn due(&mut self, validity: Validity, now: u64) -> Option<Notice> {
         let Some(notice) = validity.notice(now) else {
             self.said = None;
@@ -127,7 +127,7 @@ mod tests {
     fn an_operator_is_told_each_day_from_the_last_quarter_on() {
         let validity = Validity { not_before: 1000 * DAY, not_after: 1091 * DAY };
         let mut reminder = Reminder::default();
-        // Looked at each hour.
+        // The certificate is checked each hour.
         let said: Vec<_> = (1000 * 24..1094 * 24)
             .filter_map(|hour| reminder.due(validity, hour * 3600).map(|notice| (hour / 24, notice)))
             .collect();
@@ -139,7 +139,7 @@ mod tests {
             said.first().map(|(_, notice)| notice.to_string()).unwrap(),
             "this host's certificate ends in 22 days"
         );
-        // A renewed one is none to speak of.
+        // A renewed certificate gives no notice.
         assert_eq!(reminder.due(Validity { not_after: 2000 * DAY, ..validity }, 1094 * DAY), None);
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The beginning of a line of a log that is no cause of an end.
+/// The beginning of a log line that is not the cause of an end.
 const WARNING: &str = "warning: ";
 
 /// The end of a disk's process.
@@ -34,7 +34,7 @@ impl fmt::Display for Ended {
         match status.map(|status| (status.signal(), status.code())) {
             Some((Some(signal), _)) => write!(f, "it was killed (signal {signal})")?,
             Some((None, code)) => match words.filter(|words| !words.starts_with(WARNING)) {
-                // A process that fails ends with the cause.
+                // The last line of a failed process is the cause.
                 Some(error) => return f.write_str(error),
                 None => write!(f, "it ended with exit code {}", code.unwrap_or_default())?,
             },

@@ -1,12 +1,12 @@
-//! Which images a disk of an agent has, from its first start to its end.
+//! The images that a disk of an agent has, from its first start to its end.
 //!
-//! A tag is asked for what it means when a disk is attached, and never again: whoever starts the disk's process later
-//! (an agent after the process died, the next version of the agent, the host after a reboot) gets the same image,
-//! whatever became of the tag. So the disk's process itself writes down the digests and the manifests before anybody
-//! is served, durably, and its successors read nothing else.
+//! A tag is resolved when a disk is attached, and never again: every later start of the disk's process (by an agent
+//! after the process died, by the next version of the agent, by the host after a reboot) gets the same image, whatever
+//! happened to the tag. So the disk's process itself writes the digests and the manifests to a file before it serves a
+//! client, durably, and its successors read only that file.
 //!
 //! The same file has the id of the disk in each writable directory. A successor takes no other disk, and makes no new
-//! one where the file system of the directory is not mounted.
+//! one if the file system of the directory is not mounted.
 
 use super::file;
 use headstart_block::{Digest, Error, ErrorKind, Result};
@@ -16,19 +16,19 @@ use std::path::{Path, PathBuf};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-/// What the files' names end with, beside the process's own.
+/// The end of the files' names, in place of the process file's own.
 const ENDING: &str = "images";
 
-/// What is written by this release. An older one is read as long as there is one.
+/// The version that this release writes. Older ones are read as long as such files exist.
 const VERSION: u32 = 1;
 
-/// Longest file that is believed to be one: some manifests.
+/// The largest accepted length of the file, in bytes: enough for some manifests.
 const LEN_MAX: u64 = 64 << 20;
 
 /// An image of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptImage {
-    /// The name of its export; empty where it has none.
+    /// The name of its export; empty if it has none.
     pub name: String,
     /// Its reference as it was typed.
     pub image: String,
@@ -37,7 +37,7 @@ pub struct KeptImage {
     pub digest: Digest,
     /// The manifest.
     pub manifest: String,
-    /// The id of the disk in its writable directory; none where it is read-only, or an earlier version wrote this.
+    /// The id of the disk in its writable directory; `None` if it is read-only, or an earlier version wrote this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writable: Option<Uuid>,
 }
@@ -64,45 +64,44 @@ fn parsed<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Dig
     String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-/// The file beside the one that knows a disk's process.
+/// The file beside the one of a disk's process.
 fn beside(pid_file: &Path) -> PathBuf {
     pid_file.with_extension(ENDING)
 }
 
-/// The file in which the images of the disk of a process are written down: it is there as long as the disk is to be
-/// started again.
+/// The file that records the images of a process's disk: it is there as long as the disk is to be started again.
 ///
 /// # Errors
-/// Where the current directory cannot be told.
+/// If the current directory is not known.
 pub fn images_record(pid_file: &Path) -> Result<PathBuf> {
     let path = beside(pid_file);
     std::path::absolute(&path).map_err(|e| Error::io("has no absolute path", e).about(path.display()))
 }
 
-/// Writes down which images the disk of a process has, durably.
+/// Records the images of a process's disk, durably.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     let path = beside(pid_file);
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let text = serde_json::to_vec(&Kept { version: VERSION, images })
         .map_err(|e| Error::invalid("is no list of images").caused_by(e))?;
     crate::file::replace(&path, &text, crate::file::Readers::Owner)?;
-    // What says that this is no first start has to last as long.
+    // The file that shows that this is no first start has to last as long.
     File::open(pid_file).and_then(|file| file.sync_all()).map_err(failed)?;
     let dir = path.parent().unwrap_or(Path::new("."));
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
 }
 
-/// The remedy where the images of a disk are not known any more.
+/// The remedy if the images of a disk are not known any more.
 const ATTACH_AGAIN: &str = "detach the disk, and attach it again by the digest of its image";
 
-/// The images of a process's disk that an earlier process has written down. `must_be` is `true` if one did: then
-/// nothing is taken in their place.
+/// The images of a process's disk that an earlier process has recorded. `must_be` is `true` if one did: then nothing
+/// else is accepted.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] where they have to be there and are not. Otherwise as [`kept_images`].
+/// [`ErrorKind::Corrupt`] if they have to be there and are not. Otherwise as [`kept_images`].
 pub(super) fn images_before(pid_file: &Path, must_be: bool) -> Result<Option<Vec<KeptImage>>> {
     let images = kept_images(pid_file)?;
     if images.is_none() && must_be {
@@ -112,11 +111,11 @@ pub(super) fn images_before(pid_file: &Path, must_be: bool) -> Result<Option<Vec
     Ok(images)
 }
 
-/// Which images the disk of a process has, where a process before has written that down.
+/// The images of a process's disk, if an earlier process has recorded them.
 ///
 /// # Errors
-/// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] where what is there cannot be understood: the tag is not asked
-/// in its place.
+/// [`ErrorKind::Corrupt`] and [`ErrorKind::Unsupported`] if the record cannot be understood: the tag is not resolved
+/// instead.
 pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
     let path = beside(pid_file);
     let about = |e: Error| e.about(path.display());
@@ -137,7 +136,7 @@ pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
     }
 }
 
-/// Forgets what an earlier disk of the same name had.
+/// Removes the record of an earlier disk of the same name.
 pub(super) fn forget_images(pid_file: &Path) -> Result<()> {
     let path = beside(pid_file);
     match fs::remove_file(&path) {
@@ -148,7 +147,7 @@ pub(super) fn forget_images(pid_file: &Path) -> Result<()> {
     }
 }
 
-/// What is known of the images of a disk.
+/// The recorded images of a disk; empty if there is no readable record.
 pub(super) fn images_of(dir: &Path, name: &str) -> Vec<DiskImage> {
     let kept = kept_images(&file(dir, name, "pid")).unwrap_or_else(|error| {
         tracing::warn!(%error, disk = name, "which images the disk has is not known");
@@ -162,7 +161,7 @@ impl KeptImage {
     /// The one of `images` that was attached by this name and reference.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where none was.
+    /// [`ErrorKind::Conflict`] if there is none.
     pub fn find<'i>(images: &'i [Self], name: &str, image: &str) -> Result<&'i Self> {
         images.iter().find(|kept| kept.name == name && kept.image == image).ok_or_else(|| {
             Error::new(ErrorKind::Conflict, "is not what the disk was attached with")
@@ -202,7 +201,7 @@ mod tests {
         assert_eq!(KeptImage::find(&images, "b", "file:///s:v1").unwrap(), &images[1]);
         assert_eq!(KeptImage::find(&images, "", "file:///s:v1").unwrap_err().kind(), ErrorKind::Conflict);
         let whole = fs::read_to_string(dir.path().join("vm.1.images")).unwrap();
-        // A record without an id is one of a version that wrote none.
+        // A record without an id is that of a version that wrote none.
         assert_eq!(whole.matches("\"writable\"").count(), 1, "{whole}");
         let damaged = [
             (whole[..whole.len() - 3].to_owned(), ErrorKind::Corrupt),

@@ -1,4 +1,4 @@
-//! What happens to one disk, from the moment it is asked for to its end.
+//! The life of one disk, from the request to attach it to its end.
 
 use super::ended::Ended;
 use super::images::images_of;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout};
 
-/// How often a process that starts is looked at.
+/// The interval at which a starting process is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The pauses before it is started again: the first, and the longest.
@@ -22,17 +22,17 @@ const AGAIN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// get a signal, and this leaves the agent the time to end before it starts another.
 const AGAIN_AFTER_SIGNAL: Duration = Duration::from_millis(500);
 
-/// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. Then
-/// it is asked again.
+/// The longest wait for the end of a process that an agent before this one has asked to end, or was about to ask. After
+/// that it is asked again.
 const UNHEARD: Duration = Duration::from_secs(10);
 
-/// After so long it has not died for what it died of before.
+/// The life after which a process is taken to be healthy: a later death counts as a new failure.
 const LASTED: Duration = Duration::from_secs(60);
 
-/// How long detaching is waited for: a guest's writes have to become durable.
+/// The longest wait for detaching: a guest's writes have to become durable.
 const DETACH: Duration = Duration::from_secs(120);
 
-/// The longest wait for a process that gives up the images of a disk: longer than it waits for each store.
+/// The longest wait for a process that releases the images of a disk: longer than its own wait for each store.
 const RELEASE: Duration = Duration::from_secs(30);
 
 /// Looks after one disk.
@@ -50,7 +50,7 @@ struct Kept {
 }
 
 impl Keeper {
-    /// Starts to look after the disk of a record; `over` is called when there is nothing more to look after.
+    /// Starts to look after the disk of a record; `over` is called when this ends.
     pub(super) fn start(
         settings: Arc<DisksSettings>,
         record: Record,
@@ -80,7 +80,7 @@ impl Keeper {
         self.status.borrow().clone()
     }
 
-    /// Waits until it is served for the first time, or is not to be.
+    /// Waits until the disk is served for the first time, or cannot be.
     pub(super) async fn started(&self) -> DiskStatus {
         self.until(|status| status.state != DiskState::Starting).await
     }
@@ -110,7 +110,7 @@ impl Keeper {
 impl Kept {
     fn set(&self, change: impl FnOnce(&mut DiskStatus)) {
         self.status.send_modify(change);
-        // Nobody may be watching.
+        // There may be no watcher.
         let _ = self.events.send(self.status.borrow().clone());
     }
 
@@ -128,7 +128,7 @@ impl Kept {
         let mut pause = AGAIN.0;
         let mut found = Process::find(&self.settings.dir, &self.record.spec.name);
         let (state, last) = loop {
-            // One that was asked to end has ended while there was no agent.
+            // A process that was asked to end has ended while there was no agent.
             if self.record.detaching && found.is_none() {
                 break (DiskState::Detached, None);
             }
@@ -138,7 +138,7 @@ impl Kept {
                 Ok(process) => self.serve(process, adopted).await,
                 Err(error) => Ended::NotStarted(error.to_string()),
             };
-            // One that an agent started in its last moment may have been faster than the one started here.
+            // A process that an agent started in its last moment may have been faster than the one started here.
             found = Process::find(&self.settings.dir, &self.record.spec.name);
             if self.record.detaching && (ended == Ended::InOrder || found.is_none()) {
                 break (DiskState::Detached, Some(ended));
@@ -159,7 +159,7 @@ impl Kept {
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.detach.notified() => {
-                    // So that the next agent does not start it again, should this one end here.
+                    // This is saved so that the next agent does not start the disk again if this agent ends here.
                     self.record.detaching = true;
                     self.save();
                     self.set(|status| status.state = DiskState::Detaching);
@@ -168,7 +168,7 @@ impl Kept {
             }
             pause = (pause * 2).min(AGAIN.1);
         };
-        // A process that was asked to end has done so itself.
+        // A process that was asked to end has released the images itself.
         if state == DiskState::Failed || last != Some(Ended::InOrder) {
             self.release_images().await;
         }
@@ -188,9 +188,9 @@ impl Kept {
         Process::start(&self.settings, &self.record.spec, Task::Serve)
     }
 
-    /// Has a process give up the images that the processes of the disk have held.
+    /// Starts a process that releases the images that the processes of the disk have held.
     async fn release_images(&self) {
-        // Where none was written down, its process has given up what it held.
+        // If no images are recorded, the process has released what it held.
         if !self.file("images").exists() {
             return;
         }
@@ -236,7 +236,7 @@ impl Kept {
         });
         let (mut ready, mut asked_at) = (false, None);
         let log = self.file("log");
-        // Where its log ended when it was asked to end.
+        // The length of its log at the time when it was asked to end.
         let ask = || {
             let len = log.metadata().map_or(0, |found| found.len());
             process.stop();
@@ -261,9 +261,9 @@ impl Kept {
             tokio::select! {
                 () = process.ended() => break,
                 () = self.detach.notified() => {
-                    // Asked a second time, it would end without taking care.
+                    // A process that is asked a second time ends without care.
                     if !std::mem::replace(&mut self.record.detaching, true) {
-                        // It looks there whether it ends for good.
+                        // The process reads there that it ends for good.
                         self.save();
                         asked_at = ask();
                     }

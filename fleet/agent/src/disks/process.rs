@@ -22,11 +22,11 @@ pub use crate::pid_file::LOG_MAX;
 /// The longest wait for the status of a process that has ended.
 const STATUS_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a process finds that is to serve a disk of an agent.
+/// The state that a process finds when it begins to serve a disk of an agent.
 pub struct Held {
-    /// An earlier process served the same disk, with the same arguments, and has died.
+    /// `true` if an earlier process served the same disk, with the same arguments, and has died.
     pub has_served: bool,
-    /// The images that it had; none where it was the first process, or an earlier version's.
+    /// The images that it had; `None` if it was the first process, or that of an earlier version.
     pub images: Option<Vec<KeptImage>>,
 }
 
@@ -37,8 +37,8 @@ const TAKEN: &str = "another process serves this disk";
 /// befalls the agent's befalls it, and with the lock that says so, which lasts as long as the process.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Conflict`] where another process has it; where what an earlier process has left cannot
-/// be understood.
+/// [`headstart_block::ErrorKind::Conflict`] if another process has it; an error if the files of an earlier process
+/// cannot be understood.
 pub fn hold_pid_file(path: &Path) -> Result<Held> {
     let was_there = path.symlink_metadata().is_ok();
     let mut file = pid_file::lock(path, TAKEN)?;
@@ -58,7 +58,7 @@ pub fn hold_pid_file(path: &Path) -> Result<Held> {
     }
 }
 
-/// Finds what an earlier process left, and writes the number of this one to the file of process numbers.
+/// Reads the state that an earlier process left, and writes the number of this process to its file.
 fn begin(path: &Path, file: &mut File) -> Result<Held> {
     // The agent removes the file of a disk that was detached, or could not be attached at all.
     let has_begun = file.metadata().is_ok_and(|meta| meta.len() > 0);
@@ -93,25 +93,25 @@ pub(super) enum Task {
 pub(super) struct Process {
     pub(super) pid: u32,
     fd: AsyncFd<OwnedFd>,
-    /// The wait for its exit status; none where an agent before this one has started it.
+    /// The wait for its exit status; `None` if an agent before this one has started it.
     waiting: Option<JoinHandle<std::io::Result<ExitStatus>>>,
 }
 
 impl Process {
-    /// The one that serves a disk, where there is one.
+    /// The process that serves a disk, if there is one.
     pub(super) fn find(dir: &Path, name: &str) -> Option<Self> {
         let path = file(dir, name, "pid");
         let pid = holder(&path)?;
         let fd = pidfd_open(Pid::from_raw(i32::try_from(pid).ok()?)?, PidfdFlags::empty()).ok()?;
-        // Had it ended before it was opened, the lock would be free by now.
+        // If the process had ended before it was opened, the lock would be free by now.
         (holder(&path) == Some(pid)).then_some(())?;
         Some(Self { pid, fd: watched(fd).ok()?, waiting: None })
     }
 
-    /// Starts one. It has ended, or has the lock, or is about to take it.
+    /// Starts a process. On return it has ended, or has the lock, or is about to take it.
     ///
     /// # Errors
-    /// What starting a program reports.
+    /// Errors of starting a program.
     pub(super) fn start(settings: &DisksSettings, spec: &DiskSpec, task: Task) -> Result<Self> {
         let about = |what: &'static str| move |e| Error::io(what, e);
         let dir = &settings.dir;
@@ -143,7 +143,7 @@ impl Process {
         let mut child = command.spawn().map_err(|e| not_started(e, settings, spec))?;
         let pid = child.id().unwrap_or_default();
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        // Not waited for yet, so the number is its own.
+        // The process is not waited for yet, so the number is its own.
         let opened = raw.ok_or(Errno::SRCH).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()));
         let fd = opened.map_err(|e| about("cannot watch the process of a disk")(e.into()))?;
         let fd = watched(fd).map_err(about("cannot watch the process of a disk"))?;
@@ -151,26 +151,27 @@ impl Process {
         Ok(Self { pid, fd, waiting })
     }
 
-    /// Returns when it has ended.
+    /// Waits for the end of the process.
     pub(super) async fn ended(&self) {
-        // It becomes readable then. Where it cannot be watched, it is taken for ended, and found again by its lock.
+        // The descriptor becomes readable then. If it cannot be watched, the process is taken for ended, and found
+        // again by its lock.
         let _ = self.fd.readable().await;
     }
 
-    /// The exit status of a process that has ended, where this agent has started it.
+    /// The exit status of a process that has ended, if this agent has started it.
     pub(super) async fn status(self) -> Option<ExitStatus> {
         timeout(STATUS_PATIENCE, self.waiting?).await.ok()?.ok()?.ok()
     }
 
     /// Asks it to detach its disk and to end.
     pub(super) fn stop(&self) {
-        // One that has ended needs no signal.
+        // A process that has ended needs no signal.
         let _ = pidfd_send_signal(&self.fd, Signal::TERM);
     }
 }
 
-/// The error of a process that could not be started. The operating system says the same of a program that is missing
-/// and of a directory.
+/// The error of a process that could not be started. The operating system reports the same for a missing program and a
+/// missing directory.
 fn not_started(error: std::io::Error, settings: &DisksSettings, spec: &DiskSpec) -> Error {
     let reached = spec.directory.as_ref().map(|directory| (directory, directory.join(".").metadata()));
     if let Some((directory, Err(e))) = reached {

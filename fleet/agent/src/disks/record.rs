@@ -1,4 +1,4 @@
-//! What is kept of a disk for the next agent.
+//! The record of a disk for the next agent.
 
 use super::{DiskSpec, check_name, file};
 use crate::file::{Readers, replace};
@@ -8,10 +8,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What is written by this release. An older one is read as long as there is one.
+/// The version that this release writes. Older ones are read as long as such files exist.
 const VERSION: u32 = 1;
 
-/// Longest record that is believed to be one.
+/// The largest accepted length of a record, in bytes.
 const LEN_MAX: u64 = 1 << 20;
 
 /// Options of `headstart attach` with a rate. Version 0.1 took it without a unit, too: in bytes a second.
@@ -23,14 +23,14 @@ pub(super) struct Record {
     version: u32,
     #[serde(flatten)]
     pub(super) spec: DiskSpec,
-    /// Whether it was ready once.
+    /// `true` if it was ready once.
     pub(super) served: bool,
-    /// How often its process was started again.
+    /// The number of times that its process was started again.
     pub(super) restarts: u64,
-    /// Whether its process was asked to end.
+    /// `true` if its process was asked to end.
     #[serde(default)]
     pub(super) detaching: bool,
-    /// `true` if a process of it has written down its images: those of version 0.1.0 do not. From then on the disk is
+    /// `true` if one of its processes has recorded its images: those of version 0.1.0 do not. From then on the disk is
     /// not served without that file.
     #[serde(default)]
     pub(super) has_images: bool,
@@ -41,14 +41,14 @@ impl Record {
         Self { version: VERSION, spec, served: false, restarts: 0, detaching: false, has_images: false }
     }
 
-    /// Writes it in the place of the one before, at once or not at all.
+    /// Replaces the record before this one atomically.
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let text =
             serde_json::to_vec_pretty(self).map_err(|e| Error::invalid("is no record").caused_by(e))?;
         replace(&file(dir, &self.spec.name, "json"), &text, Readers::Owner)
     }
 
-    /// Forgets a disk.
+    /// Removes all files of a disk.
     pub(super) fn remove(&self, dir: &Path) {
         for ending in ["json", "pid", "images", "socket", "out", "log", "log.1", "space", "space.new"] {
             let _ = fs::remove_file(file(dir, &self.spec.name, ending));
@@ -80,16 +80,16 @@ impl Record {
 pub(super) struct Recorded {
     /// `true` if the disk was ready once.
     pub(super) served: bool,
-    /// `true` if its images were written down.
+    /// `true` if its images were recorded.
     #[serde(default)]
     pub(super) has_images: bool,
 }
 
 impl Recorded {
-    /// Returns what the record of a process's disk says, if there is one.
+    /// Reads the record of a process's disk, if there is one.
     ///
     /// # Errors
-    /// Where the record cannot be read or understood.
+    /// If the record cannot be read or understood.
     pub(super) fn of(pid_file: &Path) -> Result<Option<Self>> {
         let path = pid_file.with_extension("json");
         let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
@@ -99,8 +99,8 @@ impl Recorded {
     }
 }
 
-/// `true` if the disk of a process is not to be started again when the process ends: it was asked to be detached, or no
-/// agent has a record of it. A record that cannot be read is one.
+/// `true` if the disk of a process is not to be started again when the process ends: its detaching was requested, or no
+/// agent has a record of it. A record that cannot be read counts as one.
 #[must_use]
 pub fn ends_for_good(pid_file: &Path) -> bool {
     match crate::file::read(&pid_file.with_extension("json"), LEN_MAX) {
@@ -110,7 +110,7 @@ pub fn ends_for_good(pid_file: &Path) -> bool {
     }
 }
 
-/// Gives rates without a unit theirs.
+/// Adds the unit to rates without one.
 fn add_units(arguments: &mut [String]) {
     let mut is_rate = false;
     for word in arguments {
@@ -125,7 +125,7 @@ fn add_units(arguments: &mut [String]) {
     }
 }
 
-/// All that are there, by name.
+/// All records in a directory, by name.
 pub(super) fn all(dir: &Path) -> Result<Vec<Result<Record>>> {
     let about = |e| Error::io("cannot list", e).about(dir.display());
     let mut paths = Vec::<PathBuf>::new();
@@ -197,7 +197,7 @@ mod tests {
         assert!(ends_for_good(&pid_file));
     }
 
-    /// The record that the first release wrote.
+    /// A record that the first release wrote.
     #[test]
     fn a_record_of_the_first_version_is_read() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The space that the writable layers of a disk take, as its process says it every second: a file `NAME.space` beside
-//! the one that knows the process. It is for who asks how a disk is, and nothing depends on it.
+//! The space that the writable layers of a disk take, as reported by its process every second: a file `NAME.space`
+//! beside the process's own file. It is only for the status of a disk, and nothing depends on it.
 
 use super::file;
 use headstart_block::{Error, Result, private};
@@ -38,22 +38,22 @@ pub struct DiskSpace {
     pub max_bytes: Option<u64>,
 }
 
-/// Says the space of a disk's writable layers to who has the file of its process.
+/// Writes the space of a disk's writable layers to a file beside the one of its process.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn tell_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
     let path = pid_file.with_extension(ENDING);
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let text = serde_json::to_vec(spaces).map_err(|e| Error::invalid("is no space").caused_by(e))?;
-    // Not synced: after a power loss there is no such process.
+    // The file is not synced: after a power loss there is no such process.
     let new = pid_file.with_extension("space.new");
     let mut file = private::options().create(true).truncate(true).write(true).open(&new).map_err(failed)?;
     file.write_all(&text).map_err(failed)?;
     fs::rename(&new, &path).map_err(failed)
 }
 
-/// The report of the process; nothing where none was written.
+/// The report of the process; empty if there is none.
 pub(super) fn space_of(dir: &Path, name: &str) -> Vec<DiskSpace> {
     let said = crate::file::read(&file(dir, name, ENDING), LEN_MAX);
     let said = said.ok().flatten().and_then(|text| serde_json::from_slice(&text).ok());

@@ -1,31 +1,31 @@
-//! The servers of a vSSD that trust its clients most, in a process of their own: vhost-user-blk, where a hypervisor's
-//! memory is mapped, and FUSE, where a mount can hang.
+//! The servers of a vSSD that trust its clients most, in a process of their own: vhost-user-blk, which maps a
+//! hypervisor's memory, and FUSE, whose mount can hang.
 //!
 //! ```text
 //! DIR/exports/NAME.pid    locked by the export process of a vSSD as long as it lives
-//! DIR/exports/NAME.log    what it warns of; NAME.log.1 before that
+//! DIR/exports/NAME.log    its warnings; NAME.log.1 has earlier ones
 //! ```
 //!
 //! The daemon keeps the listening socket, with its owner and mode, and gives the process a copy: when the process dies,
-//! clients wait in the socket's queue until the next one takes them, and nobody has to replace a socket. The process
-//! reaches the flash by connections of its own to an NBD server without an address ([`PrivateServer`]) that serves this
-//! vSSD and nothing else. NBD's own sockets stay with the daemon: nothing is mapped there, memory and time are bounded,
-//! and one more process on the way would cost their clients a good part of their speed.
+//! clients wait in the socket's queue until the next one takes them, and no socket is replaced. The process reaches the
+//! flash by connections of its own to an NBD server without an address ([`PrivateServer`]) that serves only this vSSD.
+//! NBD's own sockets stay with the daemon: nothing is mapped there, memory and time are bounded, and one more process
+//! on the way would cost their clients a good part of their speed.
 //!
 //! # Invariants
 //!
 //! * A vSSD has one export process at most: it holds the lock, and a process that holds it when the daemon starts is
 //!   killed first.
 //! * The next process is started only when no request of the one before it is in flight any more. A front end sends
-//!   again what was not answered, so a late write of the dead process would otherwise undo a newer one.
-//! * A flush that the process answers was answered by the daemon: neither holds anything back.
+//!   unanswered requests again, so a late write of the dead process would otherwise undo a newer one.
+//! * A flush that the process answers was answered by the daemon: neither delays writes past a flush.
 //! * The daemon waits for the process only while the vSSD is made, changed or deleted, and never for long.
 //!
 //! # When something dies
 //!
-//! * The process: it is started again, after a pause that grows while it dies soon after each start. One that never
-//!   served is an error where the vSSD is made or changed; where it was served before, it is tried again as well.
-//! * The daemon: the process finds its connections closed and ends at once, without an answer to anybody.
+//! * The process: it is started again, after a pause that grows while it dies soon after each start. If it never
+//!   served, making or changing the vSSD fails; if the vSSD was served before, the process is tried again as well.
+//! * The daemon: the process finds its connections closed and ends at once, without an answer to any client.
 //! * A process that does not end when it is told to: it is killed.
 
 mod channel;
@@ -54,7 +54,7 @@ use utoipa::ToSchema;
 /// The directory of the processes' files, in the daemon's.
 const DIRECTORY: &str = "exports";
 
-/// Connections of a process to its disk, and how many of these are for flushes.
+/// Connections of a process to its disk, and the number of these that are for flushes.
 const CONNECTIONS: usize = 10;
 const FLUSHING: usize = 2;
 
@@ -67,16 +67,16 @@ const START: Duration = Duration::from_secs(30);
 /// The time that a process may take to end in good order: requests in flight have some seconds for each server.
 const STOP: Duration = Duration::from_secs(20);
 
-/// The time between two looks whether the requests of a dead process have ended.
+/// The interval between two checks that the requests of a dead process have ended.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// The export process of a vSSD, and what looks after it.
+/// The export process of a vSSD, and the thread that looks after it.
 pub(super) struct ExportProcess {
     shared: Arc<Shared>,
     device: Arc<dyn BlockDevice>,
     /// The name of the listening socket.
     socket: Option<SocketFile>,
-    /// The cause where there is no such socket although it was asked for.
+    /// The cause, if there is no such socket although it was requested.
     unbound: Option<String>,
     thread: Option<JoinHandle<()>>,
 }
@@ -104,18 +104,18 @@ struct Shared {
 #[derive(Default)]
 struct State {
     pid: Option<u32>,
-    /// The process has said that it serves.
+    /// `true` if the process has reported that it serves.
     is_serving: bool,
     restarts: u64,
     /// The places where clients find the vSSD, also while the next process starts.
     uris: Vec<String>,
-    /// The cause where a way is missing.
+    /// The cause, if a way is missing.
     error: Option<Fault>,
     /// The daemon's end of the channel, while a process lives.
     channel: Option<Arc<Channel>>,
     /// The size that the process was told last, in bytes.
     told: u64,
-    /// The first process serves, or could not be started.
+    /// `true` if the first process serves, or could not be started.
     is_decided: bool,
     is_stopping: bool,
     /// The error of the last flush.
@@ -136,16 +136,16 @@ struct Supervisor {
 /// The end of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Death, or an end that nobody asked for here, after the process had served.
+    /// Death, or an end that the daemon did not ask for, after the process had served.
     Served,
     /// An end before the process served.
     Unserved,
 }
 
 impl ExportProcess {
-    /// Starts a process that serves a vSSD as `ways` say, where they name vhost-user or FUSE. `dir` is the daemon's
-    /// directory. The error says which way is missing; without a process there is none at all. `is_tried_again` says
-    /// that a process which never serves is tried again and again: the vSSD was served so before.
+    /// Starts a process that serves a vSSD in those of `ways` that are vhost-user or FUSE. `dir` is the daemon's
+    /// directory. The error names the missing way; without a process none of these ways is served. If `is_tried_again`,
+    /// a process that never serves is started again and again, because the vSSD was served in these ways before.
     pub(super) fn start(
         dir: &Path,
         export: &Export,
@@ -174,7 +174,7 @@ impl ExportProcess {
             Error::io("cannot make the directory of export processes", e).about(dir.display())
         })?;
         let pid_file = dir.join(format!("{}.pid", export.name));
-        // Before the socket is looked at: a daemon that was killed may have left a process that listens there.
+        // This comes before the socket is checked: a daemon that was killed may have left a process that listens there.
         end_leftover(&pid_file)?;
         let (mut listener, mut socket, mut bound) = (None, None, Ok(()));
         if let Some(path) = &ways.vhost_user {
@@ -220,7 +220,7 @@ impl ExportProcess {
         self.shared.lock().uris.clone()
     }
 
-    /// The cause where the process or one of its ways is missing.
+    /// The cause, if the process or one of its ways is missing.
     pub(super) fn error(&self) -> Option<String> {
         let of_process = || self.shared.lock().error.clone().map(|fault| Error::from(fault).to_string());
         self.unbound.clone().or_else(of_process)
@@ -232,7 +232,7 @@ impl ExportProcess {
         ExportProcessStatus { pid, serving: is_serving && !state.uris.is_empty(), restarts }
     }
 
-    /// Tells the process the vSSD's size, unless it knows it. One that takes no messages is told another time.
+    /// Sends the vSSD's size to the process, unless it has it. A process that takes no messages gets it another time.
     pub(super) fn tell_size(&self, size: u64) {
         let mut state = self.shared.lock();
         if state.told != size
@@ -243,10 +243,10 @@ impl ExportProcess {
         }
     }
 
-    /// Ends the process; what its clients wrote is durable then.
+    /// Ends the process; its clients' writes are durable then.
     ///
     /// # Errors
-    /// Where a flush fails.
+    /// If a flush fails.
     pub(super) fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -256,7 +256,7 @@ impl ExportProcess {
         self.socket = None;
         self.shared.lock().is_stopping = true;
         self.shared.changed.notify_all();
-        // The count is far from its end, where this would fail.
+        // This would fail only if the count overflowed, which is far away.
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
         if thread.join().is_err() {
             tracing::error!(
@@ -269,7 +269,7 @@ impl ExportProcess {
     }
 }
 
-/// Removes what the export process of a vSSD has left in the daemon's directory, unless it lives.
+/// Removes the files that the export process of a vSSD has left in the daemon's directory, unless it lives.
 pub(super) fn forget(dir: &Path, name: &str) {
     let pid_file = dir.join(DIRECTORY).join(format!("{name}.pid"));
     if crate::pid_file::holder(&pid_file).is_none() {
@@ -289,7 +289,7 @@ impl Drop for ExportProcess {
 }
 
 impl Shared {
-    /// Nothing panics while it holds the lock.
+    /// Code that holds the lock does not panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -304,7 +304,7 @@ impl Shared {
         state.error.clone().map_or(Ok(()), |fault| Err(fault.into()))
     }
 
-    /// Changes the state, and tells who waits for that.
+    /// Changes the state, and wakes the threads that wait for that.
     fn set(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.lock());
         self.changed.notify_all();
@@ -323,7 +323,7 @@ fn now() -> Instant {
 }
 
 impl Supervisor {
-    /// Starts one process after the other until it is enough.
+    /// Starts one process after the other until the vSSD is no longer to be served.
     fn run(self) {
         let mut pauses = process::Pauses::new();
         let mut has_served = false;
@@ -335,7 +335,7 @@ impl Supervisor {
             self.shared.set(|state| {
                 (state.pid, state.channel, state.is_serving) = (None, None, false);
                 state.error = error.or(state.error.take());
-                // Who waits for the first process waits for no second one.
+                // A caller that waits for the first process waits for no second one.
                 state.is_decided |= self.is_tried_again;
             });
             if self.shared.lock().is_stopping || !(has_served || self.is_tried_again) {
@@ -411,14 +411,14 @@ impl Supervisor {
         ended
     }
 
-    /// Hears what a process says until it ends, or has to be ended.
+    /// Handles the messages of a process until it ends, or has to be ended.
     fn follow(&self, channel: &Channel, running: &mut Running) -> Result<Ended> {
         let mut ended = Ended::Unserved;
         let mut deadline = Some(now() + START);
         let mut wake = Some(self.shared.wake.as_fd());
         loop {
             if wake.is_some() && self.shared.lock().is_stopping {
-                // One that does not take it is killed when its time is over.
+                // A process that does not take the message is killed when its time is over.
                 let _ = channel.try_send(&Order::Stop, &[]);
                 (deadline, wake) = (Some(now() + STOP), None);
             }

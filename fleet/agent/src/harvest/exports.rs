@@ -1,19 +1,20 @@
-//! Each vSSD as a disk: at an NBD socket of its own, and by vhost-user-blk or FUSE where that was asked for, in a
-//! process of its own ([`super::export_process`]). An unsold one is nobody's, and served to nobody.
+//! Each vSSD as a disk: at an NBD socket of its own, and on request by vhost-user-blk or FUSE, in a process of its own
+//! ([`super::export_process`]). An unsold vSSD has no owner, and is not served.
 //!
-//! # Who may open which
+//! # Access
 //!
-//! A vSSD's own socket serves that vSSD and nothing else, to the users that its owner and mode let in. Where the
-//! daemon serves NBD at an address of the operator's as well (`Shared`), all vSSDs are exports of that one server:
+//! A vSSD's own socket serves only that vSSD, to the users that its owner and mode admit. If the daemon serves NBD at
+//! an address of the operator's as well (`Shared`), all vSSDs are exports of that one server:
 //!
-//! * With TLS and client certificates, a vSSD is there for the names that it was given, and without any for nobody.
-//! * Otherwise nobody can be told from others there: whoever reaches the address has all vSSDs, but for those that were
+//! * With TLS and client certificates, a vSSD is served to the names that it was given; without names, to no client.
+//! * Otherwise clients cannot be told apart: a client that reaches the address has all vSSDs, except those that were
 //!   given names, which are not served there.
 //!
 //! # Sizes
 //!
-//! They change by themselves, as leases come and go: whoever may have changed one calls [`Exports::refresh`], and
-//! clients are told as far as their protocol can. NBD cannot tell: a client that connects anew sees the new size.
+//! They change by themselves, as leases come and go: code that may have changed one calls [`Exports::refresh`], and
+//! clients are notified as far as their protocol can do that. NBD cannot: a client sees the new size when it connects
+//! again.
 
 use super::export_process::{self, ExportProcess, ExportProcessStatus};
 use super::ways::{self, Ways};
@@ -30,18 +31,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// The directory of the vSSDs' own sockets, in the daemon's.
 pub(super) const SOCKETS: &str = "nbd";
 
-/// What the requests of one vSSD's clients may hold in memory, in bytes: enough for the largest request.
+/// The most memory that the requests of one vSSD's clients may hold, in bytes: enough for the largest request.
 const MEMORY: u64 = 48 << 20;
 
 /// A vSSD that is served.
 struct Served {
     export: Export,
     ways: Ways,
-    /// At its own socket; `None` where that failed.
+    /// The server at its own socket; `None` if that failed.
     nbd: Option<Box<NbdServer>>,
-    /// The other ways; `None` where there are none, or none could be served.
+    /// The process of the other ways; `None` if there are none, or none could be served.
     process: Option<ExportProcess>,
-    /// Why one of the ways is not there.
+    /// The cause, if one of the ways is missing.
     error: Option<String>,
 }
 
@@ -54,28 +55,28 @@ struct Shared {
     authentication: Authentication,
 }
 
-/// What a server knows of its clients.
+/// The identity of clients that a server can verify.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Authentication {
-    /// Nothing.
+    /// None.
     None,
-    /// The names in their certificates.
+    /// The names in the clients' certificates.
     Certificates,
 }
 
-/// All of them. Nobody waits for long for `served`: servers are started and stopped outside it.
+/// The servers of all vSSDs. The lock of `served` is held only briefly: servers are started and stopped outside it.
 pub struct Exports {
-    /// None without such an address, and once it has been stopped.
+    /// `None` without such an address, and after the server was stopped.
     shared: RwLock<Option<Shared>>,
     served: Mutex<BTreeMap<String, Served>>,
     /// The daemon's directory.
     dir: PathBuf,
     file: PathBuf,
-    /// The ways in the file, of vSSDs that are served otherwise than by default.
+    /// The ways in the file, for vSSDs that are not served by default only.
     kept: Mutex<BTreeMap<String, Ways>>,
 }
 
-/// The time at which a vSSD is served.
+/// The occasion on which a vSSD begins to be served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Since {
     /// For the first time: an export process that does not start is an error.
@@ -85,11 +86,11 @@ enum Since {
 }
 
 impl Exports {
-    /// Serves all vSSDs that the host has, at sockets of their own in `dir` and by one server as `shared` says, where
-    /// it does. `forgets` says that the host has none when it is opened.
+    /// Serves all vSSDs that the host has, at sockets of their own in `dir` and, if `shared` is given, by one server.
+    /// `forgets` means that the host has none when it is opened.
     ///
     /// # Errors
-    /// Where the shared server cannot be started, or what was asked for before cannot be read.
+    /// If the shared server cannot be started, or the stored ways cannot be read.
     pub fn start(shared: Option<&NbdSettings>, dir: &Path, forgets: bool, host: &Host) -> Result<Self> {
         let file = ways::file(dir, forgets);
         let mut ways = ways::read(&file)?;
@@ -114,11 +115,11 @@ impl Exports {
         Ok(exports)
     }
 
-    /// Serves one more vSSD, which the host has.
+    /// Begins to serve a vSSD that the host has.
     ///
     /// # Errors
-    /// What starting a server reports; then it is not served at all. [`ErrorKind::Invalid`] for an owner or a mode that
-    /// is none, and for names of certificates where the daemon sees no certificates.
+    /// Errors of starting a server; the vSSD is not served at all in that case. [`ErrorKind::Invalid`] for an owner or
+    /// a mode that is not valid, and for names of certificates if the daemon sees no certificates.
     pub fn add(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let added = self.begin(host, name, ways.clone()).and_then(|()| self.keep(name, Some(ways)));
@@ -130,23 +131,23 @@ impl Exports {
         added
     }
 
-    /// Begins to serve a vSSD. Where one of the ways fails, those that do not are served.
+    /// Begins to serve a vSSD. If one of the ways fails, the others are served.
     fn begin(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         let (served, started) = self.serve(host, name, ways, Since::Now)?;
         self.lock().insert(name.to_owned(), served);
         started
     }
 
-    /// Serves a vSSD no longer; its clients are cut off, and what they wrote is durable.
+    /// Ends the servers of a vSSD; its clients are cut off, and their writes are durable.
     ///
     /// # Errors
-    /// Where a flush fails; it is not served any more all the same.
+    /// If a flush fails; the servers end anyway.
     pub fn remove(&self, name: &str) -> Result<()> {
         let kept = self.keep(name, None);
         self.end(name).and(kept)
     }
 
-    /// Ends the servers of a vSSD, if it has any. What is kept of it stays.
+    /// Ends the servers of a vSSD, if it has any. Its stored ways stay.
     fn end(&self, name: &str) -> Result<()> {
         let Some(served) = self.lock().remove(name) else { return Ok(()) };
         let removed = self.with_shared(|shared| shared.server.remove(name)).transpose().map(drop);
@@ -158,12 +159,12 @@ impl Exports {
     /// Serves a vSSD in other ways than before; its clients are cut off.
     ///
     /// # Errors
-    /// As of [`Exports::add`], and where a flush fails; then it is served as before, as far as that can be, and what
-    /// cannot be is tried again when the daemon starts.
+    /// As [`Exports::add`], and an error if a flush fails. After an error it is served as before, as far as possible,
+    /// and the missing ways are tried again when the daemon starts.
     pub fn change(&self, host: &Host, name: &str, ways: Ways) -> Result<()> {
         self.check(&ways).map_err(|e| e.about(name))?;
         let before = self.ways(name);
-        // Before anything ends: a daemon that dies meanwhile serves it in these ways when it is back.
+        // This comes before anything ends: a daemon that dies meanwhile serves it in these ways when it is back.
         self.keep(name, Some(ways.clone()))?;
         let ended = self.end(name);
         let changed = ended.and_then(|()| self.begin(host, name, ways));
@@ -186,19 +187,19 @@ impl Exports {
         started.and(kept)
     }
 
-    /// How a vSSD is served.
+    /// The ways in which a vSSD is served.
     pub fn ways(&self, name: &str) -> Ways {
         self.lock().get(name).map(|served| served.ways.clone()).unwrap_or_default()
     }
 
-    /// Clients that have it open by NBD.
+    /// The number of clients that have it open by NBD.
     pub fn clients(&self, name: &str) -> usize {
         let shared = self.with_shared(|shared| shared.server.clients(name)).unwrap_or(0);
         let own = self.lock().get(name).and_then(|served| Some(served.nbd.as_ref()?.clients(name)));
         shared + own.unwrap_or(0)
     }
 
-    /// Where clients find it, and why one of the ways is not there.
+    /// The URIs at which clients find it, and the cause if one of the ways is missing.
     pub fn places(&self, name: &str) -> (Vec<String>, Option<String>) {
         let served = self.lock();
         let Some(served) = served.get(name) else { return (Vec::new(), None) };
@@ -211,12 +212,12 @@ impl Exports {
         (uris, served.error.clone().or_else(|| process?.error()))
     }
 
-    /// The process that serves a vSSD by vhost-user or as a file, if it is served so.
+    /// The process that serves a vSSD by vhost-user or as a file, if there is one.
     pub fn process(&self, name: &str) -> Option<ExportProcessStatus> {
         self.lock().get(name)?.process.as_ref().map(ExportProcess::status)
     }
 
-    /// Where the server of all vSSDs is, if there is one.
+    /// The URI of the server of all vSSDs, if there is one.
     pub fn uri(&self) -> Option<String> {
         self.with_shared(|shared| shared.server.uri_of(""))
     }
@@ -226,7 +227,7 @@ impl Exports {
         self.dir.join(SOCKETS)
     }
 
-    /// Tells clients of sizes that have changed, and looks whether a server has ended by itself.
+    /// Notifies clients of changed sizes, and checks whether a server has ended by itself.
     pub fn refresh(&self) {
         for (name, served) in self.lock().iter_mut() {
             served.tell_size();
@@ -234,7 +235,7 @@ impl Exports {
         }
     }
 
-    /// Makes durable what clients wrote. They hear of failures from their own flushes.
+    /// Makes clients' writes durable. Clients learn of failures from their own flushes.
     pub fn flush(&self) {
         let devices: Vec<_> = self.lock().values().map(|served| Arc::clone(&served.export.device)).collect();
         for device in devices {
@@ -244,19 +245,19 @@ impl Exports {
         }
     }
 
-    /// The error that ended the server of all vSSDs, once.
+    /// The error that ended the server of all vSSDs; returned only once.
     pub fn failed(&self) -> Option<Error> {
         self.with_shared(|shared| shared.server.failed()).flatten()
     }
 
-    /// Ends all of them; what clients wrote is durable then.
+    /// Ends all servers; clients' writes are durable then.
     ///
     /// # Errors
-    /// Where a flush fails; the others end all the same.
+    /// If a flush fails; the others end anyway.
     pub fn stop(&self) -> Result<()> {
         let served = std::mem::take(&mut *self.lock());
         let shared = self.shared.write().unwrap_or_else(PoisonError::into_inner).take();
-        // At once: each waits for requests in flight.
+        // All at once: each waits for requests in flight.
         std::thread::scope(|scope| {
             let stopping: Vec<_> =
                 served.into_values().map(|served| scope.spawn(move || served.stop())).collect();
@@ -266,7 +267,7 @@ impl Exports {
         })
     }
 
-    /// Starts the servers of several vSSDs. One whose process is slow to start does not keep the others waiting.
+    /// Starts the servers of several vSSDs. One whose process is slow to start does not delay the others.
     fn serve_all(&self, host: &Host, sold: Vec<(String, Ways)>) -> Result<Vec<(String, Started)>> {
         let (slow, quick): (Vec<_>, Vec<_>) = sold.into_iter().partition(|(_, ways)| ways.need_process());
         let serve = &|(name, ways): (String, Ways)| {
@@ -284,12 +285,12 @@ impl Exports {
         })
     }
 
-    /// Starts all servers of a vSSD. What could be started is served, whatever becomes of the rest.
+    /// Starts all servers of a vSSD. Those that could be started serve, whether the others start or not.
     fn serve(&self, host: &Host, name: &str, ways: Ways, since: Since) -> Result<Started> {
         let export = Export::new(name, host.disk(name)?);
         let mut served = Served { export, ways, nbd: None, process: None, error: None };
         let started = self.start_servers(&mut served, since);
-        // A process says so itself, as long as it is so.
+        // A process reports its own error, as long as it lasts.
         if let Err(error) = &started
             && served.process.is_none()
         {
@@ -323,7 +324,7 @@ impl Exports {
         started
     }
 
-    /// Whether the daemon can do what is asked for.
+    /// Checks that the daemon can serve a vSSD in these ways.
     fn check(&self, ways: &Ways) -> Result<()> {
         ways.access()?;
         let sees = self.with_shared(|shared| shared.authentication == Authentication::Certificates);
@@ -335,7 +336,7 @@ impl Exports {
         ))
     }
 
-    /// Lets other users reach the sockets in the directory, and see nothing else of it.
+    /// Lets other users reach the sockets in the directory, and see no other entry of it.
     fn let_others_pass(&self) -> Result<()> {
         for dir in [self.dir.clone(), self.sockets()] {
             let mode = fs::metadata(&dir).map(|metadata| (metadata.permissions().mode() & 0o777) | 0o011);
@@ -349,7 +350,7 @@ impl Exports {
         self.shared.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(work)
     }
 
-    /// Keeps the ways of a vSSD for the next daemon, or forgets them.
+    /// Stores the ways of a vSSD for the next daemon, or removes them.
     fn keep(&self, name: &str, ways: Option<Ways>) -> Result<()> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changed = kept.clone();
@@ -376,7 +377,7 @@ impl Shared {
         Ok(Self { server: Box::new(NbdServer::start_empty(settings)?), authentication })
     }
 
-    /// A vSSD as it is served here; none where it is not.
+    /// The export of a vSSD on this server; `None` if it is not served here.
     fn export(&self, served: &Served) -> Option<Export> {
         let names = &served.ways.tls_clients;
         match self.authentication {
@@ -388,7 +389,7 @@ impl Shared {
 }
 
 impl Served {
-    /// Tells clients of a size that has changed, as far as their protocol can.
+    /// Notifies clients of a size that has changed, as far as their protocol can do that.
     fn tell_size(&self) {
         if let Some(process) = &self.process {
             process.tell_size(self.export.device.size());
@@ -409,7 +410,7 @@ impl Served {
     }
 }
 
-/// Makes the directory of the vSSDs' own sockets. Others see nothing of it, whatever the umask is.
+/// Makes the directory of the vSSDs' own sockets. Other users cannot open it, whatever the umask is.
 fn make_socket_directory(dir: &Path) -> Result<()> {
     let sockets = dir.join(SOCKETS);
     private::make_directory(&sockets)
@@ -422,7 +423,7 @@ mod tests {
     use headstart_block::{BlockDevice, Extent};
     use headstart_harvest::host::{FlashPlace, Options, Settings, VssdSpec};
 
-    /// A vSSD that cannot be flushed, and the file of ways as it was whenever that was tried.
+    /// A vSSD that cannot be flushed, and the content of the file of ways at each attempt.
     struct Unflushed {
         disk: Arc<dyn BlockDevice>,
         file: PathBuf,
@@ -485,7 +486,7 @@ mod tests {
         let error = exports.change(&host, "a", at(&after)).unwrap_err();
         assert!(error.to_string().contains("its flash is gone"), "{error}");
         is_served_at(&before);
-        // A daemon that had died just then would have served it in the new ways.
+        // If the daemon had died just then, the next one would have served it in the new ways.
         let kept = std::mem::take(&mut *device.kept.lock().unwrap());
         let new = BTreeMap::from([("a".to_owned(), at(&after))]);
         assert!(!kept.is_empty() && kept.iter().all(|kept| *kept == new), "{kept:?}");

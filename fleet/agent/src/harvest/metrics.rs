@@ -1,4 +1,4 @@
-//! What Prometheus scrapes of a host that lends spare flash.
+//! The metrics of a host that lends spare flash, for Prometheus.
 
 use super::export_process::ExportProcessStatus;
 use super::rest::{Served, Vssd};
@@ -7,10 +7,10 @@ use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{FlashStatus, HostStatus, JournalStatus};
 use std::fmt::Display;
 
-/// What all names begin with.
+/// The prefix of all names.
 const PREFIX: &str = "headstart_harvest";
 
-/// A number of a vSSD: the end of its metric's name, what it is, the number.
+/// A number of a vSSD: the end of its metric's name, its help text, the number.
 type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
 
 const VSSD: [OfVssd; 10] = [
@@ -35,7 +35,7 @@ pub(super) fn render(served: &Served) -> String {
     page(&served.vssds(), &served.host.status())
 }
 
-/// What is counted begins at zero with each daemon, as Prometheus expects of counters; erasures of flash go on.
+/// Counters begin at zero with each daemon, as Prometheus expects; only erasures of flash go on.
 pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     let mut page = Page::of(PREFIX);
     for (kind, ending, numbers) in [(Kind::Gauge, "", &VSSD[..]), (Kind::Counter, "_total", &VSSD_IO[..])] {
@@ -65,7 +65,7 @@ pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     page.finish()
 }
 
-/// A metric of each vSSD that has it.
+/// Adds a metric of each vSSD that has it.
 fn of_vssds<'a>(
     page: &mut Page,
     name: &str,

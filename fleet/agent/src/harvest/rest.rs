@@ -1,8 +1,8 @@
-//! What programs ask the daemon for, over HTTP. The OpenAPI document says all of it.
+//! The daemon's interface for programs, over HTTP. The OpenAPI document is its reference.
 //!
-//! Everything goes over a Unix socket in the daemon's directory, which is for its user alone. What changes nothing is
-//! served over TCP as well, where that is asked for. The host's methods block, some for as long as flash takes to be
-//! erased: each runs on a thread for such work, and is finished also where who asked hangs up.
+//! The whole interface is served over a Unix socket in the daemon's directory, which only its user can open. Requests
+//! that change nothing are served over TCP as well, if that is configured. The host's methods block, some for as long
+//! as flash takes to be erased: each runs on a thread for blocking work, and is finished even if the client hangs up.
 
 use super::export_process::ExportProcessStatus;
 use super::exports::Exports;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use utoipa::{OpenApi, ToSchema};
 
-/// What the answers are made of.
+/// The state that the handlers share.
 pub(super) struct Served {
     pub(super) host: Arc<Host>,
     pub(super) exports: Arc<Exports>,
@@ -43,7 +43,7 @@ type Shared = State<Arc<Served>>;
 /// Serves at a Unix socket to those that `access` names, and read-only over TCP.
 ///
 /// # Errors
-/// Where it cannot listen.
+/// If it cannot listen.
 pub(super) async fn start(
     socket: &Path,
     access: &SocketAccess,
@@ -78,7 +78,7 @@ fn changing() -> Router<Arc<Served>> {
         .route("/v1/vssds/{name}/leases/{id}", delete(release))
 }
 
-/// The document that says what can be asked for.
+/// The OpenAPI document.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "headstart harvest", description = "The vSSDs of a host, and what harvest VMs borrow."),
@@ -254,7 +254,7 @@ impl Served {
         })
     }
 
-    /// The use that clients may make of a vSSD; none where there are no clients for certain.
+    /// The use that clients may make of a vSSD; `None` if there are certainly no clients.
     fn use_of(&self, vssd: &Vssd) -> Option<&'static str> {
         let ways = self.exports.ways(&vssd.status.name);
         if vssd.clients > 0 {
@@ -277,7 +277,7 @@ impl Served {
         }
         let status = self.host.create(&name, spec)?;
         if is_served && let Err(error) = self.exports.add(&self.host, &name, ways) {
-            // What nobody can use is not there.
+            // A vSSD that cannot be served is removed again.
             if let Err(error) = self.host.delete(&name) {
                 tracing::warn!(vssd = name, %error, "a vSSD that cannot be served is still there");
             }
@@ -293,7 +293,7 @@ impl Served {
             return Err(error.remedy("disconnect its clients first, then delete it with --force"));
         }
         let ways = self.exports.ways(name);
-        // What its clients wrote last is deleted along with the rest.
+        // The last writes of its clients are deleted along with the rest.
         if let Err(error) = self.exports.remove(name) {
             tracing::warn!(vssd = name, %error, "a vSSD that is to be deleted was not flushed");
         }
@@ -369,7 +369,7 @@ impl Served {
     }
 }
 
-/// Does what blocks on a thread for that.
+/// Runs blocking work on a thread for that.
 async fn blocking<T: Send + 'static>(
     State(served): Shared,
     work: impl FnOnce(&Served) -> Result<T> + Send + 'static,

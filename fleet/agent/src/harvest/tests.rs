@@ -18,11 +18,12 @@ async fn start(dir: &Path) -> Result<Harvest> {
     Harvest::start(HarvestSettings { host: options(dir), nbd: None, tls: None, http: None }).await
 }
 
-/// A request as any program makes it; the answer's status and body.
+/// Sends a request as any program does; returns the answer's status and body.
 fn ask(socket: &Path, line: &str, body: &str) -> (u16, Value) {
     let mut stream = UnixStream::connect(socket).unwrap();
     let length = body.len();
-    // At once: who is answered before all of it is read is cut off.
+    // The request is sent in one write, because the server may answer and close the connection before it has read all
+    // of it.
     let asked = format!(
         "{line} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
@@ -79,7 +80,7 @@ fn a_vssd_is_one_object() {
     let new = json!({ "name": "a", "kind": "unsold", "channels": 1, "size": 4096, "fuse": "/mnt/a" });
     let new: NewVssd = serde_json::from_value(new).unwrap();
     assert_eq!((new.size, new.fuse), (Some(4096), Some("/mnt/a".into())));
-    // A word that is none is not passed over.
+    // An unknown field is not ignored.
     let typo = json!({ "name": "a", "kind": "regular", "chanels": 4 });
     assert!(serde_json::from_value::<NewVssd>(typo).is_err());
 }
@@ -140,7 +141,7 @@ async fn vssds_are_made_served_and_found_again() {
         let socket = socket.clone();
         async move { tokio::task::spawn_blocking(move || ask(&socket, line, &body.to_string())).await.unwrap() }
     };
-    // What is served by a process of its own is tested where there is such a program.
+    // vSSDs that are served by a process of their own are tested where there is such a program.
     let own = dir.path().join("a.sock");
     let new = json!({ "name": "a", "kind": "regular", "channels": 1, "nbd": &own });
     let (status, made) = asked("POST /v1/vssds", new.clone()).await;
@@ -152,7 +153,7 @@ async fn vssds_are_made_served_and_found_again() {
         422
     );
     assert_eq!(asked("POST /v1/vssds", json!({ "name": "b" })).await.0, 422);
-    // What cannot be served as asked for is not made.
+    // A vSSD that cannot be served in the requested ways is not made.
     let new = json!({ "name": "b", "kind": "regular", "channels": 1, "nbd": dir.path().join("nothing/b") });
     assert!(asked("POST /v1/vssds", new).await.0 >= 400);
     let (status, listed) = asked("GET /v1/vssds", Value::Null).await;
@@ -177,7 +178,7 @@ async fn vssds_are_made_served_and_found_again() {
     for path in ["/v1/vssds/{name}/leases/{id}", "/v1/reports", "/metrics"] {
         assert!(document["paths"][path].is_object(), "{path}");
     }
-    // What nobody flushes is flushed.
+    // Data that clients do not flush is flushed.
     let syncs = || harvest.host.status().journal.syncs;
     let before = syncs();
     harvest.host.disk("a").unwrap().write_at(&[1; 4096], 0).unwrap();

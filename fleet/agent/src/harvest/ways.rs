@@ -1,7 +1,7 @@
-//! How each vSSD is served, and who may open it: what is asked for, and the file that keeps it through restarts.
+//! The ways in which each vSSD is served and the users that may open it, and the file that keeps them through restarts.
 //!
-//! The file has the vSSDs that are served otherwise than by their own socket to the daemon's user alone. Version 0.1
-//! wrote the paths of vhost-user and FUSE there, and no more.
+//! The file has the vSSDs that are not served only by their own socket to the daemon's user. Version 0.1 wrote only the
+//! paths of vhost-user and FUSE there.
 
 use crate::file::{self, Readers};
 use headstart_block::{Error, Result};
@@ -13,32 +13,32 @@ use std::path::{Path, PathBuf};
 /// The file, in the daemon's directory.
 const FILE: &str = "exports.json";
 
-/// The same of a host that forgets its vSSDs: it has the directory between times when another has it.
+/// The file of a host that forgets its vSSDs: it uses the directory at times when another host does not.
 const FORGOTTEN: &str = "exports.emulated.json";
 
-/// Largest such file, in bytes: what thousands of paths need.
+/// Largest such file, in bytes: enough for thousands of paths.
 const FILE_MAX: u64 = 16 << 20;
 
-/// Most names of certificates for a vSSD, and the longest one, in bytes.
+/// The largest number of certificates' names for a vSSD, and the longest one, in bytes.
 const NAMES_MAX: usize = 64;
 const NAME_MAX: usize = 255;
 
-/// How a vSSD is served, and to whom.
+/// The ways in which a vSSD is served, and its users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ways {
-    /// By NBD at this socket, and not at one in the daemon's directory.
+    /// The NBD socket, if it is not one in the daemon's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nbd: Option<PathBuf>,
-    /// By vhost-user-blk, at this socket.
+    /// The socket of vhost-user-blk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vhost_user: Option<PathBuf>,
-    /// As a file: over this one, or as disk.raw in this directory.
+    /// The place of the file: over this one, or as disk.raw in this directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fuse: Option<PathBuf>,
     /// The owner of its sockets and its file, as `USER[:GROUP]`; the daemon's user if none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal; 0600 if none, or 0660 where the owner names a group.
+    /// Their permissions, in octal; `None` for 0600, or 0660 if the owner names a group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
     /// The names of certificates that may open it at the daemon's NBD address.
@@ -47,7 +47,7 @@ pub struct Ways {
 }
 
 impl Ways {
-    /// Whether it is served by its own socket to the daemon's user alone.
+    /// `true` if it is served only by its own socket to the daemon's user.
     pub(super) fn is_none(&self) -> bool {
         *self == Self::default()
     }
@@ -60,8 +60,8 @@ impl Ways {
     /// The owner and permissions of its sockets and its file.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] for a user or group that is not there, a mode that is none, and names of
-    /// certificates that cannot be any.
+    /// [`headstart_block::ErrorKind::Invalid`] for a user or group that is not there, a mode that is not valid, and
+    /// names of certificates that are not valid.
     pub(super) fn access(&self) -> Result<SocketAccess> {
         let owner = self.socket_owner.as_deref().map(str::parse).transpose()?;
         let mode = self.socket_mode.as_deref().map(str::parse).transpose()?;
@@ -75,12 +75,12 @@ impl Ways {
     }
 }
 
-/// The file of a daemon in `dir`, whose host `forgets` its vSSDs or does not.
+/// The file of a daemon in `dir`; `forgets` is `true` if its host forgets its vSSDs.
 pub(super) fn file(dir: &Path, forgets: bool) -> PathBuf {
     dir.join(if forgets { FORGOTTEN } else { FILE })
 }
 
-/// What was asked for before, by vSSD.
+/// The stored ways, by vSSD.
 pub(super) fn read(file: &Path) -> Result<BTreeMap<String, Ways>> {
     let Some(text) = file::read(file, FILE_MAX)? else { return Ok(BTreeMap::new()) };
     serde_json::from_slice(&text).map_err(|e| {
@@ -91,7 +91,7 @@ pub(super) fn read(file: &Path) -> Result<BTreeMap<String, Ways>> {
     })
 }
 
-/// Keeps it for the next daemon.
+/// Stores the ways for the next daemon.
 pub(super) fn write(file: &Path, ways: &BTreeMap<String, Ways>) -> Result<()> {
     let text = serde_json::to_vec(ways)
         .map_err(|e| Error::invalid("cannot be written as JSON").caused_by(e).about(file.display()))?;

@@ -1,24 +1,24 @@
-//! What the orders of other hosts may take of this one, before any of it is taken.
+//! The resources of this host that orders of other hosts may use, counted before they are used.
 //!
-//! The lengths in an order are what another host says. Each blob that this host takes part in costs memory and space
-//! beside its bytes, in proportion to its length; and bytes that are brought fill the cache. So orders are counted:
-//! how much they describe and how much they have brought here at a time, in all and for each host.
+//! The lengths in an order are claims of another host. Each blob that this host takes part in costs memory and space
+//! beside its bytes, in proportion to its length; and fetched bytes fill the cache. So two amounts of orders are
+//! counted, in total and for each host: the bytes that they describe, and the bytes that they fetch here at a time.
 
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most bytes of all blobs that orders describe at a time: as of one image. So many are described by 128 MiB of
-/// memory, and by 704 MiB beside the cache's files once something of each is here.
+/// Most bytes of all blobs that orders describe at a time: those of one image. Describing this many takes 128 MiB of
+/// memory, and 704 MiB beside the cache's files once a part of each blob is here.
 pub(super) const DESCRIBED_MAX: u64 = 8 << 40;
 
-/// Most orders of all hosts that are under way or wait.
+/// Most orders of all hosts that are in progress or wait.
 const ORDERS_MAX: usize = 1024;
 
-/// The part of all that one host may have.
+/// The part of the total that one host may use.
 const HOST_PART: (u64, u64) = (3, 4);
 
-/// What orders have taken.
+/// The amounts that orders use.
 #[derive(Default)]
 pub(super) struct Budget {
     taken: Mutex<HashMap<String, Taken>>,
@@ -31,7 +31,7 @@ struct Taken {
     bytes: u64,
 }
 
-/// What one order has taken; given back when it is dropped.
+/// The amounts that one order uses; given back when it is dropped.
 pub(super) struct Share {
     budget: Arc<Budget>,
     host: String,
@@ -44,11 +44,11 @@ impl Budget {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what an order of `host` needs: it describes blobs of `described` bytes, and has `bytes` of them brought
+    /// Reserves the amounts of an order of `host`: it describes blobs of `described` bytes, and fetches `bytes` of them
     /// to a cache with room for `room` in all.
     ///
     /// # Errors
-    /// [`ErrorKind::NoSpace`] where that is too much.
+    /// [`ErrorKind::NoSpace`] if that is too much.
     pub(super) fn take(self: &Arc<Self>, host: &str, described: u64, bytes: u64, room: u64) -> Result<Share> {
         let mut taken = self.taken();
         let all = taken.values().fold(Taken::default(), |sum, one| Taken {
@@ -115,7 +115,7 @@ mod tests {
         assert!(take("c", 1, 1).is_err() && take("c", 1, 0).is_ok());
         drop(first);
         assert!(take("a", 1 << 40, 700).is_ok());
-        // What is described counts by itself.
+        // Described bytes are counted separately.
         let described: Vec<_> = (0..6).map(|_| take("c", 1 << 40, 0).unwrap()).collect();
         assert!(
             take("c", 1, 0).is_err() && take("d", 2 << 40, 0).is_err() && take("d", u64::MAX, 0).is_err()

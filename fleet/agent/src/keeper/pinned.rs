@@ -1,7 +1,7 @@
-//! What this host keeps of pinned images ([`crate::pins`]): brought here, locked in the cache so that nothing evicts
-//! it, and brought again where it was lost.
+//! The part of pinned images that this host keeps ([`crate::pins`]): fetched, locked in the cache so that it is not
+//! evicted, and fetched again if it was lost.
 //!
-//! What hosts kept that have been gone for long, those that come next keep in their place, until they are back.
+//! The parts of hosts that have been away for long are kept by the next hosts, until they are back.
 
 use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
 use crate::peers::SharedBlob;
@@ -26,39 +26,39 @@ use utoipa::ToSchema;
 /// The file of an agent's directory in which pins are.
 pub(crate) const FILE: &str = "pins";
 
-/// How often one other host is asked for pins that this one does not know; and how soon first, and after there were
-/// some.
+/// The interval at which one other host is asked for pins that this one does not know; and the shorter interval at the
+/// start, and after an answer with new pins.
 const COMPARED_EVERY: Duration = Duration::from_secs(10);
 const COMPARED_FIRST: Duration = Duration::from_secs(1);
 
-/// Bytes of pins that a host is told in one answer, and then one pin: what waits for it beyond that would have it cut
-/// off as one that does not read.
+/// Bytes of pins in one answer to a host, after which one more pin is sent: if more waited for it, it would be cut off
+/// as a host that does not read.
 const TOLD_MAX: usize = 128 << 10;
 
-/// Every so many times it is looked whether all is here that is to be.
+/// The number of comparisons between two checks that the whole part of this host is here.
 const LOOKED_EVERY: u32 = 3;
 
-/// How long a host may be away before others take its place.
+/// The time that a host may be away before others keep its part.
 const AWAY: Duration = Duration::from_secs(600);
 
-/// Until all who were told of a pin at the same time have opened its blobs: they bring parts of it to each other.
+/// The time in which all hosts that receive a pin at once open its blobs: they fetch parts of it from each other.
 const OPENING: Duration = Duration::from_millis(300);
 
-/// What is kept, and what is known of it.
+/// The pins, and the state of this host's parts.
 pub(super) struct Keeping {
     pins: Mutex<Pins>,
     images: PinnedImages,
-    /// Whoever changes it does so alone.
+    /// The lock serializes changes.
     held: tokio::sync::Mutex<BTreeMap<Digest, Arc<Held>>>,
-    /// Hosts that are to keep something and are away, and when others take their place.
+    /// Hosts that are to keep a part and are away, and the time at which others replace them.
     away: Mutex<HashMap<String, Instant>>,
-    /// Another host told of a pin that was news.
+    /// `true` if another host sent a pin that was new.
     has_news: AtomicBool,
-    /// Answers to hosts that know less.
+    /// The number of answers to hosts that lack pins.
     answers: AtomicUsize,
 }
 
-/// When what a tag means is written down.
+/// The cases in which the digest of a tag is recorded.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Renewed {
     Always,
@@ -70,10 +70,10 @@ struct Held {
     order: Order,
     holding: Arc<Holding>,
     gone: HashSet<PeerKey>,
-    /// It takes part in the blob, and what it keeps cannot be evicted, as long as these live.
+    /// The blob's open state; while these live, this host takes part in it, and its part cannot be evicted.
     shared: Arc<SharedBlob>,
     carrier: Option<Carrier>,
-    /// Why it is not fetched from its store.
+    /// The cause, if it is not fetched from its store.
     refused: Option<String>,
     own: Vec<ByteRange>,
     of_tree: Vec<ByteRange>,
@@ -81,7 +81,7 @@ struct Held {
 }
 
 impl Held {
-    /// Bytes of it, and bytes of that which are not here.
+    /// The length of this part in bytes, and the number of its bytes that are not here.
     fn done(&self) -> Done {
         let lens = self.own.iter().chain(&self.of_tree).map(|range| range.len());
         let of_tree = self.shared.tree().map_or(0, |tree| missing(tree, &self.of_tree));
@@ -111,7 +111,7 @@ pub struct PinStatus {
 }
 
 impl Keeping {
-    /// What the agent before this one knew; `cache` is the cache's directory.
+    /// The state that the previous agent stored; `cache` is the cache's directory.
     pub(super) fn load(dir: &Path, cache: &Path) -> Self {
         let path: PathBuf = dir.join(FILE);
         let pins = Pins::load(path.clone()).unwrap_or_else(|error| {
@@ -139,14 +139,14 @@ impl Keeping {
 }
 
 impl Keeper {
-    /// Has hosts keep an image together from now on, and returns when each of them has its part: those it names, or
-    /// where it names none, this one and all that it is connected to. Others are told that have shown that they may
-    /// read the image, and operators.
+    /// Has hosts keep an image together from now on, and returns when each of them has its part: the hosts that the pin
+    /// names, or if it names none, this one and all that it is connected to. The pin is also sent to hosts that have
+    /// shown that they may read the image, and to operators.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is no image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`]
-    /// where a layer has no hash tree; [`ErrorKind::NotFound`] where a host is not connected; [`ErrorKind::Denied`]
-    /// where this host is no operator. What fails on a host is in its part of the answer.
+    /// [`ErrorKind::Invalid`] if it is no image, or there are fewer hosts than copies; [`ErrorKind::Unsupported`] if a
+    /// layer has no hash tree; [`ErrorKind::NotFound`] if a host is not connected; [`ErrorKind::Denied`] if this host
+    /// is no operator. A failure on a host is in its part of the answer.
     pub async fn pin(&self, pin: &Pin) -> Result<Vec<Warmed>> {
         self.check_operator()?;
         let location: Location = pin.store.parse()?;
@@ -166,18 +166,18 @@ impl Keeper {
         let entitled = self.swarm.entitled_hosts(&specs);
         let mut told: Vec<String> =
             all.into_iter().filter(|host| pin.hosts.contains(host) || entitled.contains(host)).collect();
-        // Whether it keeps a part of it or not.
+        // This host is the first, whether it keeps a part of it or not.
         told.retain(|host| host != self.swarm.name());
         told.insert(0, self.swarm.name().to_owned());
         let told = self.say(told, pin.clone()).await?;
         Ok(told.into_iter().filter(|host| pin.hosts.contains(&host.host)).collect())
     }
 
-    /// Nobody needs to keep the images of this name or digest any more: which these are. All hosts that this one is
-    /// connected to are told.
+    /// Ends the pins of this name or digest; returns the digests of the images. All hosts that this one is connected to
+    /// are notified.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where none of that name is pinned, [`ErrorKind::Denied`] where this host is no operator.
+    /// [`ErrorKind::NotFound`] if no image of that name is pinned, [`ErrorKind::Denied`] if this host is no operator.
     pub async fn unpin(&self, image: &str) -> Result<Vec<String>> {
         self.check_operator()?;
         let pins = self.keeping.pins().named(image);
@@ -197,7 +197,7 @@ impl Keeper {
         Ok(unpinned)
     }
 
-    /// Other hosts would not heed what this one pins.
+    /// Checks that this host is an operator: otherwise other hosts would ignore its pins.
     fn check_operator(&self) -> Result<()> {
         if self.swarm.roles().operator {
             return Ok(());
@@ -211,18 +211,18 @@ impl Keeper {
         )))
     }
 
-    /// Notes that an image is pinned at this host.
+    /// Records that an image is pinned at this host.
     fn own_pins(&self, digest: &str) {
         self.keeping.pins().is_own(digest);
     }
 
-    /// Other hosts may name the stores of images that were pinned at this host.
+    /// Lets other hosts name the stores of images that were pinned at this host.
     pub(super) fn allow_own_pins(&self) {
         let pins = self.keeping.pins();
         self.stores.set_pinned(pins.own_stores());
     }
 
-    /// Bytes of the blobs that a pin describes, where this host is to keep a part.
+    /// Bytes of the blobs that a pin describes, if this host is to keep a part; otherwise 0.
     pub(super) fn described_by(&self, pin: &Pin) -> Result<u64> {
         if !pin.hosts.iter().any(|host| host == self.swarm.name()) {
             return Ok(0);
@@ -230,7 +230,7 @@ impl Keeper {
         Ok(pin.orders()?.iter().fold(0, |sum: u64, order| sum.saturating_add(order.len)))
     }
 
-    /// Tells hosts of a pin, this one first.
+    /// Sends a pin to hosts, this one first.
     async fn say(&self, hosts: Vec<String>, pin: Pin) -> Result<Vec<Warmed>> {
         let word = Word::Pin(Box::new(pin));
         word.check()?;
@@ -240,7 +240,7 @@ impl Keeper {
         Ok(self.tell(hosts, &[word]).await)
     }
 
-    /// What is pinned, as this host sees it.
+    /// The pinned images, as this host sees them.
     pub async fn pinned(&self) -> Vec<PinStatus> {
         let held = self.keeping.held.lock().await;
         let here: HashSet<String> = self.known_hosts().into_iter().map(|(host, _)| host).collect();
@@ -256,7 +256,7 @@ impl Keeper {
         pins.into_iter().map(status).collect()
     }
 
-    /// Takes note of a pin, and does as it says where it is news.
+    /// Handles a pin of another host: records it and keeps its part, if the pin is new.
     pub(super) async fn obey_pin(&self, pin: &Pin) -> Result<Done> {
         if self.adopt(pin)? {
             self.keeping.has_news.store(true, Ordering::Relaxed);
@@ -273,9 +273,9 @@ impl Keeper {
         Ok(Self::bring_held(&parts).await)
     }
 
-    /// A host says which pins it knows: it is told the others, where it would take them from this one, and may read
-    /// what is pinned: it keeps a part, is an operator, or has shown that it knows the image. That an image is not
-    /// pinned any more, everybody may know.
+    /// Handles the list of pins that another host knows: sends it the others, if it would accept them from this one,
+    /// and may read the pinned images: it keeps a part, is an operator, or has shown that it knows the image. The end
+    /// of a pin is sent to any host.
     pub(super) fn tell_unknown(&self, asked: &Asked, known: &[crate::pins::Known]) {
         if !self.swarm.roles().operator {
             return;
@@ -288,20 +288,21 @@ impl Keeper {
         if unknown.is_empty() {
             return;
         }
-        // Each answer begins with another: one that the host does not take keeps none of the others from it.
+        // Each answer begins with another pin, so that one that the host does not accept does not block the others for
+        // ever.
         let begin = self.keeping.answers.fetch_add(1, Ordering::Relaxed) % unknown.len();
         unknown.rotate_left(begin);
         let mut told = 0;
         for pin in unknown {
             if told > TOLD_MAX {
-                // It asks again soon.
+                // The host asks again soon.
                 break;
             }
             told += self.swarm.tell(&asked.host, &Word::Pin(Box::new(pin)));
         }
     }
 
-    /// Writes down a pin that is news, and tells the machine; whether it is.
+    /// Records a pin that is new, and passes it to the state machine; returns `true` if it is new.
     fn adopt(&self, pin: &Pin) -> Result<bool> {
         tokio::task::block_in_place(|| {
             let mut pins = self.keeping.pins();
@@ -323,8 +324,8 @@ impl Keeper {
         })
     }
 
-    /// The tag that an image was pinned by means that image from now on, for disks that are attached with the store
-    /// away.
+    /// Records the digest of the tag that an image was pinned by, so that disks can be attached by the tag while the
+    /// store is away.
     fn resolve_tag(&self, pin: &Pin, renewed: Renewed) -> Result<()> {
         let reference = pin.image.parse::<Reference>().ok().filter(|_| pin.is_kept());
         let reference = reference.filter(|reference| reference.location.to_string() == pin.store);
@@ -332,7 +333,7 @@ impl Keeper {
         else {
             return Ok(());
         };
-        // The store itself knows what else tells it from others; nothing is asked of it.
+        // The store object has the rest of its identity; no request is sent to it.
         let Some(store) = self.stores.get(&pin.store) else { return Ok(()) };
         let images = &self.keeping.images;
         let store = store.location();
@@ -342,10 +343,10 @@ impl Keeper {
         images.resolve(&store, &reference.selector, pin.manifest.as_bytes())
     }
 
-    /// What the cache's directory knew of pinned images may be lost with it.
+    /// Records the pinned images again, because the cache's directory may have been lost.
     fn remember_pinned(&self) {
         let mut pins: Vec<Pin> = self.keeping.pins().kept().cloned().collect();
-        // The newest says what a tag means, and what is known is not replaced.
+        // The newest pin decides on a tag, and a recorded digest is not replaced.
         pins.sort_unstable_by_key(|pin| std::cmp::Reverse(pin.since));
         for pin in pins {
             let kept = self.keeping.images.insert(pin.manifest.as_bytes());
@@ -362,12 +363,12 @@ impl Keeper {
         self.swarm.set_holdings(specs.iter().map(|(spec, holding)| (spec, *holding)));
     }
 
-    /// Locks what this host is to keep, and lets go what it is not; all of the former.
+    /// Locks the parts that this host is to keep, and lets go the others; returns all of the former.
     async fn keep_up(&self) -> Vec<Arc<Held>> {
         let mut held = self.keeping.held.lock().await;
         let gone = self.gone();
         let holdings = self.keeping.pins().holdings();
-        // It looks into the cache's directory, and waits for who evicts.
+        // This reads the cache's directory, and waits for an eviction in progress.
         tokio::task::block_in_place(|| {
             let mut now = BTreeMap::new();
             for (digest, (order, holding)) in holdings {
@@ -406,7 +407,7 @@ impl Keeper {
         Ok(Held { order, holding, gone, shared, carrier, refused, own, of_tree, _locks: locks })
     }
 
-    /// Brings what is lacking of these; what all of it is, and what is lacking still.
+    /// Fetches the missing bytes of these; returns the sum of their lengths and of the bytes that are still missing.
     async fn bring_held(parts: &[Arc<Held>]) -> Done {
         let mut lacking = Vec::new();
         for held in parts {
@@ -424,7 +425,7 @@ impl Keeper {
         Done { why: done.why.or(why), ..done }
     }
 
-    /// Those that are to keep something and have been away for long.
+    /// The hosts that are to keep a part and have been away for long.
     fn gone(&self) -> HashSet<PeerKey> {
         let away = self.keeping.away();
         let gone = away.iter().filter(|(_, until)| **until <= Instant::now());
@@ -448,7 +449,7 @@ impl Keeper {
         }
     }
 
-    /// Goes on keeping what the agent before this one kept, as long as it lives.
+    /// Keeps the parts that the previous agent kept, as long as the keeper lives.
     pub(super) async fn look_after(keeper: Weak<Self>) {
         let first = |keeper: Arc<Self>| {
             tokio::task::block_in_place(|| {
@@ -462,7 +463,7 @@ impl Keeper {
             {
                 let Some(keeper) = keeper.upgrade() else { return };
                 if keeper.keeping.has_news.swap(false, Ordering::Relaxed) {
-                    // There may be more.
+                    // There may be more new pins.
                     pause = COMPARED_FIRST;
                     keeper.compare(n);
                 } else if keeper.compare(n) {
@@ -487,11 +488,11 @@ impl Keeper {
         }
     }
 
-    /// Asks one of the other hosts, each in turn, for pins that this one does not know; whether there is one.
+    /// Asks one of the other hosts, each in turn, for pins that this one does not know; returns `true` if there is one.
     fn compare(&self, n: u32) -> bool {
-        // Others' pins are not taken.
+        // Pins of other hosts are not accepted.
         let hosts = self.swarm.connected_operators();
-        // Not all ask the same one.
+        // The key spreads the hosts, so that not all ask the same one.
         let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(host) = place.and_then(|place| hosts.get(place)) else { return false };
@@ -500,7 +501,7 @@ impl Keeper {
     }
 }
 
-/// Brings what is lacking of a part; the cause where not all of it can be had.
+/// Fetches the missing bytes of a part; returns the cause if some cannot be had.
 async fn bring(held: Arc<Held>) -> Option<String> {
     let carrier = held.carrier.as_ref();
     let tree = match held.shared.tree() {

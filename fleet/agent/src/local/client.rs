@@ -19,54 +19,54 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-/// Words that wait to be sent. An agent that does not take them is as good as away.
+/// Messages that wait to be sent. An agent that does not take them is treated as away.
 const OUTGOING_MAX: usize = 4096;
 
-/// Words that are sent at once.
+/// Messages that are sent at once.
 const WORDS_AT_ONCE: usize = 64;
 
-/// Parts of blobs that no other host has and that the agent is not told of yet.
+/// Parts of blobs that no other host has and that were not reported to the agent yet.
 const UNTOLD_MAX: usize = 256;
 
-/// First reads that go in one word.
+/// First reads in one message.
 const ACCESSES_AT_ONCE: usize = 1024;
 
-/// First reads of a disk that are kept for an agent that is away; more are forgotten.
+/// First reads of a disk that are kept for an agent that is away; more are dropped.
 const UNSAID_MAX: usize = 4096;
 
-/// How long connecting and being welcomed may take.
+/// The longest time for connecting and the agent's welcome.
 const WELCOME: Duration = Duration::from_secs(2);
 
-/// How often an agent is asked whether it is there, while something is wanted of it.
+/// The interval of pings to an agent, while it has open wants.
 const PING_EVERY: Duration = Duration::from_millis(500);
 
-/// How long it may say nothing then.
+/// The longest silence of a pinged agent.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// By so much longer than its agent may take for a want is it waited for.
+/// The time for which a want is waited for longer than its agent may take for it.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The pauses between tries to reach it: the first, and the longest.
+/// The pauses between attempts to reach it: the first, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
-/// How long a disk that attaches waits for its agent, where that does not answer at once.
+/// The longest wait of a disk that attaches for its agent, if that does not answer at once.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// The swarm as a disk's process sees it: through the agent of its host. It lives as long as somebody has it.
+/// The swarm as a disk's process sees it: through the agent of its host. It lives as long as it has an owner.
 pub struct AgentSwarm {
     shared: Arc<Shared>,
 }
 
-/// How it stands with the agent.
+/// The state of the connection to the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connection {
-    /// Whether the agent is there now.
+    /// `true` if the agent is connected now.
     pub connected: bool,
-    /// How often it was lost.
+    /// The number of times that the connection was lost.
     pub lost: u64,
-    /// What it was asked for.
+    /// The number of wants that were sent to it.
     pub wants: u64,
-    /// What it was asked for and did not answer, for it was not there or went away.
+    /// The number of wants that it did not answer, because it was away or went away.
     pub unanswered: u64,
 }
 
@@ -82,16 +82,16 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// By the digests of blobs, and of their trees' outboards.
+    /// The joined blobs, by the digests of blobs, and of their trees' outboards.
     joined: HashMap<Digest, Joined>,
     next_blob: u32,
     next_want: u64,
-    /// Where words go; none while the agent is away.
+    /// The queue of messages; `None` while the agent is away.
     outgoing: Option<mpsc::Sender<FromDisk>>,
     waiting: HashMap<u64, oneshot::Sender<()>>,
-    /// What of blobs that no other host has is to be told: soon is soon enough.
+    /// The reports of blobs that no other host has, which are not urgent.
     untold: Untold,
-    /// Disks that boot, by their numbers.
+    /// The disks that boot, by their numbers.
     booting: HashMap<u32, Booting>,
     next_disk: u32,
 }
@@ -99,9 +99,9 @@ struct State {
 /// A disk that boots.
 struct Booting {
     image: ImageKey,
-    /// Whether no agent was told of it so far.
+    /// `true` if no agent was notified of it so far.
     is_new: bool,
-    /// What came for it and was not taken yet.
+    /// The hints that came for it and were not taken yet.
     hinted: Option<Hinted>,
 }
 
@@ -114,20 +114,20 @@ struct Joined {
     /// The digest of the tree's outboard.
     tree: Digest,
     disks: usize,
-    /// How many of them follow a plan.
+    /// The number of them that follow a plan.
     planned: usize,
-    /// Whether no other host has it, as far as the agent has said.
+    /// `true` if no other host has it, according to the agent.
     alone: bool,
 }
 
-/// What disks brought and read.
+/// The parts that disks fetched and read.
 #[derive(Default)]
 struct Untold {
     local: Vec<Part>,
     read: Vec<Part>,
 }
 
-/// Adds a part to those that are told later, often to the last.
+/// Adds a part to those that are reported later, if possible joined with the last.
 fn note(parts: &mut Vec<Part>, part: Part) {
     match parts.last_mut().and_then(|last| Some((last.joined(part)?, last))) {
         Some((both, last)) => *last = both,
@@ -142,12 +142,12 @@ impl Joined {
 }
 
 impl State {
-    /// Says something, where somebody listens; whether so.
+    /// Sends a message, if there is an agent; returns `true` if it was queued.
     fn say(&self, word: FromDisk) -> bool {
         self.outgoing.as_ref().is_some_and(|outgoing| outgoing.try_send(word).is_ok())
     }
 
-    /// Tells of a part of a blob: at once where others have it.
+    /// Reports a part of a blob: at once if other hosts have the blob.
     fn say_of(
         &mut self,
         blob: &Digest,
@@ -168,14 +168,14 @@ impl State {
         }
     }
 
-    /// Tells what was not told yet, first what is here.
+    /// Sends the delayed reports, first those of local parts.
     fn tell(&mut self) {
         let Untold { local, read } = std::mem::take(&mut self.untold);
         local.into_iter().for_each(|part| _ = self.say(FromDisk::BecameLocal { part }));
         read.into_iter().for_each(|part| _ = self.say(FromDisk::Read { part }));
     }
 
-    /// Tells of a disk that boots.
+    /// Reports a disk that boots.
     fn say_boots(&mut self, disk: u32) {
         let Some(booting) = self.booting.get(&disk) else { return };
         let is_new = booting.is_new;
@@ -192,11 +192,11 @@ impl State {
 }
 
 impl AgentSwarm {
-    /// Reaches the agent at `socket`, now and whenever it is there; returns when it was reached, or soon. What the
-    /// agent brings has to end up in `cache`.
+    /// Connects to the agent at `socket`, now and whenever it is there; returns when it is connected, or after a short
+    /// wait. The bytes that the agent fetches have to end up in `cache`.
     ///
     /// # Errors
-    /// Where the cache's directory cannot be looked at. An agent that is not there is no error.
+    /// If the cache's directory cannot be read. An agent that is not there is no error.
     pub async fn start(socket: &Path, cache: &Cache, runtime: &Handle) -> Result<Arc<Self>> {
         let (connected, mut seen) = watch::channel(false);
         let shared = Arc::new(Shared {
@@ -216,7 +216,7 @@ impl AgentSwarm {
         Ok(Arc::new(Self { shared }))
     }
 
-    /// How it stands.
+    /// The state of the connection.
     #[must_use]
     pub fn connection(&self) -> Connection {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl AgentSwarm {
             let urgent = urgency == Urgency::Demand;
             let word = state.part(blob, range).map(|part| FromDisk::Want { want, part, urgent });
             let (tell, told) = oneshot::channel();
-            // Told before it is asked for: the answer may come at once.
+            // This comes before the request, because the answer may come at once.
             state.waiting.insert(want, tell);
             if word.is_some_and(|word| state.say(word)) {
                 Some((Waiting { shared: &self.shared, want }, told))
@@ -256,7 +256,7 @@ impl AgentSwarm {
     }
 }
 
-/// Somebody waits for the end of a want.
+/// A caller waits for the end of a want.
 struct Waiting<'a> {
     shared: &'a Shared,
     want: u64,
@@ -275,7 +275,7 @@ impl Drop for Waiting<'_> {
 struct AgentBoot {
     shared: Arc<Shared>,
     disk: u32,
-    /// What was read and not said yet.
+    /// The reads that were not sent yet.
     unsaid: Vec<Access>,
 }
 
@@ -402,11 +402,11 @@ impl Shared {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way.
+        // Code that holds the lock does not panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Introduces itself and tells what it has.
+    /// Connects, introduces the disk and sends its state.
     async fn connect(&self) -> Result<(UnixStream, mpsc::Receiver<FromDisk>)> {
         let stream = UnixStream::connect(&self.socket).await;
         let mut stream = stream.map_err(|e| Error::io("cannot connect", e))?;
@@ -419,7 +419,7 @@ impl Shared {
         let (outgoing, words) = mpsc::channel(OUTGOING_MAX);
         let mut state = self.state();
         state.outgoing = Some(outgoing);
-        // It sees for itself what is here.
+        // The agent sees in the cache which parts are here.
         state.untold = Untold::default();
         state.joined.values_mut().for_each(|joined| joined.alone = false);
         for joined in state.joined.values().filter(|joined| !joined.of_tree) {
@@ -444,7 +444,7 @@ impl Shared {
         };
         self.lost.fetch_add(1, Ordering::Relaxed);
         self.connected.send_replace(false);
-        // Whoever waits sees that nothing comes, and by then that the agent is away.
+        // Each waiting caller sees that no bytes come, and by then that the agent is away.
         drop(waiting);
     }
 
@@ -452,7 +452,7 @@ impl Shared {
         match word {
             FromAgent::Answer { want } => {
                 if let Some(waiting) = self.state().waiting.remove(&want) {
-                    // It may have gone this very moment.
+                    // The caller may have gone this very moment.
                     let _ = waiting.send(());
                 }
             }
@@ -475,7 +475,7 @@ impl Shared {
     }
 }
 
-/// Connects again and again, as long as somebody has the swarm.
+/// Connects again and again, as long as the swarm has an owner.
 async fn keep_connected(shared: Weak<Shared>) {
     let mut pause = RETRY.0;
     let mut said = false;
@@ -492,7 +492,7 @@ async fn keep_connected(shared: Weak<Shared>) {
                 alive.disconnected();
                 tracing::debug!(?ended, "the agent is away");
             }
-            // That does not mend by itself: whoever looks for the cause should find it.
+            // This state does not mend by itself, so the log should have the cause.
             Ok(Err(error)) if error.kind() == ErrorKind::Denied && !said => {
                 said = true;
                 tracing::warn!(%error, "the agent refuses this disk: everything comes from the store");
@@ -504,7 +504,7 @@ async fn keep_connected(shared: Weak<Shared>) {
     }
 }
 
-/// Says and hears words until one of the two ends.
+/// Sends and receives messages until one of the two ends.
 async fn converse(
     shared: &Weak<Shared>,
     stream: UnixStream,
@@ -547,7 +547,7 @@ async fn converse(
                     said.push(FromDisk::Ping);
                 }
             }
-            // An agent that takes nothing is away, too.
+            // An agent that takes no messages is away, too.
             let sent = timeout(SILENCE, send_all(&mut writing, &said)).await;
             sent.map_err(|_| Error::new(ErrorKind::Unavailable, "the agent takes nothing"))??;
         }

@@ -1,5 +1,5 @@
-//! Words between disks and agents of earlier versions: a disk outlives the agent that started it, so both must be read
-//! by the present agent and the present disk.
+//! Messages between disks and agents of earlier versions: a disk outlives the agent that started it, so the present
+//! agent and the present disk must read both directions.
 
 use super::wire::{FromAgent, FromDisk, UNDERSTOOD, receive};
 use std::fs;

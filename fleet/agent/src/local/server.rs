@@ -18,42 +18,42 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-/// How long a disk may take to introduce itself.
+/// The longest time until a disk introduces itself.
 const HELLO: Duration = Duration::from_secs(5);
 
-/// Wants of one disk at a time; more are over at once.
+/// The most wants of one disk at a time; more are over at once.
 const WANTS_MAX: usize = 4096;
 
-/// Blobs of one process.
+/// The most blobs of one process.
 const BLOBS_MAX: usize = 4096;
 
-/// Disks of one process that boot.
+/// The most disks of one process that boot.
 const BOOTING_MAX: usize = 1024;
 
-/// Processes of disks.
+/// The most processes of disks.
 const CONNECTIONS_MAX: usize = 16 << 10;
 
-/// Words that are sent at once.
+/// The most messages that are sent at once.
 const WORDS_AT_ONCE: usize = 64;
 
-/// How long no other host has had a blob when its disks are told so.
+/// The time without another host that has a blob after which its disks are notified.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// Answers that wait for their disk to take them.
+/// The most answers that wait for their disk to take them.
 const ANSWERS_MAX: usize = 1024;
 
-/// Where disks of this host find the swarm. It ends when dropped, and its socket goes away.
+/// The socket at which disks of this host find the swarm. When this is dropped, it ends and removes its socket.
 pub struct LocalServer {
     task: AbortHandle,
     _socket: SocketFile,
 }
 
 impl LocalServer {
-    /// Listens at `socket`, in the place of who listened there before. `dir` is the cache's directory; `stores`
-    /// are those of disks' blobs.
+    /// Listens at `socket`, replacing an earlier listener. `dir` is the cache's directory; `stores` are those of disks'
+    /// blobs.
     ///
     /// # Errors
-    /// Where it cannot listen, or the cache is not there.
+    /// If it cannot listen, or the cache is not there.
     pub fn start(socket: &Path, swarm: Arc<Swarm>, dir: &Path, stores: Arc<Stores>) -> Result<Self> {
         let cache = DirectoryId::of(dir)?;
         let (listener, file) = bind(socket, &SocketAccess::default())?;
@@ -69,8 +69,8 @@ impl Drop for LocalServer {
     }
 }
 
-/// Listens at `socket`, for those that `access` names. A socket that is there belongs to an agent that is gone: the
-/// caller has the lock of its directory.
+/// Listens at `socket`, for the users that `access` names. A socket that is already there belongs to an agent that is
+/// gone: the caller has the lock of its directory.
 pub(crate) fn bind(socket: &Path, access: &SocketAccess) -> Result<(UnixListener, SocketFile)> {
     let (listener, file) = headstart_export::socket::listen(socket, access, Leftover::IsOurs)?;
     let about = |e| Error::io("cannot listen there", e).about(socket.display());
@@ -107,7 +107,7 @@ async fn accept(listener: UnixListener, host: Arc<HostSide>) {
     }
 }
 
-/// What a disk has.
+/// The agent's state of a disk's process.
 struct DiskSide {
     reader: ReaderId,
     hears_of_company: bool,
@@ -173,9 +173,9 @@ async fn serve(mut stream: UnixStream, host: &HostSide) -> Result<()> {
 /// A blob of a disk's.
 struct Joined {
     blob: Arc<SharedBlob>,
-    /// Says whether others have it.
+    /// The task that reports whether other hosts have it.
     company: Option<AbortHandle>,
-    /// Other hosts may name its store meanwhile.
+    /// The attachment, because of which other hosts may name its store meanwhile.
     _attached: Attached,
 }
 
@@ -201,8 +201,8 @@ impl Joined {
     }
 }
 
-/// Says when no other host has a blob: then it is no use to ask for it here, and nobody waits for what the disk
-/// brings. And at once when one has.
+/// Reports that no other host has a blob, so that its disk sends no wants and delays its reports; and reports at once
+/// when another host has it.
 async fn tell_of_company(
     number: u32,
     blob: Arc<SharedBlob>,
@@ -211,7 +211,7 @@ async fn tell_of_company(
 ) -> Option<()> {
     loop {
         until_company(&blob, &mut changes, false).await?;
-        // Not where one goes as another comes, or hosts begin together.
+        // A short absence is not reported, for example when one host goes as another comes, or hosts begin together.
         if let Ok(there) = timeout(ALONE, until_company(&blob, &mut changes, true)).await {
             there?;
             continue;
@@ -222,7 +222,7 @@ async fn tell_of_company(
     }
 }
 
-/// Returns when any other host has the blob, or none has; nothing where that will not be known any more.
+/// Returns when any other host has the blob (`any`), or none has; `None` if that will not be known any more.
 async fn until_company(blob: &SharedBlob, changes: &mut watch::Receiver<()>, any: bool) -> Option<()> {
     while {
         changes.borrow_and_update();
@@ -236,7 +236,7 @@ async fn until_company(blob: &SharedBlob, changes: &mut watch::Receiver<()>, any
 /// A disk that boots.
 struct Booting {
     boots: Boots,
-    /// Sends what it is to preload.
+    /// The task that sends the hints.
     task: AbortHandle,
 }
 
@@ -275,7 +275,7 @@ impl DiskSide {
                     return Err(Error::corrupt("it has too many blobs"));
                 }
                 let store = host.stores.get(&origin);
-                // It looks into the cache's directory.
+                // Opening reads the cache's directory.
                 let open = || host.swarm.open_for(Some(self.reader), &words.spec(), store);
                 let shared = tokio::task::block_in_place(open);
                 match shared {
@@ -341,7 +341,7 @@ impl DiskSide {
         let urgency = if urgent { Urgency::Demand } else { Urgency::Background };
         let task = self.tasks.spawn(async move {
             if let Some(blob) = of(&blob, part) {
-                // What comes from elsewhere, the disk sees in the cache.
+                // The disk finds bytes from other hosts in the cache.
                 let _ = blob.want(range, urgency).await;
             }
             let _ = answers.send(FromAgent::Answer { want }).await;
@@ -351,7 +351,7 @@ impl DiskSide {
     }
 
     async fn say(&self, word: FromAgent) {
-        // Who does not take it has gone.
+        // A disk that does not take it has gone.
         let _ = self.answers.send(word).await;
     }
 }

@@ -20,7 +20,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
-/// Nothing here takes so long on any machine.
+/// A limit that nothing here exceeds on any machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 const LEN: u64 = 1 << 20;
@@ -104,7 +104,7 @@ async fn a_want_is_over_when_the_agent_says_so_and_when_it_is_away() {
     for times in 1..=2 {
         let (swarm, server) = rig.agent().await;
         until("the agent is found", || disk.connection().connected).await;
-        // What the disk has it tells again; a disk is one of the blob's users.
+        // The disk sends its state again; a disk is one of the blob's users.
         until("the blob is known", || !swarm.status().blobs.is_empty()).await;
         bring(&disk, &digest).await;
         bring(&disk, &Digest::of(b"outboard")).await;
@@ -126,7 +126,7 @@ async fn a_blob_that_no_disk_has_is_left() {
     let digest = rig.blob.spec().digest;
     disk.join(&rig.blob, "http://127.0.0.1:9/store");
     disk.join(&rig.blob, "http://127.0.0.1:9/store");
-    // What nobody has is kept for a while; it is the users that are counted.
+    // A blob without users is kept for a while; the test counts the users.
     let users = || swarm.status().blobs.iter().map(|blob| blob.users).max();
     until("the blob is known", || users() == Some(1)).await;
     disk.planned(&digest, true);
@@ -150,7 +150,7 @@ async fn a_disk_with_another_cache_is_refused() {
     send(&mut stream, &FromDisk::Hello { version: VERSION, cache }).await.unwrap();
     let answer = receive::<FromAgent>(&mut stream).await.unwrap();
     assert!(matches!(answer, Some(FromAgent::Refused { why }) if why.contains("--cache")));
-    // And so are other versions, and noise.
+    // Other versions and noise are refused, too.
     let cache = DirectoryId::of(&rig.dir.path().join("cache")).unwrap();
     for word in [FromDisk::Hello { version: VERSION + 1, cache }, FromDisk::Ping] {
         let mut stream = UnixStream::connect(rig.socket()).await.unwrap();
@@ -174,7 +174,7 @@ async fn an_agent_that_does_not_answer_is_as_good_as_away() {
         let hello = receive::<FromDisk>(&mut stream).await.unwrap();
         assert!(matches!(hello, Some(FromDisk::Hello { .. })));
         send(&mut stream, &FromAgent::Welcome).await.unwrap();
-        // The next ones are not even welcomed.
+        // The next disks do not even get a welcome.
         std::future::pending::<()>().await;
         drop((stream, listener));
     });
@@ -197,7 +197,7 @@ async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
     let image = ImageKey(5);
     let (disk, other) = (rig.disk().await, rig.disk().await);
     let (mut first, mut second) = (disk.boot(image).unwrap(), other.boot(image).unwrap());
-    // Nobody is there yet: what was read is told later.
+    // There is no agent yet: the reads are reported later.
     first.read(&[Access { slice: 33, at_ms: 4 }, Access { slice: 1, at_ms: 9 }]);
     let item = |block, mask| PlanItem { block, mask };
     for life in 0..2 {
@@ -209,7 +209,7 @@ async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
             told.is_some()
         })
         .await;
-        // Of the first life, the next agent knows what its tracker kept.
+        // The next agent has the reads of the first life from its tracker's file.
         let told = told.unwrap();
         assert_eq!(told.items, [item(1, 2), item(0, 2)]);
         assert!((1..=2).contains(&told.disks), "{told:?}");
@@ -220,7 +220,7 @@ async fn what_one_disk_reads_is_told_to_the_next_and_again_to_another_agent() {
     }
 }
 
-/// Nobody can bring what no other host has, and nobody waits for what a disk brings of it.
+/// No host can send a blob that no other host has, and no host waits for the parts that a disk fetches of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_asks_for_a_blob_only_while_another_host_has_it() {
     let rig = Rig::new();
@@ -241,7 +241,7 @@ async fn a_disk_asks_for_a_blob_only_while_another_host_has_it() {
         }
     };
     asks(false).await;
-    // What it brings is told all the same.
+    // The parts that it fetches are reported anyway.
     blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
     for chunk in [0_u64, 1, 5] {
         let at = chunk * (64 << 10);

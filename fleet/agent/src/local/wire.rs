@@ -1,5 +1,5 @@
-//! The words between a disk and its agent, and how they become bytes: a length of four bytes, least first, and that
-//! much postcard.
+//! The messages between a disk and its agent, and their encoding: a length of four bytes, little-endian, and that many
+//! bytes of postcard.
 
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::BlobSpec;
@@ -12,19 +12,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// What both ends speak. They come from one package; in an upgrade one of them is older for a while.
+/// The protocol version. Both ends come from one package; in an upgrade one of them is older for a while.
 pub(super) const VERSION: u16 = 3;
 
-/// Of disks that speak this, or more, the agent says whether others have their blobs.
+/// The least version of disks that the agent notifies whether other hosts have their blobs.
 pub(super) const TELLS_OF_COMPANY: u16 = 3;
 
-/// The oldest that the agent still understands: disks live longer than agents.
+/// The oldest version that the agent still understands: disks live longer than agents.
 pub(super) const UNDERSTOOD: u16 = 2;
 
-/// Most bytes of a word: what a disk is to preload is the longest, of as many items as the agent gives.
+/// The most bytes of a message: the hints of a disk are the longest, with as many items as the agent gives.
 const WORD_MAX: usize = 512 << 10;
 
-/// A directory, by what is the same for all processes of a host.
+/// The identity of a directory, the same for all processes of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct DirectoryId {
     device: u64,
@@ -32,7 +32,7 @@ pub(super) struct DirectoryId {
 }
 
 impl DirectoryId {
-    /// Of a directory that is there.
+    /// The identity of an existing directory.
     pub(super) fn of(dir: &Path) -> Result<Self> {
         let metadata = dir.metadata().map_err(|e| Error::io("cannot look at", e).about(dir.display()))?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
@@ -50,7 +50,7 @@ pub(super) struct BlobWords {
 }
 
 impl BlobWords {
-    /// Nothing of one without a tree.
+    /// The words of a blob; `None` for one without a tree.
     pub(super) fn of(spec: &BlobSpec) -> Option<Self> {
         let tree = spec.tree?;
         Some(Self {
@@ -87,7 +87,7 @@ impl Part {
         Self { blob, of_tree, offset: range.offset(), len: range.len() }
     }
 
-    /// Both as one, where they are of one blob and touch.
+    /// Both parts as one, if they are of one blob and touch.
     pub(super) fn joined(self, next: Self) -> Option<Self> {
         let (ours, theirs) = (self.range()?, next.range()?);
         let same = (self.blob, self.of_tree) == (next.blob, next.of_tree);
@@ -96,55 +96,56 @@ impl Part {
         (same && touch).then(|| Self::new(self.blob, self.of_tree, both))
     }
 
-    /// Nothing where it ends beyond all numbers.
+    /// The range; `None` if its end overflows.
     pub(super) fn range(self) -> Option<ByteRange> {
         ByteRange::new(self.offset, self.len)
     }
 }
 
-/// What a disk says.
+/// A message of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromDisk {
-    /// First of all. Its cache has to be the agent's.
+    /// The first message. The disk's cache has to be the agent's.
     Hello { version: u16, cache: DirectoryId },
-    /// It has a blob, from now on under this number, from the store of this name.
+    /// The disk has a blob, from now on under this number, from the store of this name.
     Join { blob: u32, words: BlobWords, origin: String },
-    /// It has it no longer.
+    /// The disk does not have the blob any more.
     Leave { blob: u32 },
-    /// To be brought, and answered under this number.
+    /// A part to be fetched, and answered under this number.
     Want { want: u64, part: Part, urgent: bool },
-    /// Nobody waits for that any more.
+    /// The end of the wait for a want.
     Forget { want: u64 },
-    /// It has brought this from the store.
+    /// The disk has fetched this part from the store.
     BecameLocal { part: Part },
-    /// It has read this.
+    /// The disk has read this part.
     Read { part: Part },
-    /// Whether it follows a plan.
+    /// `running` is `true` if the disk follows a plan.
     Planned { blob: u32, running: bool },
-    /// A disk of an image boots, from now on under this number; `is_new` if that was not said to any agent before.
+    /// A disk of an image boots, from now on under this number; `is_new` if no agent was notified of it before.
     Boots { disk: u32, image: u64, is_new: bool },
-    /// It has read these slices for the first time.
+    /// The disk has read these slices for the first time.
     First { disk: u32, accesses: Vec<Access> },
-    /// It has booted, or is gone.
+    /// The disk has booted, or is gone.
     Booted { disk: u32 },
-    /// Is anybody there?
+    /// A question whether the agent is alive.
     Ping,
 }
 
-/// What an agent says.
+/// A message of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum FromAgent {
-    /// To a hello.
+    /// The answer to a hello.
     Welcome,
-    /// To a hello that it does not like; it hangs up.
+    /// The answer to a hello that is refused; the agent hangs up.
     Refused { why: String },
-    /// A want is over.
+    /// The end of a want.
     Answer { want: u64 },
-    /// What a disk that boots is to preload: blocks, and their slices; and how many disks that was learned from.
+    /// The preload list of a disk that boots: blocks, and their slices; and the number of disks that it was learned
+    /// from.
     Hinted { disk: u32, items: Vec<(u64, u32)>, disks: u32 },
-    /// To a ping.
+    /// The answer to a ping.
     Pong,
-    /// Whether any other host has this blob. Until that is said, one may have.
+    /// `any` is `true` if any other host has this blob. Until this message, one may have it.
     Company { blob: u32, any: bool },
 }
 
@@ -166,8 +167,7 @@ pub(super) async fn send(stream: &mut (impl AsyncWrite + Unpin), word: &impl Ser
     stream.write_all(&bytes).await.map_err(|e| Error::io("cannot write to the other end", e))
 }
 
-/// The next word; nothing at the end.
-/// Several, at once.
+/// Sends several messages at once.
 pub(super) async fn send_all<T: Serialize>(
     stream: &mut (impl AsyncWrite + Unpin),
     words: &[T],
@@ -179,6 +179,7 @@ pub(super) async fn send_all<T: Serialize>(
     stream.write_all(&bytes).await.map_err(|e| Error::io("cannot write to the other end", e))
 }
 
+/// Receives the next message; `None` at the end.
 pub(super) async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<T>> {
     let mut len = [0; 4];
     match stream.read_exact(&mut len).await {

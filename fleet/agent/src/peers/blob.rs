@@ -1,4 +1,5 @@
-//! One blob that this host takes part in: what it is to others, and how bytes of it that came are checked and kept.
+//! One blob that this host takes part in: its identity to other hosts, and the verification and storage of received
+//! bytes.
 
 use crate::peers::proof::{Binding, Side, proof};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
@@ -10,7 +11,7 @@ use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a blob is, to this host: who names another root for the same digest means another blob.
+/// The identity of a blob on this host: another root for the same digest means another blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Identity {
     pub(super) digest: Digest,
@@ -23,24 +24,24 @@ pub(super) struct Blob {
     pub(super) id: BlobId,
     pub(super) identity: Identity,
     pub(super) cached: Arc<CachedBlob>,
-    /// Of an outboard: the length of the blob whose tree it is, and that tree.
+    /// For an outboard: the length of the blob whose tree it is, and that tree.
     outboard_of: Option<(u64, Tree)>,
     /// The outboard of its tree; an outboard has none.
     pub(super) tree: Option<Arc<Blob>>,
     carrier: Mutex<Option<Arc<Carrier>>>,
-    /// Of an outboard: chunks of which not all could be checked when they came, and who sent them. They are here,
-    /// but not for others: who passes on what is wrong would be taken for a liar himself.
+    /// For an outboard: chunks that could not be checked completely when they came, and their senders. They are here,
+    /// but not for others: a host that passes on wrong bytes would be taken for a liar itself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
-    /// Of an outboard: the edges of chunks that other hosts sent.
+    /// For an outboard: the edges of chunks that other hosts sent.
     edges: Mutex<HashMap<u32, Edges>>,
 }
 
-/// Bytes of a node that lie at the end of one chunk of an outboard, and at the beginning of the next.
+/// Bytes of a node that are at the end of one chunk of an outboard, and at the beginning of the next.
 const NODE_BEFORE: u64 = 56;
 const NODE_BEHIND: u64 = 8;
 
-/// The bytes of a chunk of an outboard that belong to nodes which lie partly in the chunks beside it, and which
-/// therefore nothing proves unless those are here.
+/// The bytes of a chunk of an outboard that belong to nodes that are partly in the neighbouring chunks, so that nothing
+/// proves them unless those are here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edges {
     first: Vec<u8>,
@@ -56,20 +57,20 @@ impl Edges {
     }
 }
 
-/// What became of bytes that came.
+/// The fate of received bytes.
 pub(super) enum Kept {
-    /// They are here, and verified as far as they can be. What that shows of chunks of an outboard that came before.
+    /// The bytes are here, and verified as far as possible. The value is the verdict on earlier chunks of an outboard.
     Whole(Late),
-    /// They cannot be checked yet: pages of the hash tree are missing.
+    /// The bytes cannot be checked yet: pages of the hash tree are missing.
     TreeMissing,
 }
 
-/// What became of chunks of an outboard that could not be checked when they came.
+/// The verdict on chunks of an outboard that could not be checked when they came.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Late {
-    /// Who had sent a wrong one.
+    /// The senders of wrong chunks.
     pub(super) liars: Vec<PeerId>,
-    /// Those that are right.
+    /// The chunks that are right.
     pub(super) right: Vec<u32>,
 }
 
@@ -104,7 +105,7 @@ impl Blob {
         }
     }
 
-    /// Its name everywhere.
+    /// Its name on all hosts.
     pub(super) fn key(&self) -> BlobKey {
         let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a blob");
         hasher.update(self.identity.digest.as_bytes()).update(&self.identity.root);
@@ -127,7 +128,7 @@ impl Blob {
 
     /// The runs of whole chunks of `range` that are here.
     pub(super) fn local_chunks(&self, range: ByteRange) -> Vec<Chunks> {
-        // Disks are other processes, and the first of them to bring anything made the files.
+        // Disks are other processes, and the first of them that stored bytes made the files.
         self.cached.look_again();
         let range = range.intersect(ByteRange::between(0, self.len()));
         let all = Chunks::touched(range).numbers();
@@ -164,10 +165,10 @@ impl Blob {
         self.outboard_of.is_some()
     }
 
-    /// Checks the bytes of a chunk that came from a host, and keeps them.
+    /// Checks the bytes of a chunk that came from a host, and stores them.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where they are wrong; anything else is this host's own trouble.
+    /// [`ErrorKind::Corrupt`] if they are wrong; all other errors are this host's own.
     pub(super) fn keep(&self, chunk: u32, bytes: &[u8], from: PeerId) -> Result<Kept> {
         let range = self.bytes_of(chunk);
         if self.cached.is_local(range) {
@@ -177,7 +178,7 @@ impl Blob {
             return self.keep_of_outboard(tree, *data_len, chunk, bytes, from).map(Kept::Whole);
         }
         let insert = || self.cached.insert(range.offset(), bytes);
-        // Pages of the tree that were wrong may have come anew since.
+        // Wrong pages of the tree may have come again since.
         let again = |error: Error| match error.kind() {
             ErrorKind::Corrupt if !self.lacks_tree(range) => insert(),
             _ => Err(error),
@@ -185,7 +186,7 @@ impl Blob {
         match insert().or_else(again) {
             Ok(()) => Ok(Kept::Whole(Late::default())),
             Err(error) if error.kind() == ErrorKind::Absent => Ok(Kept::TreeMissing),
-            // The cache forgets pages of the tree where these are to blame.
+            // The cache drops pages of the tree if these are wrong.
             Err(error) if error.kind() == ErrorKind::Corrupt && self.lacks_tree(range) => {
                 Ok(Kept::TreeMissing)
             }
@@ -193,8 +194,8 @@ impl Blob {
         }
     }
 
-    /// The same of a chunk of an outboard. What cannot be checked yet, for what is above it is missing, is checked as
-    /// soon as that comes; the cache checks it at each use anyway.
+    /// Checks and stores a chunk of an outboard. A chunk that cannot be checked yet, because nodes above it are
+    /// missing, is checked as soon as they come; the cache checks it at each use anyway.
     fn keep_of_outboard(
         &self,
         tree: &Tree,
@@ -209,15 +210,15 @@ impl Blob {
             if is_in(wrong, range) {
                 return Err(Error::corrupt("a chunk of a hash tree does not match its root"));
             }
-            // What was here is wrong: it came from a store, or is a node of which two hosts sent a part each.
+            // Present bytes are wrong: they came from a store, or are a node of which two hosts sent a part each.
             self.cached.discard(wrong)?;
         }
         let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
-        // Before it is here for others.
+        // This comes before the chunk is here for others.
         if !check.is_complete || check.wrong.is_some() {
             unchecked.insert(chunk, from);
         }
-        // What is here of it may be what somebody else sent, and is not written over.
+        // The present bytes of it may come from another host, and would not be overwritten.
         self.cached.discard(range)?;
         self.edges.lock().unwrap_or_else(PoisonError::into_inner).insert(chunk, Edges::of(bytes));
         self.cached.insert(range.offset(), bytes)?;
@@ -233,7 +234,7 @@ impl Blob {
                     !is_complete
                 }
                 Ok(OutboardCheck { wrong: Some(wrong), .. }) => {
-                    // All of what a liar sent goes. Where it is another chunk that is wrong, this one waits on.
+                    // All of a liar's chunk is discarded. If another chunk is wrong, this one keeps waiting.
                     let lied = is_in(wrong, range);
                     if lied {
                         late.liars.push(sender);
@@ -251,14 +252,14 @@ impl Blob {
         failed.map(|()| late)
     }
 
-    /// `true` if `bytes`, which are about to be sent as a chunk of this blob, may be: what was changed in the cache
-    /// since it came is found out here, and not by the other host, which would take this one for a liar.
+    /// `true` if `bytes`, which are about to be sent as a chunk of this blob, may be sent: a change in the cache since
+    /// they came is detected here, and not by the other host, which would take this one for a liar.
     ///
     /// Pages of an outboard come from stores unverified, and a host that makes up an outboard knows its root: without
     /// this check it could name any blob that this host's credentials can fetch as the outboard of a tree of its own,
-    /// and be served that blob. So what is sent is connected to the root, each time, wherever it came from. At a
-    /// chunk's edges lie parts of nodes that only the chunks beside it complete; where these are not here, the edges
-    /// must be what another host sent.
+    /// and be served that blob. So the bytes are connected to the root, each time, whatever their source. At a chunk's
+    /// edges are parts of nodes that only the neighbouring chunks complete; if these are not here, the edges must be
+    /// those that another host sent.
     pub(super) fn may_send(&self, chunk: u32, bytes: &[u8]) -> bool {
         let range = self.bytes_of(chunk);
         let Some((data_len, tree)) = &self.outboard_of else {
@@ -276,23 +277,23 @@ impl Blob {
         proves(self.with_edges(range)) || (are_known_edges() && proves(range))
     }
 
-    /// A part of an outboard with all of the nodes that lie partly in it.
+    /// A part of an outboard with all of the nodes that are partly in it.
     fn with_edges(&self, range: ByteRange) -> ByteRange {
         let (start, end) = (range.offset().saturating_sub(NODE_BEFORE), range.end() + NODE_BEHIND);
         ByteRange::between(start, end.min(self.len()))
     }
 
-    /// What is to be fetched from a store so that all of `range` is here and, of an outboard, connected to its root:
-    /// other hosts get nothing else of it.
+    /// The ranges to be fetched from a store so that all of `range` is here and, for an outboard, connected to its
+    /// root: other hosts get nothing else of it.
     pub(super) fn with_proof(&self, range: ByteRange) -> Vec<ByteRange> {
         let Some((data_len, _)) = &self.outboard_of else { return vec![range] };
         let mut runs = Vec::new();
-        // The range itself has pages around it, or ends where the outboard does.
+        // The range itself is surrounded by pages, or ends at the outboard's end.
         proof_pages(*data_len, self.with_edges(range), &mut |run| runs.push(run));
         runs
     }
 
-    /// The pages that are missing of what connects `range` to the root.
+    /// The missing pages of those that connect `range` to the root.
     pub(super) fn lacking_proof(&self, range: ByteRange) -> Vec<ByteRange> {
         let mut lacking = Vec::new();
         for run in self.with_proof(range) {
@@ -301,14 +302,14 @@ impl Blob {
         lacking
     }
 
-    /// Whether a chunk is here, but could not be checked when it came.
+    /// `true` if a chunk is here, but could not be checked when it came.
     #[cfg(test)]
     pub(super) fn is_unchecked(&self, chunk: u32) -> bool {
         self.is_outboard()
             && self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&chunk)
     }
 
-    /// Whether pages of the tree that checking `range` needs are missing.
+    /// `true` if pages of the tree are missing that checking `range` needs.
     pub(super) fn lacks_tree(&self, range: ByteRange) -> bool {
         let mut lacks = false;
         self.cached.tree_missing(range, &mut |_| lacks = true);
@@ -322,7 +323,7 @@ impl Blob {
         runs
     }
 
-    /// The chunks of which anything is missing in `range`.
+    /// The chunks of which bytes are missing in `range`.
     pub(super) fn missing_chunks(&self, range: ByteRange) -> Vec<Chunks> {
         let mut runs = Vec::new();
         self.cached.missing(range, &mut |run| push_touched(&mut runs, run));
@@ -330,7 +331,7 @@ impl Blob {
     }
 }
 
-/// Adds the chunks that a range touches, which begins behind those before it, to runs of chunks.
+/// Adds the chunks that a range touches to runs of chunks; the range begins behind the runs.
 fn push_touched(runs: &mut Vec<Chunks>, range: ByteRange) {
     let chunks = Chunks::touched(range);
     match runs.last_mut() {
@@ -345,7 +346,7 @@ fn is_in(part: ByteRange, whole: ByteRange) -> bool {
     whole.offset() <= part.offset() && part.end() <= whole.end()
 }
 
-/// Checks what can be checked of a part of an outboard.
+/// Checks the present part of an outboard.
 fn check_outboard(
     tree: &Tree,
     data_len: u64,
@@ -364,7 +365,7 @@ fn check_outboard(
     }
 }
 
-/// A chunk of a blob that is not in the cache yet, over what is.
+/// A chunk of a blob that is not in the cache yet, over the cached bytes.
 struct Overlaid<'a> {
     below: &'a CachedBlob,
     range: ByteRange,
@@ -377,7 +378,7 @@ impl ReadAt for Overlaid<'_> {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        // Pages and chunks have their ends at the same places; a node across two chunks is read in parts.
+        // Pages and chunks end at the same places; a node across two chunks is read in parts.
         let end = offset.saturating_add(buf.len() as u64);
         let inside = ByteRange::between(offset, end).intersect(self.range);
         if inside.is_empty() {

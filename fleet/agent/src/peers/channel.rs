@@ -1,8 +1,8 @@
-//! Connections: who is at the other end, and a number that names the connection.
+//! Connections: the identity of the other end, and a number that names the connection.
 //!
 //! Both ends have a certificate of the cluster's authority (TLS 1.3 and nothing older, no tickets, no early data), and
-//! the name that a host says must be in its certificate. What else it is comes from there, too ([`Roles`]). Where
-//! security is none, on loopback, everybody is believed.
+//! the name in a host's hello must be in its certificate. Its roles come from there, too ([`Roles`]). Without security,
+//! on loopback, every host is trusted.
 //!
 //! The version of the protocol is agreed upon in the handshake: hosts of an earlier version know only their own.
 
@@ -28,32 +28,32 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, R
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-/// How long both ends may take to find out who the other is.
+/// The longest time in which both ends identify each other.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// What the application protocol is called in the handshake, by its version.
+/// The name of the application protocol in the handshake, by its version.
 const PROTOCOLS: [(u16, &[u8]); 2] =
     [(frame::VERSION, b"headstart-swarm/2"), (frame::VERSION_1, b"headstart-swarm/1")];
 
-/// What the exported secret is for.
+/// The label of the exported secret.
 const EXPORTER: &[u8] = b"EXPORTER-headstart-swarm";
 
-/// What a host is called in the handshake whose name is not known yet.
+/// The name in the handshake of a host whose name is not known yet.
 const ANY_NAME: &str = "swarm";
 
 /// Bytes that are read from a socket at once: several records, so that the library, which asks for 4 KiB at a time,
 /// costs few system calls.
 const READ_AHEAD: usize = 128 << 10;
 
-/// Bytes that the kernel holds unsent for a connection: what is more urgent overtakes what waits here, and nothing
-/// overtakes what waits there.
+/// Bytes that the kernel holds unsent for a connection: urgent frames overtake those that wait here, and cannot
+/// overtake those that wait in the kernel.
 const UNSENT_MAX: u32 = 128 << 10;
 
-/// How connections are made.
+/// The security of connections.
 pub(super) enum Wire {
     Tls {
         connector: TlsConnector,
-        /// To hosts whose name is not known: their certificate says it.
+        /// The connector to hosts whose name is not known: their certificate has it.
         joiner: TlsConnector,
         acceptor: TlsAcceptor,
     },
@@ -64,7 +64,7 @@ pub(super) enum Wire {
 pub(super) struct Channel {
     pub(super) stream: Stream,
     pub(super) hello: Hello,
-    /// The other end's certificate; without one, on loopback, all that it says is believed.
+    /// The other end's certificate; without one, on loopback, all that it claims is trusted.
     pub(super) certificate: Option<HostCertificate>,
     pub(super) side: Side,
     pub(super) binding: Binding,
@@ -78,13 +78,13 @@ impl Channel {
         self.certificate.as_ref().map_or(believed, |certificate| certificate.roles)
     }
 
-    /// The version of the protocol that is spoken.
+    /// The version of the protocol on this connection.
     pub(super) fn protocol(&self) -> u16 {
         self.hello.version
     }
 }
 
-/// Its bytes.
+/// The byte stream of a connection.
 pub(super) enum Stream {
     Tls(Box<TlsStream<BufReader<TcpStream>>>),
     Plain(BufReader<TcpStream>),
@@ -95,11 +95,11 @@ impl Wire {
         Self::tls_up_to(credentials, frame::VERSION)
     }
 
-    /// The same, speaking no later version of the protocol than this one.
+    /// The TLS configuration of a host that speaks no later version of the protocol than `version`.
     pub(super) fn tls_up_to(credentials: &Credentials, version: u16) -> Result<Self> {
         let failed = |what: &'static str| move |e: rustls::Error| Error::invalid(what).caused_by(e);
         let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-        // The fastest first: clients choose the order, and they are all of us.
+        // The fastest is first: clients choose the order, and all clients are hosts of the swarm.
         provider.cipher_suites = vec![
             rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256,
             rustls::crypto::aws_lc_rs::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
@@ -114,7 +114,7 @@ impl Wire {
             WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider)).build();
         let verifier = verifier
             .map_err(|e| Error::invalid("hosts cannot be checked by the cluster's authority").caused_by(e))?;
-        // Each connection is made with the certificate of the moment.
+        // Each connection uses the certificate of the moment.
         let identity = &credentials.identity;
         let spoken = PROTOCOLS.iter().filter(|(known, _)| *known <= version);
         let protocols: Vec<_> = spoken.map(|(_, name)| name.to_vec()).collect();
@@ -142,10 +142,10 @@ impl Wire {
         })
     }
 
-    /// Finds out who has connected, within a bounded time.
+    /// Identifies a host that has connected, within a bounded time.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where he does not belong to the cluster or is not who he says.
+    /// [`ErrorKind::Denied`] if it does not belong to the cluster or has another name than it claims.
     pub(super) async fn accept(&self, socket: TcpStream, ours: &Hello) -> Result<Channel> {
         let accepting = async {
             let socket = prepared(socket)?;
@@ -161,7 +161,7 @@ impl Wire {
         in_time(accepting).await
     }
 
-    /// Makes sure that the other end is the host `name`, within a bounded time.
+    /// Connects to the host `name` and verifies that name, within a bounded time.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -177,7 +177,7 @@ impl Wire {
         Ok(channel)
     }
 
-    /// Makes sure that the other end is a host of the cluster, and which one, within a bounded time.
+    /// Connects to any host of the cluster and identifies it, within a bounded time.
     ///
     /// # Errors
     /// As [`accept`](Self::accept).
@@ -190,7 +190,7 @@ impl Wire {
     }
 }
 
-/// Verifies that a certificate is the cluster's, for the name that is in it: who that is comes out by that.
+/// Verifies that a certificate is the cluster's, for the name that is in it: the result is that name.
 #[derive(Debug)]
 struct AnyMember(Arc<WebPkiServerVerifier>);
 
@@ -245,7 +245,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(HANDSHAKE, work).await.unwrap_or_else(late)
 }
 
-/// Connects with TLS where there is a connector.
+/// Connects, with TLS if there is a connector.
 async fn connect_by(
     connector: Option<&TlsConnector>,
     socket: TcpStream,
@@ -265,7 +265,7 @@ async fn connect_by(
     introduce(stream, ours, Side::Dialer).await
 }
 
-/// The error of a handshake that failed: whose fault it is, where that can be told.
+/// The error of a handshake that failed; its kind names the end at fault, if that is known.
 fn refused(error: io::Error) -> Error {
     let kind = match error.kind() {
         io::ErrorKind::InvalidData => ErrorKind::Denied,
@@ -279,7 +279,7 @@ fn refused(error: io::Error) -> Error {
     }
 }
 
-/// What helps where two hosts do not believe each other's certificates.
+/// The remedy if two hosts do not accept each other's certificates.
 fn remedy_of(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{BadSignature, Expired, ExpiredContext, UnknownIssuer};
     Some(match error {
@@ -305,7 +305,7 @@ fn prepared(socket: TcpStream) -> Result<BufReader<TcpStream>> {
     Ok(BufReader::with_capacity(READ_AHEAD, socket))
 }
 
-/// Both say who they are. Without TLS the dialer says first which version it speaks, and is answered in that one.
+/// Exchanges hellos. Without TLS the dialer sends its version first, and is answered in that version.
 async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Channel> {
     let lost = |e| Error::io("the connection broke off", e);
     let first = match (&stream, side) {
@@ -350,7 +350,7 @@ async fn their_hello(stream: &mut Stream) -> Result<Hello> {
 }
 
 impl Stream {
-    /// Whether the other end is who it says.
+    /// `true` if the other end has the name that it claims.
     fn is_of(&self, name: &str) -> bool {
         match self {
             Self::Plain(_) => true,
@@ -378,7 +378,7 @@ impl Stream {
         }
     }
 
-    /// What names this connection.
+    /// The binding value that names this connection.
     fn binding(&self, side: Side, ours: &[u8; 32], theirs: &[u8; 32]) -> Result<Binding> {
         let mut binding = [0; 32];
         match self {

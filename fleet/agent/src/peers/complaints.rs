@@ -1,10 +1,10 @@
-//! The end of patience with hosts whose orders are refused: few lines in the log, and then no connection.
+//! The limit for hosts whose orders are refused: few lines in the log, and then the end of the connection.
 //!
-//! A host can order what is refused thousands of times a second, in words of its own choosing. Of each cause and host
-//! one line a minute is said aloud (see [`headstart_block::complaints`]).
+//! A host can send thousands of refused orders a second, in words of its own choosing. For each cause and host, one
+//! line a minute is logged as a warning (see [`headstart_block::complaints`]).
 
-/// Orders that are refused within [`MINUTE_MS`] before the connection is ended, where none is obeyed. An agent tells a
-/// root of all blobs of its disks twice a minute, and the root may know none of their stores.
+/// Orders that are refused within [`MINUTE_MS`] before the connection is ended, if none is obeyed. An agent names all
+/// blobs of its disks to a root twice a minute, and the root may know none of their stores.
 pub(super) const REFUSED_MAX: u32 = 8192;
 const MINUTE_MS: u64 = 60_000;
 
@@ -13,16 +13,16 @@ const MINUTE_MS: u64 = 60_000;
 pub(crate) enum Cause {
     /// A root does not take part in a blob.
     TakesNoPart,
-    /// An order cannot be done.
+    /// An order cannot be carried out.
     NotDone,
     /// All of its orders are refused.
     OrdersInVain,
 }
 
-/// The lines that were said of other hosts, by cause and the host's name.
+/// The lines that were logged about other hosts, by cause and the host's name.
 pub(crate) type Complaints = headstart_block::Complaints<(Cause, String)>;
 
-/// Says a line about another host, as [`tracing::warn!`] where it is one of the few.
+/// Logs a line about another host, as [`tracing::warn!`] if it is one of the few.
 macro_rules! complain {
     ($complaints:expr, $cause:ident, $host:expr, $($line:tt)+) => {
         match $complaints.next(($crate::peers::complaints::Cause::$cause, $host.clone())) {
@@ -36,7 +36,7 @@ macro_rules! complain {
 
 pub(crate) use complain;
 
-/// The orders of a connection that were refused since the last one that was obeyed, in the minute that began then.
+/// The orders of a connection that were refused since the last obeyed one, in the minute that began then.
 #[derive(Debug, Default)]
 pub(super) struct InVain {
     since_ms: u64,
@@ -44,7 +44,7 @@ pub(super) struct InVain {
 }
 
 impl InVain {
-    /// Notes what became of an order. `true` if too many were refused, and the connection is to end.
+    /// Records the outcome of an order. Returns `true` if too many were refused, and the connection is to end.
     pub(super) fn note(&mut self, is_refused: bool, now_ms: u64) -> bool {
         if !is_refused || now_ms.saturating_sub(self.since_ms) >= MINUTE_MS {
             *self = Self { since_ms: now_ms, refused: 0 };
@@ -63,10 +63,10 @@ mod tests {
         let mut in_vain = InVain::default();
         assert!((0..REFUSED_MAX).all(|_| !in_vain.note(true, 5)));
         assert!(in_vain.note(true, 5));
-        // One that is obeyed shows that it means no harm.
+        // A host with an obeyed order is taken to mean no harm.
         let mut in_vain = InVain::default();
         assert!((0..4 * REFUSED_MAX).all(|n| !in_vain.note(n % REFUSED_MAX != 7, 5)));
-        // As many in each minute.
+        // The same number is allowed in each minute.
         let mut in_vain = InVain::default();
         assert!((0..4 * REFUSED_MAX).all(|n| !in_vain.note(true, u64::from(n / REFUSED_MAX) * MINUTE_MS)));
     }

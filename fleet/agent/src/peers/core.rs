@@ -1,4 +1,4 @@
-//! The state machine with what its numbers mean: blobs, hosts, wants; and how what it says is done.
+//! The state machine with the meaning of its numbers (blobs, hosts, wants), and the execution of its actions.
 
 use crate::peers::blob::{Blob, Identity};
 use crate::peers::frame::{self, Kind, PROOF};
@@ -18,10 +18,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long a host is left alone that was dropped.
+/// The time for which a dropped host is left alone.
 const SHUNNED: Duration = Duration::from_secs(600);
 
-/// The machine and what its numbers mean.
+/// The state machine and the meaning of its numbers.
 pub(super) struct Core {
     pub(super) node: Node,
     pub(super) actions: Vec<Action>,
@@ -36,13 +36,13 @@ pub(super) struct Core {
     pub(super) last_peer: u32,
     pub(super) last_want: u64,
     pub(super) last_reader: u64,
-    /// Wants of the agent's own: parts of trees. Where the swarm does not bring them, the agent fetches them.
+    /// Wants of the agent's own: parts of trees. The agent fetches those that the swarm does not send.
     pub(super) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
     pub(super) own_wanted: HashSet<(BlobId, Chunks)>,
     pub(super) fetching: HashSet<FetchId>,
-    /// Who keeps what, open or not.
+    /// The pinned parts of blobs, open or not.
     pub(super) holdings: Holdings,
-    /// What actions have led to: the machine hears of it when it is done with what it said.
+    /// The events that actions have led to: the machine gets them after its present actions.
     pub(super) deferred: VecDeque<Deferred>,
     pub(super) stopped: bool,
 }
@@ -51,32 +51,32 @@ pub(super) struct Core {
 pub(super) enum Deferred {
     PeerDown(PeerId),
     Want(WantId, BlobId, Chunks, Urgency),
-    /// An ask cannot be sent: it is as if the other host had refused it.
+    /// A request that cannot be sent: the machine treats it as refused by the other host.
     NotAsked(PeerId, RequestId, Chunks),
-    /// Chunks are not sent.
+    /// Chunks that are not sent.
     NotServed(PeerId, Option<RequestId>, BlobId, Chunks),
 }
 
 pub(super) struct Entry {
     pub(super) blob: Arc<Blob>,
     pub(super) users: usize,
-    /// Disks that preload by a plan.
+    /// The number of disks that preload by a plan.
     pub(super) planned: usize,
-    /// When the last user went.
+    /// The time at which the last user went.
     pub(super) idle_since: Time,
 }
 
 pub(super) struct Peer {
     pub(super) link: Arc<Link>,
-    /// What it has to send to prove that it may read a blob.
+    /// The proofs that it has to send to show that it may read a blob.
     pub(super) expected: HashMap<[u8; PROOF], BlobId>,
-    /// What it has sent, by its numbers, and the other way round.
+    /// The proofs that it has sent, by its numbers, and the other way round.
     pub(super) proofs: HashMap<u32, [u8; PROOF]>,
     pub(super) numbers: HashMap<[u8; PROOF], u32>,
-    /// What both share, by its numbers and by ours.
+    /// The blobs that both share, by its numbers and by this host's.
     pub(super) shared: HashMap<u32, BlobId>,
     pub(super) shared_blobs: HashSet<BlobId>,
-    /// Where it is a root: what it was told of, and when.
+    /// For a root: the blobs that were named to it, and the times.
     pub(super) told: HashMap<BlobId, Time>,
 }
 
@@ -169,7 +169,7 @@ impl Core {
         self.settle(host);
     }
 
-    /// Moves the machine, does what it says, and tells it what came of that.
+    /// Moves the machine, executes its actions, and feeds it the events that those led to.
     pub(super) fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
         self.step(host, event);
         self.settle(host);
@@ -230,7 +230,7 @@ impl Core {
         }
     }
 
-    /// Sends what the machine says, if it is about nothing that the host has not proved.
+    /// Sends a message of the machine, unless it is about a blob that the other host has not proved.
     pub(super) fn say(&mut self, host: &Arc<Host>, name: PeerId, mut message: Message) {
         let Some(peer) = self.peers.get(&name) else { return };
         if let Some(blob) = blob_of(&mut message).map(|blob| *blob) {
@@ -257,7 +257,7 @@ impl Core {
         }
     }
 
-    /// What is asked for is no use without the pages of the tree: they are brought at the same time.
+    /// Requested chunks are of no use without the pages of the tree: they are fetched at the same time.
     pub(super) fn want_tree_of(&mut self, blob: &Blob, chunks: Chunks, urgency: Urgency) {
         let Some(tree) = &blob.tree else { return };
         for chunks in blob.missing_tree_chunks(chunks.bytes(blob.len())) {
@@ -272,7 +272,7 @@ impl Core {
 
     pub(super) fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
         if let Some(answer) = self.wants.remove(&want) {
-            // Nobody listens only where the disk has gone.
+            // The receiver is gone only if the disk is gone.
             let _ = answer.send(elsewhere);
         } else if let Some((tree, wanted)) = self.own_wants.remove(&want) {
             self.own_wanted.remove(&(tree.id, wanted));
@@ -308,7 +308,7 @@ impl Core {
         }
     }
 
-    /// It does not read what it is sent.
+    /// Drops a host that does not read its frames.
     pub(super) fn cut_off(&mut self, host: &Arc<Host>, name: PeerId) {
         self.shun(host, name, Offence::Slow, "it does not read what it is sent");
     }
@@ -326,7 +326,7 @@ impl Core {
         self.disconnect(host, name);
     }
 
-    /// A host shares a blob now, or does not any more: it may be the only one.
+    /// Notifies waiting tasks after a change of the hosts that share a blob, if at most one shares it now.
     pub(super) fn look_for_company(&self, host: &Host, blob: BlobId) {
         let sharers = self.peers.values().filter(|peer| peer.shared_blobs.contains(&blob));
         if sharers.take(2).count() < 2 {
@@ -344,12 +344,12 @@ impl Core {
         host.orders.gone(name);
         host.renewals.gone(name);
         peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
-        // Not at once: this may be in the middle of what the machine has just said.
+        // Not at once: the caller may be executing the actions of the machine.
         self.deferred.push_back(Deferred::PeerDown(name));
     }
 }
 
-/// Adverts that are too long for one message as several.
+/// Splits adverts that are too long for one message.
 fn split(message: Message) -> Vec<Message> {
     let parts =
         |runs: Vec<Chunks>| -> Vec<Vec<Chunks>> { runs.chunks(frame::RUNS_MAX).map(<[_]>::to_vec).collect() };
@@ -375,7 +375,7 @@ fn split(message: Message) -> Vec<Message> {
     }
 }
 
-/// Where a message says which blob it is about.
+/// The field of a message that names its blob.
 pub(super) fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
     match message {
         Message::Have { blob, .. }

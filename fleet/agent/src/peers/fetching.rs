@@ -1,4 +1,4 @@
-//! What the agent itself fetches from stores: what others ask it to bring, and parts of hash trees.
+//! The agent's own fetches from stores: chunks that other hosts ask for, and parts of hash trees.
 
 use crate::peers::blob::Blob;
 use crate::peers::host::Host;
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-/// How many fetches for which nobody waits go on at once.
+/// The number of concurrent background fetches.
 const BACKGROUND_MAX: usize = 4;
 
 pub(super) struct Fetches {
-    /// How long a fetch may take: who waits for it has no more patience.
+    /// The longest time for a fetch: a waiting host gives up after it.
     longest: Duration,
     background: Semaphore,
-    /// Those for which nobody waits and that have not begun.
+    /// The background fetches that have not begun.
     queued: Mutex<HashMap<FetchId, AbortHandle>>,
 }
 
@@ -29,7 +29,7 @@ impl Fetches {
 }
 
 impl Host {
-    /// Fetches what others have asked for, and tells the machine. Said again with more urgency, it queues no more.
+    /// Fetches requested chunks, and notifies the machine. A repeated call with more urgency does not queue.
     pub(super) fn fetch(
         self: &Arc<Self>,
         fetch: FetchId,
@@ -50,7 +50,7 @@ impl Host {
         let task = self.runtime.spawn(async move {
             let permit = match urgency {
                 Urgency::Demand => None,
-                // It is never closed.
+                // The semaphore is never closed.
                 Urgency::Background => host.fetches.background.acquire().await.ok(),
             };
             host.fetches.queued.lock().unwrap_or_else(PoisonError::into_inner).remove(&fetch);
@@ -85,7 +85,7 @@ impl Host {
         Ok(())
     }
 
-    /// Fetches parts of a tree that the agent needs and the swarm does not bring.
+    /// Fetches parts of a tree that the agent needs and the swarm does not send.
     pub(super) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, elsewhere: Vec<Chunks>) {
         let Some(carrier) = tree.carrier().filter(|_| !elsewhere.is_empty()) else { return };
         let (host, tree) = (Arc::clone(self), Arc::clone(tree));
@@ -102,8 +102,9 @@ impl Host {
         });
     }
 
-    /// These bytes may be here now: the machine hears of the chunks that are. Of an outboard, what connects them to
-    /// the root is fetched first where there is a store: without it no other host gets them.
+    /// The bytes of `range` may be here now: the machine is notified of the chunks that are. For an outboard, the pages
+    /// that connect them to the root are fetched first if there is a store: without those no other host gets the
+    /// chunks.
     pub(super) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
         let Some(carrier) = blob.carrier().filter(|_| blob.is_outboard()) else {
             return self.tell_local(blob, range);

@@ -1,4 +1,4 @@
-//! Blobs for who has none of his own: those that disks of this host have open.
+//! Blobs for programs without one of their own: those that disks of this host have open.
 
 use crate::peers::{SharedBlob, Swarm};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -6,7 +6,7 @@ use headstart_swarm::Urgency;
 use std::sync::Arc;
 
 impl Swarm {
-    /// Takes part in the blob of that digest once more, where this host does so anyway.
+    /// Takes part once more in the blob of that digest, if this host does so already.
     #[must_use]
     pub fn find(self: &Arc<Self>, digest: &Digest) -> Option<SharedBlob> {
         let blob = self.host.data_blob(digest)?;
@@ -21,11 +21,12 @@ impl Swarm {
 }
 
 impl SharedBlob {
-    /// Returns when all of `range` is in the cache: from other hosts, and what they do not bring from the store from
-    /// which this host fetches the blob. Somebody waits for it.
+    /// Returns when all of `range` is in the cache: from other hosts, and the rest from the store from which this host
+    /// fetches the blob, with the urgency of a read.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where this host has no store for it; else what fetching reports. Nothing is tried again.
+    /// [`ErrorKind::NotFound`] if this host has no store for it; otherwise the errors of fetching. There are no
+    /// retries.
     pub async fn bring(&self, range: ByteRange) -> Result<()> {
         // Disks are other processes, and one of them may have made the files.
         self.cached.look_again();

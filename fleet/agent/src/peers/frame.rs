@@ -1,4 +1,4 @@
-//! What goes over a connection, byte by byte.
+//! The format of connections, byte by byte.
 //!
 //! A connection is a sequence of *frames*: a header of 16 bytes, then a body.
 //!
@@ -10,18 +10,18 @@
 //! 12  4   b
 //!
 //! kind         a          b       body
-//! 1 hello                         who the sender is, postcard
+//! 1 hello                         the sender's identity, postcard
 //! 2 message                       a `Message`, postcard
-//! 3 chunk      request    chunk   the bytes of a chunk that was asked for
-//! 4 push       blob       chunk   the bytes of a chunk that was not
-//! 5 proof      blob               32 bytes: that the sender may read the blob that it calls so
+//! 3 chunk      request    chunk   the bytes of a requested chunk
+//! 4 push       blob       chunk   the bytes of an unrequested chunk
+//! 5 proof      blob               32 bytes: the sender may read the blob that it gives this number
 //! 6 withdrawn  blob               the sender does not share it any more
 //! 7 ping                          nothing
 //! 8 bye                           nothing: the sender goes
-//! 9 order      number             an `Order`, postcard: to be brought ahead of need
+//! 9 order      number             an `Order`, postcard: to be fetched ahead of need
 //! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
-//! 11 report                       what disks of an image read, a tracker's `Report`, postcard
-//! 12 hints                        what it answers, an `Answer`, postcard
+//! 11 report                       the reads of an image's disks, a tracker's `Report`, postcard
+//! 12 hints                        the tracker's answer, an `Answer`, postcard
 //! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
 //!                                 number, 2 the request for a certificate of that number
 //! 14 trust                        a list of the authority's: hosts that are revoked, the gossip key
@@ -30,12 +30,12 @@
 //! 17 renewed                      the sender's new certificate in DER: same name and key, in place of the handshake's
 //! ```
 //!
-//! The version of all this is agreed upon in the TLS handshake, by the name of the application protocol. Version 1 ends
-//! with kind 12; a host that speaks version 2 sends kinds from 13 on only to hosts that speak it, too.
+//! The version of the format is agreed upon in the TLS handshake, by the name of the application protocol. Version 1
+//! ends with kind 12; a host that speaks version 2 sends kinds from 13 on only to hosts that speak it, too.
 //!
-//! Blobs go by the sender's numbers, except in answers, which go by the number of the request. Everything here comes
-//! from outside: lengths are looked at before anything is made for them, and a body that is too long, too short or
-//! nonsense is an offence that ends the connection.
+//! Blobs are named by the sender's numbers, except in answers, which carry the number of the request. All input is
+//! untrusted: lengths are checked before memory is allocated for them, and a body that is too long, too short or
+//! malformed is an offence that ends the connection.
 
 use crate::credentials::{CERTIFICATE_MAX, REQUEST_MAX};
 use headstart_block::{Error, Result};
@@ -75,67 +75,67 @@ pub const NAME_MAX: usize = 253;
 /// Bytes of a hello's nonce that name the process: they are the same in all of its hellos.
 pub(super) const PROCESS: usize = 16;
 
-/// Bytes of what became of an order.
+/// Bytes of the outcome of an order.
 pub const DONE: usize = 16;
 
 /// Bytes of a proof.
 pub const PROOF: usize = 32;
 
-/// What is refused: the connection.
+/// The value of `b` in a refusal of the connection.
 pub const REFUSED_CONNECTION: u32 = 0;
 
-/// What is refused: an order.
+/// The value of `b` in a refusal of an order.
 pub const REFUSED_ORDER: u32 = 1;
 
-/// What is refused: a request for a certificate.
+/// The value of `b` in a refusal of a request for a certificate.
 pub const REFUSED_REQUEST: u32 = 2;
 
-/// Most bytes of why something is refused.
+/// Most bytes of the reason of a refusal.
 pub const REFUSED_MAX: usize = 1024;
 
-/// The version of all this.
+/// The version of the format.
 pub const VERSION: u16 = 2;
 
-/// The version that earlier releases speak, which is spoken with them.
+/// The version that earlier releases speak; it is used with them.
 pub const VERSION_1: u16 = 1;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Who the sender is: the first frame, and no other.
+    /// The sender's identity: the first frame, and no other.
     Hello,
-    /// What state machines say to each other.
+    /// A message between state machines.
     Message,
-    /// Bytes that were asked for.
+    /// The bytes of a requested chunk.
     Chunk,
-    /// Bytes that were not.
+    /// The bytes of an unrequested chunk.
     Push,
-    /// The sender may read a blob.
+    /// A proof that the sender may read a blob.
     Proof,
-    /// It does not share it any more.
+    /// The sender does not share the blob any more.
     Withdrawn,
-    /// It is alive.
+    /// A sign of life.
     Ping,
-    /// It goes.
+    /// The sender goes.
     Bye,
-    /// Something is to be brought ahead of need.
+    /// An order to fetch ahead of need.
     Order,
-    /// That is done.
+    /// The outcome of an order.
     Done,
-    /// What disks of an image read first.
+    /// The first reads of an image's disks.
     Report,
-    /// What a tracker says of that.
+    /// A tracker's answer to a report.
     Hints,
-    /// The authority tells all hosts something.
+    /// A list of the authority for all hosts.
     Trust,
-    /// The sender asks an authority to renew its certificate.
+    /// A request to an authority to renew the sender's certificate.
     Request,
-    /// The certificate that was asked for.
+    /// The requested certificate.
     Certificate,
-    /// The sender has another certificate.
+    /// The sender's new certificate.
     Renewed,
-    /// The sender refuses the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`],
-    /// [`REFUSED_ORDER`], [`REFUSED_REQUEST`].
+    /// A refusal of the connection, an order, or a request: `b` is one of [`REFUSED_CONNECTION`], [`REFUSED_ORDER`],
+    /// [`REFUSED_REQUEST`].
     Refused,
 }
 
@@ -185,7 +185,7 @@ impl Kind {
         }
     }
 
-    /// How long a body may be: least and most.
+    /// The least and the greatest length of a body.
     fn body(self) -> (usize, usize) {
         match self {
             Self::Hello => (1, HELLO_MAX),
@@ -201,21 +201,21 @@ impl Kind {
     }
 }
 
-/// What is in front of a body.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: Kind,
     /// Bytes of its body, within what its kind allows.
     pub len: usize,
-    /// See the module.
+    /// The field `a`; see the module.
     pub a: u32,
-    /// See the module.
+    /// The field `b`; see the module.
     pub b: u32,
 }
 
 impl Header {
-    /// As bytes.
+    /// The header as bytes.
     #[must_use]
     pub fn encode(self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
@@ -226,10 +226,10 @@ impl Header {
         bytes
     }
 
-    /// Of bytes that came.
+    /// Parses the header from received bytes.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where no frame begins like that.
+    /// [`headstart_block::ErrorKind::Corrupt`] if no frame begins like that.
     pub fn decode(bytes: &[u8; HEADER]) -> Result<Self> {
         let number = |at: usize| {
             let mut number = [0; 4];
@@ -247,28 +247,28 @@ impl Header {
     }
 }
 
-/// Who somebody is.
+/// The identity of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version that he speaks.
+    /// The version that the host speaks.
     pub version: u16,
-    /// His name, which his certificate proves where there is one.
+    /// The host's name, which its certificate proves if there is one.
     pub name: String,
-    /// Whether he is a root.
+    /// `true` if the host is a root.
     pub is_root: bool,
-    /// Whether he counts what disks read.
+    /// `true` if the host counts disks' reads.
     pub is_tracker: bool,
-    /// Drawn: the first half for the process, the second for this connection. Version 0.1.0 draws all for this
+    /// Random: the first half for the process, the second for this connection. Version 0.1.0 draws all of it for this
     /// connection.
     pub nonce: [u8; 32],
 }
 
 impl Hello {
-    /// Of a body that came.
+    /// Parses a hello from a received body.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Corrupt`] where it is none, [`headstart_block::ErrorKind::Unsupported`] where it
-    /// is of another version.
+    /// [`headstart_block::ErrorKind::Corrupt`] if it is no hello, [`headstart_block::ErrorKind::Unsupported`] if it is
+    /// of another version.
     pub fn decode(body: &[u8]) -> Result<Self> {
         let (hello, rest): (Self, _) =
             postcard::take_from_bytes(body).map_err(|e| Error::corrupt("is no hello").caused_by(e))?;
@@ -288,7 +288,7 @@ impl Hello {
         process
     }
 
-    /// The error that says that a host speaks another version than is spoken on the connection.
+    /// The error of a host that speaks another version than the connection.
     pub(super) fn other_version(&self, spoken: u16) -> Error {
         Error::unsupported(format!(
             "the other host speaks version {} of the protocol, this one version {spoken}",
@@ -298,7 +298,7 @@ impl Hello {
     }
 }
 
-/// The body of a frame of the kind [`Kind::Refused`]: as much of `why` as fits.
+/// The body of a frame of the kind [`Kind::Refused`]: as much of the reason as fits.
 #[must_use]
 pub fn refusal(why: &str) -> &[u8] {
     let why = if why.is_empty() { "no reason is given" } else { why };
@@ -306,10 +306,10 @@ pub fn refusal(why: &str) -> &[u8] {
     &why.as_bytes()[..end]
 }
 
-/// Why something is refused, of a body that came: one line without control characters.
+/// Parses the reason of a refusal from a received body: one line without control characters.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is no text.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is no text.
 pub fn decode_refusal(body: &[u8]) -> Result<String> {
     let why = std::str::from_utf8(body).map_err(|e| Error::corrupt("is no text").caused_by(e))?;
     Ok(why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect())
@@ -321,10 +321,10 @@ pub fn push_frame(out: &mut Vec<u8>, kind: Kind, a: u32, b: u32, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Appends a frame with what `body` becomes.
+/// Appends a frame with the encoding of `body`.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where it becomes too long; `out` is as before then.
+/// [`headstart_block::ErrorKind::Invalid`] if it is too long; `out` is unchanged then.
 pub fn push_encoded(out: &mut Vec<u8>, kind: Kind, body: &impl Serialize) -> Result<()> {
     let start = out.len();
     out.extend_from_slice(&[0; HEADER]);
@@ -338,7 +338,7 @@ pub fn push_encoded(out: &mut Vec<u8>, kind: Kind, body: &impl Serialize) -> Res
     Ok(())
 }
 
-/// What postcard appends to.
+/// The buffer that postcard appends to.
 struct Appended<'a>(&'a mut Vec<u8>);
 
 impl Extend<u8> for Appended<'_> {
@@ -347,10 +347,10 @@ impl Extend<u8> for Appended<'_> {
     }
 }
 
-/// A message of a body that came. Its numbers are not looked at, except for how many there are.
+/// Parses a message from a received body. Its numbers are not checked, except for their count.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
 pub fn decode_message(body: &[u8]) -> Result<Message> {
     let nonsense = || Error::corrupt("is no message");
     if body.len() > MESSAGE_MAX {
@@ -372,18 +372,18 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
     Ok(message)
 }
 
-/// A report of a body that came.
+/// Parses a report from a received body.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
 pub fn decode_report(body: &[u8]) -> Result<Report> {
     decode(body, |report: &Report| report.accesses.len() <= REPORT_MAX)
 }
 
-/// A tracker's answer of a body that came.
+/// Parses a tracker's answer from a received body.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Corrupt`] where it is none.
+/// [`headstart_block::ErrorKind::Corrupt`] if it is none.
 pub fn decode_answer(body: &[u8]) -> Result<Answer> {
     decode(body, |answer: &Answer| answer.hints.len() <= HINTS_MAX)
 }
@@ -397,7 +397,7 @@ fn decode<T: DeserializeOwned>(body: &[u8], fits: impl Fn(&T) -> bool) -> Result
     if fits(&decoded) && rest.is_empty() { Ok(decoded) } else { Err(nonsense()) }
 }
 
-/// Whether chunks are some and within a blob of `len` bytes.
+/// `true` if `chunks` is not empty and within a blob of `len` bytes.
 #[must_use]
 pub fn is_within(chunks: Chunks, len: u64) -> bool {
     let end = u64::from(chunks.first) + u64::from(chunks.count);

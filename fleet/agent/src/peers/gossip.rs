@@ -1,14 +1,14 @@
-//! Who is there: a gossip library over datagrams that only hosts of the cluster can make or read.
+//! The members of the swarm: a gossip library over datagrams that only hosts of the cluster can make or read.
 //!
-//! What a host tells the others is its name and where its connections are accepted, signed by the key of its
-//! certificate ([`Claims`]). None of that is believed any further than that it is tried: the host that answers there
-//! has to prove its name. Entries without a signature, as version 0.1.0 makes them, are tried in a bounded number.
+//! A host sends to the others its name and the address at which it accepts connections, signed by the key of its
+//! certificate ([`Claims`]). This is trusted only as far as an attempt to connect: the host that answers there has to
+//! prove its name. Entries without a signature, which version 0.1.0 makes, are tried in a bounded number.
 //!
-//! The library panics on some messages that only a holder of the key can make, and holds as many entries as are named
-//! to it. Its task is started again then, without what it knew, and that is said; connections and disks go on
-//! meanwhile. Names are counted, and not the runs that hosts have had: many hosts that start again at once are no
-//! more hosts than before, as long as all their runs fit into a message. Where the library itself was sound, the host stays the same run to the others, and goes on
-//! from its heartbeat: otherwise each start would leave an entry at all other hosts, and they would start again, too.
+//! The library panics on some messages that only a holder of the key can make, and holds all entries that are named to
+//! it. Its task is started again then, without its state, and a line is logged; connections and disks go on meanwhile.
+//! Names are counted, and not the runs that hosts have had: many hosts that start again at once are no more hosts than
+//! before, as long as all their runs fit into a message. If the library itself was sound, the host stays the same run to the others, and goes on from its heartbeat:
+//! otherwise each start would leave an entry at all other hosts, and they would start again, too.
 
 mod claim;
 #[cfg(test)]
@@ -42,47 +42,48 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How often each host talks to a few others.
+/// The interval at which each host gossips with a few others.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Hosts that are looked at, at most.
+/// The most hosts that are considered.
 const MEMBERS_MAX: usize = 65_536;
 
-/// Of these, hosts that have signed no claim, as those of version 0.1.0: anybody with the gossip key can name such.
+/// Of these, the most hosts without a signed claim, such as those of version 0.1.0: any holder of the gossip key can
+/// name such hosts.
 const UNCLAIMED_MAX: usize = 256;
 
-/// Addresses of one name that are looked at, at most.
+/// The most addresses of one name that are considered.
 const SAME_NAME_MAX: usize = 4;
 
-/// Hosts of this one's name that are looked at, at most.
+/// The most hosts of this one's name that are considered.
 const NAMESAKES_MAX: usize = 8;
 
 /// Members that are gossiped with when the library's task starts again.
 const KNOWN_MAX: usize = 64;
 
-/// The time for which a host's ended run is remembered, and for half of which others are told: longer than it takes all
-/// of them to notice.
+/// The time for which a host's ended run is remembered, and for half of which other hosts learn of it: longer than all
+/// of them take to notice.
 const GONE_AFTER: Duration = Duration::from_secs(300);
 
-/// The pause before the library's task starts again, and the longest one: it is doubled where the task ends soon.
-/// Hosts that have heard of too many tell each other again until none of them is left that knows: where they are away
-/// for far longer than they are there, that comes soon.
+/// The pause before the library's task starts again, and the longest one: it is doubled if the task ends soon. Hosts
+/// that hold too many entries send them to each other again until no host holds them: if the hosts are stopped for far
+/// longer than they run, that comes soon.
 const START_AGAIN: Duration = Duration::from_secs(1);
 const START_AGAIN_MAX: Duration = Duration::from_secs(16);
 
-/// The time after which a start went well.
+/// The run time after which a start has succeeded.
 const LASTED: Duration = Duration::from_secs(60);
 
-/// What a host has signed.
+/// The key of a host's signed claim.
 const CLAIM: &str = "claim";
 
-/// What a host tells the others of itself.
+/// The key of a host's address.
 const ADDRESS: &str = "swarm";
 
-/// The number of its process, in hexadecimal, which tells hosts of one name apart.
+/// The key of the number of its process, in hexadecimal, which distinguishes hosts of one name.
 const PROCESS_NUMBER: &str = "process";
 
-/// Another host, as it says.
+/// Another host, by its own claim.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Member {
     pub(super) name: String,
@@ -92,23 +93,23 @@ pub(super) struct Member {
 /// The hosts that gossip names.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    /// All but this one, by name.
+    /// All hosts except this one, by name.
     pub(super) others: Vec<Member>,
-    /// Hosts that say that they have this one's name, elsewhere: another host, or what is left of an earlier run.
+    /// Hosts at other addresses that claim this one's name: another host, or the rest of an earlier run.
     pub(super) namesakes: Vec<Member>,
-    /// The processes that say that they listen at addresses.
+    /// The processes that claim to listen at addresses.
     pub(super) processes: HashMap<SocketAddr, Process>,
 }
 
-/// What it takes to gossip.
+/// The parts that gossiping needs.
 pub(super) struct Gossiper {
     pub(super) socket: Arc<UdpSocket>,
     pub(super) seal: Arc<Seal>,
-    /// What proves who says something; nothing where security is none.
+    /// The signer and verifier of claims; `None` without security.
     pub(super) claims: Option<Claims>,
     pub(super) own: Member,
     pub(super) process: Process,
-    /// Where to find the first others: `host:port`.
+    /// The addresses of the first other hosts: `host:port`.
     pub(super) seeds: Vec<String>,
     pub(super) strays: Arc<Strays>,
 }
@@ -124,26 +125,26 @@ struct Running {
     since: Instant,
 }
 
-/// Takes part in the gossip as long as it lives.
+/// The task of this host in the gossip; it ends when this is dropped.
 pub(super) struct Gossip {
     gossiper: Gossiper,
     /// The time of the next start, and the pause before the one after that.
     starts_at: Instant,
     pause: Duration,
-    /// Nothing between an end that nobody asked for and the next start.
+    /// `None` between an unexpected end and the next start.
     running: Option<Running>,
-    /// The run that goes on at the next start, where one does.
+    /// The run that goes on at the next start, if one does.
     run: Option<Run>,
-    /// The members that were known last: where to begin again.
+    /// The last known members, for a new start.
     known: Vec<SocketAddr>,
-    /// Tells when this host's certificate has been renewed, where it has one.
+    /// The receiver of renewals of this host's certificate, if it has one.
     renewals: Option<watch::Receiver<()>>,
-    /// Claims that were checked, and what came of it.
+    /// The claims that were checked, and the results.
     checked: HashMap<ChitchatId, (String, bool)>,
 }
 
 impl Gossiper {
-    /// Joins those that can be reached of the seeds and of `others`, and goes on trying the seeds.
+    /// Joins the reachable hosts of the seeds and of `others`, and keeps trying the seeds.
     async fn start(&self, run: Run, others: &[SocketAddr]) -> Result<Running> {
         let failed = |e: anyhow::Error| {
             Error::new(ErrorKind::Io, "cannot gossip with other hosts").caused_by(e.into_boxed_dyn_error())
@@ -178,7 +179,7 @@ impl Gossiper {
             noticed: Arc::clone(&noticed),
             own: RunId { name: name.clone(), generation, address },
         };
-        // What other hosts know of the run has to be said again in a later version.
+        // Values that other hosts know of the run have to be set again in a later version.
         let initial = if run.is_known() { Vec::new() } else { values.clone() };
         let handle = spawn_chitchat(config, initial, &transport).await.map_err(failed)?;
         run.go_on(&handle, &values).await;
@@ -192,7 +193,7 @@ impl Gossiper {
 }
 
 impl Gossiper {
-    /// Says again what this host says of itself, with the certificate that it has now.
+    /// Sets the claim again, with the present certificate.
     async fn claim_again(&self, handle: &ChitchatHandle, generation: u64) {
         let Some(claims) = &self.claims else { return };
         match claims.make(&self.own.name, self.own.address, generation) {
@@ -214,10 +215,10 @@ async fn renewed(renewals: &mut Option<watch::Receiver<()>>) {
 }
 
 impl Gossip {
-    /// Joins those that can be reached.
+    /// Joins the reachable hosts.
     ///
     /// # Errors
-    /// Where the library cannot be started.
+    /// If the library cannot be started.
     pub(super) async fn join(gossiper: Gossiper) -> Result<Self> {
         let renewals = gossiper.claims.as_ref().map(Claims::renewals);
         let running = Some(gossiper.start(Run::new(), &[]).await?);
@@ -234,7 +235,7 @@ impl Gossip {
         })
     }
 
-    /// The other hosts, once they are not the same as before; `None` where there will be no more news. It can be
+    /// Waits for a change of the other hosts and returns them; `None` if there will be no more changes. It can be
     /// dropped and called again.
     pub(super) async fn changed(&mut self) -> Option<Members> {
         loop {
@@ -276,7 +277,7 @@ impl Gossip {
 
     /// Starts the library's task again, after a pause.
     async fn start_again(&mut self) {
-        // It may be dropped and called again meanwhile.
+        // The future may be dropped and called again meanwhile.
         tokio::time::sleep_until(self.starts_at).await;
         self.starts_at = Instant::now() + START_AGAIN;
         match self.gossiper.start(self.run.unwrap_or_else(Run::new), &self.known).await {
@@ -285,7 +286,7 @@ impl Gossip {
         }
     }
 
-    /// The hosts as they are now.
+    /// The present hosts.
     fn members(&mut self) -> Members {
         let Some(running) = &mut self.running else { return Members::default() };
         let nodes = running.nodes.borrow_and_update();
@@ -325,7 +326,7 @@ impl Gossip {
     }
 }
 
-/// Whether a host's claim is right; each is checked once.
+/// `true` if a host's claim is right; each is checked once.
 fn is_right(
     checked: &mut HashMap<ChitchatId, (String, bool)>,
     claims: &Claims,
@@ -341,13 +342,13 @@ fn is_right(
     is_right
 }
 
-/// The members that are looked at: all that said themselves that they are there, no more than so many of one name,
-/// and of others, whose names nobody says so of, no more than `unclaimed_max`.
+/// The members that are considered: all with claims of their own, at most [`SAME_NAME_MAX`] of one name, and of the
+/// names without a claim at most `unclaimed_max`.
 fn chosen(claimed: Vec<Member>, others: Vec<Member>, unclaimed_max: usize) -> Vec<Member> {
     let mut by_name: BTreeMap<String, Vec<SocketAddr>> = BTreeMap::new();
     for member in claimed.into_iter().take(MEMBERS_MAX) {
         let addresses = by_name.entry(member.name).or_default();
-        // The last is the one of the latest start.
+        // The last address is that of the latest start.
         addresses.retain(|address| *address != member.address);
         addresses.push(member.address);
         if addresses.len() > SAME_NAME_MAX {

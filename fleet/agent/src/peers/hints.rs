@@ -1,21 +1,21 @@
-//! Hints: what disks of an image read first on all hosts, counted by a tracker, and back as a plan.
+//! Hints: the first reads of an image's disks on all hosts, counted by a tracker, and returned as a plan.
 //!
-//! An agent gathers what its disks read ([`Hints`]) and reports it to a tracker, a host of the swarm that counts
-//! ([`Tracker`]). Each answer says what many have read. Of several trackers, each image has one that all who see the
-//! same trackers agree on; where that one goes, another begins to count, and what was heard remains.
+//! An agent gathers the reads of its disks ([`Hints`]) and reports them to a tracker, a host of the swarm that counts
+//! them ([`Tracker`]). Each answer names the reads of many disks. If there are several trackers, all hosts that see the
+//! same trackers agree on one for each image; if that one goes, another begins to count, and the received hints stay.
 //!
-//! # Who may ask
+//! # Access
 //!
-//! An image goes by a number that only those know who have read its manifest (`headstart_disk` makes it of the
-//! roots of all its hash trees, which are never sent). It goes over encrypted connections to trackers alone, which
-//! give it to nobody. So who names it has proved by that that he may read the image, though a tracker need not know
-//! which image it is. What a tracker says is believed by nobody but a disk's engine, which brings what is named
-//! while it has nothing better to do, verified as everything, and stops where that does no good.
+//! An image goes by a number that only those hosts know that have read its manifest (`headstart_disk` makes it of the
+//! roots of all its hash trees, which are never sent). It is sent only over encrypted connections to trackers, which
+//! pass it on to no host. So a host that names it has proved that it may read the image, although a tracker need not
+//! know which image it is. A tracker's answer is used only by a disk's engine, which fetches the named blocks while it
+//! has nothing better to do, verified like all bytes, and stops if that does no good.
 //!
-//! # What is bounded
+//! # Bounds
 //!
-//! Images and slices, on both sides, and on a tracker's for each host that reports; reports and answers, by a frame's
-//! length; what waits to be sent of either, the oldest first to go: these are statistics.
+//! Images and slices are bounded on both sides, and on a tracker for each reporting host; reports and answers, by a
+//! frame's length; queued reports and answers, of which the oldest are dropped first: these are statistics.
 
 mod counting;
 
@@ -37,49 +37,49 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// How often an image's reads are reported, at most.
+/// The shortest interval between two reports of an image.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How soon it is looked again whether something is due.
+/// The shortest pause between two checks whether a report is due.
 const LEAST_PAUSE: Duration = Duration::from_millis(20);
 
-/// And how soon where there is no tracker.
+/// The pause between checks while there is no tracker.
 const NO_TRACKER: Duration = Duration::from_secs(1);
 
-/// How often what was counted is kept.
+/// The interval at which the counts are saved.
 const SAVE_EVERY: Duration = Duration::from_secs(30);
 
-/// Images that are gathered, or of which what was heard is kept for the next disk.
+/// Images that are gathered, or whose hints are kept for the next disk.
 const IMAGES_MAX: usize = 1024;
 
-/// Items of a plan that a disk is given: more than a boot reads.
+/// Items of a plan that is given to a disk: more than a boot reads.
 const ITEMS_MAX: usize = 1 << 15;
 
-/// What hints were worth, and what they cost.
+/// The use of hints, and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HintCounters {
     /// Slices that disks of this host read for the first time.
     pub reads: u64,
-    /// Of these, those that a hint had named before.
+    /// Those of them that a hint had named before.
     pub foreseen: u64,
-    /// Hints heard.
+    /// Received hints.
     pub hints: u64,
     /// First reads that were not reported because they were too many.
     pub dropped: u64,
-    /// Reports that went to a tracker.
+    /// Reports that were sent to a tracker.
     pub reports: u64,
-    /// Reports that came, where this host is a tracker.
+    /// Received reports, if this host is a tracker.
     pub tracked_reports: u64,
-    /// Images that it counts, where it is one.
+    /// Images that it counts, if it is a tracker.
     pub tracked_images: u64,
 }
 
-/// This host's side of all of it.
+/// This host's side of hints.
 pub(super) struct HintsSide {
     images: Mutex<Images>,
-    /// Where this host is a tracker.
+    /// The counts, if this host is a tracker.
     pub(super) counting: Option<Counting>,
-    /// A disk has read something, or there is another one.
+    /// Wakes the reporter after a disk has read, or there is another disk.
     wake: Notify,
     reports: AtomicU64,
 }
@@ -87,9 +87,9 @@ pub(super) struct HintsSide {
 #[derive(Default)]
 struct Images {
     by_key: HashMap<ImageKey, Image>,
-    /// Counts uses, to tell which image was of no use for longest.
+    /// Counts uses, to find the least recently used image.
     clock: u64,
-    /// What images counted that are forgotten.
+    /// The counts of images that are forgotten.
     before: HintCounters,
 }
 
@@ -106,7 +106,7 @@ impl HintsSide {
     }
 
     fn images(&self) -> MutexGuard<'_, Images> {
-        // Nothing in here panics half-way.
+        // Code that holds the lock does not panic.
         self.images.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -163,7 +163,7 @@ fn hinted(hints: &Hints) -> Hinted {
 }
 
 impl Images {
-    /// One that was of no use for longest makes room, if there is any.
+    /// Removes the least recently used image without disks, if there is one and room is needed.
     fn make_room(&mut self) {
         if self.by_key.len() < IMAGES_MAX {
             return;
@@ -176,14 +176,14 @@ impl Images {
     }
 }
 
-/// A disk that boots; dropped, it does no longer.
+/// A disk that boots, until this is dropped.
 pub(crate) struct Boots {
     host: Arc<Host>,
     image: ImageKey,
 }
 
 impl Boots {
-    /// A disk of an image, which was never counted before, or was. Nothing where there are too many images.
+    /// A disk of an image begins to boot; `is_new` if it was not counted before. `None` if there are too many images.
     pub(super) fn new(host: &Arc<Host>, image: ImageKey, is_new: bool) -> Option<Self> {
         let mut images = host.hints.images();
         if !images.by_key.contains_key(&image) {
@@ -211,7 +211,7 @@ impl Boots {
         Some(Self { host: Arc::clone(host), image })
     }
 
-    /// It has read these slices for the first time.
+    /// Records slices that the disk has read for the first time.
     pub(crate) fn read(&self, accesses: &[Access]) {
         if let Some(image) = self.host.hints.images().by_key.get_mut(&self.image) {
             for access in accesses {
@@ -221,11 +221,11 @@ impl Boots {
         self.host.hints.wake();
     }
 
-    /// What is to be preloaded, now and from now on.
+    /// The preload list, now and from now on.
     pub(crate) fn plan(&self) -> watch::Receiver<Hinted> {
         let images = self.host.hints.images();
         let plan = images.by_key.get(&self.image).map(|image| image.plan.subscribe());
-        // As long as this lives, the image is there.
+        // While this value lives, the image is there.
         plan.unwrap_or_else(|| watch::Sender::default().subscribe())
     }
 }
@@ -239,7 +239,7 @@ impl Drop for Boots {
     }
 }
 
-/// Reports what disks read and keeps what was counted, until the swarm ends.
+/// Reports the reads of disks and saves the counts, until the swarm ends.
 pub(super) async fn keep_going(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
     tokio::select! {
         () = report(&host) => {}
@@ -263,18 +263,18 @@ async fn save(host: &Arc<Host>) {
             counting.save();
         }
     });
-    // One that panics costs statistics.
+    // A save that panics costs only statistics.
     let _ = saved.await;
 }
 
-/// Reports whenever that is due.
+/// Reports whenever a report is due.
 async fn report(host: &Arc<Host>) {
     loop {
         let (now, due) = (host.now(), host.hints.due());
         let pause = due.map(|due| due.since(now).max(LEAST_PAUSE));
         let woken = host.hints.wake.notified();
         match pause {
-            // Whoever wakes it may have made something due: it looks again.
+            // The event that wakes it may have made a report due: the loop checks again.
             Some(pause) => _ = tokio::time::timeout(pause, woken).await,
             None => woken.await,
         }
@@ -293,7 +293,7 @@ async fn report(host: &Arc<Host>) {
     }
 }
 
-/// Sends a report to the image's tracker: to that of all for which a number drawn from both is greatest.
+/// Sends a report to the image's tracker: the one with the greatest hash of both.
 fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Report) {
     let drawn = |key: PeerKey| {
         let mixed = (key.0 ^ report.image.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -309,7 +309,7 @@ fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Re
 }
 
 impl Host {
-    /// Another host reports what its disks read, and is answered where this one counts.
+    /// Handles a report of another host; answers it if this one counts.
     pub(super) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
         let report = frame::decode_report(body)?;
         if let Some(counting) = &self.hints.counting {
@@ -318,7 +318,7 @@ impl Host {
         Ok(())
     }
 
-    /// A tracker answers.
+    /// Handles a tracker's answer.
     pub(super) fn hinted(&self, link: &Link, body: &[u8]) -> Result<()> {
         let answer = frame::decode_answer(body)?;
         if link.is_tracker {

@@ -1,9 +1,9 @@
-//! What all tasks of the swarm share: the state machine, and what its numbers mean.
+//! The state that all tasks of the swarm share: the state machine, and the meaning of its numbers.
 //!
-//! The state machine has no task of its own. Whoever has an event, a reader whose chunk is kept or a disk that wants
-//! something, takes the lock, moves the machine, and does what it says: to do is always to put something into a queue
-//! that is bounded, or to start a task, and never waits. So an event costs no hop from thread to thread, and no
-//! queue of events can grow.
+//! The state machine has no task of its own. A task that has an event (a reader whose chunk is stored, or a disk that
+//! wants a range) takes the lock, moves the machine, and executes its actions: an action always puts an item into a
+//! bounded queue, or starts a task, and never waits. So an event costs no hop from thread to thread, and no queue of
+//! events can grow.
 //!
 //! Locks are taken in this order: the machine, then a connection's requests or its outbox.
 
@@ -42,7 +42,7 @@ use tokio::sync::{Notify, oneshot, watch};
 /// Blobs that one host may prove that it may read, at a time.
 const PROOFS_MAX: usize = 16_384;
 
-/// What all tasks share.
+/// The state that all tasks share.
 pub(super) struct Host {
     pub(super) cache: Arc<Cache>,
     pub(super) runtime: Handle,
@@ -51,29 +51,29 @@ pub(super) struct Host {
     pub(super) parking: Parking,
     pub(super) fetches: Fetches,
     pub(super) hints: HintsSide,
-    /// The machine wants to be woken earlier than it did.
+    /// Notifies of an earlier time at which the machine wants to be woken.
     pub(super) earlier: Notify,
-    /// There is another blob.
+    /// Notifies of another blob.
     pub(super) opened: Notify,
-    /// The other hosts, as the gossip has them, by name.
+    /// The other hosts according to the gossip, by name.
     members: Mutex<Vec<Member>>,
     /// Their addresses.
     known_addresses: Mutex<HashSet<IpAddr>>,
-    /// Why those of them that cannot be connected to cannot, at the last try.
+    /// The causes, from the last attempt, why some of them cannot be connected to.
     unreached: Mutex<HashMap<PeerKey, String>>,
-    /// Where other hosts answered that have this host's name.
+    /// The addresses at which other hosts with this host's name answered.
     namesakes: Mutex<BTreeSet<SocketAddr>>,
     whereabouts: Mutex<Whereabouts>,
     pub(super) orders: Orders,
     pub(super) trust: Trust,
     pub(super) renewals: Renewals,
-    /// Changes when another host shares a blob that did not, or the other way round.
+    /// Changes when another host begins to share a blob, or stops.
     pub(super) company: watch::Sender<()>,
     core: Mutex<Core>,
     started: Instant,
 }
 
-/// Where a want's answer comes from.
+/// The receiver of a want's answer.
 pub(super) type Answer = oneshot::Receiver<Vec<Chunks>>;
 
 impl Host {
@@ -119,7 +119,7 @@ impl Host {
     }
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        // A panic in the machine leaves it as it is; wants have their time limits.
+        // A panic in the machine leaves its state as it is; wants have their time limits.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,7 +127,7 @@ impl Host {
         self.core().drive(self, event);
     }
 
-    /// Wakes the machine whenever it wants to be, and looks after what nobody else does.
+    /// Wakes the machine at the times that it asks for, and does the periodic work.
     pub(super) async fn keep_time(self: Arc<Self>) {
         loop {
             let earlier = self.earlier.notified();
@@ -145,14 +145,14 @@ impl Host {
             };
             let pause =
                 wake_at.map_or(Duration::from_secs(1), |at| at.since(now).min(Duration::from_secs(1)));
-            // Timed out or called: look again.
+            // After a timeout or a call, the loop checks again.
             let _ = tokio::time::timeout(pause, earlier).await;
         }
     }
 
-    // What disks say.
+    // Calls of disks.
 
-    /// Takes part in a blob and in its tree's outboard, once more.
+    /// Takes part in a blob and in its tree's outboard, or adds a user to it.
     pub(super) fn open(
         self: &Arc<Self>,
         cached: &Arc<CachedBlob>,
@@ -166,7 +166,7 @@ impl Host {
         if let Some(entry) = core.by_identity.get(&identity).copied().and_then(|id| core.blobs.get_mut(&id)) {
             entry.users += 1;
             let blob = Arc::clone(&entry.blob);
-            // What an order names does not take the place of what a disk was attached from.
+            // The store of an order does not replace the one that a disk was attached from.
             if let Some(carrier) = carrier.filter(|_| is_disks || blob.carrier().is_none()) {
                 blob.set_carrier(carrier);
             }
@@ -180,14 +180,14 @@ impl Host {
         core.add(self, Arc::new(blob), carrier)
     }
 
-    /// A name for a disk that reads.
+    /// An id for a disk that reads.
     pub(super) fn new_reader(&self) -> ReaderId {
         let mut core = self.core();
         core.last_reader += 1;
         ReaderId(core.last_reader)
     }
 
-    /// One user less.
+    /// Removes a user from a blob.
     pub(super) fn close(&self, id: BlobId) {
         let now = self.now();
         let mut core = self.core();
@@ -197,7 +197,7 @@ impl Host {
         }
     }
 
-    /// Leaves the blobs that nobody has used for so long.
+    /// Leaves the blobs that had no user for the time `after`.
     pub(super) fn leave_unused(self: &Arc<Self>, after: Duration) {
         let now = self.now();
         let mut core = self.core();
@@ -220,14 +220,14 @@ impl Host {
             core.wants.insert(want, answer);
             core.drive(self, Event::Want { want, blob: blob.id, chunks, urgency });
         } else {
-            // Nobody listens only where the caller is gone.
+            // The receiver is gone only if the caller is gone.
             let _ = answer.send(vec![chunks]);
         }
         (want, answered)
     }
 
-    /// What a disk has to fetch itself: what the machine says, and what is not here against its belief, which it
-    /// hears of.
+    /// The chunks that a disk has to fetch itself: those that the machine returned, and those that are missing although
+    /// the machine takes them to be here; the machine is notified of the latter.
     pub(super) fn checked(
         self: &Arc<Self>,
         blob: &Blob,
@@ -260,9 +260,9 @@ impl Host {
         }
     }
 
-    // What other hosts say.
+    // Events of other hosts.
 
-    /// A host is connected. `None` where it is not to be.
+    /// Adds a connected host. `None` if it is not to be connected.
     pub(super) fn connected(
         self: &Arc<Self>,
         key: PeerKey,
@@ -276,14 +276,14 @@ impl Host {
             return None;
         }
         if let Some(before) = core.by_key.get(&key).copied() {
-            // It has begun anew: its old connection is dead, though nobody has noticed yet.
+            // The host has restarted: its old connection is dead, although that was not noticed yet.
             core.disconnect(self, before);
             core.settle(self);
         }
         core.last_peer += 1;
         let peer = PeerId(core.last_peer);
         let link = Arc::new(make(peer, now.0 / 1000));
-        // Without a tracker a host hears no hints, and without an authority its certificate ends.
+        // Without a tracker a host gets no hints, and without an authority its certificate ends.
         let is_extra = |link: &Link| link.is_tracker || link.is_authority();
         let connected = core.peers.values().filter(|peer| !is_extra(&peer.link)).count();
         if connected >= connections_max && !is_extra(&link) {
@@ -309,7 +309,7 @@ impl Host {
         core.peers.insert(peer, new);
         core.by_key.insert(key, peer);
         self.tell_trust(&link);
-        // This host has taken the other one: from the first ping on, the other knows it.
+        // This host has accepted the other one: the other host knows that from the first ping on.
         let _ = link.outbox.control(Kind::Ping, 0, &[]);
         self.counts.connections.fetch_add(1, Ordering::Relaxed);
         self.unreached().remove(&key);
@@ -317,28 +317,28 @@ impl Host {
         Some(link)
     }
 
-    /// It is not any more.
+    /// Removes a host that is not connected any more.
     pub(super) fn disconnected(self: &Arc<Self>, peer: PeerId) {
         let mut core = self.core();
         core.disconnect(self, peer);
         core.settle(self);
     }
 
-    /// It has broken the rules: it is left alone for a while.
+    /// Drops a host that has broken the rules, and leaves it alone for a while.
     pub(super) fn shun(self: &Arc<Self>, peer: PeerId, offence: Offence, what: &str) {
         let mut core = self.core();
         core.shun(self, peer, offence, what);
         core.settle(self);
     }
 
-    /// Whether this host is connected to `key`, or leaves it alone.
+    /// `true` if this host is connected to `key`, or leaves it alone.
     pub(super) fn needs_no_connection(&self, key: PeerKey) -> bool {
         let now = self.now();
         let core = self.core();
         core.by_key.contains_key(&key) || core.shunned.get(&key).is_some_and(|until| *until > now)
     }
 
-    /// A host sends what proves that it may read a blob.
+    /// Handles a host's proof that it may read a blob.
     pub(super) fn proved(self: &Arc<Self>, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let mut mac = [0; PROOF];
         mac.copy_from_slice(body.get(..PROOF).ok_or_else(|| Error::corrupt("a short proof"))?);
@@ -359,7 +359,7 @@ impl Host {
         Ok(())
     }
 
-    /// It does not share it any more.
+    /// Handles a host's notice that it does not share a blob any more.
     pub(super) fn withdrawn(self: &Arc<Self>, link: &Link, number: u32) {
         let mut core = self.core();
         let Some(peer) = core.peers.get_mut(&link.peer) else { return };
@@ -369,27 +369,27 @@ impl Host {
         if let Some(blob) = peer.shared.remove(&number) {
             peer.shared_blobs.remove(&blob);
             core.look_for_company(self, blob);
-            // Else it would be asked, and taken for a liar.
+            // Otherwise the host would be asked for it, and taken for a liar.
             let runs = vec![Chunks { first: 0, count: u32::MAX }];
             core.drive(self, Event::Received { peer: link.peer, message: Message::Lost { blob, runs } });
         }
     }
 
-    /// The blob that a host calls so, if both share it.
+    /// The blob to which a host gave this number, if both share it.
     pub(super) fn shared_blob(&self, link: &Link, number: u32) -> Option<Arc<Blob>> {
         let core = self.core();
         let id = core.peers.get(&link.peer)?.shared.get(&number)?;
         core.blobs.get(id).map(|entry| Arc::clone(&entry.blob))
     }
 
-    /// A host says something to the machine.
+    /// Handles a message of a host to the machine.
     pub(super) fn received(self: &Arc<Self>, link: &Link, mut message: Message) -> Result<()> {
         let mut core = self.core();
         if let Some(theirs) = blob_of(&mut message) {
             let shared = core.peers.get(&link.peer).and_then(|peer| peer.shared.get(&theirs.0)).copied();
             let blob = shared.and_then(|id| core.blobs.get(&id)).map(|entry| Arc::clone(&entry.blob));
             let Some(blob) = blob else {
-                // It was closed here meanwhile, or never proved: the same answer for both.
+                // The blob was closed here meanwhile, or never proved: the answer is the same for both.
                 if let Message::Ask { request, chunks, .. } = message {
                     let sorry = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
                     core.send(self, link.peer, sorry);
@@ -415,7 +415,7 @@ impl Host {
         Ok(())
     }
 
-    /// The bytes of a chunk are here: the first `len` of `body`, which may be taken.
+    /// Handles the bytes of a chunk: the first `len` of `body`, which may be taken.
     pub(super) fn arrived(
         self: &Arc<Self>,
         peer: PeerId,
@@ -437,7 +437,8 @@ impl Host {
         }
     }
 
-    /// Chunks of an outboard could be checked at last: others may have them, or who sent them is a liar.
+    /// Chunks of an outboard could be checked after a delay: others may have the right ones, and the senders of wrong
+    /// ones are liars.
     pub(super) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
         for chunk in &late.right {
             self.tell_local(blob, blob.bytes_of(*chunk));
@@ -475,7 +476,7 @@ impl Host {
         }
     }
 
-    /// A chunk is sent, or could not be.
+    /// Handles the end of sending a chunk, successful or not.
     pub(super) fn served(self: &Arc<Self>, link: &Link, sending: &Sending, outcome: Served) {
         let mut core = self.core();
         let (blob, chunks) = (sending.serve.blob.id, Chunks::one(sending.chunk));
@@ -487,7 +488,7 @@ impl Host {
         }
     }
 
-    /// A fetch has ended.
+    /// Handles the end of a fetch.
     pub(super) fn fetched(self: &Arc<Self>, fetch: FetchId, ok: bool) {
         let mut core = self.core();
         if core.fetching.remove(&fetch) {
@@ -508,21 +509,21 @@ impl Host {
         self.earlier.notify_waiters();
     }
 
-    /// The blob of that digest that this host takes part in; of outboards none.
+    /// The blob of that digest that this host takes part in; `None` for outboards.
     pub(super) fn data_blob(&self, digest: &Digest) -> Option<Arc<Blob>> {
         let core = self.core();
         let is_it = |blob: &Blob| blob.identity.digest == *digest && !blob.is_outboard();
         core.blobs.values().map(|entry| &entry.blob).find(|blob| is_it(blob)).cloned()
     }
 
-    // For people.
+    // Status for people.
 
-    /// The other hosts, as the gossip has them, by name.
+    /// The other hosts according to the gossip, by name.
     pub(super) fn members(&self) -> Vec<Member> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes note of the other hosts, and of those that have this host's own name.
+    /// Records the other hosts, and those that have this host's own name.
     pub(super) fn set_members(&self, told: &Members) {
         let Members { others: members, namesakes, processes } = told;
         let all = members.iter().chain(namesakes);
@@ -536,19 +537,19 @@ impl Host {
         *self.members.lock().unwrap_or_else(PoisonError::into_inner) = members.clone();
     }
 
-    /// `true` if a host of the swarm is at this address, as far as gossip and connections tell.
+    /// `true` if a host of the swarm is at this address, according to gossip and connections.
     pub(super) fn is_known_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
             || self.core().peers.values().any(|peer| peer.link.address.ip().to_canonical() == address)
     }
 
-    /// Where other hosts are that have this host's name.
+    /// The addresses of other hosts that have this host's name.
     pub(super) fn namesakes(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
         self.namesakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host answers at `address` that has this host's name.
+    /// Records that a host with this host's name answers at `address`.
     pub(super) fn met_namesake(&self, address: SocketAddr) {
         self.namesakes().insert(address);
     }
@@ -562,18 +563,18 @@ impl Host {
         self.unreached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host cannot be connected to: whether that, and why, is news.
+    /// Records why a host cannot be connected to; returns `true` if the cause is new.
     pub(super) fn cannot_reach(&self, key: PeerKey, error: &Error) -> bool {
         let why = error.to_string();
         self.unreached().insert(key, why.clone()).is_none_or(|before| before != why)
     }
 
-    /// Why a host could not be connected to at the last try.
+    /// The cause why a host could not be connected to at the last attempt.
     pub(super) fn why_unreached(&self, key: PeerKey) -> Option<String> {
         self.unreached().get(&key).cloned()
     }
 
-    /// The hosts that count what disks read, this one without a connection.
+    /// The hosts that count disks' reads; this one without a connection.
     pub(super) fn trackers(&self) -> Vec<(PeerKey, Option<Arc<Link>>)> {
         let core = self.core();
         let own = self.hints.counting.is_some().then(|| (core.node.key(), None));
@@ -611,21 +612,21 @@ impl Host {
         !blobs.is_empty() && blobs.iter().all(is_shown)
     }
 
-    /// The connections, and how many blobs both ends share, without outboards.
+    /// The connections, and the numbers of blobs that both ends share, without outboards.
     pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {
         let core = self.core();
-        // An outboard goes with its blob.
+        // An outboard is counted with its blob.
         let is_data = |id: &&BlobId| core.blobs.get(id).is_some_and(|entry| !entry.blob.is_outboard());
         let shared = |peer: &Peer| peer.shared_blobs.iter().filter(is_data).count();
         core.peers.values().map(|peer| (Arc::clone(&peer.link), shared(peer))).collect()
     }
 
-    /// Whether another host shares a blob.
+    /// `true` if another host shares a blob.
     pub(super) fn has_company(&self, id: BlobId) -> bool {
         self.core().peers.values().any(|peer| peer.shared_blobs.contains(&id))
     }
 
-    /// The blobs with their users, and how many hosts share each.
+    /// The blobs with their numbers of users, and of hosts that share each.
     pub(super) fn blobs(&self) -> Vec<(Arc<Blob>, usize, usize)> {
         let core = self.core();
         let sharers = |id| core.peers.values().filter(|peer| peer.shared_blobs.contains(&id)).count();
@@ -640,7 +641,7 @@ impl Host {
     }
 }
 
-/// Whether a message speaks only of chunks that there are.
+/// Checks that a message names only chunks that exist.
 fn check_numbers(message: &Message, len: u64) -> Result<()> {
     let within = match message {
         Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {

@@ -1,13 +1,14 @@
-//! Joining: the hosts that `--join` names are looked for until one is connected, and what is there instead is said.
+//! Joining: the hosts that `--join` names are tried until one is connected, and the errors of other listeners there are
+//! logged.
 //!
-//! Gossip finds other hosts by datagrams. Where those do not come through, or are sealed with another key, this host
-//! connects to the named ones directly: their certificates say which hosts they are. A host that was away while the
-//! gossip key changed comes back by that.
+//! Gossip finds other hosts by datagrams. If those do not come through, or are sealed with another key, this host
+//! connects to the named ones directly: their certificates have the hosts' names. A host that was away while the gossip
+//! key changed comes back in this way.
 //!
-//! Several hosts that were away together gossip with each other under the earlier key, and are connected. So a host
-//! that is connected goes on at the longest pause: it connects to the named hosts, and to some of those that it was
-//! connected to before, that no connection belongs to. Over such a connection both tell their authority's list. What
-//! gossip says of these hosts does not count, because a revoked host that has the earlier key may say it.
+//! Several hosts that were away together gossip with each other under the earlier key, and are connected. So a
+//! connected host continues at the longest pause: it connects to the named hosts, and to some of those that it was
+//! connected to before, unless there is a connection to them. Over such a connection both send their authority's list.
+//! The gossip about these hosts is ignored, because a revoked host that has the earlier key may be its source.
 
 use crate::peers::channel::Channel;
 use crate::peers::link::Link;
@@ -21,21 +22,22 @@ use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::task::JoinSet;
 
-/// How long gossip has to find a host before those that were named are connected to, and at most between two tries.
+/// The time that gossip has to find a host before the named ones are connected to, and the longest pause between two
+/// attempts.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LAST_PAUSE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 60 });
 
 /// Addresses of one name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
-/// Hosts that this one was connected to and that are remembered, and how many of them are tried at a time.
+/// The most remembered hosts that this one was connected to, and the number of them that are tried at a time.
 const REMEMBERED_MAX: usize = 64;
 const REMEMBERED_AT_ONCE: usize = 4;
 
-/// Addresses of which the host is remembered: names in DNS change.
+/// The most addresses whose host is remembered: names in DNS change.
 const PLACES_MAX: usize = 1024;
 
-/// What has been said of each host that was to be joined, so that it is said once.
+/// The last logged line of each host that was to be joined, so that it is logged once.
 type Said = HashMap<String, String>;
 
 /// Hosts that this one was connected to, the next one to try first.
@@ -43,13 +45,13 @@ type Said = HashMap<String, String>;
 struct Remembered(VecDeque<(PeerKey, SocketAddr)>);
 
 impl Remembered {
-    /// Takes note of the hosts that are connected; returns the addresses to try of others, in turns.
+    /// Records the connected hosts; returns the addresses of others to try, in turns.
     fn next(&mut self, connected: &HashMap<PeerKey, SocketAddr>) -> Vec<SocketAddr> {
         self.0.retain(|(key, _)| !connected.contains_key(key));
         let away = self.0.len().min(REMEMBERED_AT_ONCE);
         let tried = self.0.iter().take(away).map(|(_, address)| *address).collect();
         self.0.rotate_left(away);
-        // One that is lost is tried before those that were lost earlier.
+        // A lost host is tried before those that were lost earlier.
         connected.iter().for_each(|(key, address)| self.0.push_front((*key, *address)));
         self.0.truncate(REMEMBERED_MAX);
         tried
@@ -59,15 +61,15 @@ impl Remembered {
 /// The facts about addresses that were connected to.
 #[derive(Debug, Default)]
 struct Places {
-    /// The hosts that were there. Where a host listens may have several addresses.
+    /// The hosts that were there. One listener may have several addresses.
     hosts: HashMap<SocketAddr, PeerKey>,
     /// Addresses of this host itself.
     own: HashSet<SocketAddr>,
 }
 
 impl Door {
-    /// Looks for the hosts that were named as often as this host is connected to none, and at the longest pause for
-    /// those that it is not connected to, until the swarm ends.
+    /// Tries the named hosts while this host is connected to none, and at the longest pause those that it is not
+    /// connected to, until the swarm ends.
     pub(super) async fn join(self: Arc<Self>, named: Vec<String>) {
         let (mut said, mut connections) = (Said::new(), JoinSet::new());
         let (mut remembered, mut places) = (Remembered::default(), Places::default());
@@ -121,14 +123,14 @@ impl Door {
         places: &mut Places,
         connections: &mut JoinSet<Result<()>>,
     ) {
-        // Where a connection comes from that was accepted is not where its host listens.
+        // The source address of an accepted connection is not the one at which its host listens.
         let members = self.host.members();
         let listens_at = |link: &Link| self.host.whereabouts().of_link(link, &members);
         let connected: HashMap<_, _> =
             self.host.links().iter().map(|(link, _)| (link.key, listens_at(link))).collect();
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for name in named {
-            // One that cannot be found is said where this host is connected to none.
+            // A name that cannot be resolved is logged when this host is connected to no host.
             addresses.extend(lookup_host(name).await.into_iter().flatten().take(ADDRESSES_MAX));
         }
         if places.hosts.len() > PLACES_MAX {
@@ -157,10 +159,10 @@ impl Door {
         }
     }
 
-    /// A connection to the host that was named, or nothing where that is this host itself.
+    /// Connects to the named host; `None` if that is this host itself.
     ///
     /// # Errors
-    /// What is there instead.
+    /// The error of the other listener or of the name.
     async fn find(&self, name: &str) -> Result<Option<(Channel, SocketAddr)>> {
         let addresses = lookup_host(name).await.map_err(|e| {
             Error::io("is no name that can be found", e)
@@ -177,7 +179,7 @@ impl Door {
         Err(last)
     }
 
-    /// Says once that other hosts are heard of by nobody, though this one is connected.
+    /// Logs once that no gossip of other hosts comes, although this one is connected.
     fn miss_gossip(&self, said: &mut Said) {
         if self.host.members().is_empty() {
             let cause = "it is connected, and no gossip comes: the network does not let UDP through, or the \

@@ -1,8 +1,8 @@
-//! One connection: what both ends know, what was asked for over it, and the two tasks that move its bytes.
+//! One connection: the shared state of both ends, the open requests, and the two tasks that move its bytes.
 //!
-//! The reader takes a frame at a time: a message goes to the state machine; a chunk is checked and kept at once, by
-//! the same thread whose processor has its bytes. The writer takes what is most urgent, reads a chunk into the
-//! buffer that is encrypted, and waits only for the socket.
+//! The reader takes a frame at a time: a message goes to the state machine; a chunk is checked and stored at once, by
+//! the same thread, whose CPU cache has its bytes. The writer takes the most urgent item, reads a chunk into the buffer
+//! that is encrypted, and waits only for the socket.
 
 use crate::credentials::{HostCertificate, Roles};
 use crate::peers::blob::Blob;
@@ -23,21 +23,21 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
 
-/// Requests of which something may still come, at most; the oldest are forgotten.
+/// The most requests whose chunks may still come; the oldest are forgotten.
 const REQUESTS_MAX: usize = 65_536;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// How long nothing is sent before a sign of life is.
+/// The time without a sent frame after which a ping is sent.
 const PING_EVERY: Duration = Duration::from_secs(5);
 
-/// Bytes that were not asked for which a host may send, beside a part of what was.
+/// Unrequested bytes that a host may send, in addition to a part of the requested ones.
 const STRAY_MAX: u64 = 8 << 20;
 
-/// That part: an eighth.
+/// That part of the requested bytes: an eighth.
 const STRAY_PART: u64 = 8;
 
-/// Of what is pushed half may come twice: it may come from others while it is on its way.
+/// The part of pushed bytes that may come twice: a half, because other hosts may send a chunk while it is on its way.
 const PUSHED_PART: u64 = 2;
 
 /// One connection.
@@ -46,18 +46,19 @@ pub(super) struct Link {
     pub(super) key: PeerKey,
     pub(super) name: String,
     pub(super) role: Role,
-    /// Whether it counts what disks read.
+    /// `true` if the other host counts disks' reads.
     pub(super) is_tracker: bool,
-    /// What its certificate lets it be.
+    /// The roles that the other host's certificate gives.
     pub(super) roles: Roles,
-    /// The version of the protocol that is spoken: frames and words of version 2 only where it is that or a later one.
+    /// The version of the protocol on this connection: frames and words of version 2 are sent only if it is that or a
+    /// later one.
     pub(super) protocol: u16,
     pub(super) address: SocketAddr,
-    /// Which process of the other host it is.
+    /// The process of the other host.
     pub(super) process: [u8; PROCESS],
     /// The other host's certificate, which it may have renewed since the connection was made.
     certificate: Mutex<Option<HostCertificate>>,
-    /// Which end this host is.
+    /// The end that this host is.
     pub(super) side: Side,
     pub(super) binding: Binding,
     pub(super) outbox: Outbox,
@@ -65,19 +66,19 @@ pub(super) struct Link {
     pub(super) sent: AtomicU64,
     pub(super) received: AtomicU64,
     strays: AtomicU64,
-    /// The requests for certificates that came in the hour that began then, in milliseconds of the host's clock.
+    /// The start of the current hour, in milliseconds of the host's clock, and the requests for certificates in it.
     certificate_requests: Mutex<(u64, u32)>,
-    /// Its orders that were refused.
+    /// The orders of the other host that were refused.
     in_vain: Mutex<InVain>,
-    /// `true` once the other host has said anything but that it refuses this one: it has taken this host.
+    /// `true` once the other host has sent a frame other than a refusal: it has accepted this host.
     pub(super) is_taken: AtomicBool,
-    /// When it was heard last, in milliseconds of the host's clock.
+    /// The time of the last received frame, in milliseconds of the host's clock.
     pub(super) heard: AtomicU64,
     closed: AtomicBool,
     closing: Notify,
 }
 
-/// What was asked for.
+/// An open request.
 struct Request {
     blob: Arc<Blob>,
     chunks: Chunks,
@@ -87,7 +88,7 @@ struct Request {
 }
 
 impl Request {
-    /// Whether a chunk was still to come; it is not any more.
+    /// Marks a chunk as received; `true` if it was still to come.
     fn take(&mut self, chunk: u32) -> bool {
         let Some(at) = chunk.checked_sub(self.chunks.first).filter(|at| *at < self.chunks.count) else {
             return false;
@@ -142,7 +143,7 @@ impl Link {
         self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The other host has another certificate, for the same name and key.
+    /// Sets a new certificate of the other host, for the same name and key.
     pub(super) fn set_certificate(&self, renewed: HostCertificate) {
         *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
     }
@@ -159,7 +160,7 @@ impl Link {
         certificate.as_ref().is_some_and(|certificate| certificate.roles.authority)
     }
 
-    /// The other host asks for a certificate: the number of requests within an hour.
+    /// Counts a request of the other host for a certificate; returns the number of requests within an hour.
     pub(super) fn count_certificate_request(&self, now_ms: u64) -> u32 {
         let mut requests = self.certificate_requests.lock().unwrap_or_else(PoisonError::into_inner);
         if now_ms.saturating_sub(requests.0) >= HOUR_MS {
@@ -173,7 +174,7 @@ impl Link {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These chunks are about to be asked for. Asked again under the same number, nothing changes.
+    /// Records chunks that are about to be requested. A second request under the same number changes nothing.
     pub(super) fn expect(&self, request: RequestId, blob: &Arc<Blob>, chunks: Chunks) {
         let mut requests = self.requests();
         requests.entry(request).or_insert_with(|| {
@@ -190,7 +191,7 @@ impl Link {
         }
     }
 
-    /// The blob that a chunk is of, if it was asked for and has not come yet.
+    /// The blob of a chunk, if the chunk was requested and has not come yet.
     fn take(&self, request: RequestId, chunk: u32) -> Option<Arc<Blob>> {
         let mut requests = self.requests();
         let entry = requests.get_mut(&request)?;
@@ -201,7 +202,7 @@ impl Link {
         found
     }
 
-    /// These chunks do not come.
+    /// Records that these chunks do not come.
     pub(super) fn refused(&self, request: RequestId, chunks: Chunks) {
         let mut requests = self.requests();
         let Some(entry) = requests.get_mut(&request) else { return };
@@ -215,12 +216,12 @@ impl Link {
         }
     }
 
-    /// Notes what became of an order of the other host's. `true` if it orders too much in vain.
+    /// Records the outcome of an order of the other host. Returns `true` if too many of its orders are refused.
     pub(super) fn note_order(&self, is_refused: bool, now_ms: u64) -> bool {
         self.in_vain.lock().unwrap_or_else(PoisonError::into_inner).note(is_refused, now_ms)
     }
 
-    /// Ends it, from whatever place.
+    /// Ends the connection; any thread may call this.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
@@ -230,7 +231,7 @@ impl Link {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Returns when it is to end.
+    /// Returns when the connection is to end.
     pub(super) async fn closed(&self) {
         let mut closing = std::pin::pin!(self.closing.notified());
         closing.as_mut().enable();
@@ -239,7 +240,7 @@ impl Link {
         }
     }
 
-    /// Moves its bytes until it ends.
+    /// Moves the bytes of the connection until it ends.
     pub(super) async fn run(
         self: &Arc<Self>,
         host: &Arc<Host>,
@@ -254,7 +255,7 @@ impl Link {
             () = self.closed() => (Ok(()), false),
         };
         self.outbox.close(&host.lanes);
-        // What was to be said last is said, but not for long.
+        // The last frames are sent, but not for long.
         if !has_written && tokio::time::timeout(Duration::from_millis(200), &mut writer).await.is_err() {
             writer.abort();
         }
@@ -274,7 +275,7 @@ impl Link {
             let bytes = &mut body[..header.len];
             stream.read_exact(bytes).await.map_err(lost)?;
             self.heard.store(host.now_ms(), Ordering::Relaxed);
-            // A host that refuses another one tells it the authority's list, and says why.
+            // A host that refuses another one sends it the authority's list, and the reason.
             if !matches!(header.kind, Kind::Trust | Kind::Refused | Kind::Bye) {
                 self.is_taken.store(true, Ordering::Relaxed);
             }
@@ -313,7 +314,7 @@ impl Link {
         self.received.fetch_add(came, Ordering::Relaxed);
         host.counts.received_bytes.fetch_add(came, Ordering::Relaxed);
         let Some(blob) = self.take(request, chunk) else {
-            // It may have been given up, and come twice by that.
+            // The request may have been given up, so that the chunk comes twice.
             return self.strayed(host, came, STRAY_PART);
         };
         if blob.bytes_of(chunk).len() != came {
@@ -341,7 +342,7 @@ impl Link {
         Ok(())
     }
 
-    /// Bytes came that are of no use: some do, but not without end.
+    /// Counts received bytes that are of no use: some are allowed, within a limit.
     fn strayed(&self, host: &Host, came: u64, part: u64) -> Result<()> {
         host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
         let strays = self.strays.fetch_add(came, Ordering::Relaxed) + came;
@@ -394,7 +395,8 @@ impl Link {
     }
 }
 
-/// Appends a chunk's frame, its bytes read from the cache into place; how many, or why nothing was appended.
+/// Appends a chunk's frame, its bytes read from the cache into place; returns their number, or the cause if nothing was
+/// appended.
 fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, Served> {
     let serve = &sending.serve;
     let range = serve.blob.bytes_of(sending.chunk);
@@ -407,7 +409,7 @@ fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, S
     buf.extend_from_slice(&Header { kind, len, a, b: sending.chunk }.encode());
     buf.resize(start + HEADER + len, 0);
     let why = match serve.blob.cached.read_at(&mut buf[start + HEADER..], range.offset()) {
-        // What is checked are the very bytes that are sent: other processes change the cache meanwhile.
+        // The check is on the very bytes that are sent, because other processes may change the cache meanwhile.
         Ok(()) if serve.blob.may_send(sending.chunk, &buf[start + HEADER..]) => return Ok(range.len()),
         Ok(()) => Served::Unchecked,
         Err(_) => Served::Missing,
@@ -416,7 +418,7 @@ fn put_chunk(buf: &mut Vec<u8>, sending: &Sending) -> std::result::Result<u64, S
     Err(why)
 }
 
-/// The error that the other host refuses the connection.
+/// The error for a refusal of the connection by the other host.
 fn refused(body: &[u8]) -> Result<Error> {
     let why = frame::decode_refusal(body)?;
     Ok(Error::new(ErrorKind::Denied, format!("the other host refuses this one: {why}")))
@@ -441,7 +443,7 @@ async fn send(
     Ok(())
 }
 
-/// What a state machine is told of a chunk that is sent, or is not.
+/// The event for the state machine after a chunk was sent, or could not be.
 pub(super) fn served_event<'a>(link: &Link, sending: &Sending, outcome: Served) -> Event<'a> {
     Event::Served {
         peer: link.peer,

@@ -1,7 +1,7 @@
-//! Connections to the other hosts: made, accepted, made anew.
+//! Connections to the other hosts: made, accepted, made again.
 //!
-//! Of two hosts the one with the lesser key connects, so that there is one connection and not two. Who cannot be
-//! reached is tried again, later and later; who was dropped is left alone for a while.
+//! Of two hosts the one with the lesser key connects, so that there is one connection and not two. A host that cannot
+//! be reached is tried again, after pauses that grow; a dropped host is left alone for a while.
 
 use crate::credentials::{REMEDY, Reminder, unix_now};
 use crate::peers::channel::{Channel, Wire};
@@ -24,55 +24,55 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-/// How long a connection may take to be made, before the other host is asked who it is.
+/// The longest time to make a connection, before both ends identify each other.
 const CONNECT: Duration = Duration::from_secs(3);
 
-/// Addresses from which nobody may connect that are known, so that each is said once.
+/// Denied addresses that are remembered, so that each is logged once.
 const DENIED_MAX: usize = 64;
 
-/// How long to wait before the second try, and at most.
+/// The pause before the second attempt, and the longest pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(30);
 
-/// How long telling a host why it is refused may take.
+/// The longest time for sending the reason of a refusal.
 const REFUSING: Duration = Duration::from_secs(1);
 
-/// A connection that lasted so long is made anew soon.
+/// The life of a connection, in milliseconds, after which it is made again soon.
 const LASTING_MS: u64 = 5000;
 
-/// Hosts that are connected to for the first time at once, at most: who they are is not proven yet.
+/// The most concurrent first connections to hosts: their identity is not proven yet.
 const FIRST_DIALS_MAX: usize = 32;
 
-/// How long a host may be silent. Each sends a sign of life three times as often.
+/// The longest silence of a host, in milliseconds. Each sends a ping three times as often.
 const SILENCE_MS: u64 = 15_000;
 
-/// A connection over which something came so lately has a living host at its other end.
+/// The time, in milliseconds, since the last received frame in which the host is taken to be alive.
 const HEARD_LATELY_MS: u64 = 7000;
 
-/// How long the end of a connection may take to be noticed whose host has begun anew.
+/// The longest wait for the end of the old connection of a restarted host.
 const ENDING: Duration = Duration::from_secs(1);
 
-/// Connections that wait for a place at the door, at most: as many as get one within two seconds.
+/// The most connections that wait for a place at the door: as many as get one within two seconds.
 const WAITING_MAX: usize = 256;
 
-/// The time between two looks at those that wait.
+/// The interval at which waiting connections are checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long a blob that no disk has any more is still given to others.
+/// The time for which a blob without disks is still given to others.
 const KEPT_UNUSED: Duration = Duration::from_secs(600);
 
-/// All that connections need.
+/// The state that all connections need.
 pub(super) struct Door {
     pub(super) host: Arc<Host>,
     pub(super) wire: Wire,
     pub(super) hello: Hello,
     pub(super) key: PeerKey,
     pub(super) connections_max: usize,
-    /// Security is none: only who is on this host.
+    /// `true` without security: only hosts on loopback may connect.
     pub(super) only_loopback: bool,
-    /// Connections whose other end is not known yet, and how each is told that it has to make room.
+    /// Connections whose other end is not known yet, and the channels that tell them to make room.
     pub(super) strangers: Mutex<(Strangers, HashMap<Place, oneshot::Sender<()>>)>,
-    /// For connections to hosts that have never been connected to.
+    /// The permits for connections to hosts that have never been connected to.
     pub(super) first_dials: Semaphore,
     pub(super) stopping: watch::Receiver<bool>,
 }
@@ -86,13 +86,13 @@ pub(crate) fn key_of(name: &str) -> PeerKey {
     PeerKey(u64::from_le_bytes(key))
 }
 
-/// Whether an address was not known, and is now.
+/// Records an address; returns `true` if it was not known.
 fn is_news(known: &Mutex<HashSet<IpAddr>>, address: IpAddr) -> bool {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     known.len() < DENIED_MAX && known.insert(address)
 }
 
-/// The error that says that two hosts have one name.
+/// The error of two hosts with one name.
 fn namesake(name: &str, other: IpAddr) -> Error {
     Error::new(ErrorKind::Conflict, format!("two hosts are called `{name}`: one of them is at {other}"))
         .remedy(
@@ -107,7 +107,7 @@ async fn connect_to(address: SocketAddr) -> Result<TcpStream> {
 }
 
 impl Door {
-    /// As many as there may be at a time.
+    /// The permits for concurrent first connections.
     pub(super) fn first_dials() -> Semaphore {
         Semaphore::new(FIRST_DIALS_MAX)
     }
@@ -117,8 +117,8 @@ impl Door {
         self.run_among(channel, address, self.connections_max).await
     }
 
-    /// Runs one connection as [`run`](Self::run) does, also where there are as many as may be: the other host may know
-    /// a later list of the authority's.
+    /// Runs one connection as [`run`](Self::run) does, even beyond the largest number of connections: the other host
+    /// may know a later list of the authority's.
     pub(super) async fn run_beyond(&self, channel: Channel, address: SocketAddr) -> Result<()> {
         self.run_among(channel, address, self.connections_max.saturating_add(1)).await
     }
@@ -132,7 +132,7 @@ impl Door {
             return Err(self.refuse(channel, key, error, None).await);
         }
         if let Err(error) = self.take_place(&channel, key).await {
-            // A second connection of the same process is no reason for a word.
+            // A second connection of the same process is closed without a reason.
             let is_news = error.kind() == ErrorKind::Conflict;
             return Err(if is_news { self.refuse(channel, key, error, None).await } else { error });
         }
@@ -153,7 +153,7 @@ impl Door {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 self.host.shun(link.peer, Offence::Protocol, &error.to_string());
             }
-            // It says why it refuses this one.
+            // The error is the other host's reason to refuse this one.
             Err(error) if error.kind() == ErrorKind::Denied => self.said_why(&link.name, address, key, error),
             _ => {}
         }
@@ -166,11 +166,11 @@ impl Door {
         channel.hello.process() == self.hello.process()
     }
 
-    /// Decides whether a host may connect that has proved its name.
+    /// Decides whether a host that has proved its name may connect.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`] where it claims a role that its certificate does not give. A host of an earlier version is
-    /// taken for a plain member instead, because its certificate could give none. [`ErrorKind::Conflict`] where it has
+    /// [`ErrorKind::Denied`] if it claims a role that its certificate does not give. A host of an earlier version is
+    /// taken for a plain member instead, because its certificate could give none. [`ErrorKind::Conflict`] if it has
     /// this host's own name.
     fn admit(&self, channel: &Channel, address: SocketAddr) -> Result<()> {
         let (hello, roles) = (&channel.hello, channel.roles());
@@ -205,11 +205,11 @@ impl Door {
         Ok(())
     }
 
-    /// Waits until a connection to a host of this name has ended, where there is one: the host may have begun anew.
+    /// Waits until a connection to a host of this name has ended, if there is one: the host may have restarted.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it goes on: there are two hosts of this name. [`ErrorKind::Unavailable`] where
-    /// both connections are of the same process.
+    /// [`ErrorKind::Conflict`] if it goes on: there are two hosts of this name. [`ErrorKind::Unavailable`] if both
+    /// connections are of the same process.
     async fn take_place(&self, channel: &Channel, key: PeerKey) -> Result<()> {
         let Some(before) = self.host.link_of(key) else { return Ok(()) };
         if before.process == channel.hello.process() {
@@ -219,7 +219,7 @@ impl Door {
         if silent_ms > HEARD_LATELY_MS || tokio::time::timeout(ENDING, before.closed()).await.is_ok() {
             return Ok(());
         }
-        // Hosts of earlier versions do not say which process they are.
+        // Hosts of earlier versions do not send the number of their process.
         if channel.protocol() <= VERSION_1 {
             return Err(Error::new(ErrorKind::Unavailable, "it is connected already"));
         }
@@ -227,8 +227,8 @@ impl Door {
         Err(namesake(&channel.hello.name, before.address.ip()))
     }
 
-    /// Tells a host why it is refused, where it speaks a version that can be told; the reason. A host that there is
-    /// only no room for is told the authority's list before.
+    /// Sends a host the reason of a refusal, if it speaks a version with refusals; returns the reason. A host that is
+    /// refused only for lack of room gets the authority's list before.
     async fn refuse(
         &self,
         mut channel: Channel,
@@ -250,18 +250,18 @@ impl Door {
             let say = async {
                 channel.stream.write_all(&out).await?;
                 channel.stream.shutdown().await?;
-                // A connection that is closed with bytes that nobody has read is reset, and the reason is lost by that.
+                // A connection that is closed with unread bytes is reset, and the reason is lost by that.
                 while channel.stream.read(&mut [0; 1024]).await? > 0 {}
                 Ok::<(), std::io::Error>(())
             };
-            // One that does not read it learns nothing.
+            // A host that does not read it does not get the reason.
             let _ = tokio::time::timeout(REFUSING, say).await;
         }
         error
     }
 
-    /// Accepts connections until the swarm ends. Those that there is no room for wait for their turn: sockets that are
-    /// opened again and again would otherwise take each place that a host at the same address waits for.
+    /// Accepts connections until the swarm ends. Connections for which there is no room wait for their turn: otherwise
+    /// sockets that are opened again and again would take each place that a host at the same address waits for.
     pub(super) async fn accept(self: Arc<Self>, listener: TcpListener) {
         let mut connections = JoinSet::new();
         let mut waiting: VecDeque<(TcpStream, SocketAddr)> = VecDeque::new();
@@ -280,13 +280,13 @@ impl Door {
             match accepted {
                 Some(Ok(connection)) => waiting.push_back(connection),
                 Some(Err(_)) => {
-                    // No more files, for a moment.
+                    // There are no more descriptors, for a moment.
                     tokio::time::sleep(FIRST_PAUSE).await;
                     continue;
                 }
                 None => {}
             }
-            // One that comes has only those at the head before it; all are looked at from time to time.
+            // A new connection has only those at the head before it; all are checked from time to time.
             let mut at = 0;
             while let Some((_, address)) = waiting.get(at) {
                 let Some((place, makes_room)) = self.let_in(address.ip()) else {
@@ -304,12 +304,12 @@ impl Door {
                 self.host.counts.refused_connections.fetch_add(1, Ordering::Relaxed);
             }
         }
-        // Those that are ending say goodbye, but not for long.
+        // Connections that end take leave, but not for long.
         let all = async { while connections.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(Duration::from_millis(500), all).await;
     }
 
-    /// Finds out who has connected, and runs the connection until it ends.
+    /// Identifies a host that has connected, and runs the connection until it ends.
     async fn receive(
         &self,
         socket: TcpStream,
@@ -339,7 +339,7 @@ impl Door {
         }
     }
 
-    /// A place for a connection until its other end is known, and what says that it has to make room; nothing where
+    /// A place for a connection until its other end is known, and the receiver that tells it to make room; `None` if
     /// there is no place.
     fn let_in(&self, from: IpAddr) -> Option<(Place, oneshot::Receiver<()>)> {
         let (is_known, now_ms) = (self.host.is_known_address(from), self.host.now_ms());
@@ -348,7 +348,7 @@ impl Door {
         match strangers.come(from, is_known, now_ms) {
             Verdict::Admitted { place, instead_of } => {
                 if let Some(other) = instead_of.and_then(|place| told.remove(&place)) {
-                    // Nobody listens where its handshake has just ended.
+                    // The receiver is gone if its handshake has just ended.
                     let _ = other.send(());
                 }
                 let (tell, makes_room) = oneshot::channel();
@@ -359,7 +359,7 @@ impl Door {
         }
     }
 
-    /// A connection needs its place no longer.
+    /// Gives back the place of a connection.
     fn left(&self, place: Place) {
         let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
         strangers.0.leave(place);
@@ -382,14 +382,14 @@ impl Door {
             let Members { others: mut members, namesakes, .. } = told;
             members.extend(namesakes);
             members.sort_unstable();
-            // One that is connected goes on until the connection ends.
+            // The task of a connected host goes on until the connection ends.
             dialers.retain(|member, goes_on| {
                 let stays = members.binary_search(member).is_ok();
                 goes_on.store(stays, Ordering::Relaxed);
                 stays
             });
             let own = (self.key, self.hello.name.as_str());
-            // A host of this one's own name is met, to be sure that it is there.
+            // A host of this one's own name is connected to, to be sure that it is there.
             for member in
                 members.into_iter().filter(|member| own <= (key_of(&member.name), member.name.as_str()))
             {
@@ -420,7 +420,7 @@ impl Door {
                 return;
             }
             if !self.host.needs_no_connection(key) {
-                // Whoever has the gossip key can name hosts that are not there.
+                // Any holder of the gossip key can name hosts that are not there.
                 let turn = if is_proven { None } else { self.first_dials.acquire().await.ok() };
                 let connected = self.connect(&member).await;
                 drop(turn);
@@ -431,7 +431,7 @@ impl Door {
                         if let Err(error) = self.run(channel, member.address).await {
                             tracing::debug!(%error, host = %member.name, "a connection ended");
                         }
-                        // One that ended at once was not welcome.
+                        // A connection that ended at once was not welcome.
                         if self.host.now_ms() - since > LASTING_MS {
                             pause = FIRST_PAUSE;
                         }
@@ -440,7 +440,7 @@ impl Door {
                 }
             }
             tries = tries.wrapping_add(1);
-            // Hosts that lost the same one do not come back to it at the same moment.
+            // Hosts that lost the same host do not come back to it at the same moment.
             let jitter =
                 75 + (self.key.0 ^ key.0).rotate_left(tries).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 50;
             let jittered = pause * u32::try_from(jitter).unwrap_or(100) / 100;
@@ -452,7 +452,7 @@ impl Door {
         }
     }
 
-    /// Notes why a host cannot be connected to, and logs it once where waiting does not help.
+    /// Records why a host cannot be connected to, and logs it once if waiting does not help.
     fn said_why(&self, host: &str, address: SocketAddr, key: PeerKey, error: &Error) {
         let is_news = self.host.cannot_reach(key, error);
         if error.kind() == ErrorKind::Denied {
@@ -470,7 +470,7 @@ impl Door {
         self.wire.connect(socket, &member.name, &self.hello).await
     }
 
-    /// A connection to whichever host of the cluster is at an address.
+    /// Connects to an address, whichever host of the cluster is there.
     pub(super) async fn connect_any(&self, address: SocketAddr) -> Result<Channel> {
         if self.only_loopback && !address.ip().is_loopback() {
             return Err(Error::invalid("without certificates it joins hosts on loopback only").about(address));
@@ -478,8 +478,8 @@ impl Door {
         self.wire.connect_any(connect_to(address).await?, &self.hello).await
     }
 
-    /// Ends connections that are silent or whose certificate has ended, leaves blobs that nobody uses, and says when
-    /// this host's certificate ends.
+    /// Ends connections that are silent or whose certificate has ended, leaves unused blobs, and logs the end of this
+    /// host's certificate.
     pub(super) async fn look_after(self: Arc<Self>) {
         let mut stopping = self.stopping.clone();
         let mut reminder = Reminder::default();

@@ -1,16 +1,15 @@
-//! What one host asks another to bring ahead of need, and how it hears that it was done.
+//! The orders from one host to another to fetch ahead of need, and their outcomes.
 //!
-//! An order is between two hosts of the cluster, and beside the state machine: it changes nothing of who is asked for
-//! what. Whoever orders something tells the root of the blob's hash tree, so that the other host may read it from
-//! then on; without it, it could not check what it brings. Nobody obeys on a host that does not look after what it
-//! keeps.
+//! An order is between two hosts of the cluster, and beside the state machine: it does not change the routing of
+//! requests. The sender of an order includes the root of the blob's hash tree, so that the other host may read the blob
+//! from then on; without it, that host could not check the fetched bytes. An agent without a keeper obeys no orders.
 //!
-//! # Whose orders are obeyed
+//! # Obedience
 //!
-//! To bring, to pin and to unpin is ordered by operators: hosts whose certificate has that role. Any other host gets a
-//! refusal. A root also takes part in what any agent names (`Word::Open`), where it lies in a store that this host
-//! was told to use. Whoever orders: bytes come from other hosts, or from such a store ([`crate::stores`]). What is not
-//! obeyed, or not in full, is told with the reason.
+//! Operators give the orders to fetch, to pin and to unpin: hosts whose certificate has that role. Any other host gets
+//! a refusal. A root also takes part in the blobs that any agent names (`Word::Open`), if they are in a store that this
+//! host was told to use. For every sender, bytes come from other hosts, or from such a store ([`crate::stores`]). An
+//! order that is not obeyed, or not in full, is answered with the reason.
 
 use crate::peers::Swarm;
 use crate::peers::complaints::{Complaints, complain};
@@ -33,7 +32,7 @@ use utoipa::ToSchema;
 /// Orders of other hosts that wait; more are refused.
 const WAITING_MAX: usize = 1024;
 
-/// Parts of one order; longer ones are several.
+/// The most parts of one order; a longer one is split.
 const PARTS_MAX: usize = 2048;
 
 /// Longest name of a store, in bytes.
@@ -61,7 +60,7 @@ pub struct Order {
 }
 
 impl Order {
-    /// Of all of a blob.
+    /// An order for all of a blob.
     #[must_use]
     pub fn of(digest: Digest, len: u64, tree: &Tree, store: String) -> Self {
         Self {
@@ -75,10 +74,10 @@ impl Order {
         }
     }
 
-    /// The blob.
+    /// The blob of the order.
     ///
     /// # Errors
-    /// Where it is none.
+    /// If it is not valid.
     pub(crate) fn spec(&self) -> Result<BlobSpec> {
         let about = |e: Error| e.about("a blob");
         let root: TreeRoot = self.tree_root.parse().map_err(about)?;
@@ -90,7 +89,7 @@ impl Order {
         Ok(BlobSpec { digest, len: self.len, tree: Some(tree), origin: None })
     }
 
-    /// Its parts that there are, in order.
+    /// The parts of the order that exist, in order.
     pub(crate) fn ranges(&self) -> Vec<ByteRange> {
         let all = ByteRange::between(0, self.len);
         if self.parts.is_empty() {
@@ -100,7 +99,7 @@ impl Order {
         ranges.map(|range| range.intersect(all)).filter(|range| !range.is_empty()).collect()
     }
 
-    /// The same as several that can be sent.
+    /// The same as several orders that can be sent.
     fn split(&self) -> Vec<Self> {
         if self.parts.len() <= PARTS_MAX {
             return vec![self.clone()];
@@ -109,21 +108,21 @@ impl Order {
     }
 }
 
-/// What hosts order of each other, and tell.
+/// An order or a notice between hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Word {
-    /// To be brought.
+    /// A blob to be fetched.
     Bring(Order),
-    /// To be kept, or not any more; done when what the host keeps of it is there.
+    /// An image to be kept, or not any more; done when the host's part of it is there.
     Pin(Box<Pin>),
-    /// The sender knows these pins: others are to be told to it.
+    /// The pins that the sender knows: the receiver sends it the others.
     Known(Vec<Known>),
-    /// A disk of the sender has it, and the receiver, a root, is to take part in it; all of it has no parts.
+    /// A blob that a disk of the sender has, and that the receiver, a root, is to take part in; the order has no parts.
     Open(Order),
 }
 
 impl Word {
-    /// The same as several that can be sent.
+    /// The same as several words that can be sent.
     fn split(&self) -> Vec<Self> {
         match self {
             Self::Bring(order) => order.split().into_iter().map(Self::Bring).collect(),
@@ -131,7 +130,7 @@ impl Word {
         }
     }
 
-    /// Bytes of what is ordered, as far as that is said.
+    /// The number of ordered bytes, as far as it is known.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bring(order) => order.len,
@@ -143,22 +142,22 @@ impl Word {
         }
     }
 
-    /// Whether it can be sent.
+    /// Checks that the word can be sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where it is too long.
+    /// [`ErrorKind::Invalid`] if it is too long.
     pub(crate) fn check(&self) -> Result<()> {
         self.encode().map(drop)
     }
 
-    /// Of bytes that came.
+    /// Parses a word from received bytes.
     pub(super) fn decode(body: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no order");
         let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
         let fits = match &word {
             Self::Bring(order) => order.parts.len() <= PARTS_MAX,
             Self::Open(order) => order.parts.is_empty(),
-            // What is in a pin is looked at by who takes it.
+            // The content of a pin is checked where it is used.
             Self::Pin(_) | Self::Known(_) => true,
         };
         if fits && rest.is_empty() { Ok(word) } else { Err(nonsense()) }
@@ -176,14 +175,14 @@ impl Word {
     }
 }
 
-/// What became of an order.
+/// The outcome of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Done {
-    /// Bytes of what was ordered, whole chunks.
+    /// The ordered bytes, in whole chunks.
     pub(crate) bytes: u64,
-    /// Bytes of that which could not be had.
+    /// The bytes of these that could not be fetched.
     pub(crate) lacking: u64,
-    /// The first reason why not, where there is one.
+    /// The first reason for missing bytes, if there is one.
     pub(crate) why: Option<String>,
 }
 
@@ -196,17 +195,17 @@ impl Done {
         }
     }
 
-    /// Nothing of `bytes` was done, because of `error`.
+    /// The outcome of an order of `bytes` that was refused because of `error`.
     pub(crate) fn refused(bytes: u64, error: &Error) -> Self {
         Self { bytes, lacking: bytes, why: Some(error.to_string()) }
     }
 
-    /// `true` if nothing of the order was done.
+    /// `true` if no part of the order was done.
     fn is_refused(&self) -> bool {
         self.why.is_some() && self.lacking == self.bytes
     }
 
-    /// As earlier builds understand it, too: the reason goes in a frame of its own.
+    /// The encoding that earlier builds understand, too: the reason goes in a frame of its own.
     fn encode(&self) -> [u8; DONE] {
         let mut bytes = [0; DONE];
         bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
@@ -220,7 +219,7 @@ impl Done {
     }
 }
 
-/// A cause as other hosts may read it: without paths of this host, and of URLs without credentials and queries.
+/// A cause in the form for other hosts: without paths of this host, and with URLs without credentials and queries.
 fn for_others(why: &str) -> String {
     let is_lead = |c: char| matches!(c, '(' | '[' | '<' | '`' | '"' | '\'');
     let is_end = |c: char| matches!(c, ':' | ';' | ',' | '.' | ')' | ']' | '>' | '`' | '"' | '\'');
@@ -229,14 +228,14 @@ fn for_others(why: &str) -> String {
         let (lead, rest) = word.split_at(word.find(|c: char| !is_lead(c)).unwrap_or(word.len()));
         let (body, end) = rest.split_at(rest.trim_end_matches(is_end).len());
         let is_file = body.starts_with('/') || body.starts_with("file:");
-        // A path may have blanks in it.
+        // A path may contain blanks.
         is_path = is_file || (is_path && body.contains('/') && !body.contains("://"));
         match body.split_once("://") {
             _ if is_path => format!("{lead}(a path){end}"),
             Some((scheme, url)) => {
                 let url = url.split(['?', '#']).next().unwrap_or_default();
                 let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
-                // Of a bucket the name comes first, and then where it is.
+                // In the URL of a bucket, the name comes first, and then its place.
                 let is_bucket = matches!(scheme, "s3" | "gs" | "az");
                 let host = if is_bucket { host.split('@').next() } else { host.rsplit('@').next() };
                 let host = host.unwrap_or_default();
@@ -259,19 +258,19 @@ pub(crate) struct Asked {
     pub(crate) word: Word,
 }
 
-/// An order of this host's that is not done.
+/// An order of this host that is not done.
 struct Waiting {
     done: oneshot::Sender<Done>,
-    /// Why the other host does not obey it, as soon as it has said so.
+    /// The reason why the other host does not obey it, once it was received.
     why: Option<String>,
 }
 
 /// The orders of a host.
 #[derive(Default)]
 pub(super) struct Orders {
-    /// Where those of others go.
+    /// The queue for the orders of other hosts.
     taken: OnceLock<mpsc::Sender<Asked>>,
-    /// Who waits for which to be done.
+    /// The callers that wait for each order.
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(super) last: AtomicU32,
     /// Lines of the log about orders of other hosts.
@@ -279,12 +278,12 @@ pub(super) struct Orders {
 }
 
 impl Orders {
-    /// Nobody waits for this one.
+    /// Removes an order that has no waiting caller.
     fn forget(&self, key: (PeerId, u32)) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
     }
 
-    /// A host is not connected any more.
+    /// Removes the orders to a host that is not connected any more.
     pub(super) fn gone(&self, peer: PeerId) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|(of, _), _| *of != peer);
@@ -292,7 +291,7 @@ impl Orders {
 }
 
 impl Host {
-    /// Another host orders something.
+    /// Handles an order of another host.
     pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let word = Word::decode(body)?;
         let (host, is_operator) = (link.name.clone(), link.roles.operator);
@@ -337,12 +336,12 @@ impl Host {
             sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(&why));
         }
         if sent.and_then(|()| link.outbox.control(Kind::Done, asked.number, &done.encode())).is_err() {
-            // It orders and does not read.
+            // The host sends orders and does not read.
             link.close();
         }
     }
 
-    /// Another host does not obey an order of this one, or not in full; it says that it is done next.
+    /// Handles the refusal of an order of this host, in full or in part; its outcome follows.
     pub(super) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
         let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -352,12 +351,12 @@ impl Host {
         Ok(())
     }
 
-    /// What this host ordered is done.
+    /// Handles the outcome of an order of this host.
     pub(super) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
         let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
-            // Who does not wait any more does not want to know.
+            // A caller that has stopped waiting needs no outcome.
             let _ = waiting.send(Done { why, ..done });
         }
         Ok(())
@@ -365,31 +364,31 @@ impl Host {
 }
 
 impl Swarm {
-    /// Takes other hosts' orders from now on. The first who does gets them.
+    /// Receives other hosts' orders from now on. Only the first caller gets them.
     pub(crate) fn take_orders(&self) -> mpsc::Receiver<Asked> {
         let (taken, orders) = mpsc::channel(WAITING_MAX);
         let _ = self.host.orders.taken.set(taken);
         orders
     }
 
-    /// An order was obeyed.
+    /// Sends the outcome of an order.
     pub(crate) fn obeyed(&self, asked: &Asked, done: &Done) {
         self.host.done(asked, done);
     }
 
-    /// This host took part in a blob as it was told, which has no answer.
+    /// Records that this host took part in a blob as ordered, which has no answer.
     pub(crate) fn took_part(&self, asked: &Asked) {
         if let Some(peer) = self.host.core().peers.get(&asked.peer) {
             peer.link.note_order(false, self.host.now_ms());
         }
     }
 
-    /// The lines that were said of other hosts' orders.
+    /// The lines that were logged about other hosts' orders.
     pub(crate) fn complaints(&self) -> &Complaints {
         &self.host.orders.complaints
     }
 
-    /// `true` if the host that asks has shown that it may read all of these blobs.
+    /// `true` if the sender of an order has shown that it may read all of these blobs.
     pub(crate) fn has_shown(&self, asked: &Asked, blobs: &[BlobSpec]) -> bool {
         self.host.has_shown(asked.peer, blobs)
     }
@@ -401,10 +400,10 @@ impl Swarm {
         entitled.map(|link| link.name.clone()).collect()
     }
 
-    /// Orders something of another host, and waits until it is done.
+    /// Sends an order to another host, and waits until it is done.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] where there is no connection to it, [`ErrorKind::Unavailable`] where it ends.
+    /// [`ErrorKind::NotFound`] if there is no connection to it, [`ErrorKind::Unavailable`] if the connection ends.
     pub(crate) async fn order(&self, name: &str, word: &Word) -> Result<Done> {
         let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
@@ -424,7 +423,7 @@ impl Swarm {
                 .insert(key, Waiting { done, why: None });
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
             let sent = word.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
-            // It may have been closed before it was known that somebody waits.
+            // The connection may have been closed before the waiting order was registered.
             if link.is_closed() || !matches!(sent, Ok(Ok(()))) {
                 self.host.orders.forget(key);
                 return Err(sent.err().unwrap_or_else(away));
@@ -434,13 +433,13 @@ impl Swarm {
         Ok(all)
     }
 
-    /// Tells a host something, and waits for nothing; where that is too long, or the host away, it is not told. Says
-    /// how many bytes that is.
+    /// Sends a word to a host without waiting; a word that is too long is not sent, nor one for a host that is away.
+    /// Returns the number of bytes.
     pub(crate) fn tell(&self, name: &str, word: &Word) -> usize {
         let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
         match (self.host.link_to(name), word.encode()) {
             (Some(link), Ok(body)) => {
-                // One that does not read it will be cut off by what is sent to it next.
+                // A host that does not read it will be cut off by the frames that follow.
                 let _ = link.outbox.control(Kind::Order, number, &body);
                 return body.len();
             }
@@ -450,7 +449,7 @@ impl Swarm {
         0
     }
 
-    /// How many bytes the cache can have in all.
+    /// The number of bytes that the cache can hold in all.
     pub(crate) fn room(&self) -> u64 {
         self.host.cache.room()
     }
@@ -460,7 +459,7 @@ impl Swarm {
         &self.name
     }
 
-    /// What it is to others.
+    /// The role of this host.
     pub(crate) fn role(&self) -> Role {
         self.role
     }

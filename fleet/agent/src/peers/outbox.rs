@@ -1,12 +1,11 @@
-//! What waits to be sent to one host, in the order in which it is sent; and who waits for whom across all hosts.
+//! The queue of items for one host, in the order in which they are sent; and the precedence across all hosts.
 //!
-//! The order is that of [`Class`]: bytes that somebody waits for first, bytes of prefetches last. What is small is
-//! not held back for long, though: it goes between two chunks. Bytes of prefetches wait as long as bytes that
-//! somebody waits for are being sent to any host ([`Lanes`]), since all go out by the same interface; but not for a
-//! receiver that takes nothing.
+//! The order is that of [`Class`]: urgent bytes first, bytes of prefetches last. Small items are not held back for
+//! long, though: they go between two chunks. Bytes of prefetches wait while urgent bytes are being sent to any host
+//! ([`Lanes`]), because all go out by the same interface; but not for a receiver that takes nothing.
 //!
-//! Everything is bounded. Adverts that are too many are dropped, the oldest first: they are lossy by design. Of all
-//! else a host that does not read is cut off.
+//! Everything is bounded. The oldest adverts are dropped if there are too many: they are lossy by design. For all other
+//! items, a host that does not read is cut off.
 
 use crate::peers::blob::Blob;
 use crate::peers::frame::{self, Kind};
@@ -20,28 +19,28 @@ use tokio::sync::Notify;
 /// Bytes of small frames that go out at once.
 const BATCH: usize = 16 << 10;
 
-/// Small things that wait for one host at most.
+/// The most small items that wait for one host.
 const MESSAGES_MAX: usize = 16_384;
 
-/// Adverts that wait for one host at most.
+/// The most adverts that wait for one host.
 const ADVERTS_MAX: usize = 512;
 
-/// Reports and answers about what disks read that wait for one host at most.
+/// The most reports and answers about disks' reads that wait for one host.
 const STATISTICS_MAX: usize = 16;
 
-/// Chunks that wait for one host at most.
+/// The most chunks that wait for one host.
 const CHUNKS_MAX: u64 = 16_384;
 
-/// Chunks after which what is least urgent of the small things goes all the same.
+/// The number of chunks after which the least urgent small items go anyway.
 const CHUNKS_BETWEEN: u32 = 8;
 
-/// Chunks of requests that are remembered as sent: who asks again, with more urgency, may cross them on their way.
+/// Requested chunks that are remembered as sent: a repeated request with more urgency may cross them on their way.
 const SENT_MAX: usize = 8192;
 
-/// How long bytes of prefetches wait for others of which nothing moves, in milliseconds.
+/// The time, in milliseconds, that bytes of prefetches wait for urgent ones that do not move.
 pub(super) const STALLED_MS: u64 = 50;
 
-/// Bytes that somebody waits for, on their way to any host.
+/// The urgent chunks on their way to any host.
 #[derive(Default)]
 pub(super) struct Lanes {
     chunks: AtomicUsize,
@@ -66,19 +65,19 @@ impl Lanes {
         }
     }
 
-    /// What has left an outbox counts until it is sent, or given up.
+    /// Counts a chunk that has left an outbox, until it is sent or given up.
     pub(super) fn sending(&self, sending: &Sending) -> Option<Moving<'_>> {
         (sending.serve.urgency == Urgency::Demand).then(|| Moving(self))
     }
 
-    /// Whether bytes of prefetches may go.
+    /// `true` if bytes of prefetches may go.
     fn is_free(&self, now_ms: u64) -> bool {
         self.chunks.load(Ordering::Relaxed) == 0
             || now_ms.saturating_sub(self.moved_at.load(Ordering::Relaxed)) > STALLED_MS
     }
 }
 
-/// A chunk that somebody waits for and that is being sent.
+/// An urgent chunk that is being sent.
 pub(super) struct Moving<'a>(&'a Lanes);
 
 impl Drop for Moving<'_> {
@@ -96,21 +95,21 @@ pub(super) struct Serve {
     pub(super) urgency: Urgency,
 }
 
-/// One of them.
+/// One chunk to be sent.
 pub(super) struct Sending {
     pub(super) serve: Serve,
     pub(super) chunk: u32,
-    /// It was sent before, in answer to the same request: it need not be sent again.
+    /// `true` if it was sent before, in answer to the same request: it need not be sent again.
     pub(super) was_sent: bool,
 }
 
-/// What is next.
+/// The next item.
 pub(super) enum Next {
     /// A chunk, behind the small frames that are in the buffer now.
     Chunk(Box<Sending>),
     /// Only the small frames that are in the buffer now.
     Small,
-    /// Nothing; and whether prefetches wait for others.
+    /// Nothing; `held_back` is `true` if prefetches wait for others.
     Nothing {
         held_back: bool,
     },
@@ -125,16 +124,16 @@ pub(super) struct Outbox {
 
 #[derive(Default)]
 struct Queues {
-    /// Proofs and the like, as frames.
+    /// Frames without messages, such as proofs.
     control: Vec<u8>,
     urgent: VecDeque<Message>,
     adverts: VecDeque<Message>,
     later: VecDeque<Message>,
-    /// What trackers are told and tell, as frames.
+    /// Reports to and answers of trackers, as frames.
     statistics: VecDeque<Vec<u8>>,
     demand: VecDeque<(Serve, u32)>,
     background: VecDeque<(Serve, u32)>,
-    /// Chunks that wait.
+    /// The number of waiting chunks.
     chunks: u64,
     sent_since_small: u32,
     sent: HashSet<(RequestId, u32)>,
@@ -142,12 +141,12 @@ struct Queues {
     closed: bool,
 }
 
-/// There is no room: the other host does not read.
+/// The error of a full queue: the other host does not read.
 pub(super) struct Overflow;
 
 impl Outbox {
     fn lock(&self) -> MutexGuard<'_, Queues> {
-        // No change of it is interrupted by a panic.
+        // A panic does not interrupt a change of the queues.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -165,12 +164,12 @@ impl Outbox {
         if full { Err(Overflow) } else { Ok(()) }
     }
 
-    /// A frame without a state machine's message in it.
+    /// Queues a frame without a message of a state machine.
     pub(super) fn control(&self, kind: Kind, a: u32, body: &[u8]) -> Result<(), Overflow> {
         self.control_with(kind, a, 0, body)
     }
 
-    /// The same with a second number in its header.
+    /// Queues a frame with a second number in its header.
     pub(super) fn control_with(&self, kind: Kind, a: u32, b: u32, body: &[u8]) -> Result<(), Overflow> {
         self.change(|queues| {
             frame::push_frame(&mut queues.control, kind, a, b, body);
@@ -178,14 +177,14 @@ impl Outbox {
         })
     }
 
-    /// What a tracker is told, or tells. The oldest go where there are too many.
+    /// Queues a report to a tracker, or a tracker's answer. The oldest go if there are too many.
     pub(super) fn statistics(&self, kind: Kind, body: &impl Serialize) {
         let mut bytes = Vec::new();
         if let Err(error) = frame::push_encoded(&mut bytes, kind, body) {
             tracing::warn!(%error, "statistics are lost");
             return;
         }
-        // Who does not read is cut off by what matters.
+        // A host that does not read is cut off by frames that matter.
         let _ = self.change(|queues| {
             if queues.statistics.len() >= STATISTICS_MAX {
                 queues.statistics.pop_front();
@@ -235,7 +234,7 @@ impl Outbox {
         })
     }
 
-    /// The other host does not want the rest of these any more; gives what is not sent therefore.
+    /// Cancels the rest of a request; returns the chunks that are not sent because of that.
     pub(super) fn cancel(&self, request: RequestId, lanes: &Lanes) -> Vec<Serve> {
         let mut queues = self.lock();
         let (mut cancelled, mut demand, mut all) = (Vec::new(), 0, 0);
@@ -258,7 +257,7 @@ impl Outbox {
         cancelled
     }
 
-    /// Puts what is next of the small things into `buf`, and says what comes behind them.
+    /// Puts the next small items into `buf`, and returns what follows them.
     pub(super) fn next(&self, buf: &mut Vec<u8>, lanes: &Lanes, now_ms: u64) -> Next {
         let mut queues = self.lock();
         if queues.closed {
@@ -289,7 +288,7 @@ impl Outbox {
         Next::Nothing { held_back: true }
     }
 
-    /// Nothing is taken or given any more.
+    /// Closes the queues: they accept and give out nothing any more.
     pub(super) fn close(&self, lanes: &Lanes) {
         let mut queues = self.lock();
         let left = queues.demand.iter().map(|(serve, done)| (serve.chunks.count - done) as usize).sum();
@@ -299,7 +298,7 @@ impl Outbox {
         self.ready.notify_one();
     }
 
-    /// Messages and chunks that wait.
+    /// The number of waiting messages and chunks.
     pub(super) fn waiting(&self) -> usize {
         let queues = self.lock();
         let messages = queues.urgent.len() + queues.adverts.len() + queues.later.len();
@@ -308,13 +307,13 @@ impl Outbox {
 }
 
 impl Queues {
-    /// Whether a request that is cancelled had not been sent at all; what waits of it is not sent any more.
+    /// Removes a cancelled request from the queues; `true` if it had not been sent at all.
     fn take_back(&mut self, cancelled: RequestId) -> bool {
         let is_it =
             |message: &Message| matches!(message, Message::Ask { request, .. } if *request == cancelled);
         let before = self.later.len();
         self.later.retain(|message| !is_it(message));
-        // What waits here may be the second time, with more urgency.
+        // The item in this queue may be the second one, with more urgency.
         self.urgent.retain(|message| !is_it(message));
         before > self.later.len()
     }
@@ -334,7 +333,7 @@ impl Queues {
         }
     }
 
-    /// Somebody waits now for what is sent unasked: it moves up, if it has not gone.
+    /// Moves up a push that has become urgent, if it has not gone.
     fn hurry(&mut self, serve: &Serve, lanes: &Lanes, now_ms: u64) {
         let is_it = |(known, _): &(Serve, u32)| {
             (known.request, known.blob.id, known.chunks) == (None, serve.blob.id, serve.chunks)
@@ -360,7 +359,7 @@ impl Queues {
         Next::Chunk(Box::new(Sending { serve: serve_now, chunk, was_sent }))
     }
 
-    /// Whether this is sent for the first time.
+    /// `true` if this is sent for the first time.
     fn is_first(&mut self, sent: (RequestId, u32)) -> bool {
         if !self.sent.insert(sent) {
             return false;

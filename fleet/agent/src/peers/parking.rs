@@ -1,7 +1,7 @@
 //! Chunks that came before the pages of the hash tree that they are checked by.
 //!
-//! They wait in memory, so many bytes of all hosts together at most; beyond that a chunk is given up, and the state
-//! machine gets it again.
+//! They wait in memory, up to a number of bytes for all hosts together; beyond that a chunk is given up, and the state
+//! machine fetches it again.
 
 use crate::peers::blob::{Blob, Kept};
 use crate::peers::host::Host;
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes that wait at most.
+/// The most bytes that wait.
 const PARKED_MAX: u64 = 16 << 20;
 
-/// How long a chunk waits for its pages.
+/// The longest wait of a chunk for its pages.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the pages may be there and gone again.
+/// The number of times that the pages may come and be lost again.
 const ATTEMPTS: u32 = 4;
 
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    /// What waits, in bytes.
+    /// The number of waiting bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
@@ -80,7 +80,7 @@ impl Host {
         Err(tree_away())
     }
 
-    /// Gets chunks that the agent itself needs: by the swarm, or from the store.
+    /// Gets chunks that the agent itself needs, from the swarm or from the store.
     async fn bring(self: &Arc<Self>, blob: &Arc<Blob>, chunks: Chunks) -> headstart_block::Result<()> {
         let (_, answer) = self.want(blob, chunks, Urgency::Demand);
         let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);

@@ -1,4 +1,4 @@
-//! Blobs that some hosts keep, stripe by stripe in turn: the machine is told of each that is open who does.
+//! Blobs that some hosts keep, stripe by stripe in turn: the machine gets the holders of each open blob.
 //!
 //! The outboard of a blob's hash tree is kept by the same hosts, as a blob of its own.
 
@@ -12,7 +12,7 @@ use headstart_swarm::{BlobId, Chunks, Event, PeerKey, placement};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Who keeps a blob: stripe `n` the `copies` hosts from the `n`th on.
+/// The hosts that keep a blob: stripe `n` is kept by the `copies` hosts from the `n`th on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
     hosts: Vec<PeerKey>,
@@ -20,12 +20,12 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// These hosts, each byte so many of them.
+    /// A holding by these hosts, with `copies` of each byte.
     pub(crate) fn new(hosts: &[String], copies: u32) -> Self {
         Self { hosts: hosts.iter().map(|host| key_of(host)).collect(), copies }
     }
 
-    /// What `key` keeps of a blob of `len` bytes: ascending runs with gaps between them. It takes the place of those
+    /// The part that `key` keeps of a blob of `len` bytes: ascending runs with gaps between them. It replaces hosts
     /// before it that are `gone`.
     fn ranges(&self, key: PeerKey, gone: &HashSet<PeerKey>, stripe: u32, len: u64) -> Vec<ByteRange> {
         let all = Chunks::touched(ByteRange::between(0, len)).count;
@@ -45,7 +45,7 @@ impl Holding {
         ranges
     }
 
-    /// Whether `key` is one of the first of a stripe's order, or of those that are left of it.
+    /// `true` if `key` is one of the first hosts of a stripe's order, or of those that are left of it.
     fn keeps(&self, key: PeerKey, gone: &HashSet<PeerKey>, number: u32) -> bool {
         let all = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
         let order = || placement::holders(&self.hosts, all, number);
@@ -55,23 +55,23 @@ impl Holding {
             || !gone.is_empty() && order().filter(|host| !gone.contains(host)).take(copies).any(|h| h == key)
     }
 
-    /// Whether these hosts are some of those that keep it.
+    /// `true` if `key` is one of the hosts that keep the blob.
     pub(crate) fn has(&self, key: PeerKey) -> bool {
         self.hosts.contains(&key)
     }
 }
 
-/// Who keeps what, by blobs and outboards.
+/// The holdings by blobs and outboards.
 pub(super) type Holdings = HashMap<Identity, Arc<Holding>>;
 
 impl Core {
-    /// Tells the machine who keeps a blob that is open.
+    /// Sends the holders of an open blob to the machine.
     pub(super) fn tell_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
         let (holders, copies) = holding.map_or((&[][..], 0), |holding| (&holding.hosts[..], holding.copies));
         self.drive(host, Event::Pinned { blob, holders, copies });
     }
 
-    /// The same of one that is opened just now.
+    /// Sends the holders of a blob that is opened just now.
     pub(super) fn tell_holding_of_new(&mut self, host: &Arc<Host>, blob: &Blob) {
         if let Some(holding) = self.holdings.get(&blob.identity).cloned() {
             self.tell_holding(host, blob.id, Some(&holding));
@@ -80,7 +80,7 @@ impl Core {
 }
 
 impl Host {
-    /// Who keeps what, from now on.
+    /// Sets the holdings from now on.
     fn set_holdings(self: &Arc<Self>, holdings: Holdings) {
         let mut core = self.core();
         let before = std::mem::replace(&mut core.holdings, holdings);
@@ -95,7 +95,7 @@ impl Host {
 }
 
 impl Swarm {
-    /// Who keeps which blob, and its hash tree, from now on.
+    /// Sets the holders of blobs, and of their hash trees, from now on.
     pub(crate) fn set_holdings<'a>(
         &self,
         kept: impl Iterator<Item = (&'a headstart_cache::BlobSpec, &'a Arc<Holding>)>,
@@ -118,7 +118,7 @@ impl Swarm {
 }
 
 impl SharedBlob {
-    /// What this host keeps of the blob, while those hosts are gone.
+    /// The part of the blob that this host keeps, while the hosts in `gone` are away.
     pub(crate) fn kept(&self, holding: &Holding, gone: &HashSet<PeerKey>) -> Vec<ByteRange> {
         let Some(shared) = &self.shared else { return Vec::new() };
         let swarm = &shared.swarm;

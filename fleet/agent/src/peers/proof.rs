@@ -1,24 +1,24 @@
-//! How a host proves that it may read a blob.
+//! The proof of a host that it may read a blob.
 //!
-//! The root of a blob's hash tree is known to who has read a manifest that names the blob, and to nobody else: it is
-//! never sent. A proof is a MAC under that root of what names this connection, the direction and the blob. So it is
-//! worth nothing on another connection, sent back on the same one, or for another blob; and who does not know the blob
-//! learns nothing from it, not even which blob it is about.
+//! The root of a blob's hash tree is known only to hosts that have read a manifest that names the blob: it is never
+//! sent. A proof is a MAC under that root of this connection's name, the direction and the blob. So it is worth nothing
+//! on another connection, sent back on the same one, or for another blob; and a host that does not know the blob learns
+//! nothing from it, not even which blob it is about.
 
 use headstart_block::Digest;
 
-/// What every proof begins with.
+/// The first bytes of every proof.
 const CONTEXT: &[u8] = b"headstart swarm 1";
 
-/// Bytes that name a connection, and that both ends of it know and nobody can choose.
+/// Bytes that name a connection: both ends of it know them and neither can choose them.
 pub(super) type Binding = [u8; 32];
 
-/// Who proves.
+/// The end that sends a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// Who made the connection.
+    /// The end that made the connection.
     Dialer,
-    /// Who accepted it.
+    /// The end that accepted it.
     Acceptor,
 }
 
@@ -31,8 +31,8 @@ impl Side {
     }
 }
 
-/// What `side` sends to prove that it may read the blob `digest`. `root` is that of its hash tree; of an outboard, that
-/// of the tree which it is.
+/// The proof of `side` that it may read the blob `digest`. `root` is that of its hash tree; for an outboard, that of
+/// the tree itself.
 pub(super) fn proof(root: &[u8; 32], binding: &Binding, side: Side, digest: &Digest) -> blake3::Hash {
     let mut mac = blake3::Hasher::new_keyed(root);
     mac.update(CONTEXT);

@@ -1,4 +1,4 @@
-//! What a root was asked for lately, kept over a restart: it knows at once what its agents will ask for next.
+//! The recent requests to a root, kept over a restart: it can predict at once what its agents will request next.
 //!
 //! ```text
 //! headstart recent 1\n    then the list, postcard
@@ -10,20 +10,20 @@ use headstart_block::{Error, Result};
 use headstart_swarm::recent::{Recent, Saved};
 use std::path::Path;
 
-/// What the file begins with.
+/// The first bytes of the file.
 const MAGIC: &[u8] = b"headstart recent 1\n";
 
-/// Longest file that is believed to be one: of the longest list it has a tenth.
+/// The largest accepted file, in bytes: the longest list takes a tenth of it.
 const LEN_MAX: u64 = 64 << 20;
 
-/// Requests that are taken from it.
+/// The most requests that are loaded from it.
 const REQUESTS_MAX: usize = 1 << 16;
 
 impl Swarm {
-    /// Begins with what an agent before this one has written to `path`, where there is something.
+    /// Loads the requests that an earlier agent has written to `path`, if there are any.
     ///
     /// # Errors
-    /// Where it cannot be read, or is something else.
+    /// If it cannot be read, or has other content.
     pub fn remember(&self, path: &Path) -> Result<()> {
         let Some(bytes) = file::read(path, LEN_MAX)? else { return Ok(()) };
         let saved = decode(&bytes).map_err(|e| e.about(path.display()))?;
@@ -31,10 +31,10 @@ impl Swarm {
         Ok(())
     }
 
-    /// Writes what this host was asked for lately to `path`; nothing where it was asked for nothing.
+    /// Writes the recent requests to this host to `path`; nothing if there were none.
     ///
     /// # Errors
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn write_recent(&self, path: &Path) -> Result<()> {
         let saved = {
             let core = self.host.core();

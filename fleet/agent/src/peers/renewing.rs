@@ -1,10 +1,11 @@
-//! Certificates renewed over connections: a host asks one that has the authority's role and key, and is answered.
+//! Certificates renewed over connections: a host sends a request to one that has the authority's role and key, and gets
+//! an answer.
 //!
-//! Of both ends all that counts was proved in the handshake: the name, the roles and the key. The one that asks checks
-//! the answer as if anybody had made it, uses it for the connections that it makes from then on, and tells it to the
+//! The facts about both ends were proved in the handshake: the name, the roles and the key. The requesting host checks
+//! the answer as if it came from any host, uses it for the connections that it makes from then on, and sends it to the
 //! hosts that it is connected to, so that these connections do not end with the earlier certificate.
 //!
-//! Hosts of protocol version 1 neither ask nor are asked or told: their connections end with their certificate.
+//! Hosts of protocol version 1 take no part in this: their connections end with their certificate.
 
 use crate::credentials::{HostCertificate, Identity, Schedule, Signer, unix_now};
 use crate::peers::frame::{Kind, REFUSED_REQUEST, VERSION_1, decode_refusal, refusal};
@@ -18,29 +19,29 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// The time between two looks at whether the certificate is due.
+/// The interval of checks whether the certificate is due.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The time that an authority has to answer.
 const ANSWERING: Duration = Duration::from_secs(30);
 
-/// Requests over one connection in an hour that are answered at all: a host that is refused asks a dozen times.
+/// The most requests over one connection in an hour that are answered at all: a refused host asks a dozen times.
 const REQUESTS_MAX: u32 = 100;
 
 /// A host's part in renewing certificates.
 #[derive(Default)]
 pub(super) struct Renewals {
-    /// This host's certificate; nothing where security is none.
+    /// This host's certificate; `None` without security.
     pub(super) identity: Option<Arc<Identity>>,
-    /// The authority's key, where this host has it.
+    /// The authority's key, if this host has it.
     signer: Option<Signer>,
     waiting: Mutex<Option<Waiting>>,
     last: AtomicU32,
-    /// The reason for which the certificate was not renewed at the last try.
+    /// The reason why the certificate was not renewed at the last attempt.
     failure: Mutex<Option<String>>,
 }
 
-/// The request of this host that is not answered.
+/// An open request of this host.
 struct Waiting {
     peer: PeerId,
     number: u32,
@@ -56,17 +57,17 @@ enum Source {
 }
 
 impl Renewals {
-    /// Those of a host with a certificate.
+    /// The part of a host with a certificate.
     pub(super) fn of(identity: Arc<Identity>, signer: Option<Signer>) -> Self {
         Self { identity: Some(identity), signer, ..Self::default() }
     }
 
-    /// The reason for which the certificate, which is due, was not renewed at the last try.
+    /// The reason why the certificate, which is due, was not renewed at the last attempt.
     pub(super) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes note of what a try came to. Returns `true` where that is not the same as before.
+    /// Records the outcome of an attempt. Returns `true` if it differs from the one before.
     fn note(&self, failure: Option<String>) -> bool {
         let mut noted = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = *noted != failure;
@@ -74,17 +75,17 @@ impl Renewals {
         is_news
     }
 
-    /// A host is not connected any more: it does not answer.
+    /// Ends the request to a host that is not connected any more.
     pub(super) fn gone(&self, peer: PeerId) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.take_if(|waiting| waiting.peer == peer);
     }
 
-    /// Passes on the answer of a host, where it is waited for.
+    /// Passes on the answer of a host, if a task waits for it.
     fn answered(&self, peer: PeerId, number: u32, answer: Result<Vec<u8>>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waiting) = waiting.take_if(|waiting| waiting.peer == peer && waiting.number == number) {
-            // The one that does not wait any more does not want to know.
+            // A task that has stopped waiting needs no answer.
             let _ = waiting.answer.send(answer);
         }
     }
@@ -101,10 +102,10 @@ impl Renewals {
 }
 
 impl Host {
-    /// Another host asks for its certificate to be renewed.
+    /// Handles a request of another host to renew its certificate.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it asks without end.
+    /// [`ErrorKind::Corrupt`] if it sends too many requests.
     pub(super) fn certificate_requested(&self, link: &Link, number: u32, request: &[u8]) -> Result<()> {
         if link.count_certificate_request(self.now_ms()) > REQUESTS_MAX {
             return Err(Error::corrupt("it asks for certificates without end"));
@@ -132,36 +133,36 @@ impl Host {
             }
         };
         if sent.is_err() {
-            // It asks and does not read.
+            // The host sends requests and does not read.
             link.close();
         }
         Ok(())
     }
 
-    /// An authority answers.
+    /// Handles the answer of an authority.
     pub(super) fn certificate_came(&self, link: &Link, number: u32, der: &[u8]) {
         self.renewals.answered(link.peer, number, Ok(der.to_vec()));
     }
 
-    /// An authority refuses.
+    /// Handles the refusal of an authority.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where the reason is no text.
+    /// [`ErrorKind::Corrupt`] if the reason is no text.
     pub(super) fn request_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
         self.renewals.answered(link.peer, number, Err(Error::new(ErrorKind::Denied, why)));
         Ok(())
     }
 
-    /// Another host has another certificate.
+    /// Handles the new certificate of another host.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where it is none of the authority's that takes the place of the one that it had.
+    /// [`ErrorKind::Corrupt`] if it is not one of the authority's that can replace the one before.
     pub(super) fn certificate_renewed(&self, link: &Link, der: &[u8]) -> Result<()> {
         let (Some(identity), Some(before)) = (&self.renewals.identity, link.certificate()) else {
             return Ok(());
         };
-        // Before the signature is looked at, which costs more.
+        // This comes before the signature is verified, which costs more.
         match HostCertificate::parse(&der.into())?.check_renews(&before) {
             Err(error) if error.kind() == ErrorKind::Conflict => return Ok(()),
             checked => checked?,
@@ -170,7 +171,7 @@ impl Host {
         Ok(())
     }
 
-    /// Asks an authority over its connection, and waits for the answer.
+    /// Sends a request to an authority over its connection, and waits for the answer.
     async fn ask_authority(&self, peer: PeerId, request: &[u8]) -> Result<Vec<u8>> {
         let away = || Error::new(ErrorKind::Unavailable, "the connection to the authority broke off");
         let link = self.links().into_iter().map(|(link, _)| link).find(|link| link.peer == peer);
@@ -179,7 +180,7 @@ impl Host {
         let (answer, answered) = oneshot::channel();
         *self.renewals.waiting.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Waiting { peer, number, answer });
-        // It may have been closed before it was known that somebody waits.
+        // The connection may have been closed before the waiting request was registered.
         if link.outbox.control(Kind::Request, number, request).is_err() || link.is_closed() {
             self.renewals.gone(peer);
         }
@@ -207,7 +208,7 @@ impl Door {
             tokio::task::block_in_place(|| identity.keep());
             let says = identity.says();
             if says.is_of_earlier_version() {
-                // The operator was told when the host started.
+                // The log has had a line about this since the host started.
                 continue;
             }
             let (calendar, now_ms) = (unix_now(), self.host.now_ms());

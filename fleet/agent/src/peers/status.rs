@@ -1,4 +1,4 @@
-//! What the swarm does and did, as plain data.
+//! The present and past activity of the swarm, as plain data.
 
 use crate::credentials::Roles;
 use crate::peers::gossip::{Member, Strays};
@@ -133,7 +133,7 @@ pub struct Counters {
     pub refused_requests: u64,
 }
 
-/// The same, counting.
+/// The same counters, as atomics.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) connections: AtomicU64,
@@ -181,7 +181,7 @@ fn word(role: Role) -> &'static str {
     }
 }
 
-/// The hosts that are not taken because others of their names are connected.
+/// The hosts that were refused because others of their names are connected.
 fn rivals(host: &Host, links: &[(Arc<Link>, usize)], members: &[Member]) -> Vec<MemberStatus> {
     let whereabouts = host.whereabouts();
     let rival = |link: &Link| {
@@ -207,7 +207,7 @@ impl Status {
                 tracker: link.is_tracker,
                 roles: link.roles.names().collect(),
                 protocol: link.protocol,
-                // A host that connected to this one has a port of the moment.
+                // A host that connected to this one has an ephemeral port.
                 address: host.whereabouts().of_link(&link, &members),
                 shared_blobs,
                 sent_bytes: link.sent.load(Ordering::Relaxed),

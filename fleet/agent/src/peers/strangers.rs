@@ -1,27 +1,27 @@
-//! Who may stand at the door: connections whose other end is not known yet.
+//! Admission of strangers: connections whose other end is not known yet.
 //!
-//! Until a handshake is done, anybody may be at the other end. There is room for so many of them; when it is full,
-//! one has to make room. Hosts at addresses that are known from the swarm come first. Otherwise those that hold the
-//! most places by one address give way to those that hold fewer, and among equals the oldest, once it has had the time
-//! that a handshake takes. So whoever opens many connections only keeps out itself.
+//! Until a handshake is done, any program may be at the other end. The number of places is bounded; when all are taken,
+//! one connection has to make room. Hosts at addresses that are known from the swarm come first. Otherwise those that
+//! hold the most places by one address give way to those that hold fewer, and among equals the oldest, once it has had
+//! the time that a handshake takes. So a host that opens many connections only keeps itself out.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Connections whose other end is not known yet, at most.
+/// The most connections whose other end is not known yet.
 const PLACES: usize = 64;
 
-/// How long, in milliseconds, a handshake may take before its place can be given to a host of the same standing.
+/// The time, in milliseconds, after which the place of a handshake can be given to a host of the same standing.
 const GRACE_MS: u64 = 500;
 
 /// A place at the door.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place(u64);
 
-/// What becomes of a connection that comes.
+/// The decision on a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It has this place; where another had to make room, that one's connection is to be closed.
+    /// The connection gets this place; if another had to make room, that one's connection is to be closed.
     Admitted { place: Place, instead_of: Option<Place> },
     /// There is no room.
     Refused,
@@ -41,7 +41,7 @@ struct Stranger {
     since_ms: u64,
 }
 
-/// The address that a host has to itself: of IPv6 networks of 64 bits.
+/// The address that a host has to itself: for IPv6, its network of 64 bits.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
@@ -50,7 +50,7 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl Strangers {
-    /// A connection comes from an address, which may be known to be that of a host of the swarm.
+    /// Decides on a connection from an address; `is_known` if it is that of a host of the swarm.
     pub(super) fn come(&mut self, from: IpAddr, is_known: bool, now_ms: u64) -> Verdict {
         let stranger = Stranger { network: network(from), is_known, since_ms: now_ms };
         let instead_of = if self.places.len() < PLACES {
@@ -66,12 +66,12 @@ impl Strangers {
         Verdict::Admitted { place, instead_of }
     }
 
-    /// The other end of a connection is known, or it is closed.
+    /// Frees the place of a connection whose other end is known, or that is closed.
     pub(super) fn leave(&mut self, place: Place) {
         self.places.remove(&place);
     }
 
-    /// The place that is to be given to a stranger, if any.
+    /// The place that is to be given to a new connection, if any.
     fn making_room_for(&self, comes: &Stranger) -> Option<Place> {
         let mut held: HashMap<IpAddr, usize> = HashMap::new();
         for stranger in self.places.values() {
@@ -111,11 +111,12 @@ mod tests {
             strangers.come(address(66), false, at);
         }
         assert_eq!(strangers.places.len(), PLACES);
-        // From elsewhere, at once; from there, once the oldest has had its time.
+        // A connection from another address is admitted at once; one from the same address, once the oldest has had its
+        // time.
         assert!(is_admitted(strangers.come(address(1), false, 200)));
         assert!(!is_admitted(strangers.come(address(66), false, 200)));
         assert!(is_admitted(strangers.come(address(66), false, 1 + GRACE_MS)));
-        // What makes room are others of that address, and never the one from elsewhere.
+        // Connections from the busy address make room, and never the one from the other address.
         assert!(strangers.places.values().any(|stranger| stranger.network == address(1)));
     }
 
@@ -162,14 +163,14 @@ mod tests {
                     Verdict::Admitted { instead_of: Some(place), .. } => {
                         let gone = before[&place];
                         let held = before.values().filter(|stranger| stranger.network == gone.network).count();
-                        // No host of the swarm for a stranger; nobody too early for an equal.
+                        // No host of the swarm makes room for a stranger, and no connection too early for an equal.
                         prop_assert!(is_known || !gone.is_known);
                         prop_assert!(
                             is_known != gone.is_known || held > from_there + 1 || now - gone.since_ms >= GRACE_MS
                         );
                     }
                     Verdict::Admitted { instead_of: None, .. } => {}
-                    // A host of the swarm is refused for hosts of the swarm only.
+                    // A host of the swarm is refused only for hosts of the swarm.
                     Verdict::Refused => prop_assert!(!is_known || before.values().all(|one| one.is_known)),
                 }
             }

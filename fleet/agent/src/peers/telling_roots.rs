@@ -1,14 +1,14 @@
-//! Roots take part in what their agents have: agents tell them.
+//! Roots take part in the blobs of their agents: agents name them.
 //!
-//! A root need not have a disk of an image to bring it to its agents. But nobody takes part in a blob whose hash
-//! tree he does not know the root of: he could not check what he brings, and could not prove to others that he may
-//! read it. So in the topology `roots` an agent tells each root that it is connected to which blobs its disks have,
-//! with the roots of their hash trees and the store that they come from ([`Word::Open`]). It does so when a disk
-//! opens a blob that a root has not proved that it knows, and again when that root was away: a root that has begun
-//! anew knows nothing of what lies in its cache until somebody names it.
+//! A root need not have a disk of an image to fetch the image for its agents. But no host takes part in a blob without
+//! the root of its hash tree: it could not check the fetched bytes, and could not prove to others that it may read
+//! them. So in the topology `roots` an agent sends to each root that it is connected to the blobs that its disks have,
+//! with the roots of their hash trees and the store that they come from ([`Word::Open`]). It does so when a disk opens
+//! a blob that a root has not proved that it knows, and again when that root was away: a root that has restarted does
+//! not know which blobs are in its cache until a host names them.
 //!
-//! Who gives his host a root trusts that host with what his disks read, as who warms an image there does. Whether it
-//! can use the store is another matter: one that cannot has what others send it.
+//! An operator that gives a host a root trusts that root with the reads of the host's disks, as with warming an image
+//! there. The root may be unable to use the store: it then has only the bytes that others send it.
 
 use crate::peers::frame::Kind;
 use crate::peers::host::Host;
@@ -21,25 +21,25 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often it is looked whether a root has to be told, where no disk has opened anything.
+/// The interval of checks whether a root is to be notified, if no disk has opened a blob.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long a root may take to prove that it knows a blob that it was told of, before it is told again.
+/// The time for a root to prove that it knows a named blob, before the blob is named to it again.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Tells roots what they do not know, until the swarm ends.
+/// Names blobs to roots until the swarm ends.
 pub(super) async fn keep_telling(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
     loop {
         let opened = host.opened.notified();
         tokio::select! {
-            // Timed out or called: look.
+            // After a timeout or a call, the loop checks.
             _ = tokio::time::timeout(LOOK, opened) => host.tell_roots(),
             _ = stopping.wait_for(|stopping| *stopping) => return,
         }
     }
 }
 
-/// Whether a root is to be told of a blob; from then on it was.
+/// `true` if a blob is to be named to a root; records that it was.
 fn is_due(told: &mut HashMap<BlobId, Time>, blob: BlobId, now: Time) -> bool {
     let is_due = told.get(&blob).is_none_or(|before| now.since(*before) >= AGAIN);
     if is_due {
@@ -63,7 +63,7 @@ impl Host {
                 }
                 let number = self.orders.last.fetch_add(1, Ordering::Relaxed);
                 match Word::Open(order).encode() {
-                    // One that does not read it will be cut off by what is sent to it next.
+                    // A host that does not read it will be cut off by the frames that follow.
                     Ok(body) => _ = peer.link.outbox.control(Kind::Order, number, &body),
                     Err(error) => tracing::debug!(%error, "a root is not told of a blob"),
                 }
@@ -73,7 +73,7 @@ impl Host {
 }
 
 impl super::blob::Blob {
-    /// What a root is told of it; nothing where it comes from no store that others reach.
+    /// The order that names the blob to a root; `None` if it does not come from a store that others reach.
     fn order(&self) -> Option<Order> {
         let store = self.carrier()?.location().to_owned();
         store.parse::<Location>().ok().filter(Location::is_remote)?;

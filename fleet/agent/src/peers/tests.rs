@@ -1,7 +1,7 @@
-//! Several swarms over loopback: what gets through, and what must not.
+//! Several swarms over loopback: the frames that get through, and those that must not.
 //!
 //! Each host has a cache directory of its own; certificates are made for the test. Waits are bounded, and no test
-//! depends on how long something takes.
+//! depends on the duration of an operation.
 
 use super::channel::Wire;
 use super::frame::{HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
@@ -42,9 +42,10 @@ impl Cluster {
     fn new(names: &[&str]) -> Self {
         let dir = TempDir::new().unwrap();
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        // All may be roots and trackers, and claim to be what a test wants, but for those that are called plain.
+        // All hosts may be roots and trackers, and claim the roles of the test, except those whose names begin with
+        // `plain`.
         let may = || names.iter().filter(|name| !name.starts_with("plain")).cloned().collect::<Vec<_>>();
-        // Those that are called so give orders.
+        // The hosts whose names begin with `operator` give orders.
         let operators = names.iter().filter(|name| name.starts_with("operator")).cloned().collect();
         let settings = InitSettings {
             hosts: names.clone(),
@@ -94,7 +95,7 @@ impl Cluster {
         self.start(name, SwarmSettings { role, tracker, ..self.settings(name, join) })
     }
 
-    /// One that waits for others also where the machine is busy with something else for seconds.
+    /// A host that waits for others even if the machine is busy for seconds.
     fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
         let patience = (Duration::from_secs(5), Duration::from_secs(20));
         let node = Settings { patience, ..Settings::default() };
@@ -120,7 +121,7 @@ impl Cluster {
 }
 
 impl TestHost {
-    /// Has all of a blob.
+    /// Puts all of a blob into the host's cache.
     fn fill(&self, sample: &Sample) {
         let blob = self.cache.blob(&sample.spec).unwrap();
         blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
@@ -129,7 +130,7 @@ impl TestHost {
         }
     }
 
-    /// A disk of it reads a blob.
+    /// Opens a blob for a disk of the host.
     fn attach(&self, sample: &Sample) -> SharedBlob {
         self.swarm.open_for(Some(self.swarm.new_reader()), &sample.spec, None).unwrap()
     }
@@ -142,18 +143,18 @@ impl TestHost {
         self.swarm.status().blobs.iter().all(|blob| blob.peers == hosts)
     }
 
-    /// Whether it has heard what others have.
+    /// `true` if it has received adverts of others.
     fn has_heard(&self) -> bool {
         let counters = self.swarm.node_counters();
         counters.withheld + counters.prefetched > 0
     }
 }
 
-/// Wants `range`, all of which has to come from others.
+/// Wants `range`, all of which has to come from other hosts.
 #[track_caller]
 fn bring(cluster: &Cluster, shared: &SharedBlob, range: ByteRange) {
     let swarm = &shared.shared.as_ref().unwrap().swarm;
-    // No more at once than a host queues for another.
+    // The parts are no larger than the queue of a host for another.
     for part in range.parts(4 << 20) {
         let want = async { tokio::time::timeout(LONG, shared.want(part, Urgency::Demand)).await };
         let elsewhere = cluster.runtime.block_on(want).unwrap();
@@ -172,7 +173,7 @@ fn assert_same(blob: &CachedBlob, sample: &Sample, range: ByteRange) {
 #[test]
 fn a_blob_goes_from_host_to_host() {
     let cluster = Cluster::new(&["a", "b", "c"]);
-    // The tree has three chunks, the last chunk of the blob is short.
+    // The tree has three chunks, and the last chunk of the blob is short.
     let sample = sample((40 << 20) + 12345, 1);
     let a = cluster.host("a", Role::Agent, &[]);
     a.fill(&sample);
@@ -186,7 +187,7 @@ fn a_blob_goes_from_host_to_host() {
     assert_same(at_b.blob(), &sample, ByteRange::between(5 << 20, (5 << 20) + CHUNK_SIZE));
     bring(&cluster, &at_b, all);
     assert_same(at_b.blob(), &sample, all);
-    // And on, from somebody who has it only by that.
+    // The blob goes on from a host that has it only from the first one.
     drop(at_a);
     cluster.runtime.block_on(a.swarm.stop());
     let c = cluster.patient_host("c", &[b.swarm.address()]);
@@ -199,7 +200,7 @@ fn a_blob_goes_from_host_to_host() {
     assert_eq!((counters.dropped_corrupt, counters.dropped_other), (0, 0), "{counters:?}");
 }
 
-/// One end of a connection that says what no host would.
+/// One end of a connection that sends frames that no real host would.
 struct Rogue {
     stream: channel::Stream,
     binding: proof::Binding,
@@ -234,7 +235,7 @@ impl Rogue {
 
     fn send(&mut self, cluster: &Cluster, bytes: &[u8]) {
         cluster.runtime.block_on(async {
-            // It may have been closed: what comes then says so.
+            // The connection may have been closed: the next read shows that.
             let _ = self.stream.write_all(bytes).await;
             let _ = self.stream.flush().await;
         });
@@ -253,7 +254,7 @@ impl Rogue {
         self.send(cluster, &frame);
     }
 
-    /// The next frame that is no sign of life; `None` where the connection is closed.
+    /// The next frame that is no ping; `None` if the connection is closed.
     fn next(&mut self, cluster: &Cluster) -> Option<(Header, Vec<u8>)> {
         cluster.runtime.block_on(async {
             tokio::time::timeout(LONG, async {
@@ -305,7 +306,7 @@ fn a_stranger_gets_nothing() {
     // A certificate of another authority.
     let refused = Rogue::connect(&cluster, &strangers.credentials("b"), ("a", a.swarm.address()));
     assert!(refused.is_err());
-    // None at all; not even TLS.
+    // No certificate, and no TLS.
     let nothing = cluster.runtime.block_on(async {
         let mut socket = TcpStream::connect(a.swarm.address()).await.unwrap();
         let mut frame = Vec::new();
@@ -320,7 +321,7 @@ fn a_stranger_gets_nothing() {
     assert!(nothing, "a plain hello was answered");
     cluster.wait_until("both are counted", || a.swarm.counters().refused_connections >= 2);
     assert!(a.is_connected_to(0));
-    // Nor does who gossips with another key: those who know nobody else see nobody.
+    // A host that gossips with another key is not connected: hosts that know no others see none.
     let b = strangers.host("b", Role::Agent, &[a.swarm.address()]);
     cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1500)).await });
     assert!(a.is_connected_to(0) && b.is_connected_to(0));
@@ -332,13 +333,13 @@ fn nobody_is_who_his_certificate_does_not_name() {
     let a = cluster.host("a", Role::Agent, &[]);
     let mut false_name = cluster.credentials("b");
     false_name.name = "c".into();
-    // The other end notices and hangs up; whether before or after this end is done is all the same.
+    // The other end notices and hangs up, before or after this end is done.
     if let Ok(mut rogue) = Rogue::connect(&cluster, &false_name, ("a", a.swarm.address())) {
         assert!(rogue.next(&cluster).is_none());
     }
     cluster.wait_until("it is counted", || a.swarm.counters().refused_connections >= 1);
     assert!(a.is_connected_to(0));
-    // Nor does a host get through that is not the one which was meant.
+    // A host with another name than the expected one does not get through.
     let refused = Rogue::connect(&cluster, &cluster.credentials("b"), ("c", a.swarm.address()));
     assert!(refused.is_err());
 }
@@ -376,7 +377,7 @@ fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
     }
     assert!(a.shares_with(0));
     assert_eq!(a.swarm.counters().sent_bytes, 0);
-    // And with the right one he gets it: the above failed for no other reason.
+    // With the right proof the rogue gets the chunk: the refusals above had no other cause.
     rogue.prove(&cluster, 10, &sample.spec, &root);
     rogue.say(&cluster, &ask(10, 10, 1));
     let came = loop {
@@ -402,7 +403,7 @@ fn who_corrupts_is_dropped_and_left_alone() {
     rogue.prove(&cluster, 1, &sample.spec, &root);
     let all = Chunks { first: 0, count: 16 };
     rogue.say(&cluster, &Message::Have { blob: headstart_swarm::BlobId(1), runs: vec![all] });
-    // It asks for what was advertised, and gets something else.
+    // It asks for advertised chunks, and gets other bytes.
     let asked = loop {
         if let Message::Ask { request, chunks, .. } = rogue.next_message(&cluster).expect("it asks") {
             break (request, chunks);
@@ -413,7 +414,7 @@ fn who_corrupts_is_dropped_and_left_alone() {
     rogue.send(&cluster, &frame);
     cluster.wait_until("it is dropped", || a.swarm.counters().dropped_corrupt == 1 && a.is_connected_to(0));
     assert_eq!(at_a.blob().local_bytes(), 0);
-    // It may come back, but is not let in.
+    // The rogue may come back, but is not let in.
     if let Ok(mut again) = Rogue::connect(&cluster, &b, ("a", a.swarm.address())) {
         while let Some((header, _)) = again.next(&cluster) {
             assert_eq!(header.kind, Kind::Refused);
@@ -446,7 +447,7 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     assert!(tree.is_unchecked(1) && tree.is_unchecked(2));
     let (liars, mut right) = kept(tree.keep(0, chunk(0), other)).unwrap();
     assert_eq!(liars, [from]);
-    // What was wrong is gone, and now a wrong one is found at once.
+    // The wrong chunk is gone, and now a wrong one is found at once.
     assert!(!tree.cached.is_local(tree.bytes_of(1)));
     assert_eq!(kept(tree.keep(1, &wrong, from)), Err(ErrorKind::Corrupt));
     let (liars, later) = kept(tree.keep(1, chunk(1), from)).unwrap();
@@ -459,7 +460,7 @@ fn a_wrong_chunk_of_a_tree_is_found() {
     assert!(bytes == sample.outboard);
 }
 
-/// Which is no lie: it had said that it has it.
+/// The refusal is no lie, although the host had announced that it has the chunk.
 #[test]
 fn what_cannot_be_checked_yet_is_not_passed_on() {
     let cluster = Cluster::new(&["a", "b"]);
@@ -486,7 +487,7 @@ fn what_cannot_be_checked_yet_is_not_passed_on() {
         }
     };
     assert_eq!(why, headstart_swarm::Why::Unchecked);
-    // As soon as it can be, it is.
+    // The chunk is passed on as soon as it can be checked.
     let late = keep(0);
     assert_eq!(late.right, [1]);
     a.swarm.host.checked_late(&tree, &late);
@@ -543,7 +544,7 @@ fn strangers_do_not_keep_hosts_out() {
     let credentials = cluster.credentials("b");
     let mut sockets = std::collections::VecDeque::new();
     for _ in 0..20 {
-        // As fast as they are thrown out they come again.
+        // The sockets come again as fast as they are thrown out.
         for _ in 0..70 {
             sockets.push_back(std::net::TcpStream::connect(a.swarm.address()).unwrap());
         }
@@ -570,14 +571,14 @@ fn strangers_at_its_own_address_do_not_keep_a_host_out() {
         cluster.runtime.spawn(async move {
             loop {
                 let Ok(mut socket) = TcpStream::connect(address).await else { continue };
-                // It says nothing, and waits until it is closed.
+                // The socket sends nothing, and waits until it is closed.
                 let _ = socket.read(&mut [0]).await;
             }
         });
     }
     cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_secs(1)).await });
     for attempt in 0..10 {
-        // A host that is busy with other things loses its place now and then, and comes again.
+        // A host on a busy machine sometimes loses its place, and comes again.
         let is_let_in = (0..20).any(|_| Rogue::connect(&cluster, &credentials, ("a", address)).is_ok());
         assert!(is_let_in, "it is kept out at attempt {attempt}");
     }

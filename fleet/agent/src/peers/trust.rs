@@ -1,11 +1,12 @@
-//! The authority's list on this host: which hosts are members no longer, and the gossip key.
+//! The authority's list on this host: the revoked hosts, and the gossip key.
 //!
-//! Two hosts that connect tell each other the lists that they have, and whoever takes a later one tells all that it is
-//! connected to. So a list is everywhere as soon as it is at one host of the swarm, and at hosts that were away once
-//! they are connected again. It is kept on disk before it counts. Hosts that it revokes are disconnected, and refused
-//! from then on. Of two gossip keys the earlier one is still opened for a while, and nothing is sealed by it.
+//! Two hosts that connect send each other the lists that they have, and a host that accepts a later one sends it to all
+//! hosts that it is connected to. So a list is everywhere as soon as it is at one host of the swarm, and at hosts that
+//! were away once they are connected again. It is stored on disk before it is in force. Hosts that it revokes are
+//! disconnected, and refused from then on. Of two gossip keys the earlier one still opens datagrams for a while, and
+//! seals none.
 //!
-//! Hosts of protocol version 1 are told nothing: they find no other hosts once the key has changed.
+//! Hosts of protocol version 1 get no list: they find no other hosts once the key has changed.
 
 use crate::credentials::{Credentials, HostCertificate, TRUST_LIST_MAX, TrustList};
 use crate::file::{self, Readers};
@@ -18,18 +19,18 @@ use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long gossip under an earlier key is still opened, in milliseconds.
+/// The time for which gossip under an earlier key is still opened, in milliseconds.
 const OVERLAP_MS: u64 = 60_000;
 
-/// The time after which a list that could not be kept is written again, in milliseconds.
+/// The time after which a list that could not be stored is written again, in milliseconds.
 const AGAIN_MS: u64 = 10_000;
 
-/// What this host knows of its authority's lists.
+/// This host's state of its authority's lists.
 pub(super) struct Trust {
     authorities: Vec<CertificateDer<'static>>,
     own: Option<HostCertificate>,
     seal: Arc<Seal>,
-    /// Where the list is kept.
+    /// The file of the list.
     file: Option<PathBuf>,
     held: Mutex<Held>,
 }
@@ -37,15 +38,15 @@ pub(super) struct Trust {
 #[derive(Default)]
 struct Held {
     list: Option<(TrustList, Arc<Vec<u8>>)>,
-    /// When the gossip key changed, in milliseconds of the host's clock; 0 as long as it did not.
+    /// The time at which the gossip key changed, in milliseconds of the host's clock; `None` as long as it did not.
     rekeyed_ms: Option<u64>,
-    /// The number of the list of which another host had another one, which was said.
+    /// The number of the list for which a conflict with another host's list was logged.
     said_conflict: Option<u64>,
     /// The time at which the list is written again, in milliseconds of the host's clock, because it is not in its file.
     unkept: Option<u64>,
 }
 
-/// The error that says that the authority has signed two lists of one number.
+/// The error of two lists of the authority with one number.
 fn conflict(number: u64) -> Error {
     let error =
         Error::new(ErrorKind::Conflict, format!("the swarm has another list {number} of its authority's"));
@@ -55,20 +56,20 @@ fn conflict(number: u64) -> Error {
     )
 }
 
-/// What a list is to a host that is told of it.
+/// The result of receiving a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offered {
-    /// It is later than what was known, and is known now.
+    /// The list is later than the known one, and replaces it.
     Taken,
     Known,
     Earlier,
 }
 
 impl Trust {
-    /// The lists of a cluster, as far as they are known from `file` and from the credentials.
+    /// The lists of a cluster, from `file` and from the credentials.
     ///
     /// # Errors
-    /// What reading reports. A list that its authority has not signed is passed over with a warning.
+    /// Errors of reading. A list that its authority has not signed is ignored with a warning.
     pub(super) fn open(credentials: &Credentials, file: Option<PathBuf>, seal: Arc<Seal>) -> Result<Self> {
         let kept = match &file {
             Some(file) => file::read(file, TRUST_LIST_MAX as u64)?,
@@ -85,7 +86,7 @@ impl Trust {
         Ok(trust)
     }
 
-    /// For hosts without certificates: nobody can be revoked.
+    /// The state of hosts without certificates: no host can be revoked.
     pub(super) fn none(seal: Arc<Seal>) -> Self {
         Self { authorities: Vec::new(), own: None, seal, file: None, held: Mutex::default() }
     }
@@ -94,10 +95,10 @@ impl Trust {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a list where it is later than what is known.
+    /// Accepts a list if it is later than the known one.
     ///
     /// # Errors
-    /// [`ErrorKind::Conflict`] where it is another list of the same number; as [`TrustList::open`].
+    /// [`ErrorKind::Conflict`] if it is another list of the same number; as [`TrustList::open`].
     fn offer(&self, bytes: &[u8], now_ms: u64) -> Result<Offered> {
         let list = TrustList::open(bytes, &self.authorities)?;
         let mut held = self.held();
@@ -121,7 +122,7 @@ impl Trust {
         Ok(Offered::Taken)
     }
 
-    /// Writes the list to its file, or notes when that is tried again.
+    /// Writes the list to its file, or sets the time of the next attempt.
     fn keep(&self, held: &mut Held, now_ms: u64) {
         let (Some(file), Some((_, bytes))) = (&self.file, &held.list) else { return };
         let was_said = held.unkept.is_some();
@@ -138,19 +139,19 @@ impl Trust {
         };
     }
 
-    /// Returns `true` if it was not said yet that there are two lists of the number that is known.
+    /// Returns `true` if the conflict of two lists with the known number was not logged yet.
     fn is_news_of_conflict(&self) -> bool {
         let mut held = self.held();
         let number = held.list.as_ref().map(|(list, _)| list.number);
         std::mem::replace(&mut held.said_conflict, number) != number
     }
 
-    /// The list as it is told to others.
+    /// The list in the form that others receive.
     pub(super) fn current(&self) -> Option<Arc<Vec<u8>>> {
         self.held().list.as_ref().map(|(_, bytes)| Arc::clone(bytes))
     }
 
-    /// Why a host with this certificate is refused, if it is.
+    /// The error that refuses a host with this certificate, if it is revoked.
     pub(super) fn refusal(&self, certificate: Option<&HostCertificate>) -> Option<Error> {
         let certificate = certificate?;
         let held = self.held();
@@ -165,7 +166,7 @@ impl Trust {
         )))
     }
 
-    /// Gives up the earlier gossip key once its time is over, and keeps a list that could not be kept.
+    /// Drops the earlier gossip key once its time is over, and stores a list that could not be stored.
     pub(super) fn tick(&self, now_ms: u64) {
         let mut held = self.held();
         if held.unkept.is_some_and(|at| now_ms >= at) {
@@ -179,11 +180,11 @@ impl Trust {
 }
 
 impl Host {
-    /// Another host, or this host's user, tells a list of the authority's.
+    /// Handles a list of the authority from another host, or from this host's user.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where the authority has not signed it, [`ErrorKind::Unsupported`] where it is of another
-    /// version; [`ErrorKind::Conflict`] where this host's user tells one that is not later than what is known.
+    /// [`ErrorKind::Corrupt`] if the authority has not signed it, [`ErrorKind::Unsupported`] if it is of another
+    /// version; [`ErrorKind::Conflict`] if this host's user sends one that is not later than the known one.
     pub(super) fn trust_told(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
         let offered = match tokio::task::block_in_place(|| self.trust.offer(bytes, self.now_ms())) {
             // The other host broke no rule. Both go on with their lists until there is a later one.
@@ -214,7 +215,7 @@ impl Host {
         Ok(())
     }
 
-    /// Disconnects whom the list revokes, and tells it to all others.
+    /// Disconnects the hosts that the list revokes, and sends it to all others.
     fn trust_changed(self: &Arc<Self>, from: Option<&Link>) {
         if let Some(error) = self.trust.refusal(self.trust.own.as_ref()) {
             tracing::warn!(%error, "this host is no member of the swarm any more; its disks go on");
@@ -230,24 +231,24 @@ impl Host {
         }
     }
 
-    /// Tells a host the list that is known here.
+    /// Sends a host the list that is known here.
     pub(super) fn tell_trust(&self, link: &Link) {
         if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1)
             && link.outbox.control(Kind::Trust, 0, &bytes).is_err()
         {
-            // It does not read.
+            // The host does not read.
             link.close();
         }
     }
 }
 
 impl super::Swarm {
-    /// Tells this host and all others a list that the authority signed: hosts that are revoked, and a gossip key. The
-    /// names of the hosts that it goes to at once; those tell others.
+    /// Gives this host and all others a list that the authority signed: revoked hosts, and a gossip key. Returns the
+    /// names of the hosts that it is sent to at once; those pass it on.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where the authority has not signed it, [`ErrorKind::Conflict`] where a later one is
-    /// known, or another one of the same number.
+    /// [`ErrorKind::Corrupt`] if the authority has not signed it, [`ErrorKind::Conflict`] if a later one is known, or
+    /// another one of the same number.
     pub fn publish_trust(&self, list: &[u8]) -> Result<Vec<String>> {
         self.host.trust_told(None, list)?;
         let links = self.host.links();
@@ -278,7 +279,7 @@ mod tests {
         let file = dir.path().join("trust");
         let authorities = vec![certificate.der().clone()];
         let trust = Trust { authorities, file: Some(file.clone()), ..Trust::none(seal) };
-        // A directory that has something in it is in the way of the new file.
+        // A directory that is not empty is in the way of the new file.
         let in_the_way = dir.path().join("trust.new");
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
         let (first, second) = (list(1, 1).sign(&key).unwrap(), list(2, 2).sign(&key).unwrap());
@@ -290,7 +291,7 @@ mod tests {
         assert!(!file.exists());
         trust.tick(2 * AGAIN_MS);
         assert_eq!(std::fs::read(&file).unwrap(), first);
-        // Also when it is told again.
+        // The same holds when it is received again.
         std::fs::create_dir_all(in_the_way.join("x")).unwrap();
         assert_eq!(trust.offer(&second, 0).unwrap(), Offered::Taken);
         std::fs::remove_dir_all(&in_the_way).unwrap();
@@ -311,7 +312,7 @@ mod tests {
             let trust = Trust { authorities: vec![certificate.der().clone()], ..Trust::none(seal) };
             let mut known: Option<(u64, u8)> = None;
             for (number, gossip_key) in offers {
-                // Signed anew each time: the signature is another one, and that makes it no other list.
+                // It is signed again each time: another signature makes it no other list.
                 let offered = trust.offer(&list(number, gossip_key).sign(&key).unwrap(), 0);
                 let expected = match known {
                     Some((before, _)) if number < before => Ok(Offered::Earlier),

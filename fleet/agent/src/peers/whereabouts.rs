@@ -1,9 +1,9 @@
-//! The addresses at which hosts listen, told apart by their processes where two of them have one name.
+//! The addresses at which hosts listen, distinguished by their processes if two hosts have one name.
 //!
-//! A connection that was accepted comes from a port of the moment, and gossip has the addresses at which hosts of a
-//! name say that they listen. Two hosts have one name where a certificate was copied to both; then the second one is
-//! refused, and gossip has the addresses of both. Each host says its process beside its address, and says the same
-//! process in its hello. No decision depends on what gossip says of processes: people are told addresses by that.
+//! A connection that was accepted comes from an ephemeral port, and gossip has the addresses at which hosts of a name
+//! claim to listen. Two hosts have one name if a certificate was copied to both; then the second one is refused, and
+//! gossip has the addresses of both. Each host sends its process with its address, and the same process in its hello.
+//! No decision depends on the processes in the gossip: they only give people the right addresses.
 
 use crate::peers::frame::PROCESS;
 use crate::peers::gossip::Member;
@@ -12,7 +12,7 @@ use headstart_swarm::PeerKey;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-/// The number of a process, which it has drawn.
+/// The number of a process, which it has drawn at random.
 pub(super) type Process = [u8; PROCESS];
 
 /// The processes that listen at addresses, and those that were refused.
@@ -24,19 +24,19 @@ pub(super) struct Whereabouts {
 }
 
 impl Whereabouts {
-    /// Takes note of what gossip says: the processes at addresses, and all names that there are.
+    /// Records the content of the gossip: the processes at addresses, and all names.
     pub(super) fn heard(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
         self.listening = listening;
         self.refused.retain(|key, _| names.contains(key));
     }
 
-    /// Takes note of a host that was refused because another one of its name is connected.
+    /// Records a host that was refused because another one of its name is connected.
     pub(super) fn refused(&mut self, key: PeerKey, process: Process) {
         self.refused.insert(key, process);
     }
 
-    /// The address at which the host at the other end of a connection listens, as far as it can be told; otherwise the
-    /// other end of the connection.
+    /// The address at which the host at the other end of a connection listens, if it is known; otherwise the other end
+    /// of the connection.
     pub(super) fn of_link(&self, link: &Link, members: &[Member]) -> SocketAddr {
         self.of_process(&link.name, link.process, members).unwrap_or(link.address)
     }
@@ -53,14 +53,14 @@ impl Whereabouts {
         if let Some(address) = known.find(|address| self.listening.get(address) == Some(&process)) {
             return Some(address);
         }
-        // Hosts of version 0.1.0 do not say which process they are.
+        // Hosts of version 0.1.0 do not send their process.
         let mut unknown = addresses(name, members);
         let first = unknown.next().filter(|address| !self.listening.contains_key(address));
         first.filter(|_| unknown.next().is_none())
     }
 }
 
-/// The addresses at which hosts of a name say that they listen. `members` are in order.
+/// The addresses at which hosts of a name claim to listen. `members` are sorted.
 fn addresses<'a>(name: &'a str, members: &'a [Member]) -> impl Iterator<Item = SocketAddr> + use<'a> {
     let first = members.partition_point(|member| member.name.as_str() < name);
     let named = members.get(first..).unwrap_or_default().iter();
@@ -78,7 +78,7 @@ mod tests {
         let (first, second) = ([1; PROCESS], [2; PROCESS]);
         let mut there = Whereabouts::default();
         let both = [member("a", 1), member("b", 2), member("b", 3), member("c", 4)];
-        // One address and no process is what an earlier version says; of two, none can be told.
+        // One address without a process comes from an earlier version; of two, neither can be chosen.
         assert_eq!(there.of_process("a", first, &both), Some(address(1)));
         assert_eq!(there.of_process("b", first, &both), None);
         assert_eq!(there.of_process("d", first, &both), None);

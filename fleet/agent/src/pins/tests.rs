@@ -39,7 +39,7 @@ fn the_newest_counts_and_the_next_agent_knows() {
     assert_eq!((order.len, &*holding), (5 << 20, &Holding::new(&moved.hosts, 1)));
     let read = pins(&dir);
     assert_eq!(read.kept().collect::<Vec<_>>(), [&moved]);
-    // Nobody keeps it any more, and who says something older does not know that.
+    // No host keeps it any more, and an older pin does not change that.
     let over = Pin { digest: moved.digest.clone(), ..pin(1, &[], 0, 12) };
     assert!(known.insert(&over).unwrap() && !known.insert(&moved).unwrap());
     assert!(pins(&dir).holdings().is_empty());
@@ -63,7 +63,7 @@ fn hosts_learn_what_they_missed() {
     assert!(here.unknown_to(&there.known()).is_empty());
 }
 
-/// Two images have a layer in common, and all hosts agree who keeps it.
+/// Two images have a layer in common, and all hosts agree on its holders.
 #[test]
 fn of_a_shared_blob_the_newest_pin_counts() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn nonsense_is_no_pin() {
     }
 }
 
-/// There is room for the next one where one is pinned no longer; where the next one cannot be kept, that one stays.
+/// An ended pin makes room for the next one; if the next one cannot be stored, the ended one stays.
 #[test]
 fn what_made_room_for_a_pin_that_cannot_be_written_is_still_there() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Who may have a blob: whose server gave some of it.
+//! The right of a client to a blob: the client's server gave some of its bytes.
 
 use crate::peers::SharedBlob;
 use crate::proxy::wish::Wish;
@@ -10,43 +10,43 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a server's word holds.
+/// The time for which a server's decision holds.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// How long while the server cannot be reached.
+/// The time for which it holds while the server cannot be reached.
 const STALE: Duration = Duration::from_secs(3600);
 
-/// How long a client that was refused is not asked for again.
+/// The time after a refusal in which a client's server is not asked again.
 const REFUSED: Duration = Duration::from_secs(10);
 
 /// The time for which no client is accepted for a blob after a server gave other bytes of it, or only some.
 const DOUBT: Duration = Duration::from_secs(60);
 
-/// How long a client is remembered that asks for nothing; its blob is in use meanwhile.
+/// The time for which a client without requests is remembered; its blob is in use meanwhile.
 const UNUSED: Duration = Duration::from_secs(600);
 
-/// Clients times blobs that are remembered.
+/// The most remembered pairs of clients and blobs.
 const REMEMBERED_MAX: usize = 4096;
 
-/// The bytes of a part that a server has to give, and the number of parts. A try costs a minute unless no part at all
-/// comes: a client that knows a tenth of a blob passes once in some three thousand minutes.
+/// The bytes of a part that a server has to give, and the number of parts. An attempt costs a minute unless no part at
+/// all comes: a client that knows a tenth of a blob passes once in some three thousand minutes.
 const PART: u64 = 16 << 10;
 const PARTS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct Acceptances {
     clients: Mutex<HashMap<[u8; 32], Arc<Client>>>,
-    /// Since when.
+    /// The doubted blobs, and the start of each doubt.
     doubted: Mutex<HashMap<Digest, Instant>>,
 }
 
-/// A client's requests for a blob: all that have the same authorization.
+/// A client's requests for a blob: all requests with the same authorization.
 struct Client {
     word: tokio::sync::Mutex<Word>,
     used: Mutex<Instant>,
 }
 
-/// What its server said last.
+/// The last decision of the client's server.
 #[derive(Clone)]
 enum Word {
     Nothing,
@@ -55,7 +55,7 @@ enum Word {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change of what is in there is a single call.
+    // Every change under these locks is a single call.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -80,7 +80,7 @@ impl Acceptances {
         Arc::clone(clients.entry(key).or_insert_with(new))
     }
 
-    /// Leaves the blobs of clients that ask for nothing any more.
+    /// Leaves the blobs of clients without requests.
     pub(super) fn forget_unused(&self) {
         let now = Instant::now();
         locked(&self.clients).retain(|_, client| now.duration_since(*locked(&client.used)) < UNUSED);
@@ -99,18 +99,18 @@ impl Acceptances {
 }
 
 impl Face {
-    /// The blob that a client asks for, if this host takes part in it and the client may have it.
+    /// The requested blob, if this host takes part in it and the client may have it.
     pub(super) async fn accepted(&self, wish: &Wish, digest: &Digest) -> Option<Arc<SharedBlob>> {
         let key = wish.key();
         let client = match self.acceptances.known(&key) {
             Some(client) => client,
             None => {
-                // Nothing is remembered of what this host has no part in.
+                // Nothing is remembered of blobs that this host has no part in.
                 self.swarm.find(digest)?;
                 self.acceptances.add(key)
             }
         };
-        // Its other requests wait for the same answer.
+        // Other requests of the client wait for the same answer.
         let mut word = client.word.lock().await;
         let (blob, before) = match &*word {
             Word::Accepted(at, blob) if at.elapsed() < FRESH => return Some(Arc::clone(blob)),
@@ -127,7 +127,7 @@ impl Face {
             Ok(()) => *word = Word::Accepted(now, Arc::clone(&blob)),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(%error, blob = %digest, "it cannot be said whether a client may have a blob");
-                // What was said before holds for a while.
+                // The earlier decision holds for a while.
                 if before.is_none_or(|at| at.elapsed() >= STALE) {
                     *word = Word::Refused(now);
                 }
@@ -140,15 +140,15 @@ impl Face {
         matches!(*word, Word::Accepted(..)).then_some(blob)
     }
 
-    /// Whether the client's server gives it bytes of this very blob.
+    /// Checks that the client's server gives it bytes of this very blob.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where that cannot be said; [`ErrorKind::Denied`] where it does not;
-    /// [`ErrorKind::Corrupt`] where they are others, or some of them only.
+    /// [`ErrorKind::Unavailable`] if the server cannot be asked; [`ErrorKind::Denied`] if it refuses;
+    /// [`ErrorKind::Corrupt`] if the bytes are others, or only some come.
     async fn check(&self, wish: &Wish, blob: &SharedBlob) -> Result<()> {
         let len = blob.blob().spec().len;
         let parts = draw(len)?;
-        // Who is refused makes nobody fetch anything.
+        // A refused client causes no fetch.
         let theirs = join_all(parts.iter().map(|part| self.origin.read(wish, *part, len))).await;
         if theirs.iter().any(Result::is_ok) && theirs.iter().any(Result::is_err) {
             return Err(self.is_doubtful(wish, blob, "a client's server has a part of this blob's bytes"));
@@ -162,7 +162,7 @@ impl Face {
         Err(self.is_doubtful(wish, blob, "a client's server has other bytes than this blob's"))
     }
 
-    /// Accepts nobody for a blob for a while.
+    /// Accepts no client for a blob for a while.
     fn is_doubtful(&self, wish: &Wish, blob: &SharedBlob, cause: &'static str) -> Error {
         add(&self.counts.impostors, 1);
         let digest = blob.blob().spec().digest;
@@ -173,7 +173,7 @@ impl Face {
     }
 }
 
-/// Parts of a blob of that length, by lot; all of one that is short.
+/// Random parts of a blob of that length; all of a short one.
 fn draw(len: u64) -> Result<Vec<ByteRange>> {
     if len <= PART * PARTS as u64 {
         return Ok(vec![ByteRange::between(0, len)]);
@@ -182,7 +182,7 @@ fn draw(len: u64) -> Result<Vec<ByteRange>> {
     let drawn = aws_lc_rs::rand::fill(lots.as_flattened_mut());
     drawn.map_err(|_| Error::new(ErrorKind::Unavailable, "this host has no random numbers"))?;
     let part = |lot: [u8; 8]| {
-        // The bias is one in 2^40 and less.
+        // The bias is at most one in 2^40.
         let start = u64::from_le_bytes(lot) % (len - PART + 1);
         ByteRange::between(start, start + PART)
     };

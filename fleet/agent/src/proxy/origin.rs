@@ -16,7 +16,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
 pub(super) struct Origin {
-    /// Gives redirects on to who asks.
+    /// The client that passes redirects on.
     passing: Client,
     follows: Client,
     first_byte: Duration,
@@ -33,7 +33,7 @@ impl Origin {
         })
     }
 
-    /// What it answers, as it is. `turn` is over with the last of it.
+    /// Passes on the server's answer unchanged. `turn` ends with the last of it.
     pub(super) async fn pass(
         &self,
         wish: &Wish,
@@ -58,10 +58,11 @@ impl Origin {
         Ok(response)
     }
 
-    /// Bytes of a blob of `len` bytes, asked for as the client asks.
+    /// Bytes of a blob of `len` bytes, requested with the client's headers.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where it cannot say; [`ErrorKind::Denied`] where it gives anything else than those.
+    /// [`ErrorKind::Unavailable`] if the server cannot decide; [`ErrorKind::Denied`] if it gives anything else than
+    /// those.
     pub(super) async fn read(&self, wish: &Wish, range: ByteRange, len: u64) -> Result<Bytes> {
         let away = |why: &str| Error::new(ErrorKind::Unavailable, format!("the client's server {why}"));
         let mut headers = wish.headers.clone();
@@ -98,7 +99,7 @@ impl Origin {
     }
 }
 
-/// The bytes of an answer, as long as there is no long pause.
+/// The bytes of an answer, until a pause is too long.
 fn body(
     answer: reqwest::Response,
     stall: Duration,

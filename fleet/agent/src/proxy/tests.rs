@@ -1,4 +1,4 @@
-//! Clients of the proxy, before a registry that others wrote and before servers that lie.
+//! Clients of the proxy, before a registry of another project and before servers that lie.
 
 use super::*;
 use crate::peers::{Security, SwarmSettings};
@@ -65,7 +65,7 @@ impl Host {
         (host, shared)
     }
 
-    /// What the proxy answers to who wants `url`.
+    /// The proxy's answer to a client that wants `url`.
     async fn ask(&self, url: &str, headers: &[(axum::http::HeaderName, &str)]) -> Answer {
         self.get(&self.through(url), headers).await
     }
@@ -140,12 +140,12 @@ async fn who_may_read_a_blob_gets_it_from_here() {
     let host = Host::start(&stores).await;
     let url = format!("http://{name}/v2/{REPOSITORY}/blobs/{}", sample.spec.digest);
     let token = token(&host, &tokens).await;
-    // Nobody has it open.
+    // No disk has it open.
     let answer = host.ask(&url, &[(AUTHORIZATION, &token), (RANGE, "bytes=0-0")]).await;
     assert_eq!((answer.status, &answer.bytes[..]), (StatusCode::PARTIAL_CONTENT, &sample.bytes[..1]));
     assert_eq!(host.proxy.counters(), ProxyCounters { requests: 1, ..ProxyCounters::default() });
     let shared = host.swarm.open(&sample.spec, Some(store)).unwrap();
-    // Who has no token, or none that is good, hears it from the registry, and nothing is fetched.
+    // A client without a valid token gets the registry's refusal, and nothing is fetched.
     for wrong in [None, Some("Bearer x"), Some("Basic eDp5")] {
         let headers: Vec<_> = wrong.map(|wrong| (AUTHORIZATION, wrong)).into_iter().collect();
         let (here, there) = (host.ask(&url, &headers).await, host.get(&url, &headers).await);
@@ -174,14 +174,14 @@ async fn who_may_read_a_blob_gets_it_from_here() {
     assert!(whole.status == StatusCode::OK && whole.bytes == sample.bytes[..]);
     let counters = host.proxy.counters();
     assert_eq!((counters.served, counters.checks, counters.filled_bytes), (7, 4, 0), "{counters:?}");
-    // What there is not, the registry says (and breaks off: this one promises all of the blob).
+    // The registry answers for ranges that do not exist (and breaks off: this one promises all of the blob).
     let past =
         host.client.get(host.through(&url)).header(AUTHORIZATION, &token).header(RANGE, "bytes=9999999-");
     assert_eq!(past.send().await.unwrap().status(), StatusCode::RANGE_NOT_SATISFIABLE);
     let top = host.through(&format!("http://{name}/v2/"));
     let answer = host.client.head(&top).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
-    // While the registry is away, who was let in still is, and nobody else.
+    // While the registry is away, an accepted client still is, and no other.
     drop(registry);
     let answer = host.ask(&url, &[(AUTHORIZATION, &token), (RANGE, "bytes=5-9")]).await;
     assert_eq!((answer.status, &answer.bytes[..]), (StatusCode::PARTIAL_CONTENT, &sample.bytes[5..10]));
@@ -202,7 +202,7 @@ async fn signed_urls_of_a_storage_are_good_for_what_they_are() {
     let host = Host::start(&stores).await;
     let _shared = host.swarm.open(&sample.spec, Some(store)).unwrap();
     let token = token(&host, &tokens).await;
-    // OverlayBD follows the registry's word itself, and asks the proxy for what it was told.
+    // OverlayBD follows the registry's redirect itself, and asks the proxy for the resulting URL.
     let url = format!("http://{name}/v2/{REPOSITORY}/blobs/{}", sample.spec.digest);
     let told = host.get(&url, &[(AUTHORIZATION, &token)]).await;
     assert_eq!(told.status, StatusCode::TEMPORARY_REDIRECT);
@@ -215,14 +215,14 @@ async fn signed_urls_of_a_storage_are_good_for_what_they_are() {
     );
     let forged = host.ask(&signed.replace("?ticket=", "?ticket=x"), &[(RANGE, "bytes=70000-70009")]).await;
     assert_eq!(forged.status, StatusCode::FORBIDDEN);
-    // Others do not follow it, and are not told to go elsewhere.
+    // Other clients do not follow it, and get no redirect.
     let answer = host.ask(&url, &[(AUTHORIZATION, &token), (RANGE, "bytes=5-9")]).await;
     assert_eq!((answer.status, &answer.bytes[..]), (StatusCode::PARTIAL_CONTENT, &sample.bytes[5..10]));
     let counters = host.proxy.counters();
     assert_eq!((counters.served, counters.checks), (2, 3), "{counters:?}");
 }
 
-/// A server that answers any range of any URL with `bytes`, and with zeros after them; how often it was asked.
+/// A server that answers any range of any URL with `bytes`, and with zeros after them; and the count of its requests.
 async fn server(bytes: Vec<u8>, len: u64) -> (String, Arc<AtomicU64>) {
     let asked = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&asked);
@@ -248,16 +248,16 @@ async fn a_server_that_does_not_know_the_bytes_lets_nobody_in() {
     let (liar, _) = server(half, sample.spec.len).await;
     let url = format!("{liar}/v2/x/blobs/{}", sample.spec.digest);
     let answer = host.ask(&url, &[(RANGE, "bytes=100000-100009")]).await;
-    // What it says itself it may say.
+    // The server's own answer passes.
     assert_eq!((answer.status, &answer.bytes[..]), (StatusCode::PARTIAL_CONTENT, &[0; 10][..]));
     let counters = host.proxy.counters();
     assert_eq!((counters.served, counters.checks, counters.impostors), (0, 1, 1), "{counters:?}");
-    // For a while nobody is asked.
+    // For a while no server is asked.
     let answer = host.ask(&format!("{url}?again"), &[(RANGE, "bytes=100000-100009")]).await;
     assert_eq!((answer.bytes, host.proxy.counters().checks), (Bytes::from_static(&[0; 10]), 1));
 }
 
-/// A server that answers with what it knows, and is in trouble otherwise, learns nothing for nothing.
+/// A server that answers with the bytes that it knows, and fails otherwise, gains nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
     let sample = sample(8 << 20, 5);
@@ -289,7 +289,7 @@ async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
         host.ask(&url, &[(RANGE, "bytes=8388000-8388009")]).await;
         host.proxy.counters()
     };
-    // One try in 16 is lucky, and as many get no part at all.
+    // One attempt in 16 succeeds, and the same number gets no part at all.
     let mut counters = ask().await;
     while counters.impostors == 0 {
         assert!(counters.checks < 60, "no doubt: {counters:?}");
@@ -301,7 +301,7 @@ async fn a_server_that_knows_some_of_the_bytes_lets_nobody_in() {
     }
 }
 
-/// Connections on which no request comes are closed, and hold up those of others for no longer.
+/// Connections without a request are closed, and then do not hold up those of others any longer.
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_request_is_not_waited_for() {
     let host = Host::start(&Settings::default()).await;
@@ -315,7 +315,7 @@ async fn half_a_request_is_not_waited_for() {
     let answer = host.get(&host.through("http://127.0.0.1:1/"), &[]).await;
     assert_eq!(answer.status, StatusCode::BAD_GATEWAY);
     assert!(begun.elapsed() < HEAD_TIME * 6, "{:?}", begun.elapsed());
-    // It is closed, with or without a word.
+    // The connection is closed, with or without an answer.
     let _ = tokio::time::timeout(HEAD_TIME, half[0].read_to_end(&mut Vec::new())).await.expect("it is open");
 }
 
@@ -339,14 +339,14 @@ async fn a_server_that_knows_them_is_asked_once() {
     assert_eq!(asked.load(Ordering::Relaxed), before);
     let counters = host.proxy.counters();
     assert_eq!((counters.served, counters.served_bytes), (13, (3 << 20) + 1), "{counters:?}");
-    // What this host has no longer, and cannot get, the server gives.
+    // The server gives the bytes that this host has no longer and cannot get.
     shared.blob().discard(ByteRange::between(1 << 20, 2 << 20)).unwrap();
     let answer = host.ask(&url, &[(RANGE, "bytes=786432-2359295")]).await;
     assert!(answer.bytes == sample.bytes[786_432..2_359_296]);
     assert_eq!(host.proxy.counters().filled_bytes, 1 << 20);
     shared.blob().insert(1 << 20, &sample.bytes[1 << 20..2 << 20]).unwrap();
     let before = asked.load(Ordering::Relaxed);
-    // Another client is asked for anew.
+    // Another client's server is asked again.
     host.ask(&url, &[(RANGE, "bytes=0-0"), (AUTHORIZATION, "Bearer x")]).await;
     assert_eq!(asked.load(Ordering::Relaxed), before + 4);
 }

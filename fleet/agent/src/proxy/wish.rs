@@ -1,4 +1,4 @@
-//! What a client asks for: the URL behind the proxy's address, and whether that is a blob that the swarm may have.
+//! The request of a client: the URL behind the proxy's address, and the blob of the swarm that it may name.
 
 use crate::proxy::Refusal;
 use axum::http::header::{
@@ -11,7 +11,7 @@ use headstart_block::{ByteRange, Digest};
 use reqwest::Url;
 use std::net::IpAddr;
 
-/// What concerns a single connection, and is not given on.
+/// The headers that concern a single connection, and are not passed on.
 const OF_CONNECTION: [HeaderName; 8] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -23,22 +23,22 @@ const OF_CONNECTION: [HeaderName; 8] = [
     UPGRADE,
 ];
 
-/// What makes an answer depend on more than the blob.
+/// The headers that make an answer depend on more than the blob.
 const CONDITIONS: [HeaderName; 5] =
     [IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE];
 
-/// A request as the client's server is to hear it.
+/// A request in the form for the client's server.
 #[derive(Debug)]
 pub(super) struct Wish {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
-    /// Where it is for bytes of a blob: which ones.
+    /// The requested bytes, if it is for a blob.
     pub(super) blob: Option<(Digest, Asked)>,
 }
 
 impl Wish {
-    /// What this request, which came to `port`, asks for.
+    /// Parses a request, which came to `port`.
     pub(super) fn of(request: &Parts, port: u16) -> Result<Self, Refusal> {
         let bad = |why: &str| Refusal(StatusCode::BAD_REQUEST, why.to_owned());
         let target = target(&request.uri).ok_or_else(|| {
@@ -61,7 +61,7 @@ impl Wish {
         Ok(Self { method, url, headers, blob })
     }
 
-    /// The same for everything that may tell who asks and what for. Only the range is not in it.
+    /// A hash of everything that may identify the client and the request, except the range.
     pub(super) fn key(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new();
         let mut add = |bytes: &[u8]| {
@@ -77,7 +77,7 @@ impl Wish {
     }
 }
 
-/// Takes out what concerns a single connection.
+/// Removes the headers that concern a single connection.
 pub(super) fn remove_of_connection(headers: &mut HeaderMap) {
     let named = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let named: Vec<HeaderName> =
@@ -95,7 +95,7 @@ fn target(uri: &Uri) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")).then_some(url)
 }
 
-/// Whether a client that sends this means this host, by a name that cannot be somebody else's.
+/// `true` if a `Host` header names this host, by a name that cannot belong to another.
 pub(super) fn is_of_this_host(host: &HeaderValue) -> bool {
     let Ok(host) = host.to_str() else { return false };
     let name = match host.rsplit_once(':') {
@@ -110,8 +110,8 @@ fn is_loopback_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost") || bare.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// The digest that a path names: `sha256:abc...` as registries have it, or `sha256/ab/abc.../data` and the like as
-/// their storages do. That it is one it does not have to be.
+/// The digest in a path: `sha256:abc...` as registries have it, or `sha256/ab/abc.../data` and the like as their
+/// storages do. The path need not be one of a blob.
 fn digest_in(path: &str) -> Option<Digest> {
     path.rsplit('/').find_map(|part| {
         let hex = ["sha256:", "sha256%3A", "sha256%3a"]
@@ -122,18 +122,18 @@ fn digest_in(path: &str) -> Option<Digest> {
     })
 }
 
-/// Which bytes of a blob are asked for.
+/// The requested bytes of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     All,
     From(u64),
-    /// To the second, which is one of them.
+    /// Up to and including the second.
     FromTo(u64, u64),
     Last(u64),
 }
 
 impl Asked {
-    /// The same of a blob of that length; `None` where there are no such bytes, as its server may say.
+    /// The range in a blob of that length; `None` if there are no such bytes, which the server reports.
     pub(super) fn within(self, len: u64) -> Option<ByteRange> {
         let range = match self {
             Self::All => ByteRange::between(0, len),
@@ -145,7 +145,7 @@ impl Asked {
     }
 }
 
-/// `None` for what only the server may make sense of, such as several ranges.
+/// The requested bytes; `None` for headers that only the server may understand, such as several ranges.
 fn asked(headers: &HeaderMap) -> Option<Asked> {
     let mut ranges = headers.get_all(RANGE).iter();
     let Some(range) = ranges.next() else { return Some(Asked::All) };

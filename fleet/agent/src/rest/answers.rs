@@ -1,4 +1,4 @@
-//! How requests are refused: in words, with a status that says the kind.
+//! The refusal of requests: a text, with a status for the kind.
 
 use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
@@ -34,7 +34,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A request's body. What is none is refused as everything is.
+/// A request's body. A malformed one is refused in the same form as other errors.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -48,7 +48,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// What a path names. What it cannot name is not there.
+/// The parameter in a path. A malformed one is answered as not found.
 pub(crate) struct UrlPath<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
@@ -78,5 +78,5 @@ pub(crate) async fn not_here(method: Method, uri: Uri) -> Response {
     refused(StatusCode::METHOD_NOT_ALLOWED, &why)
 }
 
-/// What a handler gives.
+/// The result of a handler.
 pub(crate) type Answer<T> = Result<T, Refusal>;

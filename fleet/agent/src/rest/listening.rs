@@ -1,14 +1,14 @@
-//! The servers of a daemon's HTTP interface: a Unix socket for the daemon's user alone, and a TCP port for programs
-//! that only look.
+//! The servers of a daemon's HTTP interface: a Unix socket that only the daemon's user can open, and a TCP port for
+//! programs that only read.
 //!
-//! Whoever reaches the TCP port is unknown, so it differs from the socket:
+//! A client at the TCP port is unknown, so the port differs from the socket:
 //!
 //! * A request must name this host: an IP address, `localhost`, the host's own name, or a name that the operator gave.
 //!   A page in a browser cannot read answers by a name of its own that it points at this address (DNS rebinding).
 //! * A request's head must arrive within [`HEAD_TIME`], and each connection carries one request.
 //! * At most [`CONNECTIONS_MAX`] connections are open; one more closes the oldest. Connections at the socket are not
 //!   counted.
-//! * Digests are left out of answers: to other hosts of a swarm, the digest of a blob is what they may ask for.
+//! * Digests are left out of answers: to other hosts of a swarm, knowing the digest of a blob is enough to ask for it.
 
 use crate::accepting::AFTER_ERROR;
 use crate::local::bind;
@@ -47,28 +47,28 @@ const ANSWER_MAX: usize = 64 << 20;
 /// Hexadecimal digits of a digest of 32 bytes.
 const DIGEST_DIGITS: usize = 64;
 
-/// Where a daemon serves over TCP what changes nothing.
+/// The TCP address of a daemon's read-only interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpPort {
     /// The address.
     pub address: SocketAddr,
-    /// Names by which requests may call this host, beside its addresses and its own name.
+    /// Names by which requests may call this host, in addition to its addresses and its own name.
     pub names: Vec<String>,
 }
 
-/// The servers. They end when dropped.
+/// The servers. They end when this is dropped.
 pub(crate) struct Rest {
     tasks: Vec<AbortHandle>,
     _socket: SocketFile,
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only interface.
     pub(crate) address: Option<SocketAddr>,
 }
 
 impl Rest {
-    /// Serves `all` at a Unix socket to those that `access` names, and what only looks over TCP.
+    /// Serves `all` at a Unix socket to the users that `access` names, and the read-only part over TCP.
     ///
     /// # Errors
-    /// Where it cannot listen.
+    /// If it cannot listen.
     pub(crate) async fn start(
         socket: &Path,
         access: &SocketAccess,
@@ -96,13 +96,13 @@ impl Drop for Rest {
     }
 }
 
-/// Serves what only looks over TCP, to requests that call this host by an address, its own name or one of `names`,
+/// Serves the read-only part over TCP, to requests that call this host by an address, its own name or one of `names`,
 /// until it is dropped.
 pub async fn serve(listener: TcpListener, looking: Router, names: Vec<String>) {
     let names: Arc<[String]> = names.into_iter().chain(own_name()).collect();
     let check = move |request: Request, next: Next| {
         let names = Arc::clone(&names);
-        // Browsers, which a page can lead here, always say which host they mean; only the oldest clients do not.
+        // Browsers, which a page can lead here, always send the `Host` header; only the oldest clients do not.
         let says_nothing = request.version() == Version::HTTP_10 && !request.headers().contains_key(HOST);
         async move {
             if says_nothing || calls_this_host(request.headers(), &names) {
@@ -157,7 +157,7 @@ async fn connection(stream: TcpStream, looking: Router) {
     }
 }
 
-/// The name of this host, where it has one.
+/// The name of this host, if it has one.
 fn own_name() -> Option<String> {
     let name = rustix::system::uname().nodename().to_str().ok()?.to_owned();
     Some(name).filter(|name| !name.is_empty())

@@ -1,4 +1,4 @@
-//! What Prometheus scrapes of the agent. The disks' processes have metrics of their own.
+//! The agent's metrics for Prometheus. The disks' processes have metrics of their own.
 
 use super::Served;
 use crate::disks::DiskState;
@@ -14,7 +14,7 @@ const STATES: [(DiskState, &str); 4] = [
     (DiskState::Detaching, "detaching"),
 ];
 
-/// What names of the swarm's metrics begin with.
+/// The prefix of the names of the swarm's metrics.
 const SWARM: &str = "headstart_agent_swarm";
 
 pub(super) fn render(served: &Served, pins: &[PinStatus]) -> String {

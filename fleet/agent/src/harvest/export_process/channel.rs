@@ -54,7 +54,7 @@ pub(super) enum Order {
 /// A message from an export process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum News {
-    /// The servers are started, as far as that was possible: where clients find them, and the first error.
+    /// The servers are started, as far as that was possible: their addresses, and the first error.
     Serving { uris: Vec<String>, error: Option<Fault> },
     /// A server has ended by itself.
     Lost { uri: String, error: Fault },
@@ -69,7 +69,7 @@ pub(super) struct Fault {
     text: String,
 }
 
-/// The kinds of errors that the daemon tells apart.
+/// The kinds of errors that the daemon distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum FaultKind {
     Invalid,
@@ -126,7 +126,7 @@ impl Channel {
     /// The end that the daemon gave this process as standard input.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where that is no such end.
+    /// [`ErrorKind::Invalid`] if standard input is no such end.
     pub(super) fn inherited() -> Result<Self> {
         let input = std::io::stdin().as_fd().try_clone_to_owned();
         let input = input.map_err(|e| Error::io("cannot use standard input", e))?;
@@ -204,13 +204,13 @@ impl Channel {
         Ok(Some((message, descriptors)))
     }
 
-    /// Waits until there is something to receive, the other end is gone, or one of `others` can be read, for `time` at
-    /// most. `true` if the channel has something.
+    /// Waits until there is a message, the other end is gone, or one of `others` can be read, for `time` at most.
+    /// Returns `true` if the channel has a message.
     pub(super) fn wait(&self, others: &[BorrowedFd<'_>], time: Option<Duration>) -> bool {
         let mut watched = vec![PollFd::new(&self.0, PollFlags::IN)];
         watched.extend(others.iter().map(|other| PollFd::new(other, PollFlags::IN)));
         let time = time.and_then(|time| Timespec::try_from(time).ok());
-        // An error is an interruption by a signal: one turn more.
+        // An error is an interruption by a signal: the caller's loop runs once more.
         let _ = poll(&mut watched, time.as_ref());
         watched.first().is_some_and(|ours| !ours.revents().is_empty())
     }
@@ -254,7 +254,7 @@ mod tests {
         assert!(theirs.send(&Order::Stop).is_err());
     }
 
-    /// A process that takes no messages holds up nobody.
+    /// A process that takes no messages does not block the daemon.
     #[test]
     fn a_full_channel_takes_no_more_and_does_not_wait() {
         let (ours, theirs) = Channel::pair().unwrap();

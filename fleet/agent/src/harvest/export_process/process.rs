@@ -1,4 +1,4 @@
-//! The process as the operating system has it: started, ended, found.
+//! An export process in the operating system: its start, its end, and the search for it.
 
 use crate::pid_file::{self, holder};
 use headstart_block::{Error, ErrorKind, Result};
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// This very program, also where its file was replaced since: both ends of the channel are of one version.
+/// This very program, even if its file has been replaced since: both ends of the channel are of one version.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// The time that a process has to end by itself once it has said that it does.
+/// The time that a process has to end by itself once it has announced its end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// The time that a killed process may take to end.
@@ -23,7 +23,7 @@ const KILL: Duration = Duration::from_secs(10);
 /// The pauses before a process is started again: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
 
-/// The life of a process after which it has not died for what it died of before.
+/// The life after which a process is taken to be healthy: a later death counts as a new failure.
 const LASTED: Duration = Duration::from_secs(60);
 
 /// Pauses that grow while processes die soon.
@@ -42,10 +42,10 @@ impl Pauses {
     }
 }
 
-/// A process that runs. Dropped, it is killed.
+/// A process that runs. It is killed when this is dropped.
 pub(super) struct Running {
     child: Child,
-    /// `None` where the process cannot be watched.
+    /// The descriptor that becomes readable at its end; `None` if the process cannot be watched.
     watched: Option<OwnedFd>,
     has_grace: bool,
 }
@@ -66,7 +66,7 @@ impl Running {
             .spawn()
             .map_err(failed)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        // Not waited for yet, so the number is its own.
+        // The process is not waited for yet, so the number is its own.
         let watched = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         Ok(Self { child, watched, has_grace: false })
     }
@@ -75,7 +75,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Becomes readable when the process ends.
+    /// A descriptor that becomes readable when the process ends.
     pub(super) fn watched(&self) -> Option<BorrowedFd<'_>> {
         self.watched.as_ref().map(AsFd::as_fd)
     }
@@ -90,7 +90,7 @@ impl Running {
         self.has_grace = true;
     }
 
-    /// Waits for its end, and kills it where it has no grace or takes longer.
+    /// Waits for its end, and kills it if it has no grace or takes longer.
     pub(super) fn end(mut self) {
         if self.has_grace {
             self.wait(GRACE);
@@ -104,7 +104,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // One that has ended needs no signal; a process that is not waited for keeps its number.
+        // A process that has ended needs no signal; its number stays its own until it is waited for.
         let _ = self.child.kill();
         if self.wait(KILL) {
             let _ = self.child.wait();
@@ -126,15 +126,15 @@ fn has_ended(process: &OwnedFd, time: Duration) -> bool {
     }
 }
 
-/// Kills the process that has the lock of `pid_file`, if there is one: a daemon before this one has left it.
+/// Kills the process that has the lock of `pid_file`, if there is one: a previous daemon has left it.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where it does not end.
+/// [`ErrorKind::Conflict`] if it does not end.
 pub(super) fn end_leftover(pid_file: &Path) -> Result<()> {
     let Some(number) = holder(pid_file) else { return Ok(()) };
     let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
     let Some(Ok(process)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return Ok(()) };
-    // Had it ended before it was opened, the lock would be free by now.
+    // If the process had ended before it was opened, the lock would be free by now.
     if holder(pid_file) != Some(number) {
         return Ok(());
     }

@@ -14,18 +14,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The time between two looks whether a server has ended by itself.
+/// The interval between two checks whether a server has ended by itself.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// The exit status of a process whose daemon is gone.
 const STATUS_ALONE: i32 = 1;
 
-/// Serves the vSSD that the daemon at the other end of standard input names, until the daemon says that it is enough,
-/// or `is_cancelled` does. If the daemon is gone, the process ends at once and answers nothing more: clients ask again
-/// when there is a daemon again. `pid_file` is locked as long as the process lives.
+/// Serves the vSSD that the daemon at the other end of standard input names, until the daemon asks it to stop, or
+/// `is_cancelled` returns `true`. If the daemon is gone, the process ends at once and answers no more requests: clients
+/// ask again when there is a daemon again. `pid_file` is locked as long as the process lives.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] if no daemon started this, or its messages make no sense,
+/// [`headstart_block::ErrorKind::Invalid`] if no daemon started this process, or its messages make no sense,
 /// [`headstart_block::ErrorKind::Conflict`] if another process has the lock.
 pub fn run_export_process(pid_file: &Path, is_cancelled: impl Fn() -> bool) -> Result<()> {
     let channel = Channel::inherited()?;
@@ -50,13 +50,13 @@ pub fn run_export_process(pid_file: &Path, is_cancelled: impl Fn() -> bool) -> R
     }
     let stopped = serving.stop();
     let error = stopped.as_ref().err().map(Fault::from);
-    // A daemon that does not hear it finds that the process has ended.
+    // A daemon that does not receive it finds that the process has ended.
     let _ = channel.send(&News::Stopped { error });
     drop(lock);
     stopped
 }
 
-/// Ends the process without an answer to anybody.
+/// Ends the process without an answer to any client.
 fn end_at_once(why: &str) -> ! {
     tracing::warn!("{why}: this export process ends");
     std::process::exit(STATUS_ALONE)
@@ -66,12 +66,12 @@ fn end_at_once(why: &str) -> ! {
 struct Serving {
     disk: Arc<RemoteDisk>,
     servers: Vec<Box<dyn Server>>,
-    /// The first error while they were started.
+    /// The first error of starting them.
     error: Option<Fault>,
 }
 
 impl Serving {
-    /// Starts the servers; the error of one that cannot be started keeps nobody from the others.
+    /// Starts the servers; a server that cannot be started does not prevent the others.
     fn start(assignment: &Assignment, mut descriptors: Vec<OwnedFd>) -> Result<Self> {
         let listener = match &assignment.vhost_user {
             Some(path) if !descriptors.is_empty() => Some((path, UnixListener::from(descriptors.remove(0)))),
@@ -111,7 +111,7 @@ impl Serving {
         self.servers.iter().for_each(|server| server.resized());
     }
 
-    /// Says which servers have ended by themselves.
+    /// Reports servers that have ended by themselves.
     fn look(&mut self, channel: &Channel) -> Result<()> {
         let mut ended = Vec::new();
         self.servers.retain(|server| {

@@ -1,5 +1,5 @@
-//! What becomes of the part of a host that dies, and of one that comes late: real swarms over loopback, whose store is
-//! away all the time.
+//! The parts of a host that dies, and of one that comes late: real swarms over loopback, whose store is away all the
+//! time.
 
 use super::*;
 use crate::keeper::Obeying;
@@ -31,7 +31,7 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
         advertise: None,
         join: join.iter().map(ToString::to_string).collect(),
         role: Role::Agent,
-        // They wait for each other also where the machine is busy with something else for a while.
+        // The hosts wait for each other even if the machine is busy for a while.
         node: headstart_swarm::Settings {
             patience: (Duration::from_secs(1), Duration::from_secs(5)),
             ..headstart_swarm::Settings::default()
@@ -57,7 +57,7 @@ impl Member {
         self.swarm.connected_hosts().len() == hosts
     }
 
-    /// What it does every half a minute; what it keeps then, and what is lacking of that.
+    /// Runs the periodic check; returns the bytes that it keeps then, and those that are missing.
     fn looks(&self, runtime: &Runtime) -> (u64, u64) {
         let keeper = Arc::clone(&self.keeper);
         let looking = runtime.spawn(async move {
@@ -69,7 +69,7 @@ impl Member {
         (bytes, lacking)
     }
 
-    /// Ten minutes go by.
+    /// Lets ten minutes go by.
     fn waits(&self) {
         self.keeper.keeping.away().values_mut().for_each(|until| *until = Instant::now());
     }
@@ -85,7 +85,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// An image of one layer. Nobody listens where its store is.
+/// An image of one layer. Its store's address has no listener.
 fn image_of(sample: &Sample) -> Pin {
     let layers = vec![Layer::new(sample.spec.digest, sample.spec.len, sample.spec.tree.unwrap())];
     let (options, config) = (String::new(), Config::default());
@@ -109,7 +109,7 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     let join = Some(a.swarm.address());
     let (b, c) = (member(&runtime, &dir, "b", join), member(&runtime, &dir, "c", join));
     wait_until("connected", || [&a, &b, &c].iter().all(|host| host.knows(2)));
-    // One of them has all of it.
+    // One of the hosts has all of it.
     let sample = sample(usize::try_from(CHUNK_SIZE).unwrap() * 50 + 7, 5);
     let blob = a.cache.blob(&sample.spec).unwrap();
     blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
@@ -121,12 +121,12 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     assert_eq!(pinned.iter().map(|host| host.bytes).sum::<u64>(), all, "{pinned:?}");
     let parts = [a.looks(&runtime).0, c.looks(&runtime).0];
 
-    // One that is away may be back soon.
+    // A host that is away may be back soon.
     runtime.block_on(b.swarm.stop());
     drop(b);
     wait_until("left alone", || a.knows(1) && c.knows(1));
     assert_eq!([a.looks(&runtime), c.looks(&runtime)], parts.map(|part| (part, 0)));
-    // Then its part is another's, who gets it from whoever has it.
+    // After ten minutes another host keeps its part, and gets it from any host that has it.
     a.waits();
     c.waits();
     let taken = [a.looks(&runtime), c.looks(&runtime)];
@@ -138,7 +138,7 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     own.missing(ByteRange::between(0, sample.spec.len), &mut |run| missing += run.len());
     assert!(sample.spec.len - missing >= taken[1].0 - sample.outboard.len() as u64, "{missing} {taken:?}");
 
-    // It comes back with what it has, and the others let go.
+    // The host comes back with its part, and the others let go.
     let b = member(&runtime, &dir, "b", join);
     wait_until("back", || a.knows(2) && b.knows(2) && c.knows(2));
     assert_eq!([a.looks(&runtime).0, c.looks(&runtime).0], parts);
@@ -152,7 +152,7 @@ fn long_pin(layer: u8) -> Pin {
     Pin { digest: Digest::of(pin.manifest.as_bytes()).to_string(), ..pin }
 }
 
-/// More than may wait for a host that does not read: it is told of them one part after the other.
+/// The pins are more than may wait for a host that does not read: it receives them one part after the other.
 #[test]
 fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
     let dir = TempDir::new().unwrap();
@@ -161,7 +161,7 @@ fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
     for layer in 0..20 {
         assert!(a.keeper.adopt(&long_pin(layer)).unwrap());
     }
-    // They have something to say to each other meanwhile, too.
+    // The hosts have other messages for each other meanwhile, too.
     let sample = sample(1 << 20, 1);
     let at_a = a.swarm.open(&sample.spec, None).unwrap();
     at_a.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();

@@ -1,13 +1,13 @@
-//! What a host says of itself in the gossip, signed by the key of its certificate: nobody else can say it.
+//! A host's claim in the gossip, signed by the key of its certificate: no other host can make it.
 //!
 //! ```text
 //! certificate ":" signature      both in hexadecimal: DER, and ECDSA of the line below
 //! "headstart gossip claim 1\n" name "\n" address "\n" generation
 //! ```
 //!
-//! Who has the gossip key can put any entry into the gossip. An entry with a claim is that of a host of the cluster,
-//! and this host connects to as many of those as there are. Of entries without a claim, which hosts of version 0.1.0
-//! make, only so many are looked at.
+//! A holder of the gossip key can put any entry into the gossip. An entry with a claim is that of a host of the
+//! cluster, and this host connects to all of those. Of entries without a claim, which hosts of version 0.1.0 make, only
+//! a bounded number is considered.
 
 use crate::credentials::{Identity, is_for, unix_now};
 use headstart_block::{Error, ErrorKind, Result};
@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// How claims are signed: by keys as `headstart swarm init` makes them.
+/// The signature scheme of claims, for keys as `headstart swarm init` makes them.
 const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
 
 /// Most bytes of a claim.
@@ -37,7 +37,7 @@ impl Claims {
         Self(identity)
     }
 
-    /// Changes whenever the host's certificate has been renewed: its claim is to be made again then.
+    /// A receiver that changes whenever the host's certificate has been renewed: its claim is to be made again then.
     pub(super) fn renewals(&self) -> watch::Receiver<()> {
         self.0.renewals()
     }
@@ -45,7 +45,7 @@ impl Claims {
     /// This host's claim.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] where it cannot be signed.
+    /// [`ErrorKind::Io`] if it cannot be signed.
     pub(super) fn make(&self, name: &str, address: SocketAddr, generation: u64) -> Result<String> {
         let failed = || Error::new(ErrorKind::Io, "cannot sign for the gossip");
         let signer = self.0.key().choose_scheme(&[SCHEME]).ok_or_else(failed)?;
@@ -54,7 +54,7 @@ impl Claims {
         Ok(format!("{}:{}", hex(&self.0.certificate()), hex(&signature)))
     }
 
-    /// `true` if the host of that name, with a certificate that is valid now, has said that it is there.
+    /// `true` if the host of that name, with a certificate that is valid now, has made this claim.
     pub(super) fn is_right(&self, claim: &str, name: &str, address: SocketAddr, generation: u64) -> bool {
         let parts = claim.split_once(':').filter(|_| claim.len() <= CLAIM_MAX);
         let Some((Some(certificate), Some(signature))) =
@@ -118,7 +118,7 @@ mod tests {
         for (name, address, generation) in [("b", there, 7), ("a", away, 7), ("a", there, 8)] {
             assert!(!b.is_right(&claim, name, address, generation), "{name} {address} {generation}");
         }
-        // Of another cluster; in the name of another host; nonsense.
+        // Claims of another cluster, in the name of another host, and malformed ones.
         assert!(!elsewhere.is_right(&claim, "a", there, 7));
         assert!(!a.is_right(&b.make("a", there, 7).unwrap(), "a", there, 7));
         let (certificate, signature) = claim.split_once(':').unwrap();

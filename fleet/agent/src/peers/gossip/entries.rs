@@ -1,4 +1,4 @@
-//! Entries are counted as soon as many may have come, and not only now and then, and once they fit into no message.
+//! Entries are counted as soon as many may have come, not only at intervals, and once they do not fit into a message.
 
 use super::transport::COUNT_AFTER;
 use super::*;
@@ -59,7 +59,7 @@ fn a_host_that_knows_of_more_than_it_can_tell_starts_again() {
         let asking = |hosts| ChitchatMessage::deserialize(&mut &naming(0..hosts)[..]).unwrap();
         sender.send(address, asking(2000)).await.unwrap();
         assert!(!noticed.is_too_long());
-        // Short of the number of hosts that is too many by itself.
+        // The number of hosts is below the limit.
         sender.send(address, asking(3500)).await.unwrap_err();
         assert!(noticed.is_too_long());
         let gossiper = run::tests::gossiper("a", Vec::new()).await;

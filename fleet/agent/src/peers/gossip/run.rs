@@ -1,4 +1,5 @@
-//! Runs of hosts: what goes on when the library's task starts again, and how many hosts the entries of all runs name.
+//! Runs of hosts: the state that goes on when the library's task starts again, and the number of hosts in the entries
+//! of all runs.
 
 use super::inspection::Said;
 use super::transport::Noticed;
@@ -7,8 +8,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-/// Hosts by name, present and past, that the library may hold, and entries of all their runs; how often they are
-/// counted.
+/// The most hosts by name, present and past, that the library may hold, and entries of all their runs; the interval at
+/// which they are counted.
 const NAMES_MAX: usize = 4096;
 const ENTRIES_MAX: usize = 2 * NAMES_MAX;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ impl Run {
         Self { generation: generation(), heartbeat: Heartbeat::default(), version: 0 }
     }
 
-    /// This host's run as the library has it; `None` where it says what this host cannot have said.
+    /// This host's run in the library; `None` if the library has a state that this host cannot have made.
     pub(super) async fn of(handle: &ChitchatHandle, generation: u64) -> Option<Self> {
         let of = |chitchat: &mut Chitchat| {
             let state = chitchat.self_node_state();
@@ -53,7 +54,7 @@ impl Run {
         self.version > 0
     }
 
-    /// Has the library go on from here, and say this.
+    /// Makes the library go on from this run, with these values.
     pub(super) async fn go_on(self, handle: &ChitchatHandle, values: &[(String, String)]) {
         let go_on = |chitchat: &mut Chitchat| {
             let state = chitchat.self_node_state();
@@ -65,7 +66,7 @@ impl Run {
     }
 }
 
-/// Greater each time that a host starts.
+/// A number that is greater each time that a host starts.
 #[expect(clippy::disallowed_methods, reason = "the gossip library tells runs of a host apart by the time")]
 fn generation() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -182,7 +183,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A host that can be started, as nobody else knows of.
+    /// A host that can be started, and that no other host knows.
     pub(in super::super) async fn gossiper(name: &str, seeds: Vec<String>) -> Gossiper {
         let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let own = Member { name: name.to_owned(), address: socket.local_addr().unwrap() };

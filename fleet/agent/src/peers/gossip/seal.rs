@@ -3,16 +3,16 @@
 //! ```text
 //! 0    1   version, 1
 //! 1    12  nonce, drawn
-//! 13   ..  sealed by AES-256-GCM-SIV under the cluster's gossip key, with the version as what is bound to it
+//! 13   ..  sealed by AES-256-GCM-SIV under the cluster's gossip key, with the version as associated data
 //!          0  1  part, 0 of 1 (0x01), 0 of 2 (0x02) or 1 of 2 (0x12)
-//!          1  8  which message it is a part of, drawn
+//!          1  8  the number of its message, drawn
 //!          9  .. the message
 //! ..   16  tag
 //! ```
 //!
-//! The nonce is drawn, since hosts share the key and nothing else; the cipher is one that a nonce drawn twice does not
-//! break. The library fills a datagram to the last byte, so what does not fit any more goes in two. Where security is
-//! none, the sealed part is as it is and there is no tag.
+//! The nonce is drawn, because hosts share only the key; the cipher is one that a repeated nonce does not break. The
+//! library fills a datagram to the last byte, so a message that does not fit any more goes in two. Without security,
+//! the sealed part is plain and there is no tag.
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use headstart_block::{Error, ErrorKind, Result};
@@ -40,9 +40,9 @@ pub(in crate::peers) struct Seal {
 
 /// The gossip keys that are valid.
 struct Keys {
-    /// What is sealed is sealed by this one; nothing where security is none.
+    /// The key that seals; `None` without security.
     current: Option<([u8; 32], LessSafeKey)>,
-    /// The one before, for what hosts send that do not know the current one yet.
+    /// The key before, for datagrams of hosts that do not know the current one yet.
     previous: Option<LessSafeKey>,
 }
 
@@ -53,7 +53,7 @@ fn usable(key: [u8; 32]) -> Result<LessSafeKey> {
 
 /// A part of a message.
 pub(super) struct Part {
-    /// Which, and of how many.
+    /// The index of the part, and the number of parts.
     index: u8,
     count: u8,
     message: u64,
@@ -66,10 +66,10 @@ impl Seal {
         Ok(Self { keys: RwLock::new(Keys { current, previous: None }) })
     }
 
-    /// Seals by another key from now on, and opens what is sealed by either. Returns `false` where it is the same key.
+    /// Seals by another key from now on, and opens datagrams of either key. Returns `false` if it is the same key.
     ///
     /// # Errors
-    /// Where it cannot be used.
+    /// If it cannot be used.
     pub(in crate::peers) fn rekey(&self, key: [u8; 32]) -> Result<bool> {
         let new = usable(key)?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
@@ -80,12 +80,12 @@ impl Seal {
         Ok(true)
     }
 
-    /// Opens what is sealed by the current key alone.
+    /// Opens only datagrams that are sealed by the current key.
     pub(in crate::peers) fn give_up_previous(&self) {
         self.keys.write().unwrap_or_else(PoisonError::into_inner).previous = None;
     }
 
-    /// The datagrams that carry a message: one, or two where it does not fit.
+    /// The datagrams that carry a message: one, or two if it does not fit.
     pub(in crate::peers) fn seal(&self, message: &[u8]) -> Option<Vec<Vec<u8>>> {
         let mut drawn = [0; 8];
         aws_lc_rs::rand::fill(&mut drawn).ok()?;
@@ -118,7 +118,7 @@ impl Seal {
         Some(datagram)
     }
 
-    /// What is in a datagram, if it was made by a host of the cluster.
+    /// Opens a datagram; `None` if no host of the cluster made it.
     pub(super) fn open(&self, datagram: &mut [u8]) -> Option<Part> {
         let (head, sealed) = datagram.split_at_mut_checked(1 + NONCE_LEN)?;
         let (version, nonce) = head.split_first()?;
@@ -206,7 +206,7 @@ mod tests {
             let from = SocketAddr::from(([127, 0, 0, 1], 1));
             let mut halves = VecDeque::new();
             let mut came = None;
-            // In the wrong order, too.
+            // The parts come in the wrong order, too.
             for mut datagram in datagrams.into_iter().rev() {
                 let mut wrong = datagram.clone();
                 assert!(Seal::new(Some([2; 32])).unwrap().open(&mut wrong).is_none());

@@ -1,4 +1,4 @@
-//! Datagrams that come from outside of the cluster.
+//! Datagrams from outside of the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ pub(in crate::peers) struct Strays {
 }
 
 impl Strays {
-    /// Counts one.
+    /// Counts a datagram.
     pub(super) fn add(&self, from: IpAddr) {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut known = self.from.lock().unwrap_or_else(PoisonError::into_inner);

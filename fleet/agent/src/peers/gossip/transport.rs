@@ -1,4 +1,4 @@
-//! The library's messages, sealed, on their way.
+//! The transport of the library's messages, sealed.
 
 use super::inspection::{Inspection, RunId, Said};
 use super::seal::{DATAGRAM, Part, Seal, whole};
@@ -24,7 +24,7 @@ pub(super) const COUNT_AFTER: usize = 128 << 10;
 /// Reasons to count the entries that the library holds, as messages come and go.
 #[derive(Default)]
 pub(super) struct Noticed {
-    /// Tells of either.
+    /// Notifies of either reason.
     notify: Notify,
     is_too_long: AtomicBool,
     /// The latest state of this host's run that others have told.
@@ -33,13 +33,13 @@ pub(super) struct Noticed {
 }
 
 impl Noticed {
-    /// Returns once enough has come for many entries, or where what names them all does not fit into a message.
+    /// Returns once enough bytes for many entries have come, or a message that names all entries does not fit.
     pub(super) async fn some(&self) {
         self.notify.notified().await;
     }
 
-    /// `true` if a message that names all entries could not be sent. Nobody hears of this host then, and it can hear
-    /// only from those that know fewer.
+    /// `true` if a message that names all entries could not be sent. Other hosts do not learn of this host then, and it
+    /// learns only from those with fewer entries.
     pub(super) fn is_too_long(&self) -> bool {
         self.is_too_long.load(Ordering::Relaxed)
     }
@@ -100,8 +100,8 @@ impl Socket for SealedSocket {
         let mut bytes = Vec::new();
         message.serialize(&mut bytes);
         let sealed = self.seal.seal(&bytes);
-        // An answer that is too long carries all that the other one does not know yet: it comes in pieces once this
-        // host asks that one.
+        // An answer that is too long carries all entries that the other host does not know yet: they are sent in pieces
+        // once this host asks that one.
         if sealed.is_none() && matches!(message, ChitchatMessage::Syn { .. }) {
             self.noticed.is_too_long.store(true, Ordering::Relaxed);
             self.noticed.notify.notify_one();
@@ -114,8 +114,8 @@ impl Socket for SealedSocket {
 
     async fn recv(&mut self) -> anyhow::Result<(SocketAddr, ChitchatMessage)> {
         loop {
-            // An error is about a datagram that was sent before, to somebody who is not there. Where it is not, and
-            // stays, that is no reason to try as fast as a processor can.
+            // The error is about a datagram that was sent before, to an address without a listener. Even a lasting
+            // error of another kind must not make this loop spin.
             let Ok((len, from)) = self.socket.recv_from(&mut self.datagram).await else {
                 tokio::time::sleep(AFTER_ERROR).await;
                 continue;

@@ -3,11 +3,11 @@
 //! ```text
 //! 0   8   "HSHINTS" and the version, 1
 //! 8   32  BLAKE3 of the rest
-//! 40  ..  every image's counts, postcard
+//! 40  ..  the counts of every image, postcard
 //! ```
 //!
-//! It is replaced as a whole, now and then and at the end. One that cannot be used is said, left out, and replaced:
-//! what is lost are statistics, which the next boots make anew.
+//! The file is replaced as a whole, at intervals and at the end. A file that cannot be used is reported, ignored and
+//! replaced: only statistics are lost, which the next boots make again.
 
 use crate::file::{self, Readers};
 use headstart_block::{Error, ErrorKind, Result};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use utoipa::ToSchema;
 
-/// What a file begins with.
+/// The first bytes of a file.
 const HEAD: [u8; 8] = *b"HSHINTS1";
 
 /// Bytes of a hash.
@@ -28,7 +28,7 @@ const HASH: usize = 32;
 /// Most bytes of a file: more than a tracker counts.
 const FILE_MAX: u64 = 64 << 20;
 
-/// A tracker that remembers.
+/// A tracker whose counts outlive it.
 pub(in crate::peers) struct Counting {
     tracker: Mutex<Tracker>,
     file: PathBuf,
@@ -37,15 +37,15 @@ pub(in crate::peers) struct Counting {
 }
 
 impl Counting {
-    /// With what is in `file`, where there is anything.
+    /// Starts a tracker with the counts in `file`, if there are any.
     ///
     /// # Errors
-    /// Where no random numbers are to be had.
+    /// If no random numbers can be drawn.
     pub(in crate::peers) fn start(file: &Path) -> Result<Self> {
         let mut epoch = [0; 8];
         aws_lc_rs::rand::fill(&mut epoch)
             .map_err(|_| Error::new(ErrorKind::Io, "no random numbers are to be had"))?;
-        // An epoch of 0 is nobody's.
+        // An epoch of 0 belongs to no tracker.
         let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, Settings::default());
         match load(file) {
             Ok(images) => images.iter().flatten().for_each(|counts| tracker.load(counts)),
@@ -60,7 +60,7 @@ impl Counting {
     }
 
     fn tracker(&self) -> MutexGuard<'_, Tracker> {
-        // A panic in between costs statistics.
+        // A panic in between costs only statistics.
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -72,19 +72,19 @@ impl Counting {
         self.tracker().report(member, report)
     }
 
-    /// Reports that came, and images that are counted.
+    /// The numbers of received reports, and of images that are counted.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.reports.load(Ordering::Relaxed), self.tracker().images().count() as u64)
     }
 
-    /// What is known of all images.
+    /// The counts of all images.
     pub(in crate::peers) fn all(&self) -> Vec<Counts> {
         let tracker = self.tracker();
         let keys: Vec<_> = tracker.images().collect();
         keys.into_iter().filter_map(|key| tracker.counts(key)).collect()
     }
 
-    /// Keeps what is known now, where it has changed. That writes a file.
+    /// Saves the counts, if they have changed. This writes a file.
     pub(in crate::peers) fn save(&self) {
         if !self.changed.swap(false, Ordering::Relaxed) {
             return;
@@ -110,17 +110,17 @@ pub struct CountedImage {
 }
 
 impl CountedImage {
-    /// Of a tracker's.
+    /// Converts the counts of a tracker.
     #[must_use]
     pub fn of(counts: &Counts) -> Self {
         let slices = counts.slices.iter().map(|hint| (hint.slice, hint.disks, hint.mean_ms)).collect();
         Self { image: format!("{:016x}", counts.image.0), disks: counts.disks, slices }
     }
 
-    /// The same as a tracker has it.
+    /// Converts back to the counts of a tracker.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] where the number is none, or slices do not ascend.
+    /// [`ErrorKind::Corrupt`] if the number is not valid, or slices do not ascend.
     pub fn counts(&self) -> Result<Counts> {
         let image = u64::from_str_radix(&self.image, 16);
         let image = image.map_err(|e| Error::corrupt("is no number of an image").caused_by(e))?;
@@ -139,10 +139,10 @@ fn store(path: &Path, images: &[Counts]) -> Result<()> {
     file::replace(path, &file, Readers::Owner)
 }
 
-/// What a tracker has kept in `file`, by image.
+/// The counts that a tracker has saved in `file`, by image.
 ///
 /// # Errors
-/// Where there is no such file, or another one.
+/// If there is no such file, or it has other content.
 pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
     load(file)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "is not there")
@@ -151,7 +151,7 @@ pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
     })
 }
 
-/// Nothing where there is no file.
+/// Reads the file; `None` if there is none.
 fn load(path: &Path) -> Result<Option<Vec<Counts>>> {
     let Some(bytes) = file::read(path, FILE_MAX)? else { return Ok(None) };
     let wrong = |what: &'static str| Error::corrupt(what).about(path.display());
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(asked(&second), (2, vec![3, 5]));
         assert_eq!(second.counts(), (1, 1));
         assert_ne!(second.report(PeerKey(1), &report(0, &[])).epoch, epoch);
-        // Programs are told the same.
+        // Programs get the same counts.
         let told: Vec<_> = second.all().iter().map(CountedImage::of).collect();
         assert_eq!((told[0].image.as_str(), told[0].disks), ("0000000000000007", 2));
         assert_eq!(told[0].slices.iter().map(|(slice, ..)| *slice).collect::<Vec<_>>(), [3, 5]);
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert!(wrong.counts().is_err(), "{wrong:?}");
         }
-        // Cut off or changed anywhere, it is nothing.
+        // A file that is cut off or changed anywhere is not used.
         let whole = fs::read(&path).unwrap();
         for len in [0, 7, 20, 45, whole.len() - 1] {
             fs::write(&path, &whole[..len]).unwrap();
@@ -215,7 +215,7 @@ mod tests {
             fs::write(&path, changed).unwrap();
             assert!(load(&path).is_err(), "{at}");
         }
-        // And is replaced.
+        // The file is replaced.
         let third = Counting::start(&path).unwrap();
         third.report(PeerKey(1), &report(1, &[9]));
         third.save();

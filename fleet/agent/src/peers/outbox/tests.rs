@@ -1,4 +1,4 @@
-//! The order in which things go out.
+//! The order in which items go out.
 
 use super::*;
 use headstart_block::{Digest, random::Random};
@@ -22,7 +22,7 @@ fn ask(request: u32, urgency: Urgency) -> Message {
     Message::Ask { request, blob: BlobId(1), chunks, urgency, hops: 0, insist: false }
 }
 
-/// What goes out next: the messages, and the request and number of a chunk.
+/// The next output: the messages, and the request and number of a chunk.
 fn next(outbox: &Outbox, lanes: &Lanes) -> (Vec<Message>, Option<(u32, u32)>) {
     let mut buf = Vec::new();
     let chunk = match outbox.next(&mut buf, lanes, 0) {
@@ -57,7 +57,7 @@ fn who_waits_comes_first() {
     ok(outbox.send(advert.clone()));
     ok(outbox.send(ask(3, Urgency::Demand)));
     ok(outbox.serve(serve(&blob, 4, 2, Urgency::Demand), &lanes, 0));
-    // What is urgent and small goes with the first chunk that somebody waits for; nothing else does.
+    // Small urgent items go with the first urgent chunk; nothing else does.
     assert_eq!(next(&outbox, &lanes), (vec![ask(3, Urgency::Demand)], Some((4, 0))));
     assert_eq!(next(&outbox, &lanes), (vec![], Some((4, 1))));
     assert_eq!(next(&outbox, &lanes), (vec![advert, ask(2, Urgency::Background)], None));
@@ -71,7 +71,7 @@ fn prefetches_wait_for_who_waits_at_any_host() {
     ok(one.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0));
     ok(other.serve(serve(&blob, 1, 1, Urgency::Background), &lanes, 0));
     assert!(matches!(other.next(&mut Vec::new(), &lanes, 1), Next::Nothing { held_back: true }));
-    // But not for a host that takes nothing.
+    // A host that takes nothing does not hold them back.
     let stalled = STALLED_MS + 1;
     assert!(matches!(other.next(&mut Vec::new(), &lanes, stalled), Next::Chunk(_)));
     ok(other.serve(serve(&blob, 2, 1, Urgency::Background), &lanes, 0));
@@ -94,11 +94,11 @@ fn what_is_cancelled_does_not_go() {
     let left: Vec<_> = outbox.cancel(RequestId(1), &lanes).into_iter().map(|serve| serve.chunks).collect();
     assert_eq!(left, [Chunks { first: 1, count: 2 }]);
     assert_eq!(next(&outbox, &lanes).1, Some((2, 0)));
-    // An ask that was not sent yet is taken back, and nobody hears of it.
+    // A request that was not sent yet is taken back without a message.
     ok(outbox.send(ask(5, Urgency::Background)));
     ok(outbox.send(Message::Cancel { request: RequestId(5) }));
     assert_eq!(next(&outbox, &lanes), (vec![], None));
-    // One that may have been is not.
+    // A request that may have been sent is not taken back.
     ok(outbox.send(ask(6, Urgency::Demand)));
     ok(outbox.send(Message::Cancel { request: RequestId(6) }));
     assert_eq!(next(&outbox, &lanes).0, [Message::Cancel { request: RequestId(6) }]);

@@ -1,4 +1,4 @@
-//! Frames of earlier versions decode, or are refused by their version: those that hosts exchanged when
+//! Frames of earlier versions decode, or are refused by their version: the frames that hosts exchanged when
 //! `tests/fixtures` was made, and one of each variant of message, order, report and answer.
 
 use crate::peers::frame::{
@@ -13,7 +13,7 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-/// The frames of a recording: each one's header and body.
+/// The frames of a recording: the header and body of each.
 fn recorded(path: &Path) -> Vec<(Header, Vec<u8>)> {
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(fs::File::open(path).unwrap()).read_to_end(&mut bytes).unwrap();
@@ -38,7 +38,7 @@ fn decode(kind: Kind, body: &[u8]) -> Result<(), Error> {
             Ok(())
         }
         Kind::Refused => decode_refusal(body).map(drop),
-        // No earlier version sends one.
+        // No earlier version sends one of these.
         Kind::Trust | Kind::Request | Kind::Certificate | Kind::Renewed => Ok(()),
     }
 }
@@ -66,7 +66,7 @@ fn frames_that_were_recorded_decode_or_are_refused_by_version() {
     }
 }
 
-/// What is sent today, byte by byte. A change here is a new version of the protocol.
+/// The present encoding, byte by byte. A change here is a new version of the protocol.
 #[test]
 fn each_variant_has_the_bytes_that_version_1_gave_it() {
     let chunks = Chunks { first: 5, count: 6 };

@@ -1,4 +1,4 @@
-//! What a holder of the gossip key can do to others: it is contained.
+//! The harm that a holder of the gossip key can do to others is contained.
 
 use super::*;
 use crate::peers::gossip::Seal;
@@ -43,7 +43,7 @@ fn contradictory() -> Vec<u8> {
     out
 }
 
-/// Names so many hosts that are not there.
+/// A message that names hosts that are not there.
 pub(in crate::peers) fn naming(hosts: std::ops::Range<u32>) -> Vec<u8> {
     let mut out = message(0);
     out.extend_from_slice(&u16::try_from(hosts.len()).unwrap().to_le_bytes());
@@ -89,7 +89,7 @@ fn messages_that_break_the_gossip_library_break_it_for_a_moment() {
     };
     send(&naming(0..1));
     send(&contradictory());
-    // Whoever joins afterwards is found, by the one that was there, as often as that happens.
+    // A host that joins afterwards is found by the one that was there, every time.
     let b = cluster.host("b", Role::Agent, &[a.swarm.address()]);
     cluster.wait_until("it is heard of again", || {
         a.swarm.status().peers.iter().any(|peer| peer.name == "b") && b.is_connected_to(1)

@@ -1,4 +1,4 @@
-//! What disks read on one host is known on the others, by way of a tracker; and who may not know an image learns
+//! The reads of disks on one host reach the others through a tracker; and a host that may not know an image learns
 //! nothing of it.
 
 use super::*;
@@ -15,7 +15,7 @@ fn items(items: &[(u64, u32)]) -> Vec<PlanItem> {
     items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect()
 }
 
-/// A tracker that has counted a disk, which read two slices, and a member that says what a test wants.
+/// A tracker that has counted a disk with two read slices, and a member that sends the frames of a test.
 fn counted() -> (Cluster, TestHost, Boots, Rogue) {
     let cluster = Cluster::new(&["t", "b"]);
     let t = cluster.tracker("t", &[]);
@@ -30,7 +30,7 @@ fn report(image: ImageKey, joined: u32) -> Report {
     Report { image, joined, accesses: Vec::new(), epoch: 0, version: 0 }
 }
 
-/// The tracker's answer to a report of nothing new.
+/// The tracker's answer to a report without new reads.
 fn asked(cluster: &Cluster, rogue: &mut Rogue, image: ImageKey) -> Answer {
     rogue.send(cluster, &encoded(Kind::Report, &report(image, 0)));
     loop {
@@ -52,7 +52,7 @@ fn a_disk_is_told_what_disks_of_other_hosts_read() {
     cluster.wait_until("they meet", || a.is_connected_to(2) && b.is_connected_to(2) && t.is_connected_to(2));
     assert!(t.swarm.status().tracker && !a.swarm.status().tracker);
     assert!(a.swarm.status().peers.iter().any(|peer| peer.name == "t" && peer.tracker));
-    // Whoever comes first has nothing to go by.
+    // The first disk gets no hints.
     let first = a.swarm.boots(IMAGE, true).unwrap();
     first.read(&accesses(&[70, 5, 64, 7]));
     let second = b.swarm.boots(IMAGE, true).unwrap();
@@ -60,18 +60,18 @@ fn a_disk_is_told_what_disks_of_other_hosts_read() {
     cluster.wait_until("it is told", || plan.borrow().items.len() == 2);
     assert_eq!(plan.borrow().items, items(&[(2, 1 << 6 | 1), (0, 1 << 5 | 1 << 7)]));
     assert!((1..=2).contains(&plan.borrow().disks));
-    // While both boot, either hears of more.
+    // While both boot, each gets hints of the other's reads.
     second.read(&accesses(&[5, 200]));
     let plan = first.plan();
     cluster.wait_until("it is told more", || plan.borrow().items.iter().any(|item| item.block == 200 / 32));
-    // Another disk of the same host is told at once; one of another image nothing.
+    // Another disk of the same host gets hints at once; one of another image gets none.
     assert!(!b.swarm.boots(IMAGE, true).unwrap().plan().borrow().items.is_empty());
     assert!(b.swarm.boots(ImageKey(IMAGE.0 ^ 1), true).unwrap().plan().borrow().items.is_empty());
     let counters = b.swarm.hint_counters();
     assert_eq!((counters.reads, counters.foreseen), (2, 1));
     assert!(counters.hints >= 4 && counters.reports > 0 && t.swarm.hint_counters().tracked_reports > 0);
     drop((first, second));
-    // The counts outlive their tracker. Nobody is told by who is none.
+    // The counts outlive their tracker. A host that is no tracker sends no hints.
     cluster.runtime.block_on(t.swarm.stop());
     drop(t);
     cluster.wait_until("it is gone", || a.is_connected_to(1));
@@ -86,11 +86,11 @@ fn a_disk_is_told_what_disks_of_other_hosts_read() {
 #[test]
 fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     let (cluster, t, boots, mut rogue) = counted();
-    // It is no tracker: what it says is nothing to anybody.
+    // The host is no tracker: its hints are ignored.
     let hints = vec![headstart_swarm::tracker::Hint { slice: 9, disks: 9, mean_ms: 0 }];
     let lie = Answer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
     rogue.send(&cluster, &encoded(Kind::Hints, &lie));
-    // An image that it does not know by its number is one that nobody has read.
+    // An image with an unknown number is one without reads.
     assert!(asked(&cluster, &mut rogue, ImageKey(1)).hints.is_empty());
     let told = asked(&cluster, &mut rogue, IMAGE);
     assert_eq!((told.disks, told.hints.len()), (1, 2));
@@ -103,7 +103,7 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     cluster.wait_until("it is dropped", || t.swarm.counters().dropped_other == 1);
 }
 
-/// A member that names more images than there are pushes out its own, and none that another host reported.
+/// A member that names more images than there is room for pushes out its own, and none that another host reported.
 #[test]
 fn a_member_that_makes_images_up_pushes_out_its_own() {
     let (cluster, t, _boots, mut rogue) = counted();

@@ -1,5 +1,5 @@
-//! Orders of other hosts, from hosts that mean harm: none has this host's credentials work for it, and only operators
-//! are obeyed. Real certificates, real TLS, and a store that counts what is asked of it.
+//! Orders of other hosts, from hosts that mean harm: none makes this host use its credentials for it, and only
+//! operators are obeyed. Real certificates, real TLS, and a store that counts its requests.
 
 use super::*;
 use crate::keeper::{Keeper, Obeying};
@@ -42,7 +42,7 @@ impl Web {
     }
 }
 
-/// Answers each request with the range of the blob that it asks for.
+/// Answers each request with the requested range of the blob.
 fn serve(mut socket: std::net::TcpStream, counted: &AtomicU64, blob: &[u8]) -> Option<()> {
     let mut head = Vec::new();
     loop {
@@ -83,7 +83,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// The other one has the certificate of `rogue`; `allowed` are the stores that the host's operator allows.
+    /// The other host has the certificate of `rogue`; `allowed` are the stores that the host's operator allows.
     fn new(rogue: &str, allowed: &[&str]) -> Self {
         let cluster = Cluster::new(&["victim", rogue]);
         let victim = cluster.host("victim", Role::Agent, &[]);
@@ -106,7 +106,7 @@ impl Scene {
         self.rogue.send(&self.cluster, &frame);
     }
 
-    /// What the host says of an order: what it brought, what it lacks, and why.
+    /// The host's answer to an order: the fetched bytes, the missing bytes, and the reason.
     fn outcome(&mut self, number: u32) -> (u64, u64, String) {
         let mut why = String::new();
         loop {
@@ -124,7 +124,7 @@ impl Scene {
         }
     }
 
-    /// The same of whatever order is done next.
+    /// The answer to whichever order is done next.
     fn outcome_of_any(&mut self) -> (u64, u64, u32) {
         loop {
             let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
@@ -135,7 +135,7 @@ impl Scene {
         }
     }
 
-    /// The pins that the host tells, up to its answer to a request that comes later.
+    /// The pins that the host sends, up to its answer to a later request.
     fn pins_told(&mut self) -> Vec<Pin> {
         self.rogue.say(&self.cluster, &ask(99, 4242, 0));
         let mut told = Vec::new();
@@ -156,7 +156,7 @@ impl Scene {
     }
 }
 
-/// A private blob, and an order that names it as the hash tree of a blob that there is not.
+/// A private blob, and an order that names it as the hash tree of a blob that does not exist.
 fn theft(seed: u64, store: &str) -> (Vec<u8>, Order, [u8; 32]) {
     let secret = sample(280_008, seed).bytes;
     let (digest, root) = (Digest::of(&secret), [7; 32]);
@@ -168,7 +168,7 @@ fn theft(seed: u64, store: &str) -> (Vec<u8>, Order, [u8; 32]) {
     (secret, Order::of(Digest::of(b"no such blob"), len, &tree, store.to_owned()), root)
 }
 
-/// Asks for all chunks of what an order names as an outboard: the bytes that come.
+/// Requests all chunks of the blob that an order names as an outboard; returns the number of received bytes.
 fn steal(scene: &mut Scene, order: &Order, root: &[u8; 32]) -> usize {
     let spec = BlobSpec { digest: order.tree_digest.parse().unwrap(), ..order.spec().unwrap() };
     scene.rogue.prove(&scene.cluster, 1, &spec, root);
@@ -194,7 +194,7 @@ fn steal(scene: &mut Scene, order: &Order, root: &[u8; 32]) -> usize {
     came
 }
 
-/// The worst that can be: an operator, and a store that this host may be told to use.
+/// The worst case: an operator, and a store that this host may be told to use.
 #[test]
 fn a_blob_that_is_called_a_hash_tree_is_not_served_even_to_an_operator() {
     let (secret, mut order, root) = theft(31, "");
@@ -209,7 +209,7 @@ fn a_blob_that_is_called_a_hash_tree_is_not_served_even_to_an_operator() {
     assert_eq!(scene.victim.swarm.counters().sent_bytes, 0);
 }
 
-/// One that was fetched as what it says, whose pages another host gave, and in whatever order.
+/// Even for a real outboard, with pages from another host, and in any order.
 #[test]
 fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
     let cluster = Cluster::new(&["a", "b"]);
@@ -223,7 +223,7 @@ fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
         let (start, end) = (usize::try_from(range.offset()).unwrap(), usize::try_from(range.end()).unwrap());
         sample.outboard[start..end].to_vec()
     };
-    // From a store: nothing is above it yet, then nothing proves its edges, then all is there.
+    // A chunk from a store: first no node above it is there, then nothing proves its edges, then all nodes are there.
     outboard.blob().insert(1 << 16, &chunk(1)).unwrap();
     assert!(!tree.may_send(1, &chunk(1)));
     outboard.blob().insert(0, &chunk(0)).unwrap();
@@ -231,7 +231,7 @@ fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
     outboard.blob().insert(2 << 16, &chunk(2)).unwrap();
     for at in 0..3 {
         assert!(tree.may_send(at, &chunk(at)));
-        // Not a byte may be another, at the edges neither.
+        // No byte may differ, not even at the edges.
         let len = chunk(at).len();
         for wrong in [0, 7, 8, 100, len / 2, len - 57, len - 56, len - 1] {
             let mut bytes = chunk(at);
@@ -239,7 +239,7 @@ fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
             assert!(!tree.may_send(at, &bytes), "byte {wrong} of chunk {at}");
         }
     }
-    // What is fetched to be served has all that proves it with it.
+    // The ranges that are fetched for serving include all pages that prove them.
     let needed = tree.with_proof(tree.bytes_of(1));
     outboard.blob().discard(ByteRange::between(0, tree.len())).unwrap();
     for part in &needed {
@@ -249,7 +249,7 @@ fn every_byte_of_a_hash_tree_that_is_served_is_connected_to_its_root() {
     assert!(tree.may_send(1, &chunk(1)) && needed.iter().map(|part| part.len()).sum::<u64>() < 100 << 10);
 }
 
-/// Under another root it is another blob's: neither reached nor spoiled.
+/// Under another root it is the outboard of another blob: neither served nor damaged.
 #[test]
 fn pages_of_a_hash_tree_belong_to_one_root() {
     let cluster = Cluster::new(&["a"]);
@@ -282,11 +282,11 @@ fn a_store_that_nobody_named_here_is_not_asked_and_the_asker_is_told() {
         assert!(why.contains("--allow-store"), "{}: {why}", order.store);
     }
     assert_eq!(web.requests(), 0);
-    // A disk that is attached from there names it, as long as it is.
+    // A disk that is attached from the store makes it usable, as long as it is attached.
     let attached = scene.stores.attach(&web.url);
     order.store.clone_from(&web.url);
     scene.order(2, &Word::Bring(order.clone()));
-    // It has no such blob, which is said then.
+    // The store has no such blob, which is the answer then.
     let why = scene.outcome(2).2;
     assert!(!why.contains("--allow-store") && why.contains("416"), "{why}");
     assert!(web.requests() > 0);
@@ -321,12 +321,12 @@ fn who_is_no_operator_orders_nothing() {
     let keeper = Arc::clone(&scene.keeper);
     let pins = scene.cluster.runtime.block_on(async move { keeper.pinned().await });
     assert_eq!(pins.iter().map(|pin| pin.hosts.as_slice()).collect::<Vec<_>>(), [["victim".to_owned()]]);
-    // Nor does one that knows nothing get the manifest, with the roots of the image's trees in it.
+    // A host that knows no image does not get the manifest, which contains the roots of the image's trees.
     scene.order(4, &Word::Known(Vec::new()));
     assert_eq!(scene.pins_told(), []);
 }
 
-/// Has a root obey, which may use stores below `allowed`, and connects a member to it that means harm.
+/// Makes a root obey, which may use stores below `allowed`, and connects a harmful member to it.
 fn obeying_before_a_member(cluster: &Cluster, victim: &TestHost, allowed: &[&str]) -> (Obeying, Rogue) {
     let allowed = allowed.iter().map(|prefix| prefix.parse().unwrap()).collect();
     let stores = Stores::new(headstart_store::Settings::default(), allowed);
@@ -406,7 +406,7 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
     name(128, 5);
 }
 
-/// What an order says is looked at before anything is taken for it.
+/// The claims of an order are checked before any space is taken for it.
 #[test]
 fn an_order_takes_no_space_for_what_it_says() {
     let web = Web::with(b"nothing of it");
@@ -420,7 +420,7 @@ fn an_order_takes_no_space_for_what_it_says() {
         };
         Word::Bring(Order { parts, ..Order::of(Digest::of(&[n]), len, &tree, web.url.clone()) })
     };
-    // More than the cache could ever have.
+    // The order is for more bytes than the cache can hold.
     scene.order(1, &order(1, Vec::new()));
     let (bytes, lacking, why) = scene.outcome(1);
     assert!(bytes == lacking && why.contains("--cache-size"), "{why}");
@@ -433,7 +433,7 @@ fn an_order_takes_no_space_for_what_it_says() {
     }
     let taken: u64 = std::fs::read_dir(scene.victim.cache.dir())
         .unwrap()
-        // What is only there for a moment may be gone by now.
+        // A temporary file may be gone by now.
         .filter_map(|entry| Some(std::os::unix::fs::MetadataExt::blocks(&entry.ok()?.metadata().ok()?) * 512))
         .sum();
     assert!(taken < 16 << 20, "{taken} bytes for nine orders of 1 TiB");
@@ -454,7 +454,7 @@ fn who_orders_without_end_and_reads_no_answer_is_closed() {
     scene.cluster.wait_until("it is disconnected", || scene.victim.is_connected_to(0));
 }
 
-/// In words of its own choosing, and it reads all answers.
+/// The orders have words of the member's own choosing, and it reads all answers.
 #[test]
 fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     const AT_ONCE: usize = 256;
@@ -481,7 +481,7 @@ fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     }
     assert!(refused <= REFUSED_MAX as usize, "{refused} orders were refused over one connection");
     cluster.wait_until("it is disconnected", || victim.is_connected_to(0));
-    // All but the first, but for those that had to wait and were refused unread.
+    // All lines except the first, and except those of orders that had to wait and were refused unread.
     let said = victim.swarm.complaints().left_out(&(Cause::TakesNoPart, "member".to_owned()));
     assert!(said > u64::from(REFUSED_MAX) / 2, "{said}");
 }

@@ -1,4 +1,4 @@
-//! Requests that an authority signs over a connection, and requests that it refuses, whatever is sent to it.
+//! Requests that an authority signs over a connection, and requests that it refuses, whatever it receives.
 
 use super::frame::{REFUSED_REQUEST, decode_refusal};
 use super::*;
@@ -6,7 +6,7 @@ use crate::credentials::{HostCertificate, REQUEST_MAX, Roles, SigningRequest};
 use rcgen::{CertificateParams, KeyPair, SanType};
 use std::fs;
 
-/// The authority `a`, and the host `name` that talks to it as it likes.
+/// The authority `a`, and the host `name` that sends arbitrary frames.
 fn scene(name: &str) -> (Cluster, TestHost, Rogue) {
     let cluster = Cluster::new(&["a", name, "other"]);
     let settings =
@@ -34,14 +34,14 @@ fn key(cluster: &Cluster, name: &str) -> KeyPair {
 fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_for() {
     let (cluster, a, mut rogue) = scene("plain");
     let credentials = cluster.credentials("plain");
-    // Signed in the same second it would not end later.
+    // A certificate that is signed in the same second would not end later.
     cluster.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1100)).await });
     let own = credentials.identity.request().unwrap();
     let (header, der) = ask(&cluster, &mut rogue, 7, &own);
     assert_eq!((header.kind, header.a), (Kind::Certificate, 7));
     let (before, signed) = (credentials.identity.says(), HostCertificate::parse(&der[..].into()).unwrap());
     signed.check_renews(&before).unwrap();
-    // Roles and other names that it asks for are not in it.
+    // Roles and other names in the request are not in the certificate.
     let mut params = CertificateParams::new(vec!["plain".to_owned()]).unwrap();
     for role in ["root", "operator", "authority"] {
         let uri = format!("headstart:role:{role}").try_into().unwrap();
@@ -53,7 +53,7 @@ fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_fo
     assert_eq!(header.kind, Kind::Certificate);
     let signed = HostCertificate::parse(&der[..].into()).unwrap();
     assert_eq!((signed.name.as_str(), signed.roles), ("plain", Roles::default()));
-    // Another host's name, another host's key, a key of its own making, nonsense.
+    // Another host's name, another host's key, a new key, and malformed bytes.
     let of = |name: &str, key: &KeyPair| SigningRequest::make(name, key).unwrap().der().to_vec();
     let mut unsigned = own.clone();
     let last = unsigned.len() - 1;
@@ -74,7 +74,7 @@ fn a_member_gets_its_own_certificate_for_longer_and_no_other_whatever_it_asks_fo
     }
     let counters = a.swarm.counters();
     assert_eq!((counters.signed_certificates, counters.refused_requests), (2, 6));
-    // A longer one than there can be ends the connection before it is read.
+    // A request above the largest length ends the connection before it is read.
     let header = Header { kind: Kind::Request, len: REQUEST_MAX + 1, a: 1, b: 0 };
     rogue.send(&cluster, &header.encode());
     assert!(rogue.next(&cluster).is_none());
@@ -96,7 +96,7 @@ fn requests_without_end_are_refused_unread_and_then_end_the_connection() {
     }
     // Some of the first may have come within the second in which its certificate was made.
     assert!(answers.0 <= 12 && answers.1 == 28, "{answers:?}");
-    // Connected anew it has the same share.
+    // A new connection has the same share.
     drop(rogue);
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
     assert_eq!(ask(&cluster, &mut rogue, 0, &request).0.kind, Kind::Refused);
@@ -124,7 +124,7 @@ fn a_certificate_that_is_not_its_own_ends_the_connection_of_a_host() {
         push_frame(&mut frame, Kind::Renewed, 0, 0, der);
         rogue.send(&cluster, &frame);
     };
-    // The one that it has already changes nothing.
+    // The certificate that the host has already changes nothing.
     let mut rogue = connect();
     tell(&mut rogue, &own);
     let request = credentials.identity.request().unwrap();
@@ -162,7 +162,7 @@ fn hosts_of_an_earlier_version_are_neither_asked_nor_told() {
         });
         let mut rogue = Rogue { stream: channel.stream, binding: channel.binding };
         cluster.runtime.block_on(async {
-            // A ping, which says that a host is taken, has no body.
+            // A ping, which shows that a host is accepted, has no body.
             let first = async {
                 loop {
                     let mut header = [0; HEADER];

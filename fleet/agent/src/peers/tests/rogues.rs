@@ -1,28 +1,28 @@
-//! Hosts of the cluster, with certificate and proof, that do harm: they are dropped or avoided, what they send is
-//! bounded, and what is wanted comes from elsewhere.
+//! Hosts of the cluster, with certificate and proof, that do harm: they are dropped or avoided, the bytes that they
+//! send are bounded, and wanted bytes come from other hosts.
 
 use super::*;
 use headstart_swarm::Why;
 use std::sync::atomic::AtomicU64;
 use tokio::io::{ReadHalf, WriteHalf};
 
-/// What a rogue has said that it calls the blob.
+/// The number that a rogue gives to the blob.
 const NUMBER: u32 = 1;
 
-/// How a rogue answers.
+/// The way in which a rogue answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// It sends what is asked for, and then goes on sending it.
+    /// The rogue sends the requested chunk, and then goes on sending it.
     Endlessly,
-    /// It promises, again and again.
+    /// The rogue promises, again and again.
     WithPromises,
-    /// It has not got what it says it has, and goes on saying so.
+    /// The rogue has not got the chunks that it advertises, and goes on advertising them.
     WithLies,
-    /// It sends something else.
+    /// The rogue sends other bytes.
     Corruptly,
-    /// It sends the head of a frame, and then a byte now and then.
+    /// The rogue sends the head of a frame, and then a byte from time to time.
     InDrops,
-    /// Not at all.
+    /// The rogue does not answer.
     Never,
 }
 
@@ -34,7 +34,7 @@ struct AtWork {
 }
 
 impl AtWork {
-    /// Does so until the connection ends.
+    /// Answers in its way until the connection ends.
     async fn run(self, stream: channel::Stream) {
         let (mut from, mut to) = tokio::io::split(stream);
         while let Some((header, body)) = next(&mut from).await {
@@ -107,7 +107,7 @@ impl AtWork {
         self.send(to, &frame).await
     }
 
-    /// `None` where the connection is closed.
+    /// Sends bytes; `None` if the connection is closed.
     async fn send(&self, to: &mut To, bytes: &[u8]) -> Option<()> {
         to.write_all(bytes).await.ok()?;
         to.flush().await.ok()?;
@@ -127,7 +127,7 @@ async fn next(stream: &mut ReadHalf<channel::Stream>) -> Option<(Header, Vec<u8>
     Some((header, body))
 }
 
-/// A host that wants all of a blob of so many bytes, another that has it, and a rogue that says so.
+/// A host that wants all of a blob, another that has it, and a rogue that claims to have it.
 struct Scene {
     cluster: Cluster,
     reader: TestHost,
@@ -146,7 +146,7 @@ impl Scene {
         honest.fill(&sample);
         let at_honest = honest.attach(&sample);
         let wanted = reader.attach(&sample);
-        // The outboard is here: the rogue is asked for nothing but what it spoils.
+        // The outboard is here: only the chunks that the rogue spoils are requested from it.
         wanted.tree().unwrap().blob().insert(0, &sample.outboard).unwrap();
         // Nothing is prefetched before it is wanted.
         wanted.planned(true);
@@ -165,7 +165,7 @@ impl Scene {
         Self { cluster, reader, wanted, sample, sent, _honest: (honest, at_honest) }
     }
 
-    /// All of it comes, from elsewhere in the end, and is right.
+    /// All of the blob comes, in the end from the other host, and is right.
     #[track_caller]
     fn all_is_brought(&self) {
         let all = ByteRange::between(0, self.sample.spec.len);
@@ -188,7 +188,7 @@ fn who_sends_without_end_is_dropped() {
     scene.is_dropped();
     let counters = scene.reader.swarm.counters();
     assert_eq!((counters.dropped_corrupt, counters.dropped_other), (0, 1), "{counters:?}");
-    // What was taken in for nothing, and what was sent, in sockets and all.
+    // The bytes that were received in vain, and those that were sent, including sockets' buffers.
     assert!(counters.stray_bytes < 12 << 20, "{counters:?}");
     assert!(scene.sent.load(Ordering::Relaxed) < 64 << 20);
 }
@@ -219,7 +219,7 @@ fn who_does_not_keep_promises_is_given_up() {
     }
 }
 
-/// Nobody may send what was not asked for but roots, and these not for ever.
+/// Only roots may send unrequested chunks, and not without end.
 #[test]
 fn who_pushes_without_end_is_dropped() {
     for is_root in [false, true] {
@@ -249,7 +249,7 @@ fn who_pushes_without_end_is_dropped() {
     }
 }
 
-/// Chunks that nobody can check yet wait in bounded memory.
+/// Chunks that cannot be checked yet wait in bounded memory.
 #[test]
 fn what_cannot_be_checked_yet_takes_bounded_memory() {
     let cluster = Cluster::new(&["a", "b"]);
@@ -273,7 +273,7 @@ fn what_cannot_be_checked_yet_takes_bounded_memory() {
     assert_eq!(at_a.blob().local_bytes(), 0);
 }
 
-/// Who shares a blob no more is not asked, and not taken for a liar.
+/// A host that no longer shares a blob is not asked for it, and not taken for a liar.
 #[test]
 fn who_leaves_a_blob_is_no_liar() {
     let cluster = Cluster::new(&["a", "b"]);

@@ -1,4 +1,4 @@
-//! What a host claims beyond its certificate is not believed, and both ends know why.
+//! A role that a host claims beyond its certificate is not accepted, and both ends know why.
 
 use super::frame::{VERSION_1, decode_refusal};
 use super::*;
@@ -39,7 +39,7 @@ fn a_role_that_the_certificate_does_not_give_is_refused_by_name() {
         assert!(a.is_connected_to(0));
     }
     assert_eq!(a.swarm.counters().refused_connections, 2);
-    // Without the claim it is a member as any other.
+    // Without the claim the host is a member as any other.
     let _plain = claim(&cluster, &cluster.credentials("plain"), &a, (false, false), VERSION);
     cluster.wait_until("it is connected", || a.is_connected_to(1));
 }

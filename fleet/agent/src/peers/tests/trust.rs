@@ -1,11 +1,11 @@
-//! Hosts that were away together while the gossip key changed hear which hosts were revoked, and come back.
+//! Hosts that were away together while the gossip key changed get the list of revoked hosts, and come back.
 
 use super::*;
 use crate::credentials::revoke;
 
 /// Two hosts that have the earlier key and are connected, one of which is to join a third that has the later list.
 fn comes_back(connections_max: usize) {
-    // The first one has the role of an authority, connections to which are not counted.
+    // The first host has the role of an authority; connections to it are not counted.
     let cluster = Cluster::new(&["d", "a", "b", "c", "e"]);
     let start = |credentials: Credentials, join: &[SocketAddr]| {
         let name = credentials.name().to_owned();
