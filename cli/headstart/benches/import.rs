@@ -4,10 +4,10 @@
 //! cargo bench -p headstart --bench import
 //! ```
 //!
-//! The disk has 4 GiB and an ext4 file system with 1.5 GB of this machine's own files. Whole processes are timed,
-//! ours and the peer's in turn, and the median of the ratios of neighbours is told, since machines are
-//! noisy. All files are in the page cache. Ours makes digests and hash trees and syncs them to the disk
-//! in the time measured; the peer does neither.
+//! The disk has 4 GiB and an ext4 file system with 1.5 GB of this machine's own files. Whole processes are timed, this
+//! program's and the peer's in turn, and the median of the ratios of neighbours is printed, because machines are noisy.
+//! All files are in the page cache. This program makes digests and hash trees and syncs them to the disk in the
+//! measured time; the peer does neither.
 
 #![expect(
     clippy::print_stdout,
@@ -130,7 +130,7 @@ impl Bench {
         file.write_all_at(&[0; 512], 0).expect("its first sector");
         run(Command::new("mkfs.ext4").args(["-q", "-F", "-d"]).args([&tree, &disk]));
         fs::remove_dir_all(&tree).expect("remove the tree");
-        // Into the page cache, for everybody.
+        // The disk goes into the page cache, for all programs.
         run(Command::new("cat").arg(&disk));
         disk
     }
@@ -164,14 +164,14 @@ fn run(command: &mut Command) {
 }
 
 fn time(command: &mut Command) -> Duration {
-    // What the last command left to be written must not be paid for by this one.
+    // Unwritten data of the last command must not be written in this one's time.
     run(&mut Command::new("sync"));
     let start = Instant::now();
     run(command);
     start.elapsed()
 }
 
-/// Times both in turn; gives the medians of their times, and of the ratios of ours to the peer's.
+/// Times both in turn; returns the medians of their times, and of the ratios of this program's to the peer's.
 fn in_turn(peer: &dyn Fn() -> Duration, ours: &dyn Fn() -> Duration) -> (String, Duration, f64) {
     let (mut peers, mut own, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {

@@ -1,13 +1,13 @@
 //! `headstart agent`: the daemon of a host, in the foreground.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what was asked for |
-//! | [`client`] | how other commands ask it |
+//! | [`arguments`] | the arguments |
+//! | [`client`] | the client of other commands |
 //! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
 //! | [`disk`] | `headstart disk ...`: its disks |
 //! | [`repair`] | `headstart disk repair`: a writable directory whose index is damaged |
-//! | [`watch`] | `headstart disk watch`: what becomes of them |
+//! | [`watch`] | `headstart disk watch`: the changes of its disks |
 
 mod arguments;
 mod client;
@@ -49,10 +49,10 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them. --limit-rate is what it and its disks \
     take from stores together; they keep to it without the agent, too.";
 
-/// How often the cache is made durable and its size limit looked after.
+/// The interval at which the cache is made durable and its size limit kept.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
-/// Threads that talk to other hosts, verify and keep.
+/// Threads that talk to other hosts, verify and store.
 const RUNTIME_THREADS: usize = 2;
 
 impl AgentArgs {
@@ -100,31 +100,31 @@ impl AgentArgs {
             }
         }
         runtime.block_on(agent.stop());
-        // What is lost of a cache is fetched again.
+        // Lost parts of a cache are fetched again.
         let _ = cache.sync();
         Ok(())
     }
 }
 
-/// What is printed once it can be used.
+/// The output once the agent can be used.
 #[derive(Serialize)]
 struct Ready<'a> {
     /// The host's name in the swarm.
     name: Option<String>,
-    /// Where other hosts reach it.
+    /// The address at which other hosts reach it.
     address: Option<String>,
     swarm: Option<&'a Path>,
-    /// Where programs find it.
+    /// The path of its socket.
     agent: &'a Path,
     http: Option<String>,
-    /// Where other programs get blobs, before a name and the blob's URL.
+    /// The URL at which other programs get blobs, before a name and the blob's URL.
     range_proxy: Option<String>,
 }
 
 /// This program, as it is on disk: after an upgrade that is the new one.
 fn program() -> Result<PathBuf> {
     let path = std::env::current_exe().map_err(|e| Error::io("cannot find this program", e))?;
-    // What was replaced while it ran has this behind its name.
+    // Linux adds this behind the name of a program that was replaced while it ran.
     let text = path.to_string_lossy();
     Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
 }
@@ -163,7 +163,7 @@ impl fmt::Display for Ready<'_> {
     }
 }
 
-/// The line that is printed to people once another host has taken the agent.
+/// The line that is printed to people once another host has accepted the agent.
 #[derive(Serialize)]
 struct Joined {
     name: String,
@@ -177,13 +177,13 @@ impl fmt::Display for Joined {
     }
 }
 
-/// Where an agent is where nobody says: with what lives as long as the host runs.
+/// The default directory of an agent, whose content is valid while the host runs.
 pub(crate) fn default_dir() -> PathBuf {
     let of_user = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| !rustix::process::getuid().is_root());
     of_user.map_or_else(|| PathBuf::from("/run"), PathBuf::from).join("headstart")
 }
 
-/// Where what outlives the host's restart is where nobody says.
+/// The default directory of the state that outlives the host's restart.
 pub(crate) fn default_state() -> PathBuf {
     if rustix::process::getuid().is_root() {
         return PathBuf::from("/var/lib/headstart");

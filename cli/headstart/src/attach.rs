@@ -1,22 +1,22 @@
 //! `headstart attach`: images become disks, in the foreground and with everything in this one process.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what was asked for |
-//! | [`by_agent`] | where the agent of this host is to have the disk |
+//! | [`arguments`] | the arguments |
+//! | [`by_agent`] | disks that the agent of this host is to have |
 //! | [`keep_base`] | copies of images in writable directories |
-//! | [`session`] | opens the images, holds the disks |
-//! | [`lines`] | how QEMU is started with a disk |
-//! | [`servers`] | starts the servers, says how to use them |
-//! | [`own_directory`] | where the socket is that nobody named |
-//! | [`plans`] | where plans are looked for |
-//! | [`preloads`] | how much preloading helped, in figures |
+//! | [`session`] | opening the images, holding the disks |
+//! | [`lines`] | the command lines of QEMU with a disk |
+//! | [`servers`] | starting the servers, and their addresses |
+//! | [`own_directory`] | the directory of a socket without a given path |
+//! | [`plans`] | the search for plans |
+//! | [`preloads`] | the use of preloading, in figures |
 //! | [`recorded`] | the boots that left a trace, and those that left none |
-//! | [`recording`] | what the disks record, and where it goes |
-//! | [`release`] | gives up what a disk of an agent held whose process is down |
-//! | [`space`] | what writable layers take, for an agent |
+//! | [`recording`] | the recordings of the disks, and their place |
+//! | [`release`] | releasing the images of an agent's disk whose process is down |
+//! | [`space`] | the space that writable layers take, for an agent |
 //! | [`status`] | the live line |
-//! | [`metrics`] | what Prometheus scrapes |
+//! | [`metrics`] | the page for Prometheus |
 
 mod arguments;
 mod by_agent;
@@ -74,10 +74,10 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     `ways`, `metrics`, `ready_ms`), one when they were detached (`reads`, `hits_percent`, `waits`, \
     `preloads`, ...).";
 
-/// How often the signal to stop, failed servers and the status line are looked at.
+/// The interval at which the signal to stop, failed servers and the status line are checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How often the cache is made durable: what a power loss costs is fetched again.
+/// The interval at which the cache is made durable: bytes that a power loss takes are fetched again.
 const SYNC_EVERY: Duration = Duration::from_secs(5);
 
 /// A time of the command line, such as `90s` or `5m`.
@@ -89,7 +89,7 @@ fn parse_time(text: &str) -> Result<Duration> {
     humantime::parse_duration(text).map_err(bad)
 }
 
-/// Threads that fetch, verify and keep. Servers have threads of their own.
+/// Threads that fetch, verify and store. Servers have threads of their own.
 const RUNTIME_THREADS: usize = 2;
 
 impl Attach {
@@ -101,11 +101,11 @@ impl Attach {
         if let Some(pid_file) = self.pid_file.as_deref().filter(|_| self.release) {
             return self.release(pid_file);
         }
-        // An agent gives each disk all that it has.
+        // An agent gives each disk the options of this warning.
         if self.pid_file.is_none() {
             self.warn_of_idle();
         }
-        // Sockets that an earlier process of the same disk left are replaced, also those of earlier versions.
+        // Sockets of an earlier process of the same disk are replaced, even those of earlier versions.
         let held = self.pid_file.as_deref().map(hold_pid_file).transpose()?;
         if let Some(file) = &self.pid_file {
             crate::log::bound(file.with_extension("log"), headstart_agent::disks::LOG_MAX);
@@ -120,7 +120,7 @@ impl Attach {
         let copies = Copies::new();
         let result = self.run_on((&runtime, &copies), held, terminal, quiet, json);
         copies.end(&runtime);
-        // Fetches and look-ups of names that hang are not waited for.
+        // Fetches and name look-ups that hang are not waited for.
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(result?))
     }
@@ -136,7 +136,7 @@ impl Attach {
         let started = Instant::now();
         let qemu = self.vhost_user.is_some().then(lines::Version::ask);
         let mut settings = self.store.settings_to_serve()?;
-        // What keeps a disk from the rate must not keep it from its guest.
+        // A problem with the rate must not keep the disk from its guest.
         let shared_rate = self.rate_file.as_deref().map(RateLimit::shared).transpose();
         settings.shared_rate = shared_rate.unwrap_or_else(|error| {
             tracing::warn!(%error, "the agent's rate does not hold for this disk");
@@ -153,7 +153,7 @@ impl Attach {
         detached
     }
 
-    /// Serves disks that are open until they are to be detached.
+    /// Serves open disks until they are to be detached.
     fn serve_session(
         &self,
         runtime: &Runtime,
@@ -184,7 +184,7 @@ impl Attach {
         Ok(Detached { clients, ..report })
     }
 
-    /// Says that the disks can be used, and what the user should know.
+    /// Prints that the disks can be used, and the warnings.
     fn announce(
         &self,
         session: &Session,
@@ -277,7 +277,7 @@ fn is_for_good(pid_file: Option<&Path>) -> bool {
     pid_file.is_none_or(ends_for_good)
 }
 
-/// Says how many clients are connected.
+/// The number of connected clients, in words.
 fn connected(clients: usize) -> String {
     let is = if clients == 1 { "is" } else { "are" };
     format!("{} {is} connected", count(clients as u64, "client"))
@@ -287,7 +287,7 @@ fn sizes(session: &Session) -> Vec<u64> {
     session.disks.iter().map(|disk| disk.disk.size()).collect()
 }
 
-/// The thread that keeps the cache in order.
+/// The thread that syncs and trims the cache.
 struct Keeper {
     stop: Option<std::sync::mpsc::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -318,16 +318,16 @@ impl Drop for Keeper {
     }
 }
 
-/// What is printed once the disks can be used.
+/// The output once the disks can be used.
 #[derive(Serialize)]
 struct Ready<'a> {
     disks: Vec<ReadyDisk<'a>>,
     ways: &'a [Way],
     metrics: Option<String>,
-    /// The warnings for the user, where an agent passes them on.
+    /// The warnings for the user, if an agent passes them on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<&'a str>,
-    /// From the start of the program to now, in milliseconds.
+    /// The time from the start of the program, in milliseconds.
     ready_ms: u64,
 }
 
@@ -336,7 +336,7 @@ struct ReadyDisk<'a> {
     name: &'a str,
     image: &'a str,
     digest: Digest,
-    /// The copy that the image is read from, where its writable directory keeps one.
+    /// The copy that the image is read from, if its writable directory keeps one.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_in: Option<&'a Path>,
     size: u64,
@@ -369,7 +369,7 @@ fn print_ready(
     writeln!(out, "Ctrl-C detaches.")
 }
 
-/// What is said at the end.
+/// The output at the end.
 #[derive(Serialize)]
 struct Detached {
     reads: u64,
@@ -402,7 +402,7 @@ impl Detached {
 }
 
 impl Outcome for Detached {
-    /// It is the second of two JSON lines.
+    /// This is the second of two JSON lines.
     fn is_line(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! `headstart cache`: what this host keeps of images, and how to get rid of it.
+//! `headstart cache`: the cached parts of images on this host, and their removal.
 
 use crate::report::{Fields, Outcome, Report, count};
 use clap::{Args, Subcommand};
@@ -71,14 +71,14 @@ impl Directory {
         self.dir.clone().unwrap_or_else(Cache::default_dir)
     }
 
-    /// The cache, if there is one: looking makes none. That the default one was never used is no error.
+    /// The cache, if there is one: this makes none. A default cache that was never used is no error.
     fn find(&self) -> Result<Option<Arc<Cache>>> {
         let path = self.path();
         match Cache::open_existing(&path, CacheSettings::default()) {
             Ok(cache) => Ok(Some(cache)),
             Err(error) if error.kind() == ErrorKind::NotFound => match self.dir {
                 None if path.is_dir() || path.symlink_metadata().is_err() => Ok(None),
-                // Disks of images in directories leave recorded boots there, and nothing else.
+                // Disks of images in directories leave only recorded boots there.
                 Some(_) if Cache::is_begun(&path) => Ok(None),
                 _ => Err(error.remedy(
                     "name the directory of `attach --cache` with --dir; the first image of a store that is attached \
@@ -162,7 +162,7 @@ impl fmt::Display for Listing {
     }
 }
 
-/// What a cache holds.
+/// The content of a cache, in bytes.
 #[derive(Serialize)]
 struct UsageReport {
     directory: PathBuf,
@@ -186,14 +186,14 @@ impl fmt::Display for UsageReport {
     }
 }
 
-/// What was found in a cache.
+/// The findings in a cache.
 #[derive(Default, Serialize)]
 struct VerifyReport {
     blobs: Vec<Verified>,
-    /// Of all of them.
+    /// The findings of all blobs together.
     #[serde(flatten)]
     found: Findings,
-    /// What is wrong was dropped.
+    /// `true` if damaged parts were dropped.
     repaired: bool,
 }
 
@@ -255,7 +255,7 @@ impl fmt::Display for Removed {
     }
 }
 
-/// What a prune did.
+/// The result of a prune.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Pruned(Evicted);

@@ -1,14 +1,14 @@
-//! What trackers counted, as boots to learn from.
+//! The counts of trackers, as boots to learn from.
 //!
-//! A tracker knows of each slice how many disks have read it and when on average, but not which disks read which
-//! slices together. So its counts become a few *boots* that together read as the disks did: what a quarter of the disks
-//! read is in a quarter of the boots, drawn by the slice's number, at its mean time. That is all that training needs to
-//! tell what most boots read from what few do, and in which order; groups of unlike boots are told apart by recorded
-//! boots alone. Times are those of guests that waited for what they read, however long: a recorded boot also tells for
-//! how long.
+//! A tracker counts for each slice the disks that have read it and their mean time, but not which disks read which
+//! slices together. So its counts become a few *boots* that together read as the disks did: a slice that a quarter of
+//! the disks read is in a quarter of the boots, drawn by the slice's number, at its mean time. That is all that
+//! training needs to distinguish slices that most boots read from those of few boots, and to order them; only recorded
+//! boots distinguish groups of unlike boots. Times are those of guests that waited for their reads, however long: a
+//! recorded boot also has the lengths of the waits.
 //!
-//! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they
-//! are learned beside those before, as the boots of another day would be.
+//! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they are
+//! learned beside the earlier ones, as the boots of another day would be.
 
 use crate::attach::NamedImage;
 use crate::published::{Stored, on_stored};
@@ -24,10 +24,10 @@ use headstart_trace::{Creation, DIGEST, Op, Record, Trace};
 use serde::Serialize;
 use std::fmt;
 
-/// As so many boots at most: what fewer than one in twice as many read is nothing to preload.
+/// The most boots that are made of counts: a slice that fewer than one in twice this many disks read is not preloaded.
 const BOOTS_MAX: u32 = 8;
 
-/// What a tracker counted of an image.
+/// The counts of an image from a tracker.
 pub(crate) struct Counted {
     counts: Counts,
     image: String,
@@ -35,10 +35,10 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Of an image by its manifest; nothing where none of its disks was counted.
+    /// The counts of an image by its manifest; `None` if none of its disks was counted.
     ///
     /// # Errors
-    /// Where its manifest cannot be read.
+    /// If its manifest cannot be read.
     pub(crate) fn find(all: &[Counts], image: &NamedImage, stores: &StoreArgs) -> Result<Option<Self>> {
         let (digest, manifest) =
             on_stored(&image.reference, stores, async |stored: Stored| Ok((stored.digest, stored.manifest)))?;
@@ -54,7 +54,7 @@ impl Counted {
         Ok(Some(Self { counts: counts.clone(), image: name, boots }))
     }
 
-    /// Learns from it.
+    /// Learns from the counts.
     pub(crate) fn learn(self, knowledge: &mut Knowledge) -> CountedReport {
         let new = self.boots.iter().filter(|boot| knowledge.learn_one(boot)).count();
         let (image, disks) = (self.image, self.counts.disks);
@@ -62,15 +62,15 @@ impl Counted {
     }
 }
 
-/// What was learned from counts.
+/// The result of learning from counts.
 #[derive(Serialize)]
 pub(crate) struct CountedReport {
     image: String,
     /// Disks that a tracker counted.
     disks: u32,
-    /// Slices that they read.
+    /// Slices that the disks read.
     slices: usize,
-    /// The boots that this was taken as, and how many of them were not known before.
+    /// The boots that were made of the counts, and the number of those that were not known before.
     boots: usize,
     new: usize,
 }
@@ -88,7 +88,7 @@ impl fmt::Display for CountedReport {
     }
 }
 
-/// What all boots of an image are boots of.
+/// The creation that all boots of an image share.
 fn creation(counts: &Counts, manifest: &Manifest, name: &str, digest: Option<String>) -> Creation {
     let end = counts.slices.last().map_or(0, |hint| (u64::from(hint.slice) + 1) * SLICE_SIZE);
     Creation {
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!([3, 4, 5, 6, 7, 9000].map(|slice| with(&all, slice)), [8, 4, 1, 1, 0, 8]);
         assert!(all.iter().all(|boot| boot.records.is_sorted_by_key(|record| record.t_us)));
         assert_eq!(all[0].records.iter().find(|r| r.range.offset() == 3 * SLICE_SIZE).unwrap().t_us, 30_000);
-        // Few disks are as many boots.
+        // Few disks become the same number of boots.
         let few = boots(&counts(2, &[(1, 2), (2, 1)]));
         assert_eq!((few.len(), with(&few, 1), with(&few, 2)), (2, 2, 1));
         assert!(boots(&counts(0, &[(1, 0)])).is_empty());

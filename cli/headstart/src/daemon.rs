@@ -1,4 +1,4 @@
-//! What the commands have in common that serve until they are asked to stop.
+//! The common parts of the commands that serve until they are asked to stop.
 
 use crate::report::{Outcome, Report};
 use crate::terminal::Terminal;
@@ -9,17 +9,17 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
-/// How often it is looked whether it is to end: often enough that nobody waits for it.
+/// The interval of checks for the end: short enough that no user waits for it.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
-/// How long threads that wait for others are waited for at the end.
+/// The longest wait at the end for threads that wait for others.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Does `work` on so many threads of this name, until it ends, however long that takes once it is asked to. Then says
-/// how long it ran, and `farewell` to people.
+/// Runs `work` on `threads` threads of this name, until it ends, however long that takes after a request to stop. Then
+/// reports the time that it ran, and prints `farewell` for people.
 ///
 /// # Errors
-/// Where there are no threads to be had, and what `work` reports.
+/// If threads cannot be started; the errors of `work`.
 pub(crate) fn run(
     name: &'static str,
     threads: usize,
@@ -41,10 +41,10 @@ pub(crate) fn run(
     Ok(Box::new(Ended { ran_s: started.elapsed().as_secs(), farewell }))
 }
 
-/// Prints where it can be used, as soon as it can: one line of JSON, or what people read.
+/// Prints the places of a server as soon as it can be used: one line of JSON, or text for people.
 ///
 /// # Errors
-/// Where it cannot be written.
+/// If it cannot be written.
 pub(crate) fn announce(ready: &(impl Serialize + fmt::Display), json: bool) -> Result<()> {
     let mut out = std::io::stdout().lock();
     let written = if json {
@@ -55,7 +55,7 @@ pub(crate) fn announce(ready: &(impl Serialize + fmt::Display), json: bool) -> R
     written.and_then(|()| out.flush()).map_err(|e| Error::io("cannot write to standard output", e))
 }
 
-/// What is said at the end.
+/// The output at the end.
 #[derive(Serialize)]
 struct Ended {
     ran_s: u64,
@@ -64,7 +64,7 @@ struct Ended {
 }
 
 impl Outcome for Ended {
-    /// It is the second of two JSON lines.
+    /// This is the second of two JSON lines.
     fn is_line(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
 //! Times of the calendar as reports have them: RFC 3339, to the second.
 //!
-//! Files have the times that other programs and damaged clocks gave them, before 1970 too, and spans that users give
-//! reach beyond the year 9999. RFC 3339 has no such years and `humantime` panics at them: the nearest time that can be
-//! written takes their place.
+//! Files have the times that other programs and damaged clocks gave them, even before 1970, and spans from users reach
+//! beyond the year 9999. RFC 3339 has no such years and `humantime` panics at them: the nearest time that can be
+//! written replaces them.
 
 use std::time::{Duration, SystemTime};
 

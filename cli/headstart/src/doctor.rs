@@ -1,14 +1,14 @@
-//! `headstart doctor`: what works on this host, and how to get what does not.
+//! `headstart doctor`: the features that work on this host, and the remedies for the others.
 //!
-//! Everything is tried for real where that is cheap and harmless, and nothing is waited for longer than a few
-//! seconds: a machine whose virtualization hangs must not hang who asks about it.
+//! Everything is tried for real if that is cheap and harmless, and no trial lasts longer than a few seconds: a machine
+//! whose virtualization hangs must not hang this command.
 //!
-//! | module | what it looks at |
+//! | module | subject |
 //! |---|---|
-//! | [`devices`] | the ways to give a disk away: NBD, vhost-user, FUSE, loop, the kernel's nbd, ublk |
-//! | [`hypervisor`] | whether a virtual machine runs |
+//! | [`devices`] | the ways to serve a disk: NBD, vhost-user, FUSE, loop, the kernel's nbd, ublk |
+//! | [`hypervisor`] | running a virtual machine |
 //! | [`system`] | kernel, processor, limits, the cache's directory |
-//! | [`trial`] | running programs, never for long |
+//! | [`trial`] | running programs for a limited time |
 
 mod devices;
 mod hypervisor;
@@ -57,7 +57,7 @@ impl Doctor {
     }
 }
 
-/// How far a feature is there.
+/// The availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum State {
@@ -66,14 +66,14 @@ enum State {
     No,
 }
 
-/// What was found out about one feature.
+/// The finding about one feature.
 #[derive(Debug, Serialize)]
 struct Finding {
     feature: &'static str,
     state: State,
-    /// What there is, or what stands in the way.
+    /// The details of the feature, or of the obstacle.
     detail: String,
-    /// How to get it.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
 }
@@ -91,7 +91,7 @@ impl Finding {
 
 #[derive(Serialize)]
 struct Findings {
-    /// Whether the default way works.
+    /// `true` if the default way works.
     works: bool,
     findings: Vec<Finding>,
 }

@@ -1,9 +1,9 @@
 //! `headstart harvest ...`: spare flash for evictable VMs.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`serve`] | the daemon, in the foreground |
-//! | [`client`] | how the other commands ask it |
+//! | [`client`] | the client of the other commands |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
 //! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
 //! | [`export`] | the process that serves one vSSD by vhost-user or as a file |

@@ -100,7 +100,7 @@ fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>>
     Ok(Box::new(report))
 }
 
-/// What a layer file is.
+/// The properties of a layer file.
 #[derive(Serialize)]
 struct LayerReport {
     path: String,
@@ -192,7 +192,7 @@ struct VerifiedLayers {
 #[derive(Serialize)]
 struct VerifiedLayer {
     path: String,
-    /// Whether its data has checksums, which were checked; structure always is.
+    /// `true` if its data has checksums, which were checked; the structure always is.
     checksums: bool,
 }
 

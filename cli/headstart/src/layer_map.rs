@@ -1,4 +1,4 @@
-//! Which layer each part of an image's disk comes from: what lets images that share layers learn from each other.
+//! The layer of each part of an image's disk, by which images that share layers learn from each other.
 
 use crate::image::on_remote;
 use crate::store_args::StoreArgs;
@@ -11,10 +11,10 @@ use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace::Extent;
 use headstart_store::Reference;
 
-/// What recordings of the image's disks are known by, and its layers.
+/// The key of recordings of the image's disks, and its layers.
 ///
 /// # Errors
-/// What opening the image reports.
+/// Errors of opening the image.
 pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(ImageKey, LayerMap)> {
     if image.location.is_remote() {
         on_remote(image, stores, |remote| of_open(&OpenImage::open_remote(remote)?))
@@ -23,24 +23,24 @@ pub(crate) fn of_image(image: &Reference, stores: &StoreArgs) -> Result<(ImageKe
     }
 }
 
-/// The same of an image that is open.
+/// The same for an open image.
 ///
 /// # Errors
-/// Where it has too many layers to tell.
+/// If it has too many layers.
 pub(crate) fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
     let size = image.disk().size();
     let key = ImageKey { image: image.digest.to_string(), size };
     Ok((key, of_disk(image.disk(), &image.manifest)?))
 }
 
-/// The layers of a disk, which is what `manifest`'s layers make up.
+/// The layers of a disk, which consists of `manifest`'s layers.
 ///
 /// # Errors
 /// Those of [`LayerMap::new`].
 pub(crate) fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     let size = disk.size();
     let digests = manifest.disk_layers().map(|layer| layer.blob.digest).collect();
-    // What is zeros is read without the store.
+    // Zeros are read without the store.
     let data = disk.index().segments().iter().filter(|segment| !segment.is_zeroed());
     let parts = data.map(|segment| {
         let part = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
@@ -49,7 +49,7 @@ pub(crate) fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
     LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
 }
 
-/// Where the data of a disk lies in its layers.
+/// The places of a disk's data in its layers.
 pub(crate) fn extents(disk: &Stack) -> Vec<Extent> {
     let extent = |segment: &Segment| Extent {
         disk: segment.offset() * SECTOR_SIZE,

@@ -1,4 +1,4 @@
-//! `headstart lease list` and `release`: which disks keep which images of a store.
+//! `headstart lease list` and `release`: the disks that keep images of a store.
 
 use crate::date::date;
 use crate::report::{Outcome, Report, count};
@@ -127,16 +127,16 @@ impl Keeper {
     }
 }
 
-/// Does something in an object store, and gives up where the user wants to stop before it is done.
+/// Runs work in an object store, until the user wants to stop.
 ///
 /// # Errors
-/// [`ErrorKind::Cancelled`] then, and what it reports itself.
+/// [`ErrorKind::Cancelled`] if the user stops it first, and the errors of the work.
 pub(crate) fn until_stopped<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     let stopped = || Err(Error::new(ErrorKind::Cancelled, "stopped on request"));
     with_runtime(FEW, |runtime| runtime.block_on(terminal::before_stop(work)).unwrap_or_else(stopped))
 }
 
-/// The facts about a lease of an object store: no locks, and all hosts have the same.
+/// The facts about a lease of an object store: there are no locks, and all hosts have the same facts.
 pub(crate) fn look(lease: &Lease) -> Seen {
     seen(lease, false, false)
 }
@@ -202,14 +202,14 @@ impl Release {
     fn is_chosen(&self, judged: &JudgedLease, image: Option<Digest>) -> bool {
         let by_id = self.id.as_ref().is_none_or(|id| *id == judged.found.id);
         let Ok(lease) = &judged.found.lease else {
-            // Nothing is known of it but its id.
+            // Only its id is known.
             return self.id.is_some() && by_id;
         };
         let dir = match &lease.holder {
             Holder::Writable { dir, .. } => Some(dir),
             Holder::Attach { .. } => None,
         };
-        // As it was typed too: the directory may be one of another host.
+        // The path as it was typed counts, too: the directory may be one of another host.
         let is_named = |writable: &PathBuf| {
             let here = writable.canonicalize().or_else(|_| std::path::absolute(writable));
             dir == Some(writable) || (here.is_ok() && dir == here.as_ref().ok())
@@ -234,7 +234,7 @@ fn nothing(location: &Location, there: &[JudgedLease]) -> Error {
         .remedy("detach it, or delete the writable directory; --force releases it all the same")
 }
 
-/// A lease, as it is said.
+/// A lease in the output.
 #[derive(Serialize)]
 struct Shown {
     id: String,
@@ -249,7 +249,7 @@ struct Shown {
     host: Option<String>,
     pid: Option<u32>,
     written: String,
-    /// `held`, `over`, `unknown` where this host cannot tell, or `damaged` where it is no lease that can be read.
+    /// `held`, `over`, `unknown` if this host cannot decide, or `damaged` if it is no readable lease.
     state: &'static str,
     #[serde(skip)]
     holder: String,
@@ -284,7 +284,7 @@ impl Shown {
     }
 }
 
-/// `true` if a lease is not one of a later release, or one that another user may read.
+/// `true` unless a lease is one of a later release, or one that only another user may read.
 fn is_damage(error: &Error) -> bool {
     !matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)
 }
@@ -292,7 +292,7 @@ fn is_damage(error: &Error) -> bool {
 impl fmt::Display for Shown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let image = self.image.as_deref().unwrap_or("?");
-        // Anybody who can write leases chooses their names, and this goes to terminals and shells.
+        // Every user that can write leases chooses their names, and these go to terminals and shells.
         let id = shell_word(&self.id);
         write!(f, "{image}  {}: {}, since {}  (id {id})", self.state, self.holder, self.written)
     }
@@ -319,7 +319,7 @@ impl fmt::Display for Leases {
 #[derive(Serialize)]
 struct Released {
     released: Vec<Shown>,
-    /// Leases that were asked for and are in use.
+    /// Requested leases that are in use.
     in_use: Vec<Shown>,
 }
 

@@ -1,4 +1,4 @@
-//! Asking a daemon of this host: HTTP over its socket.
+//! The client of a daemon of this host: HTTP over its socket.
 
 use crate::terminal::before_stop;
 use headstart_block::{Error, ErrorKind, Result};
@@ -9,17 +9,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokio::runtime::Runtime;
 
-/// Where daemons are asked. The name is of no importance.
+/// The start of the URLs of requests. The name is of no importance.
 const HOST: &str = "http://daemon";
 
-/// What is said where a daemon is not there.
+/// The error if a daemon is not there.
 #[derive(Clone, Copy)]
 pub(crate) struct Away {
-    /// What does not answer.
+    /// The cause of the error.
     pub(crate) cause: &'static str,
-    /// What to do about it.
+    /// The remedy.
     pub(crate) remedy: &'static str,
-    /// The remedy where the socket is not for this user.
+    /// The remedy if the socket is not for this user.
     pub(crate) remedy_for_user: &'static str,
 }
 
@@ -32,10 +32,10 @@ pub(crate) struct LocalClient {
 }
 
 impl LocalClient {
-    /// The one at this socket.
+    /// The daemon at this socket.
     ///
     /// # Errors
-    /// Where there are no threads to be had.
+    /// If threads cannot be started.
     pub(crate) fn new(socket: PathBuf, away: Away) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Error::io("cannot start", e))?;
@@ -44,16 +44,16 @@ impl LocalClient {
         Ok(Self { client, runtime, socket, away })
     }
 
-    /// Where it is asked.
+    /// The path of the socket.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// What it answers.
+    /// Sends a request and returns the answer.
     ///
     /// # Errors
-    /// What it says; [`ErrorKind::Unavailable`] where it is not there, [`ErrorKind::Denied`] where this user may not
-    /// ask it, [`ErrorKind::Cancelled`] where the user wants to stop first.
+    /// Errors of the daemon; [`ErrorKind::Unavailable`] if it is not there, [`ErrorKind::Denied`] if this user may not
+    /// use the socket, [`ErrorKind::Cancelled`] if the user wants to stop first.
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<String>) -> Result<Value> {
         let asked = self.runtime.block_on(before_stop(self.asked(method, path, body)));
         asked.unwrap_or_else(|| {
@@ -62,7 +62,7 @@ impl LocalClient {
         })
     }
 
-    /// The same, for who is in a future.
+    /// The same, for callers in a future.
     ///
     /// # Errors
     /// As [`LocalClient::ask`].
@@ -89,10 +89,10 @@ impl LocalClient {
         Err(Error::new(kind, why))
     }
 
-    /// An answer that comes bit by bit.
+    /// An answer that is received as a stream.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where it is not there.
+    /// [`ErrorKind::Unavailable`] if it is not there.
     pub(crate) async fn stream(&self, path: &str) -> Result<Response> {
         let request = self.client.get(format!("{HOST}{path}"));
         request.send().await.and_then(Response::error_for_status).map_err(|e| self.not_there(&e))
@@ -100,7 +100,7 @@ impl LocalClient {
 
     fn not_there(&self, e: &reqwest::Error) -> Error {
         let Away { cause, remedy, remedy_for_user } = self.away;
-        // The innermost says it: that the socket is another user's, or not there.
+        // The innermost error has the cause: the socket belongs to another user, or is not there.
         let (mut why, mut is_denied): (&dyn StdError, _) = (e, false);
         while let Some(source) = why.source() {
             why = source;

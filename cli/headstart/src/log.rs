@@ -1,14 +1,15 @@
-//! What the crates below have to say while they work: warnings, as lines on standard error.
+//! The messages of the other crates while they work: warnings, as lines on standard error.
 //!
-//! `HEADSTART_LOG` says more or less: a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by crate
-//! (`warn,headstart_store=debug`). Without it our own warnings are printed, and nothing of the libraries below.
+//! `HEADSTART_LOG` selects more or fewer: a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by
+//! crate (`warn,headstart_store=debug`). Without it this project's warnings are printed, and nothing of the libraries
+//! below.
 //!
-//! What a client or a failing disk causes can happen a thousand times a second. So a command that serves prints of each
-//! place in the code a hundred warnings, then one more every three seconds, with the number of those that were left out
-//! since ([`limit`]).
+//! A client or a failing disk can cause a thousand messages a second. So a command that serves prints of each place in
+//! the code a hundred warnings, then one more every three seconds, with the number of those that were left out since
+//! ([`limit`]).
 //!
-//! A process that serves a disk of an agent has a file for standard error, as long as the disk is attached, and its
-//! clients can make it warn as often as they like. So the file is bounded: see [`bound`].
+//! The standard error of a process that serves a disk of an agent is a file, as long as the disk is attached, and its
+//! clients can cause any number of warnings. So the file is bounded: see [`bound`].
 
 use crate::terminal;
 use headstart_block::{Error, Result, private};
@@ -28,22 +29,22 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-/// The variable that chooses what is said.
+/// The variable that selects messages.
 const VARIABLE: &str = "HEADSTART_LOG";
 
-/// Warnings of one place in the code that a command which serves prints at once.
+/// Warnings of one place in the code that a serving command prints without a limit.
 const AT_ONCE: u32 = 100;
 
 /// The time after which it prints one more.
 const ONE_MORE: Duration = Duration::from_secs(3);
 
-/// The start of the names of our crates.
+/// The start of the names of this project's crates.
 const OURS: &str = "headstart";
 
-/// Prints what is worth it from now on.
+/// Prints the selected messages from now on.
 ///
 /// # Errors
-/// [`headstart_block::ErrorKind::Invalid`] where `HEADSTART_LOG` says nothing that can be understood.
+/// [`headstart_block::ErrorKind::Invalid`] if `HEADSTART_LOG` cannot be parsed.
 pub(crate) fn start() -> Result<()> {
     let chosen = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse::<Targets>().map_err(|e| {
@@ -54,16 +55,16 @@ pub(crate) fn start() -> Result<()> {
         _ => Targets::new().with_target(OURS, LevelFilter::WARN),
     };
     let lines = tracing_subscriber::registry().with(Lines.with_filter(chosen));
-    // Somebody was first only where the program is a part of another, which then does as he likes.
+    // Another subscriber is there only if the program is a part of another one, which then decides on messages.
     let _ = tracing::subscriber::set_global_default(lines);
     Ok(())
 }
 
-/// The file that standard error goes to, where it is bounded. Who holds the lock prints or begins the file anew.
+/// The file that standard error goes to, if it is bounded. The lock is held to print a line or to begin the file again.
 static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
 
-/// Keeps the file that standard error is appended to below twice `max` bytes from now on: one that is longer becomes
-/// `file.1`, in the place of the one before, and goes on empty.
+/// Keeps the file that standard error is appended to below twice `max` bytes from now on: a file that is longer becomes
+/// `file.1`, replacing the previous one, and goes on empty.
 pub(crate) fn bound(file: PathBuf, max: u64) {
     let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
 }
@@ -72,7 +73,7 @@ fn print(line: &str) {
     let bounded = BOUNDED.get().map(|bounded| bounded.lock().unwrap_or_else(PoisonError::into_inner));
     terminal::print_above(line);
     if let Some(bounded) = bounded {
-        // A log that cannot be begun anew grows: warnings are worth more than the bound.
+        // A log that cannot be begun again grows: warnings are worth more than the bound.
         let _ = bounded.begin_anew(&std::io::stderr());
     }
 }
@@ -83,7 +84,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Begins the file anew where it has become too long, and is what `open` appends to.
+    /// Begins the file again if it has become too long, and is the file that `open` appends to.
     fn begin_anew(&self, open: &impl AsFd) -> std::io::Result<()> {
         let is = File::from(open.as_fd().try_clone_to_owned()?).metadata()?;
         if is.len() <= self.max {
@@ -94,7 +95,7 @@ impl Bounded {
         if (named.dev(), named.ino()) != (is.dev(), is.ino()) {
             return Ok(());
         }
-        // Copied, and not renamed: others that write to it have it open, too.
+        // The file is copied, and not renamed: other processes that write to it have it open, too.
         let mut earlier = self.file.clone().into_os_string();
         earlier.push(".1");
         let copy = private::options().write(true).create(true).truncate(true).open(earlier);
@@ -103,7 +104,7 @@ impl Bounded {
     }
 }
 
-/// Warnings of each place in the code, where they are limited.
+/// The budgets of each place in the code, if warnings are limited.
 static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
 
 /// Limits warnings from now on: for commands that serve.
@@ -114,7 +115,7 @@ pub(crate) fn limit() {
 /// Warnings that one place in the code may still print.
 struct Budget {
     left: u32,
-    /// The time up to which it has got more.
+    /// The time up to which the budget was filled.
     at: Instant,
     left_out: u64,
 }
@@ -124,7 +125,7 @@ impl Budget {
         Self { left: AT_ONCE, at, left_out: 0 }
     }
 
-    /// The number of warnings that were left out before the next one; none where that is left out, too.
+    /// The number of warnings that were left out before the next one; `None` if that is left out, too.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let more = now.saturating_duration_since(self.at).as_secs() / ONE_MORE.as_secs();
         let more = u32::try_from(more).unwrap_or(u32::MAX).min(AT_ONCE);
@@ -139,7 +140,7 @@ impl Budget {
     }
 }
 
-/// The number of warnings of the same place that were left out before this event; none where it is left out itself.
+/// The number of warnings of the same place that were left out before this event; `None` if it is left out itself.
 fn budgeted(event: &Event<'_>) -> Option<u64> {
     let Some(limited) = LIMITED.get().filter(|_| *event.metadata().level() <= Level::WARN) else {
         return Some(0);
@@ -164,7 +165,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     }
 }
 
-/// One event in words: its message, what went wrong, and the other facts.
+/// One event in words: its message, the error, and the other facts.
 #[derive(Default)]
 struct Line {
     message: String,
@@ -177,7 +178,7 @@ impl Line {
         let level = if level == Level::WARN { "warning".to_owned() } else { level.as_str().to_lowercase() };
         let facts = if self.facts.is_empty() { String::new() } else { format!(" ({})", self.facts) };
         let line = format!("headstart: {level}: {}{}{facts}", self.message, self.cause);
-        // Parts of it come from servers and files: they must not play with the terminal.
+        // Parts of it come from servers and files: they must not control the terminal.
         line.chars().flat_map(printable).collect()
     }
 }
@@ -198,7 +199,7 @@ impl Line {
 
 impl Visit for Line {
     fn record_str(&mut self, field: &Field, value: &str) {
-        // A disk that is the only one has no name, say.
+        // A disk that is the only one has no name, for example.
         if value.is_empty() {
             return;
         }
@@ -236,7 +237,7 @@ mod tests {
         }
         assert_eq!(std::fs::read_to_string(dir.path().join("a.log")).unwrap(), "000000099\n");
         assert!(std::fs::read_to_string(dir.path().join("a.log.1")).unwrap().ends_with("000000098\n"));
-        // Another file than the one of that name stays as it is.
+        // A file other than the one of that name stays as it is.
         let mut other = tempfile::tempfile().unwrap();
         other.write_all(&[b'x'; 200]).unwrap();
         bounded.begin_anew(&other).unwrap();
@@ -247,14 +248,14 @@ mod tests {
     fn warnings_of_one_place_are_counted_where_they_are_too_many() {
         let (start, mut budget) = (Instant::now(), Budget::new(Instant::now()));
         budget.at = start;
-        // A thousand a second, for a minute.
+        // The warnings are a thousand a second, for a minute.
         let said: Vec<_> = (0..60_000)
             .filter_map(|millis| Some((millis, budget.take(start + Duration::from_millis(millis))?)))
             .collect();
         assert_eq!(said.len(), 100 + 19);
         assert!(said[..100].iter().all(|(_, left_out)| *left_out == 0));
         assert_eq!((said[100], said[101]), ((3000, 2900), (6000, 2999)));
-        // One a second once it is quiet: nothing is left out, and what was is said.
+        // At one a second nothing is left out any more, and the earlier omissions are reported.
         let mut seldom = (0..).map(|n| budget.take(start + Duration::from_secs(600 + n)));
         assert_eq!(seldom.next().unwrap(), Some(2999));
         assert!(seldom.take(100).all(|left_out| left_out == Some(0)));

@@ -1,35 +1,35 @@
-//! The `headstart` command line: arguments in, work done by the crates below, a report out.
+//! The `headstart` command line: it parses arguments, has the other crates do the work, and prints a report.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
 //! | [`attach`] | `headstart attach`: images become disks |
-//! | [`daemon`] | what `agent` and `harvest serve` have in common |
+//! | [`daemon`] | the common parts of `agent` and `harvest serve` |
 //! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
-//! | [`cache`] | `headstart cache ...`: what this host keeps of images |
-//! | [`doctor`] | `headstart doctor`: what works on this host |
+//! | [`cache`] | `headstart cache ...`: the cached parts of images on this host |
+//! | [`doctor`] | `headstart doctor`: the features that work on this host |
 //! | [`harvest`] | `headstart harvest ...`: spare flash for evictable VMs |
-//! | [`image`] | `headstart image ...`: one file a command |
+//! | [`image`] | `headstart image ...`: one file for each command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
-//! | [`lease`] | `headstart lease ...`: which disks keep which images |
-//! | [`plan`] | `headstart plan ...`: what was learned |
+//! | [`lease`] | `headstart lease ...`: the disks that keep images |
+//! | [`plan`] | `headstart plan ...`: learned plans |
 //! | [`replay`] | `headstart replay`: a recorded boot against any NBD server |
-//! | [`simulate`] | `headstart simulate ...`: what plans are worth to recorded boots |
+//! | [`simulate`] | `headstart simulate ...`: the value of plans for recorded boots |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`store_args`] | options of every command that reaches a store over a network |
-//! | [`local_client`] | how daemons of this host are asked |
+//! | [`local_client`] | the client of daemons of this host |
 //! | [`terminal`] | progress bars, Ctrl-C |
-//! | [`counted`] | what trackers counted, as boots to learn from |
-//! | [`layer_map`] | which layer each part of a disk comes from |
+//! | [`counted`] | the counts of trackers, as boots to learn from |
+//! | [`layer_map`] | the layer of each part of a disk |
 //! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`plots`] | pictures into files |
 //! | [`published`] | plans that are published with images |
 //! | [`log`] | warnings while a command works |
 //! | [`runtime`] | threads for requests to stores |
 //! | [`date`] | times of the calendar in reports |
-//! | [`report`] | what a command says at its end, for people or as JSON |
+//! | [`report`] | the report of a command, for people or as JSON |
 
 #![forbid(unsafe_code)]
 

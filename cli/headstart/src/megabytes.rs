@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub(crate) struct Megabytes(pub(crate) f64);
 
 impl Megabytes {
-    /// So many units.
+    /// The bandwidth with `unit` in place of a million: the number times `unit`, rounded.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

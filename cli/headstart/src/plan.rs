@@ -1,4 +1,4 @@
-//! `headstart plan`: what was learned, looked at, compared and written for others.
+//! `headstart plan`: learned plans, shown, compared and written for other programs.
 
 use crate::report::Report;
 use clap::Subcommand;
@@ -44,7 +44,7 @@ fn read(path: &Path) -> Result<Plans> {
     open(path)?.read_all().map_err(|e| e.about(path.display()))
 }
 
-/// A group by its number.
+/// The group of that number.
 pub(crate) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
     plans.groups.get(number).ok_or_else(|| match plans.groups.len() {
         0 => Error::new(ErrorKind::NotFound, "there is no plan for this image")
@@ -56,7 +56,7 @@ pub(crate) fn group(plans: &ImagePlans, number: usize) -> Result<&GroupPlans> {
     })
 }
 
-/// Millions, as people read bytes and bytes a second.
+/// Millions, the form in which people read bytes and bytes a second.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn mega(bytes: u64) -> f64 {
     bytes as f64 / 1e6

@@ -1,4 +1,4 @@
-//! Pictures into files: what commands that draw have in common.
+//! Pictures into files: the common parts of commands that draw.
 
 use clap::ValueEnum;
 use headstart_block::guarded::{not_made_in, refuse_links};
@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Pixels of a PNG for each of an SVG: crisp on most screens and in print.
+/// Pixels of a PNG for each of an SVG: sharp on most screens and in print.
 const SCALE: f64 = 2.0;
 
 /// How a picture is written.
@@ -22,13 +22,13 @@ pub(crate) enum PlotFormat {
 }
 
 impl PlotFormat {
-    /// As the name of a file ends; `None` where that is no picture's.
+    /// The format of a file's name; `None` if the name is not that of a picture.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?;
         [Self::Svg, Self::Png].into_iter().find(|format| extension == format.extension())
     }
 
-    /// The end of a file's name.
+    /// The extension of a file's name.
     fn extension(self) -> &'static str {
         match self {
             Self::Svg => "svg",
@@ -45,7 +45,7 @@ impl PlotFormat {
     }
 }
 
-/// Writes a picture in the place of whatever file is there.
+/// Writes a picture, replacing any file that is there.
 ///
 /// # Errors
 /// As [`OutputFile::fill`].
@@ -61,28 +61,28 @@ pub(crate) struct PlotDirectory {
 }
 
 impl PlotDirectory {
-    /// Makes the directory where it is not there, and finds out whether it can be written, before long work.
+    /// Makes the directory if it is not there, and checks that it can be written, before long work.
     ///
     /// # Errors
-    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) where a symbolic link of another user leads there;
-    /// what the operating system reports.
+    /// [`ErrorKind::Denied`](headstart_block::ErrorKind::Denied) if a symbolic link of another user leads there; errors
+    /// of the operating system.
     pub(crate) fn open(dir: &Path, formats: &[PlotFormat]) -> Result<Self> {
         refuse_links(dir)?;
         let about = |cause: &'static str| move |e| not_made_in(dir, cause, e).about(dir.display());
         fs::create_dir_all(dir).map_err(about("cannot be made"))?;
-        // Its own error names a temporary file, which nobody asked for.
+        // Its own error names a temporary file, which the user does not know.
         tempfile::tempfile_in(dir).map_err(|e| about("cannot be written")(e.kind().into()))?;
         let mut formats = formats.to_vec();
         formats.dedup();
         Ok(Self { dir: dir.to_owned(), formats })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Writes a picture in each format and says which files these are. What is there of the same name is replaced.
+    /// Writes a picture in each format and returns the paths. Existing files of these names are replaced.
     pub(crate) fn save(&self, name: &str, picture: &Picture) -> Result<Vec<String>> {
         let mut files = Vec::with_capacity(self.formats.len());
         for format in &self.formats {

@@ -1,4 +1,4 @@
-//! Plans that are published with images: putting one there, and looking at what is there.
+//! Plans that are published with images: publishing and finding them.
 
 use crate::attach::NamedImage;
 use crate::runtime::{FEW, with_runtime};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 /// An image in its store.
 pub(crate) struct Stored {
     pub(crate) store: Arc<dyn Store>,
-    /// Of its manifest.
+    /// The digest of its manifest.
     pub(crate) digest: Digest,
     pub(crate) manifest: Manifest,
 }
 
-/// Does `work` on an image in any store.
+/// Runs `work` on an image in any store.
 pub(crate) fn on_stored<T>(
     image: &Reference,
     stores: &StoreArgs,
@@ -36,8 +36,8 @@ pub(crate) fn on_stored<T>(
     })
 }
 
-/// Does `work` on any store. Mirrors are left out: what they have need not be in the store itself, which is written to,
-/// nor need they have its artifacts.
+/// Runs `work` on any store. Mirrors are not used: a blob of theirs need not be in the store itself, which is written
+/// to, and they may lack its artifacts.
 fn on_store<T>(
     location: &Location,
     stores: &StoreArgs,
@@ -45,14 +45,14 @@ fn on_store<T>(
 ) -> Result<T> {
     let store = headstart_store::open(location, &stores.settings()?.without_mirrors())?;
     let done = async {
-        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
+        // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
         store.check().await?;
         work(store).await
     };
     with_runtime(FEW, |runtime| runtime.block_on(done))
 }
 
-/// The plan that is published with an image, or else with the one that it was made from.
+/// The plan that is published with an image, otherwise with the one that it was made from.
 pub(crate) fn find(image: &Reference, stores: &StoreArgs) -> Result<Option<(FoundPlan, Plans)>> {
     let found = on_stored(image, stores, async |stored: Stored| {
         plan_artifact::find_known(&*stored.store, &stored.digest, &stored.manifest).await
@@ -75,14 +75,14 @@ pub(crate) struct Publication<'a> {
     digest: Digest,
     /// An optimized image learns from the boots of the one that it was made from.
     known_as: Digest,
-    /// What the boots call it.
+    /// The name that the boots have for it.
     name: String,
-    /// Of its disk, where the manifest tells.
+    /// The size of its disk, if the manifest has it.
     size: Option<u64>,
 }
 
 impl<'a> Publication<'a> {
-    /// Finds the image: before an hour of learning.
+    /// Finds the image, before an hour of learning.
     pub(crate) fn prepare(named: &'a NamedImage, stores: &StoreArgs) -> Result<Self> {
         let image = &named.reference;
         let stored = on_stored(image, stores, async |stored: Stored| Ok(stored))?;
@@ -92,12 +92,12 @@ impl<'a> Publication<'a> {
         Ok(Self { image, digest, known_as, name, size: manifest.virtual_size })
     }
 
-    /// Whether it was made from the image that its boots are of.
+    /// `true` if it was made from the image of its boots.
     pub(crate) fn is_optimized(&self) -> bool {
         self.known_as != self.digest
     }
 
-    /// What its boots are kept under: those of a disk of its size, or else those that there are most of.
+    /// The key of its boots: of a disk of its size, otherwise of the size with the most boots.
     pub(crate) fn key(&self, knowledge: &Knowledge) -> Result<ImageKey> {
         let named = knowledge.images().filter(|(key, image)| key.image == self.name && image.traces() > 0);
         let best = named.max_by_key(|(key, image)| {
@@ -125,7 +125,7 @@ impl<'a> Publication<'a> {
         only.write(&mut file)?;
         let (bytes, provenance) = (file.len() as u64, only.provenance());
         let about = About { traces: provenance.traces, policy: provenance.policy.clone() };
-        // With the image as it was found, though its tag may have moved on.
+        // The artifact is for the image as it was found, even if its tag has moved on.
         let done = on_store(&self.image.location, stores, async |store: Arc<dyn Store>| {
             plan_artifact::publish(&store, &self.digest, file.into(), &about).await
         })?;
@@ -140,23 +140,23 @@ impl<'a> Publication<'a> {
     }
 }
 
-/// The error for an image that none of the boots is of, by this name.
+/// The error for an image of which there is no boot under this name.
 pub(crate) fn no_boots_of(name: &str, image: &Reference) -> Error {
     Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", name.escape_debug()))
         .about(image)
         .remedy("write NAME=IMAGE where they call it otherwise; `headstart trace stats` lists them")
 }
 
-/// What became of a publication.
+/// The result of a publication.
 #[derive(Serialize)]
 pub(crate) struct PublishedReport {
     image: String,
-    /// The image's manifest.
+    /// The digest of the image's manifest.
     subject: String,
-    /// The artifact's.
+    /// The digest of the artifact's manifest.
     digest: String,
     generation: u64,
-    /// Whether it was not there already.
+    /// `true` if it was not there already.
     is_new: bool,
     bytes: u64,
 }

@@ -1,10 +1,10 @@
 //! `headstart replay`: a recorded boot's reads against any NBD server, so that servers are measured on the same work
 //! without a guest's noise.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what it is told |
-//! | [`player`] | sends reads when they are due, notes how long they wait |
+//! | [`arguments`] | the arguments |
+//! | [`player`] | sending reads when they are due, measuring their waits |
 //! | [`report`] | the figures |
 //! | [`picture`] | waits over time and their distribution |
 
@@ -121,7 +121,7 @@ impl Replay {
     }
 }
 
-/// What an error of the protocol means.
+/// The meaning of an error of the protocol.
 fn meaning(number: u32) -> &'static str {
     match number {
         1 => " (not permitted)",

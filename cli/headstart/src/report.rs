@@ -1,4 +1,4 @@
-//! What a command says at its end: lines for people, or JSON for programs.
+//! The report of a command: lines for people, or JSON for programs.
 
 use headstart_block::Error;
 use serde::Serialize;
@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 /// The outcome of a command. `Display` is for people, without a trailing newline.
 pub(crate) trait Outcome: Serialize + fmt::Display {
-    /// Whether the command found all right.
+    /// `true` if the command found no problem.
     fn is_right(&self) -> bool {
         true
     }
 
-    /// Whether its JSON is one line: for others follow, or for its length.
+    /// `true` if its JSON is one line, because other lines follow, or because of its length.
     fn is_line(&self) -> bool {
         false
     }
@@ -21,7 +21,7 @@ pub(crate) trait Outcome: Serialize + fmt::Display {
 
 /// An outcome of any type, ready to be printed.
 pub(crate) trait Report {
-    /// Prints it and says with what status to end.
+    /// Prints it and returns the exit status.
     fn print(&self, json: bool) -> ExitCode;
 }
 
@@ -35,7 +35,7 @@ impl<T: Outcome> Report for T {
         let mut out = std::io::stdout().lock();
         let written = if text.is_empty() { Ok(()) } else { writeln!(out, "{text}") };
         match written.and_then(|()| out.flush()) {
-            // A reader that went away (`| head`) is no error of ours.
+            // A reader that went away (`| head`) is no error of this command.
             Err(e) if e.kind() != ErrorKind::BrokenPipe => {
                 return print_error(&Error::io("cannot write to standard output", e));
             }
@@ -45,7 +45,7 @@ impl<T: Outcome> Report for T {
     }
 }
 
-/// Says what went wrong.
+/// Prints an error.
 pub(crate) fn print_error(error: &Error) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "headstart: {error}");
     ExitCode::FAILURE

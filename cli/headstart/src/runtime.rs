@@ -1,20 +1,20 @@
-//! What the requests of a command run on.
+//! The runtime of a command's requests.
 
 use headstart_block::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
 
-/// Does `work` with threads for its requests: so many, or as many as there are processors.
+/// Runs `work` with threads for its requests: `threads`, or one for each processor.
 ///
 /// # Errors
-/// Where there are no threads to be had, and what `work` reports.
+/// If threads cannot be started; the errors of `work`.
 pub(crate) fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {
         builder.worker_threads(threads);
     }
     let runtime = builder.enable_all().build().map_err(|e| Error::io("cannot start threads", e))?;
-    // It ends with the process, which is soon. A thread that looks up a name or waits for a dead server must not keep
-    // the command from ending, and one that reads a blob must not find its timers gone.
+    // The runtime ends with the process, which is soon. A thread that looks up a name or waits for a dead server must
+    // not keep the command from ending, and one that reads a blob must not find its timers gone.
     work(Box::leak(Box::new(runtime)))
 }
 

@@ -1,17 +1,17 @@
-//! `headstart simulate`: what plans would have been worth to boots that were recorded, and what a swarm is worth.
+//! `headstart simulate`: the value that plans would have had for recorded boots, and the value of a swarm.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what it is told, and the model that follows from it |
-//! | [`data`] | which boots are replayed, and which are learned from |
+//! | [`arguments`] | the arguments, and the model that follows from them |
+//! | [`data`] | the boots to replay, and those to learn from |
 //! | [`contenders`] | policies and their plans; parts left out |
 //! | [`images`] | real images as the disks |
-//! | [`series`] | links as they were recorded |
+//! | [`series`] | recorded links |
 //! | [`replay`] | one boot against all contenders over all links |
 //! | [`report`] | the figures, for people and programs |
 //! | [`plots`] | the figures as pictures |
 //! | [`fleet`] | many hosts at once |
-//! | [`harvest`] | regular VMs, and harvest VMs that borrow what these leave unused |
+//! | [`harvest`] | regular VMs, and harvest VMs that borrow their unused storage |
 
 use crate::report::Report;
 use crate::trace::{nothing, read_all};

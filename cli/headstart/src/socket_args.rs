@@ -1,4 +1,4 @@
-//! Arguments that say who besides this user may open a disk or ask a daemon.
+//! Arguments for the users, other than this one, that may open a disk or send requests to a daemon.
 
 use clap::Args;
 use headstart_export::{SocketAccess, SocketMode, SocketOwner};
@@ -16,7 +16,7 @@ pub(crate) struct SocketArgs {
 }
 
 impl SocketArgs {
-    /// What was asked for.
+    /// The requested access.
     pub(crate) fn access(&self) -> SocketAccess {
         SocketAccess { owner: self.socket_owner.clone(), mode: self.socket_mode }
     }
@@ -34,7 +34,7 @@ pub(crate) struct AgentSocketArgs {
 }
 
 impl AgentSocketArgs {
-    /// What was asked for.
+    /// The requested access.
     pub(crate) fn access(&self) -> SocketAccess {
         SocketAccess { owner: self.socket_owner.clone(), mode: self.socket_mode }
     }

@@ -67,11 +67,11 @@ fn parse_mirror(text: &str) -> Result<MirrorArg> {
     Ok(MirrorArg(Mirror { registry: registry.to_owned(), mirror: mirror.to_owned() }))
 }
 
-/// Longest file with the URL of a proxy that is believed to be one, in bytes.
+/// The largest accepted file with the URL of a proxy, in bytes.
 const PROXY_MAX: u64 = 4096;
 
 impl StoreArgs {
-    /// The proxy that is named here or in a file.
+    /// The proxy from the options or from a file.
     fn proxy(&self) -> Result<Option<ProxyUrl>> {
         let Some(path) = &self.proxy_file else { return Ok(self.proxy.clone()) };
         let about = |e: Error| e.about(path.display());
@@ -87,18 +87,18 @@ impl StoreArgs {
         Ok(Some(url.into()))
     }
 
-    /// The settings that they make, for a command that ends: its requests end when the user wants to stop.
+    /// The settings of these options, for a command that ends: its requests end when the user wants to stop.
     ///
     /// # Errors
-    /// Where a file that they name is not there.
+    /// If a file that they name is not there.
     pub(crate) fn settings(&self) -> Result<Settings> {
         Ok(Settings { stop: terminal::stop(), ..self.settings_to_serve()? })
     }
 
-    /// The settings that they make, for a command that serves: its requests end with what is served.
+    /// The settings of these options, for a command that serves: its requests end with its servers.
     ///
     /// # Errors
-    /// Where a file that they name is not there.
+    /// If a file that they name is not there.
     pub(crate) fn settings_to_serve(&self) -> Result<Settings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;

@@ -1,13 +1,13 @@
 //! `headstart swarm`: hosts that help each other.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
 //! | [`add`] | a host joins the cluster by a signing request: both sides of that |
 //! | [`init`] | a cluster: its authority, hosts' certificates, the gossip key |
 //! | [`pin`] | images that hosts keep together |
 //! | [`revoke`] | hosts that are members no longer, another gossip key |
-//! | [`status`] | what a host's agent says of its part |
-//! | [`warm`] | images are brought ahead of need |
+//! | [`status`] | the part of a host in the swarm, from its agent |
+//! | [`warm`] | images that are fetched ahead of need |
 
 mod add;
 mod init;

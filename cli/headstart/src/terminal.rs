@@ -1,4 +1,4 @@
-//! Progress bars with rate and remaining time, and the user's wish to stop.
+//! Progress bars with rate and remaining time, and requests of the user to stop.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
@@ -11,20 +11,20 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Often enough to look alive, seldom enough to cost nothing.
+/// The interval of drawing: short enough to look alive, long enough to cost nothing.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// How a bar looks that counts bytes.
+/// The template of a bar that counts bytes.
 const BYTES: &str =
     "{msg:20} [{bar:30}] {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}, {eta} left";
 
-/// How one looks that counts something else.
+/// The template of a bar that counts other things.
 const ITEMS: &str = "{msg:20} [{bar:30}] {human_pos}/{human_len}, {eta} left";
 
 /// The bar at the bottom of the terminal, if there is one.
 static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
 
-/// A bar on standard error, hidden where `quiet` or where that is no terminal. Lines printed with [`print_above`]
+/// A bar on standard error, hidden if `quiet` or if that is no terminal. Lines that are printed with [`print_above`]
 /// leave it whole.
 pub(crate) fn bar(quiet: bool) -> ProgressBar {
     let hidden = quiet || !std::io::stderr().is_terminal();
@@ -39,7 +39,8 @@ pub(crate) fn bar(quiet: bool) -> ProgressBar {
 /// Prints a line on standard error, above the bar if there is one.
 pub(crate) fn print_above(line: &str) {
     let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(WeakProgressBar::upgrade);
-    // In one piece, so that lines of several threads do not mix. Where nobody can read it, nobody misses it.
+    // The line is written in one piece, so that lines of several threads do not mix. An error is ignored: there is no
+    // reader to report it to.
     let print = || drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
     match bar {
         Some(bar) => bar.suspend(print),
@@ -47,38 +48,38 @@ pub(crate) fn print_above(line: &str) {
     }
 }
 
-/// How long work that was asked to stop may take to end in order. What looks at no flag, such as a file that does not
+/// The time for work to end in order after a request to stop. Work that checks no flag, such as a file that does not
 /// open, is cut off then.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The same for work that leaves nothing behind: it need not be waited for.
+/// The same for work that leaves nothing behind, and need not be waited for.
 const SHORT_GRACE: Duration = Duration::from_millis(300);
 
-/// Status of a command that was cut off by a second signal.
+/// The exit status of a command that was cut off by a second signal.
 const CUT_OFF: i32 = 130;
 
-/// Ends what waits for stores and daemons. A process has one user.
+/// Ends waits for stores and daemons. A process has one user.
 static WAITS: OnceLock<StopRequests> = OnceLock::new();
 
 /// `true` if the user wants to see no progress.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the user wants to see no progress, which includes what a command waits for.
+/// Sets that the user wants to see no progress, including the waits of a command.
 pub(crate) fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
-/// `true` if the user wants to see no progress. A command that prints JSON still says what it waits for.
+/// `true` if the user wants to see no progress. A command that prints JSON still reports its waits.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// The user's wish to stop, for what waits.
+/// The user's requests to stop, for code that waits.
 pub(crate) fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()
 }
 
-/// What comes of `work`; none where the user wants to stop first.
+/// The result of `work`; `None` if the user wants to stop first.
 pub(crate) async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     match WAITS.get() {
         Some(stop) => stop.before(work).await,
@@ -92,16 +93,16 @@ pub(crate) struct Terminal {
     stop: Arc<Stop>,
 }
 
-/// What signals asked for.
+/// The requests from signals.
 struct Stop {
     asked: AtomicBool,
-    /// What waits hears of it, too.
+    /// The sender that ends waits, too.
     waits: StopSender,
-    /// It serves others: however long it takes to end, it is not cut off.
+    /// `true` if the command serves others: it is not cut off, however long it takes to end.
     serves: AtomicBool,
-    /// It computes, and has nothing to put in order.
+    /// `true` if the command only computes, and has nothing to put in order.
     computes: AtomicBool,
-    /// Ctrl-C does not ask to stop: whoever set this looks at `interrupts`.
+    /// `true` if Ctrl-C is no request to stop: the holder reads `interrupts`.
     held: AtomicBool,
     interrupts: AtomicU32,
 }
@@ -118,12 +119,12 @@ impl Stop {
         if is_interrupt && self.held.load(Ordering::Relaxed) {
             self.interrupts.fetch_add(1, Ordering::Relaxed);
         } else if self.ask() {
-            // Asked twice: whatever it waits for is not worth waiting for.
+            // After a second request, no wait is worth its time.
             cut_off("stopped at once; unfinished files may be left", CUT_OFF);
         }
     }
 
-    /// Asks the work to stop; `true` if it was asked before.
+    /// Asks the work to stop; returns `true` if it was asked before.
     fn ask(&self) -> bool {
         let was_asked = self.asked.swap(true, Ordering::Relaxed);
         self.waits.ask();
@@ -144,13 +145,13 @@ impl Stop {
     }
 }
 
-/// Ends the process, whatever it does. What is left behind is pruned.
+/// Ends the process at once. Files that are left behind are removed by a later prune.
 fn cut_off(why: &str, status: i32) -> ! {
     print_above(&format!("headstart: {why}"));
     std::process::exit(status);
 }
 
-/// While this lives, Ctrl-C is counted, and does nothing else.
+/// While this lives, Ctrl-C is only counted.
 pub(crate) struct HeldInterrupts(Arc<Stop>);
 
 impl HeldInterrupts {
@@ -167,8 +168,8 @@ impl Drop for HeldInterrupts {
 }
 
 impl Terminal {
-    /// Takes over Ctrl-C, SIGTERM and SIGHUP: from now on they ask the work to stop and clean up after
-    /// itself. Shows nothing where `quiet` or where standard error is no terminal.
+    /// Takes over Ctrl-C, SIGTERM and SIGHUP: from now on they ask the work to stop and clean up after itself. Shows
+    /// nothing if `quiet` or if standard error is no terminal.
     pub(crate) fn new(quiet: bool) -> Result<Self> {
         let cannot = |e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e);
         let stop = Arc::new(Stop::new());
@@ -211,13 +212,14 @@ impl Terminal {
         self.stop.ask();
     }
 
-    /// This command serves others until it is asked to stop: it may take its time to end in order then.
+    /// Marks this command as one that serves others until it is asked to stop: it may take its time to end in order
+    /// then.
     pub(crate) fn serves(&self) {
         crate::log::limit();
         self.stop.serves.store(true, Ordering::Relaxed);
     }
 
-    /// This command only computes, for longer than anybody wants to wait who stops it.
+    /// Marks this command as one that only computes, for longer than users who stop it want to wait.
     pub(crate) fn computes(&self) {
         self.stop.computes.store(true, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! `headstart trace`: recorded I/O of disks, brought in, given out, counted, drawn; and made up.
+//! `headstart trace`: recorded I/O of disks, imported, exported, counted, drawn; and synthesized.
 
 use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
@@ -75,7 +75,7 @@ pub(crate) fn cancelled(progress: &dyn Progress) -> Result<()> {
     if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
 }
 
-/// That there is nothing to work on: `cause`, and why it was skipped.
+/// The error that there is nothing to work on: `cause`, and the reasons of skipping.
 pub(crate) fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     let mut cause = cause.to_owned();
     if !skipped.is_empty() {
@@ -85,11 +85,11 @@ pub(crate) fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
     Error::new(ErrorKind::NotFound, cause).about(path.display())
 }
 
-/// Reads the traces of a data set with so many threads (0: as many as there are processors), shows how far it is, and
-/// hands what `map` made of each to `each`, in their order. What is skipped is counted.
+/// Reads the traces of a data set with `threads` threads (0: one for each processor), shows the progress, and hands the
+/// result of `map` for each to `each`, in their order. Skipped traces are counted.
 ///
 /// # Errors
-/// The first that `each` reports; that the user wants to stop.
+/// The first error of `each`; an error if the user wants to stop.
 pub(crate) fn read_all<T: Send>(
     set: &DataSet,
     (task, threads): (&'static str, usize),
@@ -109,7 +109,7 @@ pub(crate) fn read_all<T: Send>(
     )
 }
 
-/// What was brought in.
+/// The result of an import.
 #[derive(Serialize)]
 struct ImportReport {
     #[serde(flatten)]
@@ -155,7 +155,7 @@ fn write_unreadable(f: &mut fmt::Formatter<'_>, unreadable: &[String]) -> fmt::R
     unreadable.iter().try_for_each(|error| write!(f, "\nnot read: {error}"))
 }
 
-/// What was given out.
+/// The result of an export.
 #[derive(Default, Serialize)]
 struct ExportReport {
     traces: u64,
@@ -185,7 +185,7 @@ fn export(traces: &Path, output: &Path, progress: &dyn Progress) -> Result<Expor
     Ok(report)
 }
 
-/// A trace, or those in a directory.
+/// The path of a trace, or those in a directory.
 fn files(path: &Path) -> Result<Vec<PathBuf>> {
     let meta = path.metadata().map_err(|e| Error::io("cannot be read", e).about(path.display()))?;
     if !meta.is_dir() {
@@ -198,7 +198,7 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Bytes of a file, for the progress bar.
+/// The bytes of a file, for the progress bar.
 fn len(path: &Path) -> u64 {
     path.metadata().map_or(0, |meta| meta.len())
 }

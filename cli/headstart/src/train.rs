@@ -124,7 +124,7 @@ impl Train {
                 .about(output.display())
                 .remedy("give `--learned` and `--output` a file each"));
         }
-        // Begun before the long work: a place that cannot be used is refused at once.
+        // The files are begun before the long work: a place that cannot be used is refused at once.
         let create = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::create).transpose();
         let (learned_file, plans_file) = (create(&self.learned)?, create(&self.output)?);
         let targets = self.publish.iter().map(|image| Publication::prepare(image, &self.stores));
@@ -178,7 +178,7 @@ impl Train {
         Ok((learned, skipped))
     }
 
-    /// What trackers counted of the images that are named.
+    /// The counts of trackers for the named images.
     fn counted(&self) -> Result<Vec<Counted>> {
         let named: Vec<&NamedImage> = self.image.iter().chain(&self.publish).collect();
         if !self.counts.is_empty() && named.is_empty() {
@@ -216,7 +216,7 @@ impl Train {
         if let Some(policy) = &self.policy {
             recipe.policy.clone_from(policy);
         }
-        // Before an hour of reading.
+        // This comes before an hour of reading.
         headstart_plan::policy::by_name(&recipe.policy)?;
         if !self.bandwidth.is_empty() {
             recipe.rates = self.bandwidth.iter().map(|rate| Bandwidth::new(rate.times(1e6))).collect();
@@ -226,7 +226,7 @@ impl Train {
         Ok(recipe)
     }
 
-    /// Tells which layers the images have. Those of an image that was laid out anew say nothing of others.
+    /// Adds the layers of the images. Those of an optimized image have no information about others.
     fn learn_layers(&self, knowledge: &mut Knowledge, targets: &[Publication<'_>]) -> Result<()> {
         let published = self.publish.iter().zip(targets).filter(|(_, target)| !target.is_optimized());
         for NamedImage { name, reference } in self.image.iter().chain(published.map(|(named, _)| named)) {
@@ -242,7 +242,7 @@ impl Train {
         Ok(())
     }
 
-    /// What is known before.
+    /// The earlier knowledge.
     fn knowledge(&self) -> Result<Knowledge> {
         let settings = Settings { faster: self.faster, ..Settings::default() };
         match &self.learned {
@@ -265,7 +265,7 @@ impl Train {
     }
 }
 
-/// The error where nothing was learned from `source`.
+/// The error if nothing was learned from `source`.
 fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
     const CAUSE: &str = "has no boot that could be learned from";
     let few = knowledge.images().fold(0_u64, |sum, (_, image)| sum.saturating_add(image.dropped().few_reads));
@@ -277,7 +277,7 @@ fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
         .remedy("record whole boots: attach the disk to a guest, and let it boot before the disk is detached")
 }
 
-/// Shows how far `work` is.
+/// Shows the progress of `work`.
 pub(crate) fn with_bar<T>(
     progress: &dyn Progress,
     task: &'static str,
@@ -295,12 +295,12 @@ pub(crate) fn with_bar<T>(
     })
 }
 
-/// What became of it.
+/// The result of training.
 #[derive(Serialize)]
 struct TrainReport {
-    /// None where the plans were published alone.
+    /// The file of plans; `None` if the plans were only published.
     output: Option<String>,
-    /// Of that file.
+    /// The length of that file.
     bytes: Option<u64>,
     published: Vec<PublishedReport>,
     policy: String,
@@ -309,7 +309,7 @@ struct TrainReport {
     read: u64,
     /// Traces that were known before.
     known: u64,
-    /// What trackers counted.
+    /// The counts of trackers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     counted: Vec<CountedReport>,
     images: Vec<ImageReport>,
@@ -350,13 +350,13 @@ struct GroupReport {
 
 #[derive(Serialize)]
 struct PlanReport {
-    /// In bytes a second.
+    /// The bandwidth, in bytes a second.
     rate: u64,
     bin: &'static str,
     blocks: usize,
-    /// Of its hot slices.
+    /// The bytes of its hot slices.
     bytes: u64,
-    /// What it is worth to the boots that it was made from: their hit rate, or seconds of waiting, negative.
+    /// The value for the boots that it was made from: their hit rate, or seconds of waiting, negative.
     worth: f64,
 }
 

@@ -111,13 +111,13 @@ impl Packing {
 }
 
 impl LayerPacking {
-    /// How the layer is stored.
+    /// The packing of the layer.
     pub(crate) fn options(&self) -> headstart_image::new_layer::Packing {
         use headstart_image::new_layer::Packing;
         self.codec.map_or(Packing::Plain, |codec| Packing::ZFile(self.frames.options(codec)))
     }
 
-    /// The same, with zstd at `level` where none was asked for.
+    /// The packing, with zstd at `level` if no level was given.
     pub(crate) fn options_at(&self, level: i32) -> headstart_image::new_layer::Packing {
         let frames = Frames { level: self.frames.level.or(Some(level)), ..self.frames.clone() };
         Self { frames, ..self.clone() }.options()
@@ -149,7 +149,7 @@ impl Command {
     }
 }
 
-/// Opens a ZFile, in the tar archive that OverlayBD's tools put around it or without.
+/// Opens a ZFile, with or without the tar archive that OverlayBD's tools put around it.
 fn open(path: &Path) -> Result<ZFileReader<Arc<dyn ReadAt>>> {
     let named = |e: Error| e.about(path.display());
     let file: Arc<dyn ReadAt> = Arc::new(FileSource::open(path)?);
@@ -202,7 +202,7 @@ fn copy(
     Ok(())
 }
 
-/// What a ZFile is.
+/// The properties of a ZFile.
 #[derive(Serialize)]
 struct ZFileReport {
     path: String,

@@ -1,4 +1,4 @@
-//! How soon a disk is there; see the file above.
+//! The time until a disk is there; see the file above.
 
 use super::attach;
 use super::images::Wide;
@@ -35,7 +35,7 @@ pub(crate) fn measure(image: &Wide) {
     tell("the same over HTTP, all it needs in the cache", &socket, &remote, &|| ());
 }
 
-/// Times the program so often, with `prepare` before each time; the median.
+/// Times the program `TIMES` times, with `prepare` before each time; returns the median.
 fn tell(what: &str, socket: &Path, command: &dyn Fn() -> Command, prepare: &dyn Fn()) -> f64 {
     let mut times = Vec::new();
     for _ in 0..TIMES {
@@ -58,7 +58,7 @@ fn first_byte(command: &mut Command, socket: &Path) -> Duration {
     took
 }
 
-/// The running program; it ends with this.
+/// The running program; it ends when this is dropped.
 pub(crate) struct Attached(Child);
 
 impl Attached {

@@ -70,8 +70,8 @@ pub(crate) fn make(dir: &Path) -> Images {
     Images { raw, flat, layered: image(&store, "lz4", LAYERS - 1), default }
 }
 
-/// Drops what the page cache has of a file. How it was written decides how large the cache's pieces are, and so how
-/// fast they are copied; read again, all files are cached in the same way.
+/// Drops a file from the page cache. The way in which it was written decides the size of the cache's pages, and so the
+/// speed of copying; after reading again, all files are cached in the same way.
 fn forget(path: &Path) {
     let file = fs::File::open(path).expect("a file");
     file.sync_all().expect("written");
@@ -140,7 +140,7 @@ fn import(disk: &Path, image: &str, base: Option<&str>, packing: &[&str]) {
     assert!(status.success(), "{command:?} failed");
 }
 
-/// So many bytes of this machine's files, each padded to whole blocks as on a disk.
+/// `len` bytes of this machine's files, each padded to whole blocks as on a disk.
 fn content(len: u64) -> Vec<u8> {
     let mut content = Vec::new();
     for dir in ["/usr/bin", "/usr/lib", "/usr/share"] {

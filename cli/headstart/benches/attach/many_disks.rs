@@ -1,4 +1,4 @@
-//! What many disks in one process take; see the file above.
+//! The cost of many disks in one process; see the file above.
 
 use super::attach;
 use super::first_byte::Attached;
@@ -28,7 +28,7 @@ pub(crate) fn measure(image: &Wide) {
     }
 }
 
-/// What a process takes.
+/// The resources that a process takes.
 #[derive(Debug)]
 struct Taken {
     ready: Duration,
@@ -50,7 +50,7 @@ fn tell(what: &str, store: &Path, index: f64, image: &str) {
     );
 }
 
-/// Attaches so many disks and reads from each, over a connection that stays.
+/// Attaches `disks` disks and reads from each, over a connection that stays.
 fn take(store: &Path, disks: usize, image: &str) -> Taken {
     let (socket, cache) = (store.with_extension("sock"), store.with_extension("cache"));
     let _ = fs::remove_file(&socket);
@@ -67,7 +67,7 @@ fn take(store: &Path, disks: usize, image: &str) -> Taken {
         })
         .collect();
     let ready = started.elapsed();
-    // Threads and buffers that idle connections give back are given back by then.
+    // By then idle connections have released their threads and buffers.
     std::thread::sleep(Duration::from_secs(4));
     let taken = Taken {
         ready,

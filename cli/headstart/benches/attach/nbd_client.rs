@@ -1,4 +1,4 @@
-//! The least of an NBD client: connects to an export of a Unix socket and reads.
+//! A minimal NBD client: connects to an export of a Unix socket and reads.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! How quick a disk is; see the file above.
+//! The speed of a disk; see the file above.
 
 use super::{attach, images};
 use headstart_testkit::fio::{Contestant, JOBS, Race, Role, peers, verdict};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const ROUNDS: usize = 5;
 const SECONDS: &str = "1";
-/// What the 20 layers may fall behind.
+/// The least part of the flat image's rate that the 20 layers must reach.
 const OF_FLAT: f64 = 0.8;
 
 pub(crate) fn measure(dir: &Path) {
@@ -34,7 +34,7 @@ pub(crate) fn measure(dir: &Path) {
     }
 }
 
-/// How the 20 layers stand to the flat image, and to what is wanted of that.
+/// The rates of the 20 layers relative to the flat image, and to that image's goal.
 fn layered(race: &Race<'_>) -> String {
     const FLAT: usize = 0;
     const LAYERED: usize = 1;

@@ -15,10 +15,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What a tracker counts, in its agent's directory of what lasts.
+/// The file of a tracker's counts, in its agent's state directory.
 const TRACKER_FILE: &str = "tracker";
 
-/// Which hosts were revoked, there.
+/// The file of the revoked hosts, there.
 const TRUST_FILE: &str = "trust";
 
 /// Arguments of `headstart agent`.
@@ -138,7 +138,7 @@ pub(crate) struct AgentArgs {
 }
 
 impl AgentArgs {
-    /// Where what changes nothing is served over TCP.
+    /// The TCP address of the read-only part of the interface.
     pub(super) fn http(&self) -> Option<HttpPort> {
         self.http.map(|address| HttpPort { address, names: self.http_name.clone() })
     }
@@ -159,10 +159,10 @@ impl AgentArgs {
         self.cache_size.map(|ByteSize(bytes)| bytes)
     }
 
-    /// How it takes part in a swarm; not, where nothing was said of that.
+    /// The part of the host in a swarm; `None` without options for that.
     ///
     /// # Errors
-    /// Where the credentials cannot be read, or options do not go together.
+    /// If the credentials cannot be read, or options do not go together.
     pub(super) fn swarm(&self) -> Result<Option<SwarmSettings>> {
         let is_roots = self.topology.0 == Topology::Roots;
         for (option, is_given) in [("--push", self.push > 0), ("--agents", self.agents.is_some())] {
@@ -205,7 +205,7 @@ impl AgentArgs {
 /// This host's name, as the system has it.
 ///
 /// # Errors
-/// Where it is no text.
+/// If it is no text.
 pub(crate) fn host_name() -> Result<String> {
     let name = rustix::system::uname().nodename().to_str().map(str::to_owned);
     name.map_err(|e| Error::invalid("this host's name is no text").caused_by(e).remedy("give one by --name"))

@@ -1,4 +1,4 @@
-//! Asking an agent.
+//! The client of an agent.
 
 use super::{LOOK, default_dir};
 use crate::local_client::{Away, LocalClient};
@@ -15,7 +15,7 @@ use reqwest::{Method, Response};
 use serde_json::Value;
 use std::path::Path;
 
-/// What is said where there is none.
+/// The error if there is none.
 const AWAY: Away = Away {
     cause: "no agent answers",
     remedy: "start one by `headstart agent`, or name its agent.sock with --agent",
@@ -27,10 +27,10 @@ const AWAY: Away = Away {
 pub(crate) struct AgentClient(LocalClient);
 
 impl AgentClient {
-    /// The one at this socket, or where an agent is when nobody says. It may not be there.
+    /// The agent at this socket, or at the default one. It may not be there.
     ///
     /// # Errors
-    /// Where there are no threads to be had.
+    /// If threads cannot be started.
     pub(crate) fn new(socket: Option<&Path>) -> Result<Self> {
         let socket = socket.map_or_else(|| default_dir().join(SOCKET), Path::to_owned);
         LocalClient::new(socket, AWAY).map(Self)
@@ -39,18 +39,18 @@ impl AgentClient {
     /// Attaches a disk; returns when it can be used.
     ///
     /// # Errors
-    /// What the agent says; [`ErrorKind::Unavailable`] where it is not there.
+    /// Errors of the agent; [`ErrorKind::Unavailable`] if it is not there.
     pub(crate) fn attach(&self, spec: &DiskSpec) -> Result<Value> {
         let body = serde_json::to_string(spec).map_err(|e| Error::invalid("is no disk").caused_by(e))?;
         self.0.ask(Method::POST, "/v1/disks", Some(body))
     }
 
-    /// Detaches it.
+    /// Detaches a disk.
     ///
     /// # Errors
-    /// As [`AgentClient::attach`]; [`ErrorKind::Invalid`] where no disk can be called so.
+    /// As [`AgentClient::attach`]; [`ErrorKind::Invalid`] if no disk can have this name.
     pub(crate) fn detach(&self, name: &str) -> Result<Value> {
-        // A name has nothing in it that means something in a path.
+        // A valid name contains no character with a meaning in a path.
         check_name(name)?;
         self.0.ask(Method::DELETE, &format!("/v1/disks/{name}"), None)
     }
@@ -63,10 +63,10 @@ impl AgentClient {
         self.0.ask(Method::GET, "/v1/disks", None)
     }
 
-    /// Its part in the swarm.
+    /// The agent's part in the swarm.
     ///
     /// # Errors
-    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] where it has none.
+    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] if it has none.
     pub(crate) fn swarm(&self) -> Result<Value> {
         let status = self.0.ask(Method::GET, "/v1/swarm", None)?;
         if status.is_null() {
@@ -77,7 +77,7 @@ impl AgentClient {
         Ok(status)
     }
 
-    /// Brings blobs to hosts; returns when that is done.
+    /// Has hosts fetch blobs; returns when that is done.
     ///
     /// # Errors
     /// As [`AgentClient::attach`].
@@ -95,7 +95,7 @@ impl AgentClient {
         self.0.ask(Method::POST, "/v1/pin", Some(body))
     }
 
-    /// Nobody needs to keep it any more.
+    /// Ends the pin of an image.
     ///
     /// # Errors
     /// As [`AgentClient::attach`].
@@ -103,7 +103,7 @@ impl AgentClient {
         self.0.ask(Method::POST, "/v1/unpin", Some(serde_json::json!({ "image": image }).to_string()))
     }
 
-    /// Tells the swarm what its authority signed.
+    /// Sends a list of the authority to the swarm.
     ///
     /// # Errors
     /// As [`AgentClient::attach`].
@@ -111,10 +111,10 @@ impl AgentClient {
         self.0.ask(Method::POST, "/v1/trust", Some(serde_json::json!({ "list": list }).to_string()))
     }
 
-    /// What its tracker has counted.
+    /// The counts of the agent's tracker.
     ///
     /// # Errors
-    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] where it is none.
+    /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] if it is none.
     pub(crate) fn counts(&self) -> Result<Vec<Counts>> {
         let counts = self.0.ask(Method::GET, "/v1/counts", None)?;
         let counts: Vec<CountedImage> = serde_json::from_value(counts)
@@ -122,7 +122,7 @@ impl AgentClient {
         counts.iter().map(CountedImage::counts).collect()
     }
 
-    /// All disks, for who is in a future.
+    /// All disks, for callers in a future.
     ///
     /// # Errors
     /// As [`AgentClient::attach`].
@@ -130,15 +130,15 @@ impl AgentClient {
         self.0.asked(Method::GET, "/v1/disks", None).await
     }
 
-    /// Its events, as they come.
+    /// The agent's events, as they come.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] where it is not there.
+    /// [`ErrorKind::Unavailable`] if it is not there.
     pub(super) async fn events(&self) -> Result<Response> {
         self.0.stream("/v1/events").await
     }
 
-    /// What comes of `work`; nothing where the user wants it stopped first.
+    /// The result of `work`; `None` if the user stops it first.
     pub(super) fn until<T>(&self, terminal: &Terminal, work: impl Future<Output = T>) -> Option<T> {
         let stopped = async {
             while !terminal.is_cancelled() {

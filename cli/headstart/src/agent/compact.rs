@@ -40,7 +40,7 @@ pub(super) fn compact(dir: &Path, terminal: &Terminal) -> Result<Compacted> {
     let about = |e: Error| e.about(dir.display());
     while disk.collect(Load::Offline).map_err(about)? {
         if terminal.is_cancelled() {
-            // Each step leaves a whole disk.
+            // After each step the disk is whole.
             return Err(Error::new(ErrorKind::Cancelled, "stopped; what was freed until now stays free"));
         }
     }

@@ -1,8 +1,7 @@
-//! `headstart disk watch`: what becomes of an agent's disks, line by line.
+//! `headstart disk watch`: the changes of an agent's disks, line by line.
 //!
-//! It begins with the disks that there are. Where the agent goes away and another takes its place, as in an
-//! upgrade, it goes on with that one; what it missed meanwhile, or was too slow for, it makes up for by beginning
-//! anew.
+//! It begins with the present disks. If the agent goes away and another takes its place, as in an upgrade, it goes on
+//! with that one; it makes up for missed events by starting again with all disks.
 
 use super::client::AgentClient;
 use super::disk::Line;
@@ -15,15 +14,15 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often an agent that went away is looked for.
+/// The interval of attempts to reach an agent that went away.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Longest event that is believed to be one, in bytes.
+/// The largest accepted event, in bytes.
 const EVENT_MAX: usize = 16 << 20;
 
-/// What is told, and how.
+/// The events to report, and their form.
 pub(super) struct Watch<'a> {
-    /// Disks by name; none: all.
+    /// The names of disks; all disks if empty.
     pub(super) names: &'a [String],
     pub(super) terminal: &'a Terminal,
     pub(super) json: bool,
@@ -32,33 +31,33 @@ pub(super) struct Watch<'a> {
 /// An event of an agent.
 #[derive(Debug, PartialEq)]
 enum Event {
-    /// A disk is so now.
+    /// The new status of a disk.
     Disk(Value),
-    /// Some were missed.
+    /// A notice that events were missed.
     Missed,
 }
 
-/// Why it came to an end.
+/// The cause of the end of a connection.
 #[derive(Debug, PartialEq)]
 enum Ended {
-    /// The user wants no more, or who reads has gone.
+    /// The user stopped it, or the reader of the output is gone.
     Well,
-    /// There is no more to be had of this connection.
+    /// The connection has no more events.
     Lost,
 }
 
 impl Watch<'_> {
-    /// Tells of changes until it is stopped.
+    /// Reports changes until it is stopped.
     ///
     /// # Errors
-    /// Where there is no agent at the start; where nothing can be written.
+    /// If there is no agent at the start, or nothing can be written.
     pub(super) fn run(&self, agent: &AgentClient) -> Result<Box<dyn Report>> {
         let mut told = HashMap::new();
         let mut connected = false;
         loop {
             match agent.until(self.terminal, self.follow(agent, &mut told, !connected)) {
                 Some(Ok(Ended::Lost)) => connected = true,
-                // One that was there comes back, and gives its new socket to others only then.
+                // An agent that was there comes back, and gives its new socket to other users only then.
                 Some(Err(e))
                     if connected && matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Denied) => {}
                 Some(Err(e)) => return Err(e),
@@ -70,7 +69,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What is, and what becomes of it, as long as the connection lasts.
+    /// Reports the present disks, and their changes, while the connection lasts.
     async fn follow(
         &self,
         agent: &AgentClient,
@@ -78,10 +77,10 @@ impl Watch<'_> {
         is_first: bool,
     ) -> Result<Ended> {
         let mut events = agent.events().await?;
-        // From here on nothing is missed, so what is there now is where it begins.
+        // From here on no event is missed, so the present disks are the beginning.
         let disks = agent.list_now().await?;
         let disks = disks.as_array().map(Vec::as_slice).unwrap_or_default();
-        // What is there no more has gone while nobody listened.
+        // Disks that are not there any more have gone without an event.
         let is_there = |name: &String| disks.iter().any(|disk| disk["name"] == **name);
         for name in self.names.iter().filter(|name| is_first && !is_there(name)) {
             let name = name.escape_debug();
@@ -110,13 +109,13 @@ impl Watch<'_> {
                 Ok(Some(bytes)) if buffer.len() + bytes.len() <= EVENT_MAX => {
                     buffer.extend_from_slice(&bytes);
                 }
-                // It ends, or makes no sense.
+                // The stream has ended, or is malformed.
                 Ok(_) | Err(_) => return Ok(Ended::Lost),
             }
         }
     }
 
-    /// Tells how a disk is, where that is news; `Lost` where nobody reads it any more.
+    /// Reports a disk if it has changed; `Lost` if the output has no reader any more.
     fn tell(&self, disk: &Value, told: &mut HashMap<String, String>) -> Result<Ended> {
         let name = disk["name"].as_str().unwrap_or_default();
         if !self.names.is_empty() && !self.names.iter().any(|known| known == name) {
@@ -141,7 +140,7 @@ impl Watch<'_> {
     }
 }
 
-/// Takes the first whole event out of server-sent ones. What is no event for us is passed over.
+/// Takes the first whole event out of server-sent ones. Other events are ignored.
 fn next_event(buffer: &mut Vec<u8>) -> Option<Event> {
     loop {
         let end = buffer.windows(2).position(|pair| pair == b"\n\n")?;
@@ -162,7 +161,7 @@ fn next_event(buffer: &mut Vec<u8>) -> Option<Event> {
     }
 }
 
-/// All was said already.
+/// The report of a command that has printed everything already.
 struct Silent;
 
 impl Report for Silent {

@@ -23,16 +23,16 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Smallest limit of a cache: with less, what was just fetched is thrown out again.
+/// Smallest limit of a cache: with less, fetched bytes would be evicted at once.
 const CACHE_SIZE_MIN: u64 = 4 << 20;
 
-/// The longest time that a read waits for a store, where --deadline does not say.
+/// The longest time that a read waits for a store, without --deadline.
 const DEADLINE: Duration = Duration::from_secs(5 * 60);
 
-/// How a file of plans begins.
+/// The first bytes of a file of plans.
 const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
 
-/// How a trace file of `OverlayBD`'s begins.
+/// The first bytes of a trace file of `OverlayBD`.
 const TRACE_MAGIC: [u8; 4] = 0xC2EF_1820_u32.to_le_bytes();
 
 /// Arguments of `headstart attach`.
@@ -153,10 +153,10 @@ pub(crate) struct Attach {
 }
 
 impl Attach {
-    /// What the arguments of clap cannot say.
+    /// Checks the rules between arguments that clap cannot express.
     ///
     /// # Errors
-    /// [`headstart_block::ErrorKind::Invalid`] where they do not fit together.
+    /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         if self.plans.is_some() && self.policy != Policy::Auto {
             return Err(Error::invalid("--plans are for --policy auto").remedy("leave one of them out"));
@@ -191,12 +191,12 @@ impl Attach {
         Ok(())
     }
 
-    /// Says which options change nothing for these images and these ways to serve them.
+    /// Warns of options that have no effect for these images and servers.
     pub(crate) fn warn_of_idle(&self) {
         let is_local = self.images.iter().all(|image| is_local(&image.reference.location));
         let about_stores = "has no effect: images in directories of this host are read where they are";
         let (owner, mode) = (self.access.socket_owner.is_some(), self.access.socket_mode.is_some());
-        // What the kernel's nbd driver is connected to is a socket of this process alone.
+        // The kernel's nbd driver is connected to a socket that only this process uses.
         let has_socket = self.nbd.iter().any(|address| matches!(address, Address::Unix(_)))
             || self.vhost_user.is_some()
             || self.fuse.is_some()
@@ -214,7 +214,7 @@ impl Attach {
         }
     }
 
-    /// Whether another way than NBD was asked for.
+    /// `true` if a server other than NBD was requested.
     pub(crate) fn has_other_servers(&self) -> bool {
         self.vhost_user.is_some() || self.fuse.is_some() || self.ublk || self.device.is_some()
     }
@@ -225,12 +225,12 @@ impl Attach {
         headstart_pull::Settings { deadline, miss_rest, ..headstart_pull::Settings::default() }
     }
 
-    /// Where fetched bytes are kept.
+    /// The directory of fetched bytes.
     pub(crate) fn cache_dir(&self) -> PathBuf {
         self.cache.clone().unwrap_or_else(Cache::default_dir)
     }
 
-    /// Where plans are looked for; nowhere where the policy is a plan itself.
+    /// The search for plans; `None` if the policy is a plan itself.
     pub(super) fn plan_source(&self) -> Option<Arc<dyn PlanSource>> {
         let places = match &self.policy {
             Policy::Auto => Where::All {
@@ -275,7 +275,7 @@ fn parse_deadline(text: &str) -> Result<Duration> {
     Ok(deadline)
 }
 
-/// Where metrics are served: HOST:PORT.
+/// The address of the metrics: HOST:PORT.
 #[derive(Clone, Debug)]
 pub(crate) struct MetricsAddress(String);
 
@@ -326,21 +326,21 @@ impl FromStr for NamedImage {
     }
 }
 
-/// What to preload.
+/// The policy of preloading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// What the best plan says that is found.
+    /// The best plan that is found.
     Auto,
-    /// What the plans in a file say of the image.
+    /// The plans in a file for the image.
     Plans(PathBuf),
-    /// What a trace of `OverlayBD`'s reads.
+    /// The reads in a trace of `OverlayBD`.
     Trace(PathBuf),
-    /// This, whatever comes of it.
+    /// This plan, in any case.
     Fixed(Plan),
 }
 
 impl Policy {
-    /// What is preloaded without looking for plans.
+    /// The plan that needs no search.
     pub(crate) fn plan(&self) -> Plan {
         match self {
             Self::Auto | Self::Plans(_) | Self::Trace(_) => Plan::Lazy,
@@ -348,7 +348,7 @@ impl Policy {
         }
     }
 
-    /// What kind of policy it is.
+    /// The name of the kind of policy.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -393,7 +393,7 @@ impl FromStr for Policy {
     }
 }
 
-/// A number of a block on each line.
+/// Parses a list of blocks, with one number on each line.
 fn list_of_blocks(list: &str) -> Result<Vec<PlanItem>> {
     let lines = list.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
     let items = lines.map(|(n, line)| {

@@ -8,15 +8,15 @@ use headstart_block::{Error, Result};
 use headstart_store::{Location, Selector};
 use std::path::Path;
 
-/// Options of this command line that are not the disk's. Those with a value say so.
+/// Options of this command line that are not for the disk; `true` for those with a value.
 const OURS: &[(&str, bool)] =
     &[("--agent", true), ("--as", true), ("--json", false), ("--quiet", false), ("-q", false)];
 
-/// Words of the errors of object stores without credentials, or with others than they want.
+/// A part of the errors of object stores without credentials, or with wrong ones.
 const IN_ENVIRONMENT: &str = "credentials in the environment";
 
 impl Attach {
-    /// Asks the agent at `socket`; returns when the disk can be used.
+    /// Sends the disk to the agent at `socket`; returns when it can be used.
     pub(super) fn by_agent(&self, socket: &Path) -> Result<Box<dyn Report>> {
         let words: Vec<_> = std::env::args_os().map(std::ffi::OsString::into_string).collect();
         let words: std::result::Result<Vec<_>, _> = words.into_iter().collect();
@@ -32,7 +32,8 @@ impl Attach {
         Ok(Box::new(DiskReport(attached)))
     }
 
-    /// Says whose environment lacks the credentials of an object store: this command's may have them.
+    /// Adds to an error that it is the agent's environment that lacks the credentials of an object store: this
+    /// command's may have them.
     fn of_agents_environment(&self, error: Error) -> Error {
         let is_bucket = |image: &NamedImage| matches!(image.reference.location, Location::Bucket { .. });
         if !self.images.iter().any(is_bucket) || !error.to_string().contains(IN_ENVIRONMENT) {
@@ -45,7 +46,7 @@ impl Attach {
     }
 }
 
-/// What follows `attach`, without what is for this process.
+/// The words after `attach`, without those for this process.
 fn of_the_disk(words: Vec<String>) -> Vec<String> {
     let mut words = words.into_iter().skip_while(|word| word != "attach").skip(1);
     let mut kept = Vec::new();
@@ -60,7 +61,7 @@ fn of_the_disk(words: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// A name for a disk that has none: its export's, or made of its image's.
+/// A name for an unnamed disk: its export's, or one made of its image's.
 fn name_of(image: &NamedImage) -> String {
     if !image.name.is_empty() {
         return image.name.clone();

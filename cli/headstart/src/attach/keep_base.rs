@@ -1,4 +1,4 @@
-//! `--keep-base`: a writable directory gets a copy of the image that it lies on, and needs no store from then on.
+//! `--keep-base`: a writable directory gets a copy of the image that it is based on, and needs no store from then on.
 
 use crate::terminal::print_above;
 use headstart_block::guarded::GuardedDir;
@@ -17,22 +17,22 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep, timeout};
 
-/// The time without a byte after which the user is told what a copy waits for; twice that the next time.
+/// The time without a byte after which the user learns the cause of a copy's wait; twice that the next time.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
 
-/// The time between two looks at whether a copy moves.
+/// The interval of checks that a copy makes progress.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The longest time that reads of a copy that ended early are waited for.
+/// The longest wait for reads of a copy that ended early.
 const LAST_READS: Duration = Duration::from_secs(2);
 
-/// Checks that a writable directory, where it is there, is one that no other user can exchange, and that its copy is in
-/// it and not elsewhere. A copy that others can read is closed.
+/// Checks that a writable directory, if it exists, is one that no other user can replace, and that its copy is inside
+/// it and not elsewhere. A copy that others can read is closed to them.
 ///
 /// # Errors
-/// [`ErrorKind::Denied`] and [`ErrorKind::Io`] where it is not so.
+/// [`ErrorKind::Denied`] and [`ErrorKind::Io`] otherwise.
 pub(super) fn check(dir: &Path) -> Result<()> {
-    // What else is wrong is said where it is opened as a disk.
+    // Other errors are reported when the directory is opened as a disk.
     let Ok(opened) = GuardedDir::open(dir) else { return Ok(()) };
     opened.check_owner()?;
     match opened.open_dir(BASE_DIR) {
@@ -53,9 +53,9 @@ pub(super) fn check(dir: &Path) -> Result<()> {
 pub(super) struct Kept {
     /// The copy.
     pub(super) copy: Reference,
-    /// The image that was copied, by the name that the directory notes.
+    /// The image that was copied, by the name that the directory has recorded.
     pub(super) origin: Option<Reference>,
-    /// The fact that the user should know where the image asked for may be another one.
+    /// A warning for the user if the requested image may be another one.
     pub(super) warning: Option<String>,
 }
 
@@ -66,11 +66,11 @@ impl Kept {
     }
 }
 
-/// The copy by which a disk is attached; none where the directory has none, or one of another image than the digest
-/// that is asked for.
+/// The copy by which a disk is attached; `None` if the directory has none, or one of another image than the requested
+/// digest.
 ///
 /// # Errors
-/// [`ErrorKind::Conflict`] where a tag of another store is asked for than that from which the copy comes.
+/// [`ErrorKind::Conflict`] if the request is for a tag of another store than that of the copy.
 pub(super) fn kept(dir: &Path, asked: &Reference, known: Option<&KnownImage>) -> Result<Option<Kept>> {
     let Some(copy) = kept_base::find(dir) else { return Ok(None) };
     let Selector::Digest(digest) = copy.selector else { return Ok(None) };
@@ -92,7 +92,7 @@ pub(super) fn kept(dir: &Path, asked: &Reference, known: Option<&KnownImage>) ->
     }
 }
 
-/// The same for a tag, which nobody is asked for: the directory lies on what it lies on.
+/// The copy for a tag, which is not resolved: the image of the directory does not change.
 fn kept_of_tag(
     dir: &Path,
     asked: &Reference,
@@ -125,7 +125,7 @@ fn kept_of_tag(
     Ok(Kept { copy, origin: noted, warning })
 }
 
-/// The copies of a process: what they read ends before the process's runtime does.
+/// The copies of a process: their reads end before the process's runtime does.
 pub(super) struct Copies {
     sender: StopSender,
     stop: Stop,
@@ -137,8 +137,8 @@ impl Copies {
         Self { sender, stop }
     }
 
-    /// The settings of the stores of a copy, which give up after `deadline`, and leave it to [`tell_of_waiting`] to say
-    /// that nothing comes.
+    /// The settings of the stores of a copy, which give up after `deadline`, and leave warnings of silence to
+    /// [`tell_of_waiting`].
     fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
         let settings = Settings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
         let Some(deadline) = deadline else { return settings };
@@ -151,7 +151,7 @@ impl Copies {
         }
     }
 
-    /// Ends what copies that ended early still read, and waits for that: threads that read have timers of `runtime`.
+    /// Ends the reads of copies that ended early, and waits for that: threads that read have timers of `runtime`.
     pub(super) fn end(self, runtime: &Runtime) {
         let Self { sender, stop } = self;
         sender.ask();
@@ -162,11 +162,11 @@ impl Copies {
     }
 }
 
-/// Copies the image of `reference` into the writable directory, and returns the copy; none where the directory lies on
-/// another image. A store that gives nothing is waited for until `deadline`.
+/// Copies the image of `reference` into the writable directory, and returns the copy; `None` if the directory is based
+/// on another image. A silent store is waited for until `deadline`.
 ///
 /// # Errors
-/// What the stores report. What was copied stays, and the next copy goes on there.
+/// Errors of the stores. The copied part stays, and the next copy continues there.
 pub(super) async fn keep(
     (settings, copies): (&Settings, &Copies),
     reference: &Reference,
@@ -207,7 +207,7 @@ pub(super) async fn keep(
     }
 }
 
-/// Says what a copy waits for, each time that nothing has come for long.
+/// Reports the cause of a copy's wait, each time that no byte has come for long.
 async fn tell_of_waiting(
     from: &dyn Store,
     reference: &Reference,
@@ -219,7 +219,7 @@ async fn tell_of_waiting(
     loop {
         sleep(LOOK).await;
         let now = so_far();
-        // Whatever takes long when all is there is not the store's.
+        // A delay after the last byte is not the store's.
         if now != last || moved.left.load(Ordering::Relaxed) == 0 {
             (last, since, is_told) = (now, Instant::now(), false);
         } else if !is_told && since.elapsed() >= after {
@@ -260,7 +260,7 @@ impl Progress for Moved<'_> {
     }
 }
 
-/// Releases the lease of a directory that needs its store no more. Best effort: a lease too many deletes nothing.
+/// Releases the lease of a directory that needs its store no more. Best effort: a superfluous lease deletes nothing.
 async fn release(store: &dyn Store, reference: &Reference, uuid: uuid::Uuid, dir: &Path) {
     let released = match (&reference.location, lease_of_directory(uuid, dir)) {
         (_, Err(error)) => Err(error),

@@ -1,4 +1,4 @@
-//! Lines to start QEMU with: with them a guest outlives the process that serves its disk, where that is started again.
+//! Command lines of QEMU: with them a guest outlives the process that serves its disk, if that is started again.
 
 use std::io;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How long QEMU holds a guest's requests while its NBD server is away, in seconds: for an agent to start it again, or
-/// for somebody who does so by hand.
+/// The time, in seconds, for which QEMU holds a guest's requests while its NBD server is away: enough for an agent or a
+/// person to start it again.
 const RECONNECT: u32 = 60;
 
-/// How long a program takes at most to say its version.
+/// The longest wait for a program's version.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A version of QEMU. Where none is installed, one of today.
+/// A version of QEMU. If none is installed, a recent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Version(u32, u32);
 
@@ -24,28 +24,28 @@ impl Default for Version {
 }
 
 impl Version {
-    /// Begins to find out which version is installed here.
+    /// Starts to query the installed version.
     pub(super) fn ask() -> Asked {
         let (said, heard) = mpsc::channel();
         let ask = move || {
             let mut command = Command::new("qemu-system-x86_64");
             let output = command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
-            // Nobody may wait for it any more.
+            // The receiver may be gone.
             let _ = said.send(output);
         };
-        // Without a thread nothing is said.
+        // Without a thread there is no answer.
         let _ = std::thread::Builder::new().name("qemu-version".to_owned()).spawn(ask);
         Asked(heard)
     }
 
-    /// From `QEMU emulator version 7.2.22 (Debian ...)`.
+    /// Parses `QEMU emulator version 7.2.22 (Debian ...)`.
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_once(" version ")?.1.split(['.', ' ', '\n']);
         Some(Self(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     }
 }
 
-/// A question for the version, which takes as long as a program takes to start.
+/// A running query for the version, which takes as long as a program takes to start.
 pub(super) struct Asked(mpsc::Receiver<io::Result<Output>>);
 
 impl Asked {
@@ -56,24 +56,24 @@ impl Asked {
     }
 }
 
-/// A disk over NBD.
+/// The line for a disk over NBD.
 pub(super) fn nbd_line(uri: &str, read_only: bool) -> String {
     drive(uri, read_only, &format!(",file.reconnect-delay={RECONNECT}"))
 }
 
-/// A disk that is a file.
+/// The line for a disk that is a file.
 pub(super) fn file_line(file: &str, read_only: bool) -> String {
     drive(file, read_only, "")
 }
 
-/// A read-only disk is given to the guest with changes that QEMU keeps until it ends.
+/// The line for a drive. A read-only disk is given to the guest with changes that QEMU keeps until it ends.
 fn drive(file: &str, read_only: bool, options: &str) -> String {
     let snapshot = if read_only { ",snapshot=on" } else { "" };
     format!("qemu-system-x86_64 -m 1G -drive 'file={file},format=raw,if=virtio{options}{snapshot}'")
 }
 
-/// A disk over vhost-user-blk. From 9.2 on QEMU takes the time between two attempts in milliseconds; 10.0 knows only
-/// that.
+/// The line for a disk over vhost-user-blk. From 9.2 on, QEMU takes the time between two attempts in milliseconds; 10.0
+/// knows only that.
 pub(super) fn vhost_user_line(socket: &Path, version: Version) -> String {
     let reconnect = if version >= Version(9, 2) { "reconnect-ms=1000" } else { "reconnect=1" };
     format!(

@@ -1,5 +1,5 @@
-//! What `--metrics` serves: every disk's counters and latency distributions, the pull engine's figures, the cache's
-//! and the stores', for Prometheus.
+//! The page of `--metrics`: every disk's counters and latency distributions, the figures of the pull engine, the cache
+//! and the stores, for Prometheus.
 
 use super::arguments::MetricsAddress;
 use super::preloads::share;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 
-/// Serves `/metrics` at `address` until the runtime ends; returns where it listens.
+/// Serves `/metrics` at `address` until the runtime ends; returns the URL.
 pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Result<String> {
     let about = |cause, e| Error::io(cause, e).about(format!("--metrics {address}"));
     let listener = TcpListener::bind(address.to_string()).await.map_err(|e| about("cannot listen", e))?;
     let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
     let app = Router::new().route("/metrics", get(page)).with_state(session);
-    // A name at which it is told to listen is one by which it is asked.
+    // Requests may use the name in the address.
     let name = address.to_string().rsplit_once(':').map(|(name, _)| name.to_owned());
     tokio::spawn(headstart_agent::serve(listener, app, name.into_iter().collect()));
     Ok(format!("http://{bound}/metrics"))
@@ -258,7 +258,7 @@ fn slow_reads(page: &mut Page, disks: &[NamedDisk]) {
     }
 }
 
-/// A metric of what was preloaded: its name, help, value.
+/// A metric of preloaded bytes: its name, help, value.
 type PreloadGauge = (&'static str, &'static str, fn(&Preloaded) -> Option<f64>);
 
 const PRELOAD: &[PreloadGauge] = &[

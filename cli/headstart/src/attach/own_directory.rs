@@ -1,11 +1,11 @@
-//! [`OwnDirectory`]: a directory for a socket that nobody named, in the system's temporary directory.
+//! [`OwnDirectory`]: a directory for a socket without a given path, in the system's temporary directory.
 //!
-//! It goes with the process that made it, also where that is killed: the process holds a lock on a file in it, and
-//! whoever makes the next one removes those of this user that nobody holds. Only files that such a directory has are
-//! removed, so that a directory of somebody else's with a like name loses nothing.
+//! It is removed with the process that made it, even if that is killed: the process holds a lock on a file in it, and
+//! the process that makes the next directory removes those of this user whose lock is free. Only files that such a
+//! directory contains are removed, so that another directory with a similar name loses nothing.
 //!
-//! The path of an agent's disk is the same for all processes of the disk: a guest connects again where it was before.
-//! Its first process writes the path down, and the later ones make the directory there.
+//! The path of an agent's disk is the same for all processes of the disk, because a guest connects again to the same
+//! path. The first process records the path, and the later ones make the directory there.
 
 use headstart_block::{Error, Result, private};
 use headstart_export::SocketAccess;
@@ -16,7 +16,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// How the names of such directories begin.
+/// The prefix of the names of such directories.
 const PREFIX: &str = "headstart-";
 
 /// The file that is locked.
@@ -25,30 +25,30 @@ const LOCK: &str = "lock";
 /// The socket.
 const SOCKET: &str = "nbd.sock";
 
-/// What is in such a directory; the lock comes last, without which nobody takes it for one.
+/// The content of such a directory; the lock comes last, because a directory without it is not taken for one.
 const CONTENT: [&str; 3] = [SOCKET, ".nbd.sock.headstart", LOCK];
 
-/// See the module's documentation. Dropped, it goes.
+/// The directory; see the module's documentation. It is removed when this is dropped.
 pub(super) struct OwnDirectory {
     dir: tempfile::TempDir,
-    /// Held as long as the directory is used.
+    /// The lock, held while the directory is used.
     _lock: File,
 }
 
 impl OwnDirectory {
-    /// Makes one, which those can pass that `access` lets open a socket, and removes what killed processes left.
+    /// Makes a directory that the users of `access` can pass, and removes the directories of killed processes.
     ///
     /// # Errors
-    /// Where it cannot be made.
+    /// If it cannot be made.
     pub(super) fn make(access: &SocketAccess) -> Result<Self> {
         Self::make_in(&std::env::temp_dir(), None, access)
     }
 
-    /// The same for a disk of an agent, with the file in which its path is written down. Where something else is at
-    /// the path it gets another one, with a warning: a guest does not find it there.
+    /// Makes the directory for a disk of an agent, with the file that records its path. If the path is taken by another
+    /// file, the directory gets another path, with a warning: a guest does not find it there.
     ///
     /// # Errors
-    /// Where it cannot be made, or its path cannot be written down.
+    /// If it cannot be made, or its path cannot be recorded.
     pub(super) fn make_again(record: &Path, access: &SocketAccess) -> Result<Self> {
         if let Some(path) = recorded(record) {
             let (parent, name) = (path.parent().unwrap_or(&path), path.file_name().and_then(OsStr::to_str));
@@ -86,7 +86,8 @@ impl OwnDirectory {
             };
             let dir = builder.tempdir_in(parent)?;
             let lock = open(&dir.path().join(LOCK), true)?;
-            // Another process that looks for abandoned ones may have it for a moment, and take it for one.
+            // Another process that looks for abandoned directories may have the lock for a moment, and take this one
+            // for abandoned.
             flock(&lock, FlockOperation::LockExclusive)?;
             if lock.metadata()?.nlink() > 0 {
                 return Ok(Self { dir, _lock: lock });
@@ -94,13 +95,13 @@ impl OwnDirectory {
         }
     }
 
-    /// Where the socket is to be.
+    /// The path of the socket.
     pub(super) fn socket(&self) -> PathBuf {
         self.dir.path().join(SOCKET)
     }
 }
 
-/// The path that an earlier process wrote down.
+/// The path that an earlier process recorded.
 fn recorded(record: &Path) -> Option<PathBuf> {
     let path = PathBuf::from(fs::read_to_string(record).ok()?.trim_end());
     let name = path.file_name().and_then(OsStr::to_str)?;
@@ -125,7 +126,7 @@ fn remove_abandoned(parent: &Path) {
         let Ok(lock) = open(&dir.join(LOCK), false) else { continue };
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             CONTENT.iter().for_each(|name| drop(fs::remove_file(dir.join(name))));
-            // It stays where something else is in it.
+            // The directory stays if there are other files in it.
             let _ = fs::remove_dir(&dir);
         }
     }
@@ -146,12 +147,12 @@ mod tests {
             names
         };
         let living = make();
-        // As one that is killed: its files stay, and its lock does not.
+        // As for a killed process: its files stay, and its lock does not.
         let killed = make();
         fs::write(killed.socket(), "").unwrap();
         drop(killed._lock);
         let killed = killed.dir.keep();
-        // Others' with a like name: without a lock, and with something else in it.
+        // Other directories with a similar name: one without a lock, and one with another file in it.
         let foreign = parent.path().join("headstart-foreign");
         fs::create_dir(&foreign).unwrap();
         fs::write(foreign.join("nbd.sock"), "precious").unwrap();
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!(next.socket(), socket);
         assert!(!socket.exists(), "what the killed one left is still there");
         drop(next);
-        // Something else is there now; the path that is had instead is the one from then on.
+        // Another directory is there now; the path that is used instead stays the path from then on.
         fs::create_dir(&killed).unwrap();
         let other = make();
         let path = other.socket();

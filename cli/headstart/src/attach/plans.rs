@@ -1,4 +1,4 @@
-//! Where an attach looks for plans.
+//! The places in which an attach looks for plans.
 
 use super::recording::RecordArgs;
 use crate::layer_map;
@@ -21,22 +21,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::task::JoinError;
 
-/// Files of plans in a directory that are looked into; the first by name.
+/// The most files of plans in a directory that are read; the first by name.
 const FILES_MAX: usize = 64;
 
-/// Where an attach looks, and what the user says of its disks.
+/// The places of plans, and the user's labels of the disks.
 pub(super) struct Places {
     places: Where,
     said: RecordArgs,
 }
 
-/// Where an attach looks.
+/// The places of plans.
 pub(super) enum Where {
-    /// What comes with the image, and files of plans.
+    /// The plans and traces of the image, and files of plans.
     All {
         /// A file of plans, or a directory of such.
         files: PathBuf,
-        /// Whether it must be there.
+        /// `true` if it must be there.
         named: bool,
     },
     /// One file of plans.
@@ -83,7 +83,7 @@ fn search(place: &'static str, look: impl Future<Output = Result<Option<Found>>>
     Search { place, answer: Box::pin(async move { look.await.into() }) }
 }
 
-/// A search on a thread that may wait, once the disk is open.
+/// A search on a thread that may block, once the disk is open.
 fn on_open(
     place: &'static str,
     sought: &Arc<Sought>,
@@ -128,7 +128,7 @@ async fn trace_layer(sought: Arc<Sought>) -> Result<Option<Found>> {
     Ok(listed(Origin::TraceLayer, why, &items_of(&trace, &opened)?))
 }
 
-/// What a trace file of `OverlayBD`'s says of the disk.
+/// The plan from a trace file of `OverlayBD` for the disk.
 fn trace_file(file: &Path, opened: &Opened) -> Result<Option<Found>> {
     let about = |e: Error| e.about(file.display());
     let items = read_trace(file).and_then(|trace| items_of(&trace, opened)).map_err(about)?;
@@ -136,10 +136,10 @@ fn trace_file(file: &Path, opened: &Opened) -> Result<Option<Found>> {
     Ok(listed(Origin::Given, why, &items))
 }
 
-/// A trace file of `OverlayBD`'s.
+/// Reads a trace file of `OverlayBD`.
 ///
 /// # Errors
-/// Where it cannot be read, or is longer than one can be.
+/// If it cannot be read, or is too long.
 pub(super) fn read_trace(file: &Path) -> Result<Vec<u8>> {
     let cannot = |e| Error::io("cannot be read", e);
     let mut trace = Vec::new();
@@ -152,13 +152,13 @@ fn items_of(trace: &[u8], opened: &Opened) -> Result<Vec<PlanItem>> {
     Ok(overlaybd_trace::plan(&records, &layer_map::extents(&opened.stack), opened.stack.size()))
 }
 
-/// The order in which the image's boot layer lies.
+/// The order of the blocks in the image's boot layer.
 fn boot_layer(sought: &Sought, opened: &Opened) -> Option<Found> {
     let why = "the order of the image's boot layer".to_owned();
     listed(Origin::BootLayer, why, &boot_order(&opened.stack, &sought.manifest))
 }
 
-/// The plans in the order in which the image has what they name.
+/// The plans in the order of their blocks in the image.
 fn in_place(plans: ImagePlans, sought: &Sought, opened: &Opened) -> ImagePlans {
     let order = boot_order(&opened.stack, &sought.manifest);
     if order.is_empty() { plans } else { laid_out(plans, &order) }
@@ -172,7 +172,7 @@ fn traces(plans: &ImagePlans) -> u64 {
     plans.groups.iter().fold(0, |sum, group| sum.saturating_add(group.traces))
 }
 
-/// What plans were made from, for people.
+/// The source of plans, for people.
 fn why(plans: &ImagePlans) -> String {
     let boots = count(traces(plans), "boot");
     match plans.reason {
@@ -190,9 +190,9 @@ fn why(plans: &ImagePlans) -> String {
 /// Files of plans on this host.
 struct Files {
     path: PathBuf,
-    /// Whether it must be there.
+    /// `true` if it must be there.
     named: bool,
-    /// Whether it must have a plan.
+    /// `true` if it must have a plan.
     given: bool,
     metadata: Metadata,
 }
@@ -238,7 +238,7 @@ impl Files {
         Answer { found, failures }
     }
 
-    /// The files, by name.
+    /// The paths of the files, by name.
     fn paths(&self) -> Result<Vec<PathBuf>> {
         let about = |e| Error::io("cannot be read", e).about(self.path.display());
         match fs::metadata(&self.path) {
@@ -250,7 +250,7 @@ impl Files {
         let mut paths = Vec::new();
         for entry in fs::read_dir(&self.path).map_err(about)? {
             let path = entry.map_err(about)?.path();
-            // What somebody is writing has a name with a point before it.
+            // A file that is being written has a name with a leading point.
             let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
             if !is_hidden && path.is_file() {
                 paths.push(path);
@@ -262,7 +262,7 @@ impl Files {
     }
 }
 
-/// Which plans are better, the best first: how far their boots are from the image, and how few they are.
+/// The rank of plans, the best first: by the distance of their boots from the image, then by their number.
 type Rank = (u32, Reverse<u64>);
 
 fn rank(plans: &ImagePlans) -> Rank {

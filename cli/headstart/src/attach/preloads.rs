@@ -1,4 +1,4 @@
-//! How much preloading helped, in figures: for the status line, the report at the end, and metrics.
+//! The use of preloading, in figures: for the status line, the report at the end, and metrics.
 
 use super::session::{NamedDisk, Session};
 use crate::report::count;
@@ -9,33 +9,33 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What preloading did for one disk.
+/// The effect of preloading for one disk.
 #[derive(Serialize)]
 pub(super) struct DiskPreload {
     /// The name of the disk's export.
     disk: String,
-    /// Where the plan is from; null without one.
+    /// The source of the plan; null without one.
     plan: Option<&'static str>,
-    /// What it was made from.
+    /// The data that the plan was made from.
     from: String,
     /// Bytes of the disk that were preloaded as planned, and those of them that were read.
     preloaded_bytes: u64,
     used_bytes: u64,
-    /// The share of what was preloaded that was read; null where nothing was.
+    /// The part of the preloaded bytes that was read, from 0 to 1; null if nothing was preloaded.
     accuracy: Option<f64>,
-    /// As stored: bytes that were asked for, for plans and for the rest of blocks.
+    /// Requested bytes, as stored, for plans and for the rest of blocks.
     fetched_bytes: u64,
-    /// How often another plan was taken, for another group of boots and for another bandwidth.
+    /// The numbers of changes to another plan, for another group of boots and for another bandwidth.
     group_switches: u32,
     bandwidth_switches: u32,
-    /// Why preloading was stopped; null where it was not.
+    /// The cause why preloading was stopped; null if it was not.
     stopped: Option<String>,
-    /// Places where plans could have been and that could not be used.
+    /// Places of plans that could not be used.
     failures: u64,
 }
 
 impl DiskPreload {
-    /// None of a disk that lies in a local directory.
+    /// The figures of a disk; `None` for one in a local directory.
     fn of(disk: &NamedDisk) -> Option<Self> {
         let Preloaded { origin, why, report, failures } = disk.disk.preloader()?.preloaded();
         Some(Self {
@@ -77,7 +77,7 @@ impl fmt::Display for DiskPreload {
     }
 }
 
-/// A share, from 0 to 1; none of nothing.
+/// A share, from 0 to 1; `None` of nothing.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
 pub(super) fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
@@ -120,7 +120,7 @@ impl fmt::Display for SlowReads {
     }
 }
 
-/// How long reads waited for bytes from elsewhere. The quantiles are upper bounds, within a factor of two.
+/// The waits of reads for bytes from elsewhere. The quantiles are upper bounds, within a factor of two.
 #[derive(Clone, Copy, Default, Serialize)]
 pub(super) struct Waits {
     reads: u64,
@@ -146,7 +146,7 @@ impl Waits {
     }
 }
 
-/// All of it, of a session.
+/// The figures of a session.
 #[derive(Serialize)]
 pub(super) struct Preloads {
     waits: Waits,
@@ -183,7 +183,7 @@ impl fmt::Display for Preloads {
     }
 }
 
-/// What the status line says of preloading: nothing while nothing was preloaded by a plan.
+/// The part of the status line about preloading; `None` until a plan has preloaded.
 pub(super) fn in_short(session: &Session) -> Option<String> {
     let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());
     let (mut preloaded, mut used, mut stopped) = (0_u64, 0_u64, false);

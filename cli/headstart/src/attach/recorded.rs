@@ -1,4 +1,4 @@
-//! The report of what was recorded: the boots that left a trace, and why others left none.
+//! The report of recordings: the boots that left a trace, and the reasons why others left none.
 
 use super::session::Session;
 use crate::report::count;
@@ -34,7 +34,7 @@ struct WithoutTrace {
     why: &'static str,
 }
 
-/// The reasons, with the numbers of boots; nothing was read where there were none.
+/// The reasons, with the numbers of boots; without boots, the reason that nothing was read.
 fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTrace> {
     if boots == 0 {
         return vec![WithoutTrace { boots: 0, why: "nothing was read" }];

@@ -1,6 +1,6 @@
 //! The recordings of boots of attached disks, and their place.
 //!
-//! Nothing here can keep a disk from being attached: a directory that cannot be used is a warning.
+//! A problem here never keeps a disk from being attached: a directory that cannot be used is a warning.
 
 use super::arguments::Attach;
 use super::session::NamedDisk;
@@ -21,14 +21,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Longest that is recorded: times in a trace are 32 bits of microseconds.
+/// The longest recording: times in a trace are 32 bits of microseconds.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(71 * 60);
 
-/// Manifest annotation: the image that this one is built on, which stands for the family of those that are, where the
-/// user says nothing else.
+/// Manifest annotation: the base image of this one, which stands for the family of images on it, if the user gives no
+/// label.
 const BASE_NAME: &str = "org.opencontainers.image.base.name";
 
-/// How long detaching waits for a directory that takes no traces.
+/// The longest wait of detaching for a directory that takes no traces.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What to record.
@@ -66,7 +66,7 @@ fn parse_record_time(text: &str) -> Result<Duration> {
     Ok(time)
 }
 
-/// Something that the trace tells of the disk.
+/// A label of the disk in its trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Label {
     key: String,
@@ -100,7 +100,7 @@ impl RecordArgs {
         TraceDirectory::open(&dir, limits)
     }
 
-    /// What is known of a disk of an image, from the user and from the image: what tells of images that are alike.
+    /// The description of a disk of an image, from the user and from the image, by which similar images are found.
     fn described(&self, manifest: &Manifest) -> Creation {
         let mut creation = Creation::default();
         if let Some(base) = manifest.annotations.get(BASE_NAME) {
@@ -122,12 +122,12 @@ impl RecordArgs {
         creation
     }
 
-    /// The same, as far as plans are chosen by it.
+    /// The part of the description by which plans are chosen.
     pub(super) fn metadata(&self, manifest: &Manifest) -> Metadata {
         Metadata::of(&self.described(manifest))
     }
 
-    /// What is known of a disk.
+    /// The description of a disk in its trace.
     fn creation(&self, args: &Attach, disk: &NamedDisk) -> Creation {
         let mut creation = Creation {
             image: disk.image.clone(),
@@ -136,20 +136,20 @@ impl RecordArgs {
             size: disk.disk.size(),
             ..self.described(&disk.manifest)
         };
-        // An image that was laid out anew has the boots of the one that it was made from: their disks are the same.
+        // An optimized image has the boots of the one that it was made from: their disks are the same.
         let digest = disk.manifest.known_as(disk.digest);
         creation.labels.insert(DIGEST.to_owned(), digest.to_string());
         if creation.volume.is_empty() {
             creation.volume = Uuid::new_v4().to_string();
         } else if args.images.len() > 1 {
-            // One label for several disks.
+            // One label stands for several disks.
             creation.volume = format!("{}-{}", creation.volume, disk.name);
         }
         creation
     }
 }
 
-/// How the disks are attached, as far as it says something of what they read and when.
+/// The options of the attach that affect which bytes are read, and when.
 fn options(args: &Attach) -> String {
     let mut options = vec![format!("policy={}", args.policy.name())];
     if let Some(rate) = args.fill {
@@ -170,10 +170,10 @@ pub(crate) struct Traces {
 }
 
 impl Traces {
-    /// Starts to save what the disks record; `None` where nothing is to be recorded.
+    /// Starts to save the recordings of the disks; `None` if they are not to be recorded.
     ///
     /// # Errors
-    /// Where the directory cannot be used.
+    /// If the directory cannot be used.
     pub(super) fn start(args: &Attach, disks: &[NamedDisk]) -> Result<Option<Self>> {
         if args.recording.no_record {
             return Ok(None);
@@ -195,7 +195,7 @@ impl Traces {
         self.saver.stop(PATIENCE);
     }
 
-    /// The counts of boots and their requests, by what became of them.
+    /// The counts of boots and their requests, by outcome.
     pub(super) fn saved(&self) -> SavedBoots {
         self.saver.saved()
     }
@@ -210,7 +210,7 @@ impl Traces {
     }
 }
 
-/// Samples the link of a disk, as long as there is the disk.
+/// Samples the link of a disk while the disk lives.
 fn link_sampler(disk: &Arc<Disk>) -> Box<dyn Fn(u64) -> Option<LinkSample> + Send> {
     let puller = disk.puller().map_or_else(Weak::new, Arc::downgrade);
     Box::new(move |t_us| {

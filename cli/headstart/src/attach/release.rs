@@ -1,4 +1,4 @@
-//! Gives up what a disk of an agent held that is over and has no process: it was detached while its process was down,
+//! Releases the images of an agent's disk that is over and has no process: it was detached while its process was down,
 //! or its first process failed. The agent knows neither the stores' options nor their credentials: this process has the
 //! arguments and the environment of the disk's.
 
@@ -18,15 +18,15 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The outcome.
+/// The outcome of a release.
 #[derive(Serialize)]
 struct Released {
-    /// Images that are not held any more by the disk.
+    /// Images that the disk does not hold any more.
     images: u64,
 }
 
 impl Outcome for Released {
-    /// It is read with the lines of the disk's processes.
+    /// The output is read with the lines of the disk's processes.
     fn is_line(&self) -> bool {
         true
     }
@@ -39,10 +39,10 @@ impl fmt::Display for Released {
 }
 
 impl Attach {
-    /// Gives up the images of the disk whose process had this file of process numbers.
+    /// Releases the images of the disk whose process had this file of process numbers.
     ///
     /// # Errors
-    /// Where another process has the disk, and where a lease may still be there.
+    /// If another process has the disk, or a lease may still be there.
     pub(super) fn release(&self, pid_file: &Path) -> Result<Box<dyn Report>> {
         let images = hold_pid_file(pid_file)?.images.unwrap_or_default();
         let (record, settings) = (images_record(pid_file)?, self.store.settings_to_serve()?);
@@ -51,7 +51,7 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        // What fails for one image keeps no other from being given up, and none waits for another.
+        // A failure for one image does not prevent the release of others, and none waits for another.
         let releases = images.into_iter().map(|image| self.release_one(image, &settings, &record));
         let results = runtime.block_on(join_all(releases));
         let released = results.into_iter().try_fold(0, |released, result| result.map(|()| released + 1));
@@ -63,7 +63,7 @@ impl Attach {
         let KeptImage { name, image, digest, manifest, .. } = image;
         let mut reference: Reference = image.parse()?;
         let known = KnownImage { digest, manifest: manifest.into_bytes() };
-        // A disk that reads a copy of its image holds that.
+        // A disk that reads a copy of its image holds the copy.
         let dir = writable_of(self, &name);
         if let Some(kept) = dir.and_then(|dir| keep_base::kept(&dir, &reference, Some(&known)).ok().flatten())
         {

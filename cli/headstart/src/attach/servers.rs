@@ -1,4 +1,4 @@
-//! Starts the servers that were asked for, and says how to use them.
+//! The requested servers, and the output about their use.
 
 use super::arguments::Attach;
 use super::lines::{Asked, file_line, nbd_line, vhost_user_line};
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How much longer than a read of ours the kernel's nbd driver waits.
+/// The time by which the kernel's nbd driver waits longer than a read of this process.
 const KERNEL_MARGIN: Duration = Duration::from_secs(60);
 
 /// One way to reach the disks.
 #[derive(Serialize)]
 pub(super) struct Way {
-    /// Where clients find it.
+    /// The URI at which clients find it.
     pub(super) uri: String,
-    /// A line to start QEMU with; none where it is not for QEMU.
+    /// A line to start QEMU with; `None` if it is not for QEMU.
     pub(super) qemu: Option<String>,
 }
 
@@ -32,16 +32,16 @@ pub(super) struct Way {
 pub(super) struct Servers {
     running: Vec<Box<dyn Server>>,
     pub(super) ways: Vec<Way>,
-    /// What whoever attached should know.
+    /// The warnings for the user.
     pub(super) warnings: Vec<String>,
-    /// A directory made for a socket nobody named.
+    /// The directory made for a socket without a given path.
     made: Option<OwnDirectory>,
     /// The treatment of sockets that are there already.
     leftover: Leftover,
 }
 
 impl Servers {
-    /// Starts all that `args` asks for. `qemu` is for the line that is printed with vhost-user.
+    /// Starts all servers of `args`. `qemu` is for the line that is printed with vhost-user.
     pub(super) fn start(
         args: &Attach,
         leftover: Leftover,
@@ -78,7 +78,7 @@ impl Servers {
         self.running.push(server);
     }
 
-    /// Where to serve NBD: as asked for, or at a socket of our own where nothing at all was.
+    /// The addresses of NBD: the requested ones, or a socket in a new directory if no server was requested.
     fn nbd_addresses(&mut self, args: &Attach) -> Result<Vec<Address>> {
         if !args.nbd.is_empty() || args.has_other_servers() {
             return Ok(args.nbd.clone());
@@ -125,7 +125,7 @@ impl Servers {
         let uri = server.uri();
         self.running.push(Box::new(server));
         for disk in &session.disks {
-            // A server of one disk names it itself.
+            // The URI of a server with one disk names it already.
             let uri = if session.disks.len() == 1 { uri.clone() } else { with_export(&uri, &disk.name) };
             let qemu = settings.tls.is_none().then(|| nbd_line(&uri, disk.disk.is_read_only()));
             self.ways.push(Way { uri, qemu });
@@ -133,7 +133,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Warns of a port that everybody can use who reaches it.
+    /// Warns of a port that every host can use that reaches it.
     fn warn_of_open_port(&mut self, settings: &NbdSettings, session: &Session) {
         let is_checked = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if settings.address.is_local() || is_checked {
@@ -199,30 +199,30 @@ impl Servers {
         .remedy("build it with --features ublk (experimental), or use --nbd, --vhost-user or --fuse"))
     }
 
-    /// Clients of all servers.
+    /// The number of clients of all servers.
     pub(super) fn clients(&self) -> usize {
         self.running.iter().map(|server| server.clients()).sum()
     }
 
-    /// The first server that ended by itself, and why.
+    /// The error of the first server that ended by itself.
     pub(super) fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())
     }
 
-    /// Tells all clients of a new size.
+    /// Notifies all clients of a new size.
     pub(super) fn resized(&self) {
         self.running.iter().for_each(|server| server.resized());
     }
 
-    /// Stops all; the first error counts.
+    /// Stops all servers; returns the first error.
     pub(super) fn stop(&mut self) -> Result<()> {
-        // What was started last may use what was started first.
+        // A later server may use an earlier one.
         let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();
         stopped.into_iter().collect()
     }
 }
 
-/// What to do where a socket's directory is not there.
+/// Adds the remedy for a missing directory of a socket.
 fn with_remedy(error: Error, socket: Option<&Path>) -> Error {
     let dir = socket.and_then(Path::parent).filter(|dir| !dir.as_os_str().is_empty() && !dir.exists());
     match dir {

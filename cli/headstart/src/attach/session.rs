@@ -24,28 +24,28 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::runtime::Handle;
 
-/// All that is attached.
+/// The attached disks, and all that they need.
 pub(crate) struct Session {
     pub(crate) disks: Vec<NamedDisk>,
-    /// The cache; none where all images lie in local directories.
+    /// The cache; `None` if all images are in local directories.
     pub(crate) cache: Option<Arc<Cache>>,
     /// The stores that the images come from.
     pub(crate) stores: Vec<Arc<dyn Store>>,
-    /// The agent of this host, where it is asked for what is missing.
+    /// The agent of this host, if it is asked for missing bytes.
     pub(crate) swarm: Option<Arc<AgentSwarm>>,
-    /// What the disks record; none where nothing is to be recorded, or the directory cannot be used.
+    /// The recordings of the disks; `None` if there are to be none, or the directory cannot be used.
     pub(crate) traces: Option<Traces>,
-    /// What the user should know.
+    /// The warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
 
-/// What there was of the disks before this process, which an agent looks after.
+/// The earlier state of the disks, if an agent looks after this process.
 pub(crate) enum Before {
-    /// Nothing, or nobody to know: tags mean what their stores say.
+    /// No earlier process is known: tags are resolved by their stores.
     Nothing,
-    /// A process of an earlier version served them, which did not write down what tags meant.
+    /// A process of an earlier version served them, which did not record the digests of tags.
     Served,
-    /// They had these images, and have them still.
+    /// The disks had these images, and still have them.
     Had(Vec<KeptImage>),
 }
 
@@ -62,13 +62,13 @@ impl Before {
         matches!(self, Self::Nothing)
     }
 
-    /// `true` if these are the images that the disks had, and nothing about them has to be written down.
+    /// `true` if these are the images that the disks had, so that nothing has to be recorded.
     pub(super) fn is_noted(&self, images: &[KeptImage]) -> bool {
         matches!(self, Self::Had(noted) if noted == images)
     }
 
-    /// The disk that a writable directory has to hold: an operator who attaches a disk may mean a new one, a start that
-    /// no operator asked for never does.
+    /// The disk that a writable directory has to hold: an operator that attaches a disk may mean a new one; a start
+    /// without an operator's request never does.
     fn expected(&self, name: &str, reference: &Reference) -> Result<Expected> {
         Ok(match self {
             Self::Nothing => Expected::AnyOrNone,
@@ -80,7 +80,7 @@ impl Before {
         })
     }
 
-    /// What a disk is to be attached with: an image that is known, or what its writable directory lies on, or what its
+    /// The image to attach: a known one, or the one that the writable directory is based on, or the one that the
     /// reference stands for now.
     fn image(
         &self,
@@ -108,8 +108,8 @@ impl Before {
     }
 }
 
-/// The directory around several disks' writable directories, where it was not there before. It goes away again where
-/// they all do.
+/// The directory around several disks' writable directories, if it was not there before. It is removed again if they
+/// all are.
 struct Around(Mutex<Option<MadeDirectory>>);
 
 impl Around {
@@ -132,11 +132,11 @@ impl Drop for Around {
 /// A disk and the name of its export.
 pub(crate) struct NamedDisk {
     pub(crate) name: String,
-    /// The image as it was asked for.
+    /// The requested image.
     asked: String,
-    /// The image that is served: another name than was asked for where a writable directory keeps its base.
+    /// The image that is served: it has another name than the requested one if a writable directory keeps its base.
     pub(crate) image: String,
-    /// The copy in its writable directory, where the image is read from that.
+    /// The copy in its writable directory, if the image is read from that.
     pub(super) kept_in: Option<PathBuf>,
     pub(crate) disk: Arc<Disk>,
     pub(crate) recorder: Option<Arc<Recorder>>,
@@ -144,11 +144,11 @@ pub(crate) struct NamedDisk {
     pub(super) digest: Digest,
     pub(super) manifest: Manifest,
     manifest_bytes: Vec<u8>,
-    /// Its writable directory, where it was made just now and nobody was told of the disk yet.
+    /// Its writable directory, if it was made just now and the disk was not announced yet.
     made: Mutex<Option<MadeDirectory>>,
-    /// Dropped behind the disk.
+    /// Dropped after the disk.
     around: Arc<Around>,
-    /// Keeps others from deleting the image.
+    /// The hold that keeps others from deleting the image.
     hold: Hold,
 }
 
@@ -159,13 +159,13 @@ impl Drop for NamedDisk {
 }
 
 impl NamedDisk {
-    /// Takes its directory back, with the lease of that, where nobody was ever told of the disk and nothing was written
+    /// Removes its directory again, with the directory's lease, if the disk was never announced and nothing was written
     /// to it.
     fn take_back(&self) {
         if let Some(made) = self.take_made()
             && self.disk.stats().writes.snapshot().count() == 0
         {
-            // As long as the image is held, leases are written again.
+            // While the image is held, leases are written again.
             self.hold.give_up();
             made.remove();
         }
@@ -175,7 +175,7 @@ impl NamedDisk {
         self.made.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Bytes of the image's blobs that are on this host, and all.
+    /// Bytes of the image's blobs that are on this host, and all their bytes.
     pub(crate) fn local_bytes(&self) -> (u64, u64) {
         self.disk.puller().map_or((0, 0), |puller| puller.blobs().local_bytes())
     }
@@ -192,7 +192,7 @@ impl Session {
         quiet: bool,
     ) -> Result<Self> {
         check_writable(args)?;
-        // Also where nothing is read from it: recordings of boots are written there.
+        // The check is needed even if nothing is read from it: recordings of boots are written there.
         check_own(&args.cache_dir())?;
         args.cache.as_deref().map_or(Ok(()), Cache::check_directory)?;
         let created = Instant::now();
@@ -215,7 +215,7 @@ impl Session {
             let mut told_of = HashSet::new();
             let attaching = args.images.iter().map(|image| {
                 let store = stores.get(&image.reference.location).cloned();
-                // Once of each store.
+                // A warning is given once for each store.
                 let tells = !quiet && told_of.insert(&image.reference.location);
                 let host = cache.clone().map(|cache| Host {
                     runtime: runtime.clone(),
@@ -254,7 +254,7 @@ impl Session {
         Ok(Self { disks, cache, swarm, stores: stores.into_values().collect(), traces, warnings })
     }
 
-    /// Which images the disks have, to be kept as long as they are attached.
+    /// The images of the disks, to be held while they are attached.
     pub(super) fn images(&self) -> Vec<KeptImage> {
         let kept = |disk: &NamedDisk| KeptImage {
             name: disk.name.clone(),
@@ -267,7 +267,7 @@ impl Session {
         self.disks.iter().map(kept).collect()
     }
 
-    /// The disks are served: what was made for them stays.
+    /// Records that the disks are served: directories that were made for them stay.
     pub(crate) fn is_served(&self) {
         for disk in &self.disks {
             disk.take_made();
@@ -275,7 +275,7 @@ impl Session {
         }
     }
 
-    /// Gives up the images of disks that could not be served, and what was made for them.
+    /// Releases the images of disks that could not be served, and removes directories that were made for them.
     pub(super) fn give_up(&self) {
         self.at_once(|disk| {
             disk.hold.give_up();
@@ -283,7 +283,7 @@ impl Session {
         });
     }
 
-    /// Does something for all disks at once: a store that does not answer is waited for as long as for one.
+    /// Calls `act` for all disks at once, so that a silent store delays them only as long as one.
     fn at_once(&self, act: impl Fn(&NamedDisk) + Sync) {
         let act = &act;
         std::thread::scope(|scope| {
@@ -296,7 +296,7 @@ impl Session {
         });
     }
 
-    /// Ends all waiting and makes everything durable. The images are given up if the disks end `for_good`: those of
+    /// Ends all waiting and makes everything durable. The images are released if the disks end `for_good`: those of
     /// disks that an agent starts again stay held meanwhile.
     pub(crate) fn close(&self, for_good: bool) -> Result<()> {
         for disk in &self.disks {
@@ -314,7 +314,7 @@ impl Session {
             traces.stop();
         }
         if let Some(cache) = &self.cache {
-            // What is lost of a cache is fetched again.
+            // Lost parts of a cache are fetched again.
             if let Err(error) = cache.sync() {
                 tracing::warn!(%error, "the cache may have lost some of what was fetched");
             }
@@ -323,8 +323,8 @@ impl Session {
     }
 }
 
-/// A disk alone lies in the directory itself, several lie in directories of their names there. Who gives it one day so
-/// and the next day so would not find again what was written.
+/// A single disk is stored in the directory itself, several disks in directories of their names there. A user that
+/// changed from one to the other would not find the earlier writes again.
 fn check_writable(args: &Attach) -> Result<()> {
     let Some(dir) = &args.writable else { return Ok(()) };
     let holds_disk = WritableDisk::is_in;
@@ -354,7 +354,7 @@ async fn cancelled(progress: &dyn Progress) {
     }
 }
 
-/// A cache whose disk fails keeps no disk from being attached.
+/// Opens the cache. One whose disk fails does not prevent an attach.
 fn open_cache(args: &Attach, warnings: &mut Vec<String>) -> Result<Arc<Cache>> {
     let dir = args.cache_dir();
     let size_limit = args.cache_size.map(|ByteSize(bytes)| bytes);
@@ -366,13 +366,13 @@ fn open_cache(args: &Attach, warnings: &mut Vec<String>) -> Result<Arc<Cache>> {
     Ok(cache)
 }
 
-/// What is known of a disk before there is one.
+/// The state of a disk before it is open.
 struct Unnamed {
     name: String,
     asked: String,
     /// Its copy in the writable directory.
     kept: Option<Kept>,
-    /// An earlier version served it, and its image is what its tag stands for now.
+    /// `true` if an earlier version served it, so that its image is the one that its tag stands for now.
     is_taken_anew: bool,
     recorder: Option<Arc<Recorder>>,
     around: Arc<Around>,
@@ -414,7 +414,7 @@ impl Unnamed {
 struct Place<'a> {
     settings: &'a Settings,
     copies: &'a Copies,
-    /// The store, where it is not a directory of this host.
+    /// The store, if it is not a directory of this host.
     store: Option<Arc<dyn Store>>,
     host: Option<Host>,
 }
@@ -436,7 +436,7 @@ async fn attach_one(
     let writable = writable_of(args, &unnamed.name);
     let expected = before.expected(&unnamed.name, reference)?;
     if let Some(dir) = &writable {
-        // Before anything is made there, or asked of a store.
+        // This comes before anything is made there, or requested from a store.
         expected.check(dir)?;
     }
     let (mut reference, known) = before.image(&unnamed.name, reference, writable.as_deref())?;
@@ -478,7 +478,7 @@ async fn attach_one(
             Ok(unnamed.named(attach_remote(&host, store, &reference, &options).await?))
         }
         _ => {
-            // It goes on where another image fails meanwhile, and then cleans up behind itself.
+            // The thread goes on if another image fails meanwhile, and then cleans up.
             let open = move || attach_local(&reference, &options).map(|attached| unnamed.named(attached));
             let opened = tokio::task::spawn_blocking(open).await;
             opened.map_err(|e| Error::invalid("opening the image broke off").caused_by(e))?

@@ -1,4 +1,4 @@
-//! The space of writable layers, said to the agent that looks after the disk.
+//! The space of writable layers, reported to the agent that looks after the disk.
 
 use super::session::Session;
 use headstart_agent::disks::{DiskSpace, tell_space};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// The time between two reports.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// Writes reports beside the file that names the process; says nothing without one.
+/// Writes reports beside the file of the process; without one, it does nothing.
 pub(super) struct Teller {
     pid_file: Option<PathBuf>,
     last: Option<(Instant, Vec<DiskSpace>)>,
@@ -19,7 +19,7 @@ impl Teller {
         Self { pid_file: pid_file.map(Path::to_owned), last: None }
     }
 
-    /// Reports where it is time to and something has changed.
+    /// Writes a report if one is due and the space has changed.
     pub(super) fn refresh(&mut self, session: &Session) {
         let Some(pid_file) = &self.pid_file else { return };
         if self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < EVERY) {

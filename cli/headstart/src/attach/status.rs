@@ -1,4 +1,4 @@
-//! The live status line: how much of the image is here, how reads fare, what comes in.
+//! The live status line: the local part of the image, the hits of reads, the incoming bytes.
 
 use super::preloads;
 use super::session::Session;
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How often the line changes: often enough to follow, seldom enough to read.
+/// The interval of changes to the line: short enough to follow, long enough to read.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// The line, at the bottom of the terminal.
@@ -19,7 +19,7 @@ pub(super) struct StatusLine {
     bytes: u64,
 }
 
-/// What a session did so far.
+/// The totals of a session so far.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) local: u64,
@@ -46,7 +46,7 @@ impl Totals {
         totals
     }
 
-    /// Hits among all reads, in percent; all where there were none.
+    /// Hits among all reads, in percent; 100 if there were none.
     pub(super) fn hit_rate(&self) -> f64 {
         percent(self.hits, self.hits + self.misses)
     }
@@ -63,7 +63,7 @@ fn percent(part: u64, all: u64) -> f64 {
 }
 
 impl StatusLine {
-    /// Shows nothing where `quiet` or where standard error is no terminal.
+    /// A status line, which shows nothing if `quiet` or if standard error is no terminal.
     pub(super) fn new(quiet: bool) -> Self {
         let bar = terminal::bar(quiet);
         if let Ok(style) = ProgressStyle::with_template("{msg}") {
@@ -72,7 +72,7 @@ impl StatusLine {
         Self { bar, shown: Instant::now(), bytes: 0 }
     }
 
-    /// Brings the line up to date where it is time to.
+    /// Updates the line if an update is due.
     pub(super) fn refresh(&mut self, session: &Session) {
         let passed = self.shown.elapsed();
         if self.bar.is_hidden() || passed < EVERY {
@@ -107,13 +107,13 @@ impl StatusLine {
         self.bar.tick();
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub(super) fn clear(&self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// The space that writable layers take, in short; none without one.
+/// The space that writable layers take, in short; `None` without one.
 fn written(session: &Session) -> Option<String> {
     let mut spaces = session.disks.iter().filter_map(|disk| Some(disk.disk.writable()?.space())).peekable();
     spaces.peek()?;
@@ -127,7 +127,7 @@ fn written(session: &Session) -> Option<String> {
     Some(format!("{} written, {} garbage{throttled}", ByteSize(live), ByteSize(garbage)))
 }
 
-/// When the last of the disks that are being filled will be.
+/// The time until the last of the disks that are being filled is complete.
 fn fill_eta(session: &Session) -> Option<Duration> {
     session.disks.iter().filter_map(|disk| disk.disk.puller()?.progress().eta).max()
 }

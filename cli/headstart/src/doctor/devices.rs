@@ -1,4 +1,4 @@
-//! The ways to give a disk away, and who can take it.
+//! The ways to serve a disk, and their clients.
 
 use super::trial::find;
 use super::{Finding, State};
@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// Programs that are clients of ours or that examples and tests use, with what they are for and their package.
+/// Programs that are clients of these servers or that examples and tests use, with their purpose and their package.
 const TOOLS: [(&str, &str, &str); 6] = [
     ("qemu-system", "runs guests", "qemu-system-x86"),
     ("qemu-img", "converts and compares disks", "qemu-utils"),
@@ -19,7 +19,7 @@ const TOOLS: [(&str, &str, &str); 6] = [
     ("nbdkit", "serves NBD too; for comparisons", "nbdkit"),
 ];
 
-/// The NBD server listens on sockets.
+/// Tries to listen on sockets, as the NBD server does.
 pub(super) fn nbd() -> Finding {
     let served =
         tempfile::tempdir().and_then(|directory| UnixListener::bind(directory.path().join("socket")));
@@ -34,7 +34,7 @@ pub(super) fn nbd() -> Finding {
     }
 }
 
-/// A finding a tool, and one that says whether there is any client at all.
+/// A finding for each tool, and one for the presence of any client.
 pub(super) fn clients() -> (Vec<Finding>, Finding) {
     let find_tool = |name: &str| match name {
         "qemu-system" => find(&format!("qemu-system-{}", std::env::consts::ARCH)),
@@ -48,7 +48,7 @@ pub(super) fn clients() -> (Vec<Finding>, Finding) {
                 .remedy(format!("apt-get install {package}")),
         })
         .collect();
-    // nbdkit is no client.
+    // The last tool, nbdkit, is no client.
     let found: Vec<&str> = findings[..TOOLS.len() - 1]
         .iter()
         .filter(|tool| tool.state == State::Yes)
@@ -63,7 +63,8 @@ pub(super) fn clients() -> (Vec<Finding>, Finding) {
     (findings, any)
 }
 
-/// `kvm`: whether guests run by the processor, as far as is known.
+/// The finding about vhost-user, which needs shared memory. `kvm` is `true` if guests are known to run on the
+/// processor.
 pub(super) fn vhost_user(kvm: bool) -> Finding {
     if rustix::fs::memfd_create("headstart-doctor", rustix::fs::MemfdFlags::CLOEXEC).is_err() {
         return Finding::new(
@@ -146,7 +147,7 @@ pub(super) fn ublk() -> Finding {
     }
 }
 
-/// An error of ours ends with its remedy, after a semicolon.
+/// The finding for an error of this project, which ends with its remedy, after a semicolon.
 fn refused(feature: &'static str, error: &Error) -> Finding {
     let text = error.to_string();
     match text.split_once("; ") {

@@ -1,7 +1,7 @@
-//! Whether a virtual machine runs here, and how fast.
+//! Running a virtual machine here, and its speed.
 //!
-//! `/dev/kvm` alone says little: on some machines (nested ones above all) it is there, and guests hang, often only
-//! after their first instructions. So a guest is run through its whole firmware: a disk of one sector, whose
+//! `/dev/kvm` alone proves little: on some machines (nested ones above all) it is there, and guests hang, often only
+//! after their first instructions. So a guest is run through its whole firmware: from a disk of one sector, whose
 //! program writes a number to the device that ends QEMU with it.
 
 use super::trial::{Trial, find, run};
@@ -13,12 +13,12 @@ use std::time::Duration;
 
 const FEATURE: &str = "kvm";
 
-/// A guest that works takes less than a second.
+/// The time for the guest; one that works takes less than a second.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the boot sector does: `mov al, 0x10; out 0xf4, al; hlt; jmp -3`.
+/// The program of the boot sector: `mov al, 0x10; out 0xf4, al; hlt; jmp -3`.
 const CODE: [u8; 7] = [0xb0, 0x10, 0xe6, 0xf4, 0xf4, 0xeb, 0xfd];
-/// How a boot sector ends.
+/// The last bytes of a boot sector.
 const SIGNATURE: [u8; 2] = [0x55, 0xaa];
 
 /// The status with which QEMU's `isa-debug-exit` ends when 0x10 is written to it.

@@ -10,13 +10,13 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What 200 disks in one process open, with room for their clients.
+/// The files that 200 disks in one process open, with room for their clients.
 const FILES_WANTED: u64 = 8192;
 
-/// Less than this and the cache throws out what it has just fetched.
+/// The least useful size: a smaller cache evicts bytes that it has just fetched.
 const ROOM_WANTED: u64 = 4 << 30;
 
-/// File systems by their magic numbers, with whether processes on one host can share a cache there.
+/// File systems by their magic numbers; `true` if processes on one host can share a cache there.
 const FILE_SYSTEMS: [(u64, &str, bool); 9] = [
     (0xef53, "ext4", true),
     (0x5846_5342, "xfs", true),
@@ -87,7 +87,7 @@ pub(super) fn io_uring() -> Finding {
     }
 }
 
-/// The cache's directory, or the nearest there is: it is made when it is needed.
+/// The finding about the cache's directory, or its nearest existing parent, because it is made when it is needed.
 pub(super) fn cache(directory: Option<&Path>) -> Finding {
     let wanted = directory.map_or_else(Cache::default_dir, Path::to_owned);
     let there = nearest(&wanted);
@@ -115,12 +115,12 @@ pub(super) fn cache(directory: Option<&Path>) -> Finding {
     }
 }
 
-/// What there is of a path.
+/// The longest part of a path that exists.
 fn nearest(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.symlink_metadata().is_ok()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Its file system, whether that can be shared by processes, whether holes can be punched, and the free bytes.
+/// Its file system; `true` if processes can share it; `true` if holes can be punched; and the free bytes.
 fn try_directory(path: &Path) -> std::io::Result<(&'static str, bool, bool, u64)> {
     const LEN: usize = 1 << 20;
     let mut file = tempfile::tempfile_in(path)?;

@@ -1,11 +1,11 @@
-//! Running programs, never for long.
+//! Running programs for a limited time.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a trial went.
+/// The outcome of a trial.
 pub(super) enum Trial {
     Ended(ExitStatus),
     TookTooLong,
@@ -21,7 +21,7 @@ pub(super) fn run(command: &mut Command, patience: Duration) -> Trial {
         match child.try_wait() {
             Ok(Some(status)) => return Trial::Ended(status),
             Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            // A process that hangs in the kernel cannot be killed either: it is left behind.
+            // A process that hangs in the kernel cannot be killed either, and is left behind.
             _ => {
                 let _ = child.kill();
                 let _ = child.try_wait();
@@ -31,7 +31,7 @@ pub(super) fn run(command: &mut Command, patience: Duration) -> Trial {
     }
 }
 
-/// The program called `name`, on the `PATH` or where tools for administrators are.
+/// The program `name`, in the `PATH` or in the directories of administrators' tools.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories =

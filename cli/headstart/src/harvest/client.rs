@@ -1,4 +1,4 @@
-//! Asking the daemon that lends spare flash.
+//! The client of the daemon that lends spare flash.
 
 use crate::agent::default_state;
 use crate::local_client::{Away, LocalClient};
@@ -12,14 +12,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
-/// What is said where there is none.
+/// The error if there is none.
 const AWAY: Away = Away {
     cause: "no daemon answers",
     remedy: "start one by `headstart harvest serve`, or name its directory with --dir",
     remedy_for_user: "run this as the daemon's user",
 };
 
-/// Where a daemon keeps all it has where nobody says.
+/// The default directory of a daemon.
 pub(super) fn default_dir() -> PathBuf {
     default_state().join("harvest")
 }
@@ -34,18 +34,18 @@ pub(crate) struct HarvestDir {
 }
 
 impl HarvestDir {
-    /// The daemon there.
+    /// The daemon of that directory.
     ///
     /// # Errors
-    /// Where there are no threads to be had.
+    /// If threads cannot be started.
     pub(super) fn client(&self) -> Result<HarvestClient> {
         let dir = self.dir.clone().unwrap_or_else(default_dir);
         LocalClient::new(dir.join(SOCKET), AWAY).map(HarvestClient)
     }
 }
 
-/// A daemon of this host. All methods report what it says, and
-/// [`headstart_block::ErrorKind::Unavailable`] where it is not there.
+/// A daemon of this host. All methods return its errors, and [`headstart_block::ErrorKind::Unavailable`] if it is not
+/// there.
 pub(super) struct HarvestClient(LocalClient);
 
 impl HarvestClient {
@@ -111,7 +111,7 @@ impl HarvestClient {
     }
 }
 
-/// The path of a vSSD. A name has nothing in it that means something in a path.
+/// The path of a vSSD's resource. A valid name contains no character with a meaning in a path.
 fn of(name: &str, rest: &str) -> Result<String> {
     check_name(name)?;
     Ok(format!("/v1/vssds/{name}{rest}"))

@@ -28,7 +28,7 @@ impl Export {
     }
 }
 
-/// The end in good order, which nobody reads.
+/// The end in good order, which has no reader.
 #[derive(Serialize)]
 pub(crate) struct Exported {}
 

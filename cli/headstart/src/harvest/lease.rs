@@ -59,7 +59,7 @@ impl Offer {
     }
 }
 
-/// A vSSD of which something is offered.
+/// A vSSD of which space is offered.
 #[derive(Serialize)]
 pub(super) struct Offered {
     /// Bytes that were to be offered.
@@ -137,10 +137,10 @@ impl Release {
     }
 }
 
-/// What was given.
+/// The leases that were given.
 #[derive(Serialize)]
 pub(super) struct Leased {
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     asked: u64,
     leases: Vec<LeaseStatus>,
 }
@@ -174,7 +174,7 @@ impl fmt::Display for LeaseLine<'_> {
     }
 }
 
-/// Seconds as people write them; of long spans not each second.
+/// Seconds in the form that people write; long spans are rounded to minutes.
 pub(super) fn span(seconds: u64) -> String {
     let rounded = if seconds > 3600 { seconds - seconds % 60 } else { seconds };
     humantime::format_duration(Duration::from_secs(rounded)).to_string()

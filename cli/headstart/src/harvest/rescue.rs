@@ -79,7 +79,7 @@ impl Rescue {
     }
 }
 
-/// What was done about what was found.
+/// The action on the findings.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Done {
@@ -88,7 +88,7 @@ enum Done {
     Discarded,
 }
 
-/// What was found, and done.
+/// The findings, and the action.
 #[derive(Serialize)]
 pub(super) struct Checked {
     state: PartState,

@@ -31,10 +31,10 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;
 
-/// Where the file is that holds the flash, in the daemon's directory.
+/// The name of the file that holds the flash, in the daemon's directory.
 const FLASH: &str = "flash";
 
-/// What a directory has that has been used, wherever its flash is.
+/// The file that every used directory has, wherever its flash is.
 const JOURNAL: &str = "journal";
 
 #[derive(Args)]
@@ -112,8 +112,8 @@ impl Serve {
         served.and(runtime.block_on(harvest.stop()))
     }
 
-    /// Refuses an address that other hosts reach where nobody is kept out, unless that is wanted; otherwise the warning
-    /// of what all can open there, if nobody is kept out.
+    /// Refuses an address that other hosts reach and that admits every client, unless that is wanted; otherwise returns
+    /// the warning of the vSSDs that every client can open there, if it admits every client.
     fn check_network(&self) -> Result<Option<String>> {
         let Some(address) = &self.nbd else { return Ok(None) };
         if self.tls_client_ca.is_some() {
@@ -137,7 +137,7 @@ impl Serve {
     }
 
     fn settings(&self) -> Result<HarvestSettings> {
-        // Clients may be in other directories than this one.
+        // Clients may run in other directories than this process.
         let dir = absolute(&self.dir.clone().unwrap_or_else(default_dir))?;
         let nbd = match &self.nbd {
             Some(Address::Unix(path)) => Some(Address::Unix(absolute(path)?)),
@@ -196,7 +196,7 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io("cannot be found", e).about(path.display()))
 }
 
-/// Whether this is a block device; what is not there will be a file.
+/// `true` for a block device; a missing path will be a file.
 fn is_device(path: &Path) -> Result<bool> {
     let kind = match path.metadata() {
         Ok(metadata) => metadata.file_type(),
@@ -211,14 +211,14 @@ fn is_device(path: &Path) -> Result<bool> {
     Ok(kind.is_block_device())
 }
 
-/// What is printed once it can be used.
+/// The output once the daemon can be used.
 #[derive(Serialize)]
 struct Ready<'a> {
-    /// Where programs find it.
+    /// The path of its socket.
     harvest: &'a Path,
-    /// Where clients find all vSSDs, with --nbd.
+    /// The URI at which clients find all vSSDs, with --nbd.
     nbd: Option<String>,
-    /// Where the sockets of the vSSDs are.
+    /// The directory of the vSSDs' sockets.
     sockets: PathBuf,
     http: Option<String>,
     vssds: usize,

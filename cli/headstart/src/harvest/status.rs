@@ -11,7 +11,7 @@ use std::fmt;
 
 pub(super) const EXAMPLES: &str = "Examples:\n  headstart harvest status\n  headstart harvest status --json";
 
-/// Reports that people are shown; programs get all.
+/// The most reports that are shown to people; programs get all.
 const REPORTS_SHOWN: usize = 10;
 
 #[derive(Args)]
@@ -31,7 +31,7 @@ impl Status {
 pub(super) struct StatusReport {
     #[serde(flatten)]
     host: HostStatus,
-    /// What users of harvest VMs have to know, newest last.
+    /// The reports to users of harvest VMs, newest last.
     reports: Vec<Report>,
 }
 
@@ -110,7 +110,7 @@ impl fmt::Display for StatusReport {
     }
 }
 
-/// A part of the whole, in percent; of nothing, nothing.
+/// A part of the whole, in percent; 0 of nothing.
 fn percent(part: u64, whole: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "it is shown with one digit")]
     let (part, whole) = (part as f64, whole.max(1) as f64);

@@ -151,7 +151,7 @@ impl Command {
 
 impl Create {
     fn run(&self) -> Result<VssdReport> {
-        // The daemon's directory is another than ours.
+        // The daemon's working directory is another than this process's.
         let absolute = |path: &Option<PathBuf>| path.as_deref().map(absolute).transpose();
         let NewAccess { socket_owner, socket_mode, tls_clients } = self.access.access();
         let new = NewVssd {
@@ -196,7 +196,7 @@ impl fmt::Display for VssdReport {
     }
 }
 
-/// A vSSD that is there no more.
+/// A vSSD that was deleted.
 #[derive(Serialize)]
 struct Deleted {
     name: String,

@@ -43,7 +43,7 @@ impl Copy {
     }
 }
 
-/// Where an image is copied to: a store, with or without a tag.
+/// The target of a copy: a store, with or without a tag.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) location: Location,
@@ -64,7 +64,7 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// The tag: its own, otherwise the source's.
+    /// The tag of the target, otherwise that of the source.
     fn tag(&self, source: &Reference) -> Result<Tag> {
         match (&self.tag, &source.selector) {
             (Some(tag), _) | (None, Selector::Tag(tag)) => Ok(tag.clone()),
@@ -75,7 +75,7 @@ impl Target {
     }
 }
 
-/// Copies an image, and has it brought to the swarm's roots where that is wanted.
+/// Copies an image, and has the swarm's roots fetch it if that is requested.
 pub(super) fn copy(
     source: &Reference,
     target: &Target,
@@ -86,7 +86,7 @@ pub(super) fn copy(
 ) -> Result<Box<dyn Report>> {
     let settings = stores.settings()?;
     let tag = target.tag(source)?;
-    // What is copied into a directory is not there for others.
+    // Other hosts cannot get an image from a directory.
     let warm = warm.filter(|warm| warm.said || target.location.is_remote());
     if warm.is_some() && !target.location.is_remote() {
         let cause = "other hosts cannot get an image out of a directory, so that --warm can bring it to none";
@@ -97,10 +97,10 @@ pub(super) fn copy(
     let from = headstart_store::open(&source.location, &settings)?;
     let to = headstart_store::open(&target.location, &settings.without_mirrors())?;
     let work = async {
-        // A mistyped host or a missing login is told at once, not after all the patience that a long copy deserves.
+        // A mistyped host or a missing login is reported at once, not after the long deadline of a copy.
         from.check().await?;
         match to.check().await {
-            // It will be made.
+            // The store will be made.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             checked => checked?,
         }
@@ -127,20 +127,20 @@ struct Copied {
     digest: Option<String>,
     copied_blobs: u64,
     copied_bytes: u64,
-    /// Bytes of the copied blobs that were there already, of copies that broke off.
+    /// Bytes of the copied blobs that were there already, from interrupted copies.
     resumed_bytes: u64,
     present_blobs: u64,
     present_bytes: u64,
-    /// Of those copied, such as were there but damaged.
+    /// Those of the copied blobs that were there but damaged.
     repaired_blobs: u64,
     lost_trees: u64,
-    /// The artifact with the plan that was taken along.
+    /// The artifact with the plan that was copied with the image.
     plan: Option<String>,
     lost_plan: bool,
-    /// The digest that the tag named before, where it was moved.
+    /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
-    /// What came of bringing it to the swarm's roots.
+    /// The result of fetching the image to the swarm's roots.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmed: Option<AfterPush>,
     #[serde(skip)]

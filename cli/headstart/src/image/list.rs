@@ -1,4 +1,4 @@
-//! `headstart image list`: of a directory with all that its index has, of other stores by their tags.
+//! `headstart image list`: a directory with everything in its index, other stores by their tags.
 
 use super::report::Listing;
 use crate::report::Report;

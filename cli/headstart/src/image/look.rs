@@ -1,4 +1,5 @@
-//! `headstart image inspect` and `verify`: of a directory, or of any other store, of which only what it takes is read.
+//! `headstart image inspect` and `verify`: of a directory, or of any other store, of which only the needed parts are
+//! read.
 
 use super::report::{Inspection, Verified};
 use crate::report::Report;
@@ -76,7 +77,7 @@ impl Verify {
     /// number.
     fn repair(&self, from: &Reference, progress: &dyn Progress) -> Result<u64> {
         let settings = self.stores.settings()?;
-        // Its manifest may be what is damaged.
+        // Its manifest may be the damaged part.
         let store = ImageStore::open(self.image.directory()?)?;
         let digest = store.digest(&self.image.selector)?;
         let has_manifest = store.read_document(&digest).is_ok();
@@ -98,7 +99,7 @@ impl Verify {
     }
 }
 
-/// The error where `from`, of which something is missing, does not do as a copy of the image `digest`.
+/// The error if `from` lacks a part and is no copy of the image `digest`.
 async fn no_copy(source: &dyn Store, from: &Reference, digest: Digest, missing: &Error) -> Error {
     let not_found = |cause| Error::new(ErrorKind::NotFound, cause);
     match source.manifest(&from.selector).await {
@@ -124,7 +125,7 @@ pub(crate) fn on_remote<T>(
     let settings = stores.settings()?;
     let store = headstart_store::open(&image.location, &settings)?;
     with_runtime(FEW, |runtime| {
-        // A mistyped host or a missing login is told at once, not after all the patience that a slow store deserves.
+        // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
         runtime.block_on(store.check())?;
         work(&RemoteImage::open(store, image, settings.retry, runtime.handle().clone())?)
     })

@@ -1,4 +1,4 @@
-//! `headstart image optimize`: what boots read is laid out first, in the order of a plan.
+//! `headstart image optimize`: the blocks that boots read are stored first, in the order of a plan.
 
 use crate::layer_map;
 use crate::megabytes::Megabytes;
@@ -32,8 +32,9 @@ read: other images that share those layers share them still, and preloading read
 start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
 of this kind.";
 
-/// Level of zstd for boot layers: what all boots wait for is worth some seconds once. Of a Debian's 75 MB it made
-/// 40.2 MB in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in 22 s).
+/// Level of zstd for boot layers: all boots wait for them, so they are worth some seconds once. From the 75 MB of a
+/// Debian image it made 40.2 MB in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in
+/// 22 s).
 const LEVEL: i32 = 16;
 
 /// Lays an image out anew.
@@ -92,7 +93,7 @@ impl Optimize {
         let made = optimize(&source, &request, stores, progress)?;
         let plan = match self.publish(&made, chosen, stores) {
             Ok(digest) => Some(digest),
-            // The image is there and as good without.
+            // The image is there, and is as good without the plan.
             Err(error) => {
                 tracing::warn!(%error, "the plan could not be published with the new image");
                 None
@@ -101,7 +102,7 @@ impl Optimize {
         Ok(Optimized::new(&made, plan))
     }
 
-    /// The plans to lay the image out by.
+    /// The plans that determine the order of the image.
     fn chosen(&self, source: &Source, stores: Stores<'_>) -> Result<Chosen> {
         let Some(path) = &self.plans else {
             let found = self.published(source, stores)?;
@@ -132,7 +133,7 @@ impl Optimize {
         })
     }
 
-    /// Publishes the plans with the new image, too: the disk is the same.
+    /// Publishes the plans with the new image, too, because the disk is the same.
     fn publish(&self, made: &OptimizeReport, chosen: Chosen, stores: Stores<'_>) -> Result<String> {
         let store = headstart_store::open(&self.target.location, &stores.settings.without_mirrors())?;
         let publishing = plan_artifact::publish(&store, &made.digest, chosen.file.into(), &chosen.about);
@@ -145,7 +146,7 @@ impl Optimize {
         let file = PlanFile::open(file)?;
         let mut plans = file.choose_layered(&key, &Metadata::default(), Some(&map))?;
         if plans.groups.is_empty() && self.plans.is_none() {
-            // What is published with an image is of that alone, whatever its boots were known by.
+            // Plans that are published with an image are only for that image, whatever name its boots had.
             plans = file.read_all()?.sole().map_or(plans, |(_, sole)| ImagePlans::clone(sole));
         }
         if plans.groups.is_empty() {
@@ -154,7 +155,7 @@ impl Optimize {
         Ok((plans, file.provenance().clone()))
     }
 
-    /// The plans, the one whose order is wanted first.
+    /// The plans, the one with the requested order first.
     fn lists<'a>(&self, plans: &'a ImagePlans) -> Result<Vec<&'a [PlanItem]>> {
         let first = plan::group(plans, self.group)?;
         let mut lists: Vec<&[PlanItem]> =
@@ -167,17 +168,17 @@ impl Optimize {
     }
 }
 
-/// The groups that boots will be of again, most likely. What a single boot read, a crash or an upgrade perhaps, may
-/// be several times as much as all others did.
+/// The groups that boots will most likely be of again. A single boot, of a crash or an upgrade perhaps, may read
+/// several times as much as all others did.
 fn likely(groups: &[GroupPlans]) -> impl Iterator<Item = &GroupPlans> {
     let all = groups.iter().fold(0, |all: u64, group| all.saturating_add(group.traces));
     groups.iter().filter(move |group| group.traces >= 2 && group.traces >= all.div_ceil(10))
 }
 
-/// What an image is laid out by.
+/// The plans that determine the order of an image.
 struct Chosen {
     plans: ImagePlans,
-    /// A file of them alone.
+    /// A file with only these plans.
     file: Vec<u8>,
     about: About,
 }
@@ -188,7 +189,7 @@ fn nothing_of(key: &ImageKey) -> Error {
         .remedy("`headstart plan show` lists what it has; --known-as says what it calls the image")
 }
 
-/// What preloading takes.
+/// The cost of preloading.
 #[derive(Serialize)]
 struct Takes {
     bytes: u64,
@@ -201,7 +202,7 @@ impl From<Cost> for Takes {
     }
 }
 
-/// An image that was laid out anew.
+/// An image that was optimized.
 #[derive(Serialize)]
 struct Optimized {
     image: String,
@@ -223,7 +224,7 @@ struct Optimized {
     preloading: Takes,
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
-    /// The digest that the tag named before, where it was moved.
+    /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
 }

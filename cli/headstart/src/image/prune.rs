@@ -1,4 +1,4 @@
-//! `headstart image remove` and `prune`: names and blobs go, but not those of disks.
+//! `headstart image remove` and `prune`: names and blobs are deleted, except those of disks.
 
 use crate::date::date;
 use crate::lease::{Keeper, look, until_stopped};
@@ -95,7 +95,7 @@ impl Remove {
         Ok(Box::new(Removed::new(&self.image, removal, self.dry_run)))
     }
 
-    /// The error where the image is there and has no name that could be removed.
+    /// The error for an image that is there and has no name that could be removed.
     fn nameless(&self) -> Option<Error> {
         let Selector::Digest(_) = self.image.selector else { return None };
         let store = headstart_store::open(&self.image.location, &self.stores.settings().ok()?).ok()?;
@@ -122,7 +122,7 @@ impl Prune {
             }
             Keeper::Bucket(bucket) => {
                 let options = BucketPruneOptions { older_than, force, dry_run, now };
-                // It ends in good order where the user wants to stop.
+                // It ends in good order if the user wants to stop.
                 let stop = terminal::stop();
                 let prune = bucket.prune(&options, &look, stop.as_ref());
                 let pruned = with_runtime(FEW, |runtime| runtime.block_on(prune))?;
@@ -183,12 +183,12 @@ struct Pruned {
     images: Vec<Untagged>,
     /// Images without a tag that were kept.
     untagged: Vec<Untagged>,
-    /// Leases that were over, and were taken out.
+    /// Leases that were over, and were removed.
     ended_leases: u64,
-    /// Directories of writers that died and beginnings of blobs whose copy broke off, and their bytes.
+    /// Directories of dead writers and beginnings of blobs from interrupted copies, and their bytes.
     stale_writers: u64,
     stale_bytes: u64,
-    /// Blobs that nothing needs, and that are too young to be deleted from an object store.
+    /// Blobs that nothing needs, but that are too young to be deleted from an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
     young_blobs: Option<u64>,
 }
@@ -197,12 +197,12 @@ struct Pruned {
 #[derive(Serialize)]
 struct Untagged {
     digest: String,
-    /// The tags that it had last.
+    /// The last tags of the image.
     tags: Vec<String>,
-    /// The time from which its grace counts: when it lost its last tag, when a lease on it ended after that, or when a
-    /// prune first found it without.
+    /// The start of its grace period: the time when it lost its last tag, when a lease on it ended after that, or when
+    /// a prune first found it without a tag.
     untagged_since: String,
-    /// The time from which a prune deletes it, unless something holds it.
+    /// The time from which a prune deletes it, unless a disk or an image holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_until: Option<String>,
     holders: Vec<String>,
@@ -223,7 +223,7 @@ impl Untagged {
         }
     }
 
-    /// The digest, and the tags that it had.
+    /// The digest, and the last tags.
     fn name(&self) -> String {
         match self.tags.as_slice() {
             [] => self.digest.clone(),

@@ -1,4 +1,4 @@
-//! What the `image` commands say at their end.
+//! The reports of the `image` commands.
 
 use crate::report::{Fields, Outcome, count};
 use headstart_block::{BlockDevice, ByteSize};
@@ -26,7 +26,7 @@ pub(super) struct Made {
     layer_size: u64,
     layer_data_bytes: u64,
     layer_segments: u64,
-    /// The digest that the tag named before, where it was moved.
+    /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     was: Option<String>,
 }
@@ -70,7 +70,7 @@ impl fmt::Display for Made {
     }
 }
 
-/// What an image is.
+/// The properties of an image.
 #[derive(Serialize)]
 pub(super) struct Inspection {
     image: String,
@@ -81,7 +81,7 @@ pub(super) struct Inspection {
     data_bytes: u64,
     stored_bytes: u64,
     segments: usize,
-    /// The image that it is, laid out anew.
+    /// The image that it was optimized from.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimized_from: Option<String>,
     layers: Vec<InspectedLayer>,
@@ -98,7 +98,7 @@ struct InspectedLayer {
     uuid: String,
     parent_uuid: String,
     virtual_size: u64,
-    /// Of a boot layer: so many of its bytes, from its start on, are what boots read.
+    /// For a boot layer: the number of its bytes, from its start on, that boots read.
     #[serde(skip_serializing_if = "Option::is_none")]
     boot_bytes: Option<u64>,
 }
@@ -137,7 +137,7 @@ impl InspectedLayer {
     }
 }
 
-/// What guards a layer's bytes, in words.
+/// The guard of a layer's bytes, in words.
 fn describe(coverage: Coverage) -> &'static str {
     match coverage {
         Coverage::Tree => "hash tree",
@@ -202,7 +202,7 @@ fn percent(part: u64, whole: u64) -> String {
     format!("{percent:.1}%")
 }
 
-/// Whether an image is right.
+/// The verdict on an image.
 #[derive(Serialize)]
 pub(super) struct Verified {
     image: String,
@@ -212,7 +212,7 @@ pub(super) struct Verified {
     #[serde(skip)]
     is_remote: bool,
     right: bool,
-    /// Blobs that were fetched again, where that was asked for.
+    /// Blobs that were fetched again, if a repair was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     repaired_blobs: Option<u64>,
     layers: Vec<VerifiedLayer>,
@@ -222,7 +222,7 @@ pub(super) struct Verified {
 #[derive(Serialize)]
 struct VerifiedLayer {
     digest: String,
-    /// What guards its bytes; none where something is wrong with it.
+    /// The guard of its bytes; `None` if it has a problem.
     coverage: Option<&'static str>,
 }
 
@@ -245,7 +245,7 @@ impl Verified {
         }
     }
 
-    /// Adds how many blobs were fetched again before the check.
+    /// Adds the number of blobs that were fetched again before the check.
     pub(super) fn with_repaired(self, repaired_blobs: Option<u64>) -> Self {
         Self { repaired_blobs, ..self }
     }
@@ -275,7 +275,7 @@ impl fmt::Display for Verified {
             let coverage = match (layer.coverage, self.deep) {
                 (None, _) => "WRONG".to_owned(),
                 (Some(coverage), true) => format!("right, guarded by {coverage}"),
-                // Whether its data is damaged was not looked at.
+                // The check did not read the data.
                 (Some(coverage), false) => {
                     format!("structure is right, data not read; guarded by {coverage}")
                 }
@@ -305,7 +305,7 @@ struct ListedImage {
     virtual_size: Option<u64>,
     layers: Option<usize>,
     stored_bytes: Option<u64>,
-    /// Why it is no image that can be opened.
+    /// The cause why it is no image that can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -349,13 +349,13 @@ impl fmt::Display for Listing {
     }
 }
 
-/// How two images differ.
+/// The differences between two images.
 #[derive(Serialize)]
 pub(super) struct DiffReport {
     same: bool,
     virtual_sizes: [u64; 2],
     differing_bytes: u64,
-    /// Offset and length in bytes.
+    /// Offsets and lengths in bytes.
     ranges: Vec<(u64, u64)>,
 }
 

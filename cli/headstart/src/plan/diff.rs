@@ -52,7 +52,7 @@ impl Diff {
     }
 }
 
-/// Images whose plans are not the same.
+/// Images whose plans differ.
 #[derive(Serialize)]
 pub(super) struct DiffReport {
     images: Vec<ImageDiff>,
@@ -66,13 +66,13 @@ struct ImageDiff {
     changes: Changes,
 }
 
-/// What became of an image's plans.
+/// The change of an image's plans.
 #[derive(Serialize)]
 #[serde(tag = "change", rename_all = "lowercase")]
 enum Changes {
     /// Only the new file has plans for it.
     Added,
-    /// Only the old file has.
+    /// Only the old file has plans for it.
     Removed,
     Changed {
         /// Groups before and after.
@@ -87,21 +87,21 @@ impl Changes {
     }
 }
 
-/// What is different between two plans for the same group and bandwidth.
+/// The difference between two plans for the same group and bandwidth.
 #[derive(Serialize)]
 struct PlanDiff {
     group: usize,
-    /// In bytes a second.
+    /// The bandwidth, in bytes a second.
     rate: u64,
-    /// The policies, where there is no such plan: empty.
+    /// The policies before and after; empty if there is no such plan.
     policies: (String, String),
     /// Blocks that only the new one has.
     added: usize,
     /// Blocks that only the old one has.
     removed: usize,
-    /// Blocks of both that stand elsewhere among the blocks of both.
+    /// Blocks of both that have another place among the blocks of both.
     moved: usize,
-    /// By how many places on average.
+    /// The mean number of places by which they moved.
     places: f64,
     /// Blocks of both with other slices.
     other_slices: usize,
@@ -135,7 +135,7 @@ fn plan(group: usize, rate: u64, old: Option<&RatedPlan>, new: Option<&RatedPlan
         plan.iter().flat_map(|plan| plan.items.iter().map(|item| (item.block, item.mask))).collect()
     };
     let (before, after) = (masks(old), masks(new));
-    // Places among the blocks of both: what came or went moves nothing.
+    // Places among the blocks of both: added or removed blocks move nothing.
     let places = |plan: Option<&RatedPlan>| -> BTreeMap<u64, usize> {
         let both = |item: &&PlanItem| before.contains_key(&item.block) && after.contains_key(&item.block);
         let items = plan.iter().flat_map(|plan| plan.items.iter()).filter(both);

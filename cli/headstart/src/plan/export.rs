@@ -1,4 +1,4 @@
-//! `headstart plan export`: a plan as a trace file of `OverlayBD`'s, which its prefetcher replays.
+//! `headstart plan export`: a plan as a trace file of `OverlayBD`, which its prefetcher replays.
 
 use super::show::none_published;
 use super::{group, open};
@@ -56,7 +56,7 @@ pub(crate) struct Export {
 
 impl Export {
     pub(super) fn run(&self) -> Result<ExportReport> {
-        // Begun before the image is opened, which may take long.
+        // This comes before the image is opened, which may take long.
         let output = self.output.as_deref().map(OutputFile::create).transpose()?;
         let work = |image: &OpenImage| self.trace(image);
         let (trace, records, items) = if self.image.location.is_remote() {
@@ -123,15 +123,15 @@ impl Export {
     }
 }
 
-/// What was written.
+/// The result of an export.
 #[derive(Serialize)]
 pub(crate) struct ExportReport {
     output: Option<String>,
-    /// Of the file.
+    /// The length of the file.
     bytes: u64,
     records: u64,
     blocks: u64,
-    /// The image with the trace, where there is one.
+    /// The image with the trace, if there is one.
     image: Option<String>,
     digest: Option<String>,
 }

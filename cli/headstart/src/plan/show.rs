@@ -28,7 +28,7 @@ Examples:
   headstart plan show --plans plans --bandwidth 5 --json \\
       --creation '{\"image_id\":\"new\",\"image_family\":\"debian-12\",\"user_id\":\"1001\"}'";
 
-/// Blocks that are listed for people.
+/// The most blocks that are listed for people.
 const SHOWN: usize = 20;
 
 /// Whose plan to show.
@@ -139,7 +139,7 @@ pub(super) fn none_published(image: &Reference) -> Error {
         .remedy("publish one with `headstart train --publish`, or give a file of plans by --plans")
 }
 
-/// A field of a row, however it was written.
+/// A field of a row, in any JSON type.
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -158,13 +158,13 @@ fn unknown(image: &str, size: Option<ByteSize>, plans: &Plans) -> Error {
         .remedy(format!("name one of {}{more}", known.join(", ")))
 }
 
-/// Where a published plan is from.
+/// The source of a published plan.
 #[derive(Clone, Serialize)]
 struct Published {
-    /// The artifact's manifest.
+    /// The digest of the artifact's manifest.
     digest: String,
     generation: u64,
-    /// Of all groups.
+    /// The traces of all groups.
     traces: u64,
 }
 
@@ -175,7 +175,7 @@ struct Shown {
     group: Option<usize>,
     policy: String,
     bin: &'static str,
-    /// None where there is nothing to preload.
+    /// The plan; `None` if there is nothing to preload.
     plan: Option<RatedPlan>,
     traces: u64,
 }
@@ -214,7 +214,7 @@ impl Serialize for Shown {
 }
 
 impl Outcome for Shown {
-    /// Thousands of numbers, one a line, are of no use to anybody.
+    /// Thousands of numbers, one a line, would help no reader.
     fn is_line(&self) -> bool {
         true
     }
@@ -270,7 +270,7 @@ struct Listed {
     traces: u64,
     groups: usize,
     policy: String,
-    /// In bytes a second.
+    /// The bandwidths, in bytes a second.
     rates: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! What `headstart replay` is told.
+//! The arguments of `headstart replay`.
 
 use crate::plots::PlotFormat;
 use clap::{Args, ValueEnum};
@@ -75,7 +75,7 @@ impl ClockName {
 }
 
 impl Replay {
-    /// The file that is drawn into, begun before the long work: a place that cannot be used is refused at once.
+    /// The file of the picture, begun before the long work: a place that cannot be used is refused at once.
     pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat, OutputFile)>> {
         let Some(path) = self.plot.as_deref() else { return Ok(None) };
         let format = PlotFormat::of(path).ok_or_else(|| {

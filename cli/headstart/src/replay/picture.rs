@@ -1,4 +1,4 @@
-//! Waits as a picture: each read at its time, and how many wait at most how long.
+//! Waits as a picture: each read at its time, and the distribution of waits.
 
 use super::player::Played;
 use super::report::ReplayReport;
@@ -7,7 +7,7 @@ use headstart_block::Result;
 use headstart_image::export::OutputFile;
 use headstart_plot::{Axis, Chart, Picture, Rule, Series};
 
-/// Waits are drawn as at least so long, in milliseconds: the axis is logarithmic.
+/// The least wait that is drawn, in milliseconds: the axis is logarithmic.
 const LEAST: f64 = 0.01;
 
 pub(super) fn save(

@@ -1,9 +1,9 @@
 //! A recorded guest against a real server: the rule by which reads come is `headstart_sim::Guest`, the same that the
-//! simulator asks on virtual time; here are the clock and the socket.
+//! simulator uses on virtual time; this module has the clock and the socket.
 //!
-//! One thread does it all: it sleeps in one system call until an answer comes or the next read is due. Where it wakes
-//! late, the guest is not made to think longer for it: an answer counts as come as long after the read was due as it
-//! took from its sending, so that what the replayer loses at one read it makes up for at the next.
+//! A single thread does all the work: it sleeps in one system call until an answer comes or the next read is due. If it
+//! wakes late, the guest does not think longer because of that: an answer counts as received at the time when the read
+//! was due plus the time since its sending, so that time lost at one read is made up for at the next.
 
 use headstart_block::{Error, Result};
 use headstart_export::nbd::client::{Answer, Client};
@@ -11,39 +11,39 @@ use headstart_image::progress::Progress;
 use headstart_sim::{Boot, Clock, Guest, Nanos, Written};
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether the user wants to stop.
+/// The interval of checks whether the user wants to stop.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// A read that was answered, or not sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
-    /// When it was due, since the connection.
+    /// The time at which it was due, since the connection.
     pub(super) due: Nanos,
-    /// How long its answer took.
+    /// The time until its answer.
     pub(super) waited: Nanos,
 }
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Debug, Default)]
 pub(super) struct Played {
     /// The reads that were answered, in the order of their answers.
     pub(super) done: Vec<Done>,
-    /// Reads not sent: the guest had written all that they read.
+    /// Reads that were not sent, because the guest had written all their bytes.
     pub(super) skipped: u64,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(super) bytes: u64,
     /// Reads that the server answered with an error, and the number of the first one.
     pub(super) errors: u64,
     pub(super) first_error: Option<u32>,
-    /// How late reads were sent: in sum, and the latest.
+    /// The delays of reads after their due times: the sum, and the greatest.
     pub(super) late: Nanos,
     pub(super) latest: Nanos,
-    /// Why it ended before its end.
+    /// The error that ended it early.
     pub(super) broken: Option<Error>,
     pub(super) interrupted: bool,
 }
 
-/// What is known of a read that is under way.
+/// The state of a read that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     due: Nanos,
@@ -118,7 +118,7 @@ impl Player<'_> {
         Nanos::from_duration(self.started.elapsed())
     }
 
-    /// Sends what is due.
+    /// Sends the reads that are due.
     fn send_due(&mut self) -> Result<()> {
         let now = self.now().plus(Nanos(1));
         while let Some((due, read)) = self.guest.read_before(self.boot, now) {

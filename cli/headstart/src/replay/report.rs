@@ -1,4 +1,4 @@
-//! What came of a replay, for people and programs.
+//! The result of a replay, for people and programs.
 
 use super::arguments::ClockName;
 use super::player::Played;
@@ -11,7 +11,7 @@ use std::fmt;
 /// The bars of the histogram, in columns.
 const BAR: f64 = 40.0;
 
-/// The ends of its buckets begin here, and go on by 2, 5 and 10 times as much.
+/// The end of the first bucket, in nanoseconds; the others are 2, 5, 10, 20 times as much, and so on.
 const FIRST_BUCKET: u64 = 10_000;
 
 /// The figures.
@@ -21,21 +21,21 @@ pub(super) struct ReplayReport {
     pub(super) uri: String,
     pub(super) clock: ClockName,
     pub(super) faster: u32,
-    /// From the connection to the first read, in seconds; so are all times.
+    /// From the connection to the first read. All times are in seconds.
     pub(super) grace: f64,
     /// Reads that were sent and answered.
     pub(super) reads: u64,
     pub(super) reads_of_trace: u64,
-    /// Reads that were not sent: the guest had written all that they read.
+    /// Reads that were not sent, because the guest had written all their bytes.
     pub(super) skipped_written: u64,
     /// Writes of the trace, none of which was sent.
     pub(super) writes: u64,
     pub(super) errors: u64,
-    /// What the first read that failed was answered with, or why the replay broke off.
+    /// The error of the first failed read, or the cause of an early end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_error: Option<String>,
     pub(super) interrupted: bool,
-    /// Bytes that were asked for.
+    /// Bytes that were requested.
     pub(super) bytes: u64,
     pub(super) wait: WaitFigures,
     pub(super) hit_bound: f64,
@@ -43,7 +43,7 @@ pub(super) struct ReplayReport {
     pub(super) hit_rate: f64,
     /// Reads that waited longer than a second.
     pub(super) slow: u64,
-    /// When the first read was due, and when the last answer came.
+    /// The times at which the first read was due, and the last answer came.
     pub(super) first_read: f64,
     pub(super) last_read: f64,
     pub(super) late: Late,
@@ -51,12 +51,12 @@ pub(super) struct ReplayReport {
     pub(super) plots: Vec<String>,
 }
 
-/// How long reads waited, in seconds.
+/// The waits of reads, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct WaitFigures {
-    /// All waits in sum.
+    /// The sum of all waits.
     total: f64,
-    /// Those of reads that were no hits, in sum.
+    /// The sum of the waits of reads that were no hits.
     missed: f64,
     mean: f64,
     p50: f64,
@@ -65,17 +65,17 @@ pub(super) struct WaitFigures {
     max: f64,
 }
 
-/// How late the replayer itself was, in seconds.
+/// The delays of the replayer itself, in seconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Late {
     mean: f64,
     max: f64,
 }
 
-/// How many reads waited so long.
+/// The number of reads in a range of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Bucket {
-    /// At most so long, and longer than the one before, in seconds.
+    /// The longest wait of the range, in seconds; it begins after the one before.
     pub(super) to: f64,
     pub(super) reads: u64,
 }
@@ -130,7 +130,7 @@ impl Figures {
     }
 }
 
-/// Of ascending waits.
+/// The histogram of ascending waits.
 fn histogram(waits: &[Nanos]) -> Vec<Bucket> {
     let ends = (0..)
         .map(|n: u32| FIRST_BUCKET.saturating_mul([1, 2, 5][n as usize % 3] * 10_u64.saturating_pow(n / 3)));
@@ -154,7 +154,7 @@ impl Outcome for ReplayReport {
     }
 }
 
-/// A time as people read it.
+/// A time in the form that people read.
 struct Time(f64);
 
 impl fmt::Display for Time {

@@ -1,4 +1,4 @@
-//! What `headstart simulate disk` is told.
+//! The arguments of `headstart simulate disk`.
 
 use crate::attach::NamedImage;
 use crate::megabytes::Megabytes;
@@ -133,30 +133,30 @@ pub(crate) struct Disk {
 /// A way to preload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PolicyName {
-    /// All that can be had.
+    /// All possible policies.
     All,
     /// The disk from its start to its end.
     Sequential,
-    /// What the boot itself will read, in that order.
+    /// The reads of the boot itself, in their order.
     History,
     /// The best order that a long search finds for the boot itself.
     Oracle,
-    /// Decides as reads come, without having learned anything.
+    /// A policy that decides as reads come, without having learned anything.
     Online(&'static str),
-    /// Learns from traces.
+    /// A policy that learns from traces.
     Learned(&'static str),
 }
 
 impl PolicyName {
-    /// All that there are, if `learned` are those that learn: the oldest first, those that know the future last.
+    /// All policies, with `learned` as those that learn: the oldest first, those that know the future last.
     pub(super) fn possible(learned: impl IntoIterator<Item = Self>) -> Vec<Self> {
         let online = NAMES.into_iter().map(Self::named).filter(|policy| matches!(policy, Self::Online(_)));
         online.chain([Self::Sequential]).chain(learned).chain([Self::History, Self::Oracle]).collect()
     }
 
-    /// Of a name of the policies.
+    /// The policy of that name.
     pub(super) fn named(name: &'static str) -> Self {
-        // To preload nothing needs no traces either.
+        // Preloading nothing needs no traces either.
         let online = name == "lazy" || by_name(name).is_ok_and(|policy| policy.online().is_some());
         if online { Self::Online(name) } else { Self::Learned(name) }
     }
@@ -269,7 +269,7 @@ impl By {
     }
 }
 
-/// When the store is away.
+/// The time for which the store is away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Away {
     from: Duration,
@@ -277,7 +277,7 @@ pub(super) struct Away {
 }
 
 impl Away {
-    /// From when, and until when.
+    /// The beginning and the end.
     pub(super) fn span(&self) -> (Nanos, Nanos) {
         let from = Nanos::from_duration(self.from);
         (from, from.plus(Nanos::from_duration(self.span)))
@@ -301,23 +301,23 @@ fn share(text: &str) -> std::result::Result<f64, String> {
     share.ok_or_else(|| "not a share between 0 and 1, such as 0.8".to_owned())
 }
 
-/// So many of a million.
+/// A percentage, as a part of a million.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to a million")]
 pub(super) fn percent(text: &str) -> std::result::Result<u32, String> {
     let number = text.strip_suffix('%').and_then(|number| number.trim().parse::<f64>().ok());
-    // Where all requests fail no boot ends.
+    // If all requests fail, no boot ends.
     let number = number.filter(|number| (0.0..=90.0).contains(number));
     let number = number.ok_or_else(|| "not a percentage from 0% to 90%, such as 1%".to_owned())?;
     Ok((number * 10_000.0).round() as u32)
 }
 
 impl Disk {
-    /// How many threads; 0 for one a core.
+    /// The number of threads; 0 for one a core.
     pub(super) fn threads(&self) -> usize {
         self.threads.map_or(0, usize::from)
     }
 
-    /// What a MB is: the paper's artifact counts in 2^20 bytes.
+    /// The number of bytes in a MB: the paper's artifact counts in 2^20 bytes.
     pub(super) fn unit(&self) -> f64 {
         match self.model {
             ModelName::Paper => 1_048_576.0,
@@ -325,7 +325,7 @@ impl Disk {
         }
     }
 
-    /// Says what goes together with nothing.
+    /// Checks that the options go together.
     pub(super) fn check(&self) -> Result<()> {
         let of_real = |option: &str| {
             Error::invalid(format!("{option} does nothing in the paper's model")).remedy("give --model real")
@@ -354,7 +354,7 @@ impl Disk {
         Ok(())
     }
 
-    /// What plans are to be best at.
+    /// The objective of plans.
     pub(super) fn objective_name(&self) -> ObjectiveName {
         self.objective.unwrap_or(match self.model {
             ModelName::Paper => ObjectiveName::Hits,

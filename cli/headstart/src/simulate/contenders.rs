@@ -1,4 +1,4 @@
-//! What is compared: policies, each with its plans; and, of those that learn, the same without a part.
+//! The contenders: policies, each with its plans; and those that learn, also without a part.
 
 use super::arguments::{Disk, Part, PolicyName};
 use super::data::Data;
@@ -21,10 +21,10 @@ use std::time::Instant;
 /// One way to preload.
 pub(super) struct Contender {
     pub(super) name: String,
-    /// What is left out of it.
+    /// The part that is left out of it.
     pub(super) without: Option<Part>,
     pub(super) way: Way,
-    /// How long it took to make its plans, in seconds; of those that need none `None`.
+    /// The time of making its plans, in seconds; `None` if it needs none.
     pub(super) planning_s: Option<f64>,
 }
 
@@ -36,10 +36,10 @@ pub(super) enum Way {
     Planned(Arc<Source>),
 }
 
-/// Where plans come from.
+/// The source of plans.
 pub(super) enum Source {
     Trained(Plans),
-    /// By image: made without its boots.
+    /// By image: plans that were made without its boots.
     Hidden(BTreeMap<String, Plans>),
     File(PlanFile<FileSource>),
 }
@@ -60,7 +60,7 @@ impl Source {
     }
 }
 
-/// All contenders, and what came of learning.
+/// All contenders, and the results of learning.
 #[derive(Default)]
 pub(super) struct Contenders {
     pub(super) list: Vec<Contender>,
@@ -69,7 +69,7 @@ pub(super) struct Contenders {
 }
 
 impl Disk {
-    /// The policies that are wanted, each once, in the order of their names.
+    /// The requested policies, each once, in the order of their names.
     fn wanted(&self, learned: &[&'static str]) -> Result<Vec<PolicyName>> {
         let possible = PolicyName::possible(learned.iter().map(|name| PolicyName::Learned(name)));
         if self.policies.contains(&PolicyName::All) {
@@ -93,7 +93,7 @@ impl Disk {
         Ok(possible.into_iter().filter(|policy| self.policies.contains(policy)).collect())
     }
 
-    /// Reads or makes the plans of all policies that are wanted.
+    /// Reads or makes the plans of all requested policies.
     pub(super) fn contenders(&self, data: &Data, progress: &dyn Progress) -> Result<Contenders> {
         let file = self.plans.as_deref().map(open).transpose()?;
         let of_file = file.as_ref().map(|file| file.provenance().policy.as_str());
@@ -124,7 +124,7 @@ impl Disk {
         Ok(all)
     }
 
-    /// A policy that learns, whole and without parts.
+    /// Adds a policy that learns, whole and without parts.
     fn add_learned(
         &self,
         name: &str,
@@ -180,7 +180,7 @@ impl Disk {
     }
 }
 
-/// What is learned of a set of boots: everything, or by image what is learned without it.
+/// The knowledge from a set of boots: of all, or by image of the others.
 enum Learned {
     All(Knowledge),
     Hidden(BTreeMap<String, Knowledge>),
@@ -195,7 +195,7 @@ struct Classroom<'a> {
 }
 
 impl Classroom<'_> {
-    /// The plans of a policy, and how long it took to make them.
+    /// The plans of a policy, and the time of making them.
     fn plans(
         &mut self,
         policy: &str,

@@ -1,4 +1,4 @@
-//! Which boots are replayed, and which are learned from: never the same.
+//! The boots to replay, and those to learn from: never the same.
 
 use super::arguments::Disk;
 use headstart_block::{Error, ErrorKind, Result};
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Data {
     pub(super) test: DataSet,
     pub(super) train: Option<DataSet>,
-    /// Boots that were to be learned from and are replayed: they are not learned from.
+    /// Boots of the training set that are replayed: they are not learned from.
     pub(super) left_out: u64,
-    /// What is listed and cannot be read.
+    /// The entries that cannot be read.
     pub(super) skipped: Skipped,
 }
 
-/// What tells a boot from all others.
+/// The identity of a boot among all others.
 type Identity = (String, String, u64);
 
 fn identity(creation: &Creation) -> Identity {
@@ -75,8 +75,7 @@ impl Disk {
     }
 }
 
-/// Of each image the first `share` of its boots, in the order of their creation, rounded down; on disks of whatever
-/// size.
+/// For each image the first `share` of its boots, in the order of their creation, rounded down, on disks of any size.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -91,7 +90,7 @@ fn trained(all: &DataSet, share: f64) -> BTreeSet<usize> {
     let mut trained = BTreeSet::new();
     for mut boots in images.into_values() {
         boots.sort_unstable();
-        // Of ten boots 0.7 are seven, whatever the last bit of 0.7 is.
+        // The term makes 0.7 of ten boots seven, whatever the last bit of 0.7 is.
         let first = (boots.len() as f64 * share + 1e-9) as usize;
         trained.extend(boots.iter().take(first).map(|(_, at)| *at));
     }

@@ -1,9 +1,9 @@
-//! `headstart simulate fleet`: what a swarm is worth to many hosts that read the same image.
+//! `headstart simulate fleet`: the value of a swarm for many hosts that read the same image.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what it is told, and the model that follows from it |
-//! | [`workload`] | what the disks read |
+//! | [`arguments`] | the arguments, and the model that follows from them |
+//! | [`workload`] | the reads of the disks |
 //! | [`report`] | the figures, for people and programs |
 //! | [`plots`] | the figures as pictures |
 
@@ -24,15 +24,15 @@ use report::{FleetReport, Row};
 use std::time::Instant;
 use workload::Reads;
 
-/// A way, with what may come with it.
+/// A way, with the options that it is combined with.
 struct Contestant {
     way: String,
     model: FleetModel,
-    /// Whether disks follow the workload's plan.
+    /// `true` if disks follow the workload's plan.
     planned: bool,
 }
 
-/// What came of a way.
+/// The result of a way.
 struct Ran {
     way: String,
     outcome: FleetOutcome,
@@ -67,8 +67,8 @@ impl Fleet {
         Ok(report)
     }
 
-    /// The models of all ways, and of each also with hints: of a tracker that knows nothing, and of one that counted
-    /// what another deployment read; and with roots that send ahead.
+    /// The models of all ways, and of each also with hints: of a new tracker, and of one that counted the reads of
+    /// another deployment; and with roots that send ahead.
     fn models(&self, ways: &[(String, Way)], reads: &Reads) -> Vec<Contestant> {
         let mut models = Vec::new();
         for (name, way) in ways {

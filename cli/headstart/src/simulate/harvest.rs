@@ -1,8 +1,8 @@
-//! `headstart simulate harvest`: what storage that nobody uses is worth to harvest VMs, and who pays.
+//! `headstart simulate harvest`: the value of unused storage for harvest VMs, and its cost to others.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`arguments`] | what it is told, and the models that follow from it |
+//! | [`arguments`] | the arguments, and the models that follow from them |
 //! | [`series`] | demand series as regular VMs |
 //! | [`report`] | the figures, for people and programs |
 //! | [`performance`] | the figures of single VMs |
@@ -95,7 +95,7 @@ impl Harvest {
         Ok(report)
     }
 
-    /// Who forecasts for unsold storage: no predictor does, so that one stands for all of them.
+    /// The predictors for unsold storage: none of them forecasts it, so that one stands for all of them.
     fn unsold(&self) -> Vec<ForesightName> {
         let knows = |name: &ForesightName| *name == ForesightName::Clairvoyant;
         let predictor = self.foresight.iter().find(|name| !knows(name));

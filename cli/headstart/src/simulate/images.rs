@@ -12,12 +12,12 @@ use headstart_trace::Creation;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The images by what their boots call them; an empty name stands for all boots.
+/// The images by the names that their boots have for them; an empty name stands for all boots.
 #[derive(Default)]
 pub(super) struct Images(BTreeMap<String, Arc<ImageMap>>);
 
 impl Images {
-    /// The disk of a boot; none where no image was given at all.
+    /// The disk of a boot; `None` if no image was given at all.
     pub(super) fn of(&self, creation: &Creation) -> Result<Option<Arc<ImageMap>>> {
         let name = creation.image_id();
         match self.0.get("").or_else(|| self.0.get(name)) {
@@ -30,7 +30,7 @@ impl Images {
 }
 
 impl Disk {
-    /// Opens the images that were given.
+    /// Opens the given images.
     pub(super) fn images(&self) -> Result<Images> {
         let mut images = BTreeMap::new();
         for NamedImage { name, reference } in &self.image {
@@ -47,7 +47,7 @@ impl Disk {
     }
 }
 
-/// The map of an image, wherever it is.
+/// The map of an image, in any store.
 pub(super) fn map(reference: &Reference, stores: &StoreArgs) -> Result<ImageMap> {
     if reference.location.is_remote() {
         on_remote(reference, stores, |remote| Ok(ImageMap::of(OpenImage::open_remote(remote)?)))

@@ -17,7 +17,7 @@ pub(super) fn open(dir: &Path) -> Result<PlotDirectory> {
     PlotDirectory::open(dir, &[PlotFormat::Svg, PlotFormat::Png])
 }
 
-/// Draws what there is to draw; the files.
+/// Draws the pictures that there are data for; returns the files.
 pub(super) fn draw(
     disk: &Disk,
     report: &DiskReport,
@@ -43,7 +43,7 @@ pub(super) fn draw(
     Ok(files)
 }
 
-/// The names of the groups, as they come.
+/// The names of the groups, in their order.
 fn groups(report: &DiskReport) -> Vec<Option<String>> {
     let mut groups: Vec<Option<String>> = Vec::new();
     for row in report.rows() {

@@ -35,13 +35,13 @@ impl Route {
     }
 }
 
-/// What came of a contender over a link.
+/// The results of a contender over a link.
 #[derive(Clone, Default)]
 pub(super) struct Cell {
     pub(super) gatherer: Gatherer,
     pub(super) groups: u64,
     pub(super) bins: u64,
-    /// Of the oracle: what no order can beat, in sum.
+    /// For the oracle: the bound for any order, summed over boots.
     pub(super) bound: Option<f64>,
 }
 
@@ -57,7 +57,7 @@ impl Cell {
     }
 }
 
-/// How the plans of a contender were chosen.
+/// The ways in which the plans of a contender were chosen.
 #[derive(Clone, Default)]
 pub(super) struct Chosen {
     pub(super) reasons: BTreeMap<String, u64>,
@@ -75,10 +75,10 @@ impl Chosen {
     }
 }
 
-/// What came of one boot, or of several.
+/// The results of one boot, or of several.
 #[derive(Clone, Default)]
 pub(super) struct Results {
-    /// Link by link, contender by contender.
+    /// The results link by link, contender by contender.
     pub(super) cells: Vec<Cell>,
     pub(super) chosen: Vec<Chosen>,
 }
@@ -92,7 +92,7 @@ impl Results {
     }
 }
 
-/// What a contender does about a boot.
+/// A contender, prepared for a boot.
 enum Ready {
     Fixed(Plan),
     Oracle(Box<(Condensed, Vocabulary)>),
@@ -101,7 +101,7 @@ enum Ready {
 }
 
 impl Disk {
-    /// Replays a boot, of `image` where one was given.
+    /// Replays a boot, on the disk of `image` if one was given.
     pub(super) fn replay(
         &self,
         trace: &Trace,
@@ -118,7 +118,7 @@ impl Disk {
         simulator.set_image(image);
         let mut results = Results::default();
         let mut ready = Vec::with_capacity(contenders.len());
-        // What is not counted is not asked for either.
+        // Reads that are not counted are not replayed either.
         let reads = self.model(Bandwidth::Constant(1)).reads_max;
         for contender in contenders {
             let (way, chosen) = match contender.way {
@@ -140,14 +140,14 @@ impl Disk {
         Ok(results)
     }
 
-    /// The boot as the oracle knows it.
+    /// The boot in the form for the oracle.
     fn known(&self, trace: &Trace, boot: &Boot) -> Ready {
         let mut vocabulary = Vocabulary::new(boot.disk_size());
         let known = Condensed::of(trace, &mut vocabulary).faster(self.faster, &vocabulary);
         Ready::Oracle(Box::new((known, vocabulary)))
     }
 
-    /// The oracle searches for this very boot and link.
+    /// Lets the oracle search for this very boot and link.
     fn foretell(
         &self,
         simulator: &mut Simulator,
@@ -176,7 +176,7 @@ fn prepare(contender: &Contender, trace: &Trace, boot: &Boot, reads: usize) -> R
     let mut chosen = Chosen::default();
     let ready = match &contender.way {
         Way::Online(name) => Ready::Online(name),
-        // The oracle is asked for each link.
+        // The oracle runs for each link.
         Way::Sequential | Way::Oracle => Ready::Fixed(Plan::Sequential),
         Way::History => Ready::Fixed(Plan::List(boot.recorded_order(reads).into())),
         Way::Planned(source) => {

@@ -23,9 +23,9 @@ pub(super) struct DiskReport {
     faster: u32,
     compressed: f64,
     left: bool,
-    /// What plans are to be best at.
+    /// The objective of plans.
     objective: ObjectiveName,
-    /// What was learned from; absent where nothing was.
+    /// The training; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     training: Option<Training>,
     rows: Vec<Row>,
@@ -35,7 +35,7 @@ pub(super) struct DiskReport {
     pub(super) plots: Vec<String>,
 }
 
-/// What only the real model has.
+/// The settings of the real model only.
 #[derive(Serialize)]
 struct Real {
     round_trip_ms: f64,
@@ -43,20 +43,20 @@ struct Real {
     preloads: PreloadName,
 }
 
-/// What was learned, and what it took.
+/// The training, and its cost.
 #[derive(Serialize)]
 struct Training {
     /// Boots that were given to learn from.
     #[serde(skip_serializing_if = "Option::is_none")]
     traces: Option<usize>,
-    /// Others that were to be, and are replayed.
+    /// Boots of the training set that are replayed.
     left_out: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     learning_s: Option<f64>,
     policies: Vec<Policy>,
 }
 
-/// What making plans took, and whose they are.
+/// The cost of making plans, and their choice.
 #[derive(Serialize)]
 struct Policy {
     policy: String,
@@ -66,7 +66,7 @@ struct Policy {
     planning_s: Option<f64>,
     /// The mean time of choosing the plans for a boot, in microseconds.
     choosing_us: f64,
-    /// Boots by whose plans they had.
+    /// Boots by the reason of their plans.
     reasons: BTreeMap<String, u64>,
 }
 
@@ -74,11 +74,11 @@ struct Policy {
 pub(super) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) group: Option<String>,
-    /// In MB/s; in the paper's model in MiB/s. Absent for a recorded link.
+    /// The bandwidth in MB/s; in the paper's model in MiB/s. Absent for a recorded link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) bandwidth: Option<Megabytes>,
     pub(super) policy: String,
-    /// What was left out.
+    /// The part that was left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) without: Option<Part>,
     #[serde(flatten)]
@@ -87,14 +87,14 @@ pub(super) struct Row {
     switches_group: u64,
     /// Switches to another bandwidth's plan, of all boots.
     switches_bin: u64,
-    /// Of the oracle: what no order can beat. For hits the mean hit rate is at most this, for the delay of boots the
+    /// For the oracle: the bound for any order. For hits the mean hit rate is at most this, for the delay of boots the
     /// mean delay is at least this, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     bound: Option<f64>,
 }
 
 impl Row {
-    /// Its policy, and what was left out of it.
+    /// Its policy, and the part that was left out of it.
     pub(super) fn name(&self) -> String {
         name(&self.policy, self.without)
     }
@@ -188,7 +188,7 @@ impl Disk {
 }
 
 impl DiskReport {
-    /// Whether nothing was replayed.
+    /// `true` if nothing was replayed.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.iter().all(|row| row.summary.boots == 0)
     }
@@ -231,8 +231,8 @@ impl fmt::Display for DiskReport {
     }
 }
 
-/// Hits, both accuracies, waits, slow reads by cause, millions of bytes asked for and before the last read, the last
-/// read.
+/// Hits, both accuracies, waits, slow reads by cause, millions of bytes requested, and those before the last read, the
+/// last read.
 const COLUMNS: &str =
     "   hits  accur.  artif.   P50 s   P99 s   max s  sum/boot  miss queue store      MB  before   last s";
 

@@ -1,4 +1,4 @@
-//! A link as it was recorded.
+//! A recorded link.
 
 use headstart_block::{Error, Result};
 use headstart_sim::{Bandwidth, Nanos};
@@ -8,10 +8,10 @@ use std::path::Path;
 
 /// The most bytes of a file of lines.
 const BYTES_MAX: u64 = 64 << 20;
-/// Later moments are of nobody's boot: a year.
+/// The latest accepted moment, in seconds: a year, later than any boot.
 const SECONDS_MAX: f64 = 31_536_000.0;
 
-/// Reads a file of lines `seconds,MBps`, or the samples of a trace's link; a MB is `unit` bytes of the former.
+/// Reads a file of lines `seconds,MBps`, in which a MB is `unit` bytes, or the samples of a trace's link.
 pub(super) fn read(path: &Path, unit: f64) -> Result<Bandwidth> {
     let about = |e: Error| e.about(path.display());
     let failed = |e| about(Error::io("cannot be read", e));
@@ -40,7 +40,7 @@ fn parse(text: &str, unit: f64) -> Result<Bandwidth> {
         let wrong = |what: &str| Error::invalid(format!("line {number} `{}`: {what}", line.escape_debug()));
         let (at, rate) = match [fields.next(), fields.next(), fields.next()] {
             [Some(Some(at)), Some(Some(rate)), None] => (at, rate),
-            // A table may have a head.
+            // A table may have a header.
             [Some(None), ..] if number == 1 && line.contains(',') => continue,
             [Some(None), None, _] if line.is_empty() => continue,
             _ => return Err(wrong("not two numbers")),

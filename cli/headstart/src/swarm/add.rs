@@ -93,7 +93,7 @@ impl Add {
 #[derive(Serialize)]
 pub(super) struct Requested {
     name: String,
-    /// The file that goes to where the authority is.
+    /// The file that is to be copied to the authority.
     request: PathBuf,
     /// The fate of the host's key.
     key: Made,

@@ -60,7 +60,7 @@ impl Init {
         };
         let made = credentials::init(&self.dir, &settings)?;
         let is_named = |name: &String| self.hosts.contains(name);
-        // Of a cluster without --host, all hosts are named by their roles.
+        // In a cluster without --host, all hosts are named by their roles.
         let hosts = made.hosts.into_iter().map(|made| {
             let by_role_only = made.made == Made::New && !self.hosts.is_empty() && !is_named(&made.name);
             Host { by_role_only, ..Host::of(made) }
@@ -75,10 +75,10 @@ impl Init {
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) directory: PathBuf,
-    /// What became of its certificate.
+    /// The fate of its certificate.
     pub(super) certificate: Made,
     roles: Vec<&'static str>,
-    /// `true` if it is new, and named by an option that gives a role and not by --host beside that.
+    /// `true` if it is new, and named only by an option that gives a role, although --host is used.
     by_role_only: bool,
     /// The last second in which the certificate is valid.
     valid_until: String,
@@ -127,7 +127,7 @@ impl fmt::Display for Host {
     }
 }
 
-/// A cluster's authority, and hosts that it vouches for.
+/// A cluster's authority, and its hosts.
 #[derive(Serialize)]
 pub(super) struct Cluster {
     directory: PathBuf,

@@ -43,7 +43,7 @@ pub(crate) struct PinImage {
 impl PinImage {
     pub(super) fn run(&self) -> Result<PinReport> {
         let agent = self.agent.client()?;
-        // One that is away is told before anything is looked up.
+        // A missing agent is reported before anything is looked up.
         agent.swarm()?;
         if !self.image.location.is_remote() {
             return Err(Error::unsupported("is in a directory of this host, where others do not find it")
@@ -73,14 +73,14 @@ impl PinImage {
     }
 }
 
-/// What came of it.
+/// The result of pinning.
 #[derive(Serialize)]
 pub(super) struct PinReport {
     image: String,
-    /// Of its manifest.
+    /// The digest of its manifest.
     digest: String,
     copies: u32,
-    /// How it went on each host.
+    /// The results on each host.
     hosts: HostReports,
 }
 
@@ -98,14 +98,14 @@ impl fmt::Display for PinReport {
     }
 }
 
-/// Lets go what is pinned of that name.
+/// Ends the pins of that name.
 pub(super) fn unpin(image: &str, agent: &AgentSocket) -> Result<Unpinned> {
     let name = image.parse::<Reference>().map_or_else(|_| image.to_owned(), |image| image.to_string());
     let digests = agent.client()?.unpin(&name)?;
     Ok(Unpinned { image: name, digests })
 }
 
-/// What is not pinned any more.
+/// The images that are not pinned any more.
 #[derive(Serialize)]
 pub(super) struct Unpinned {
     image: String,

@@ -1,4 +1,5 @@
-//! `headstart swarm revoke`, `rekey`, `publish`: what the authority signs for all hosts, and tells them by an agent.
+//! `headstart swarm revoke`, `rekey`, `publish`: lists that the authority signs for all hosts, and that an agent sends
+//! to them.
 
 use crate::agent::AgentSocket;
 use crate::report::{Outcome, count};
@@ -51,7 +52,7 @@ impl Revoke {
     pub(super) fn run(&self) -> Result<Told> {
         let before = credentials::operators(&self.dir)?;
         let published = credentials::revoke(&self.dir, &self.names)?;
-        // Said before the hosts are told, which may fail.
+        // The warning comes before the list is sent, which may fail.
         if !before.is_empty() && credentials::operators(&self.dir)?.is_empty() {
             tracing::warn!("{}", nobody_orders(&self.dir));
         }
@@ -59,7 +60,7 @@ impl Revoke {
     }
 }
 
-/// The warning that no host may order others any more.
+/// The warning that no host may give orders to others any more.
 fn nobody_orders(dir: &Path) -> String {
     let dir = shell_word(&dir.display().to_string());
     format!(
@@ -78,7 +79,7 @@ impl Directory {
     }
 }
 
-/// Tells the swarm a list of the authority's, or the latest one of its directory.
+/// Sends the swarm a list of the authority, or the latest one of its directory.
 fn tell(dir: &Path, mut published: Published, agent: &AgentSocket) -> Result<Told> {
     let told = tell_latest(dir, &mut published, agent).map_err(|e| {
         Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
@@ -98,8 +99,8 @@ fn tell(dir: &Path, mut published: Published, agent: &AgentSocket) -> Result<Tol
     })
 }
 
-/// Tells the latest list of a directory: each holds what all before it do, and an agent that was told one refuses those
-/// before. Another command that works on the same directory may sign and tell one at any time.
+/// Sends the latest list of a directory: each list includes all before it, and an agent that has one refuses those
+/// before. Another command on the same directory may sign and send one at any time.
 fn tell_latest(dir: &Path, published: &mut Published, agent: &AgentSocket) -> Result<Value> {
     let client = agent.client()?;
     loop {
@@ -111,7 +112,7 @@ fn tell_latest(dir: &Path, published: &mut Published, agent: &AgentSocket) -> Re
     }
 }
 
-/// Puts the latest list of a directory in the place of an earlier one; `true` if there is a later one.
+/// Replaces a list by the latest one of the directory; `true` if that is a later one.
 fn take_later(dir: &Path, published: &mut Published) -> Result<bool> {
     let latest = credentials::published(dir)?;
     let is_later = latest.number > published.number;
@@ -121,16 +122,16 @@ fn take_later(dir: &Path, published: &mut Published) -> Result<bool> {
     Ok(is_later)
 }
 
-/// What was signed, and where it went.
+/// The signed list, and its receivers.
 #[derive(Serialize)]
 pub(super) struct Told {
     /// The number of the list.
     number: u64,
     /// All hosts that were revoked, now and before.
     revoked: Vec<String>,
-    /// The host whose agent was told.
+    /// The host whose agent received it first.
     host: String,
-    /// The hosts that it told at once.
+    /// The hosts that this agent sent it to at once.
     hosts: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `headstart swarm status`: what an agent says of its part in the swarm.
+//! `headstart swarm status`: an agent's report of its part in the swarm.
 
 use crate::date::date_of_second;
 use crate::report::{Outcome, count};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
 
-/// An agent's answer, as it is.
+/// An agent's answer, unchanged.
 #[derive(Serialize)]
 pub(super) struct Part(pub(super) Value);
 
@@ -82,7 +82,7 @@ impl fmt::Display for Part {
     }
 }
 
-/// An image that hosts keep together.
+/// Writes an image that hosts keep together.
 fn write_pin(f: &mut fmt::Formatter<'_>, pin: &Value) -> fmt::Result {
     let copies = number(pin, "copies");
     write!(
@@ -109,7 +109,7 @@ fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     of[name].as_str().unwrap_or_default()
 }
 
-/// What a host is.
+/// The role of a host, in words.
 fn role(of: &Value) -> String {
     let tracker = if of["tracker"] == true { " and tracker" } else { "" };
     format!("{}{tracker}", text(of, "role"))

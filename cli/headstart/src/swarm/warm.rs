@@ -1,4 +1,4 @@
-//! `headstart swarm warm`: an image is where it will be needed before it is.
+//! `headstart swarm warm`: an image is fetched to hosts before it is needed.
 
 use crate::agent::{AgentClient, AgentSocket};
 use crate::image::on_remote;
@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// Bytes that parts are rounded to: what hosts exchange.
+/// The unit that parts are rounded to, in bytes: the chunk that hosts exchange.
 const CHUNK: u64 = headstart_swarm::CHUNK_SIZE;
 
 pub(super) const EXAMPLES: &str = "\
@@ -62,7 +62,7 @@ pub(crate) struct Warm {
 impl Warm {
     pub(super) fn run(&self) -> Result<WarmReport> {
         let agent = self.agent.client()?;
-        // One that is away is told before anything is looked up.
+        // A missing agent is reported before anything is looked up.
         agent.swarm()?;
         let (blobs, left_out) = on_open(&self.image, &self.stores, |image| {
             let orders = if self.whole { whole(&self.image, &image.manifest) } else { self.hot(image)? };
@@ -78,7 +78,7 @@ impl Warm {
         Ok(WarmReport { image: self.image.to_string(), layers_left_out: left_out as u64, hosts })
     }
 
-    /// What boots read, in their order, and what opening the image reads.
+    /// The parts that boots read, in their order, and those that opening the image reads.
     fn hot(&self, image: &OpenImage) -> Result<Vec<Order>> {
         let items = match &self.plans {
             Some(path) => {
@@ -101,8 +101,8 @@ impl Warm {
     }
 }
 
-/// What boots of an image read, by the plan that is published with it or by its boot layer; nothing, where that is not
-/// known.
+/// The blocks that boots of an image read, by the plan that is published with it or by its boot layer; empty if they
+/// are not known.
 fn known_items(image: &Reference, open: &OpenImage, stores: &StoreArgs) -> Result<Vec<PlanItem>> {
     Ok(match published::find(image, stores)? {
         Some((_, plans)) => plans.sole().map(|(_, plans)| items_of(plans)).unwrap_or_default(),
@@ -136,7 +136,7 @@ fn treeless(image: &Reference) -> Error {
         .remedy("make them with `headstart image flatten`")
 }
 
-/// Does `work` on an image in any store.
+/// Runs `work` on an image in any store.
 pub(super) fn on_open<T>(
     image: &Reference,
     stores: &StoreArgs,
@@ -149,7 +149,7 @@ pub(super) fn on_open<T>(
     }
 }
 
-/// All of an image's blobs that can be proved, each once.
+/// All of an image's blobs that have hash trees, each once.
 pub(super) fn whole(image: &Reference, manifest: &Manifest) -> Vec<Order> {
     let store = image.location.to_string();
     together(manifest.disk_layers().filter_map(|layer| order(layer, &store)).collect())
@@ -159,7 +159,7 @@ fn order(layer: &Layer, store: &str) -> Option<Order> {
     Some(Order::of(layer.blob.digest, layer.blob.size, layer.tree.as_ref()?, store.to_owned()))
 }
 
-/// An image may have a blob several times.
+/// Joins orders for the same blob: an image may have a blob several times.
 fn together(orders: Vec<Order>) -> Vec<Order> {
     let mut places = HashMap::new();
     let mut all: Vec<Order> = Vec::new();
@@ -188,7 +188,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// What opening a layer reads.
+    /// The parts that opening a layer reads.
     fn opening(layer: &Layer) -> Self {
         let len = layer.blob.size;
         let mut parts = Self { len, known: HashSet::new(), list: Vec::new() };
@@ -211,13 +211,13 @@ impl Parts {
     }
 }
 
-/// What came of it.
+/// The result of warming.
 #[derive(Serialize)]
 pub(crate) struct WarmReport {
     image: String,
     /// Layers without a hash tree, which hosts do not exchange.
     layers_left_out: u64,
-    /// How it went on each host.
+    /// The results on each host.
     hosts: HostReports,
 }
 
@@ -237,7 +237,7 @@ impl fmt::Display for WarmReport {
     }
 }
 
-/// How something went on each host, as the agent says.
+/// The results on each host, from the agent.
 #[derive(Serialize)]
 pub(crate) struct HostReports(pub(crate) Value);
 
@@ -246,7 +246,7 @@ impl HostReports {
         self.0.as_array().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether all of it is on all of them.
+    /// `true` if all of it is on all of them.
     pub(crate) fn are_right(&self) -> bool {
         self.list().iter().all(|host| host["error"].is_null() && host["lacking_bytes"].as_u64() == Some(0))
     }
@@ -285,31 +285,31 @@ pub(crate) struct PushWarming {
 /// The variable that makes every push do that.
 const ON_PUSH: &str = "HEADSTART_WARM_ON_PUSH";
 
-/// What is to be done after a push.
+/// The warming after a push.
 pub(crate) struct OnPush {
     agent: AgentClient,
-    /// `true` if it was asked for this time.
+    /// `true` if it was requested this time.
     pub(crate) said: bool,
 }
 
-/// What came of that.
+/// The result of that.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(crate) enum AfterPush {
-    /// How it went on each root.
+    /// The results on each root.
     Warm(HostReports),
-    /// Why not.
+    /// The reason why it was not done.
     Not {
-        /// In words.
+        /// The error in words.
         error: String,
     },
 }
 
 impl PushWarming {
-    /// Whether it is to be done, where it can be.
+    /// The warming after this push, if it is wanted and possible.
     ///
     /// # Errors
-    /// Where it was asked for and no agent is there, or it is in no swarm.
+    /// If it was requested and there is no agent, or it is in no swarm.
     pub(crate) fn of_push(&self) -> Result<Option<OnPush>> {
         let always = std::env::var_os(ON_PUSH).is_some_and(|value| !value.is_empty() && value != "0");
         if !self.warm && !always {
@@ -317,7 +317,7 @@ impl PushWarming {
         }
         let agent = self.agent.client()?;
         if self.warm {
-            // Told before anything is copied.
+            // A missing agent is reported before anything is copied.
             agent.swarm()?;
         }
         Ok(Some(OnPush { agent, said: self.warm }))
@@ -325,7 +325,7 @@ impl PushWarming {
 }
 
 impl OnPush {
-    /// Brings an image that was pushed to the roots. That it cannot be does not undo the push.
+    /// Has the roots fetch a pushed image. A failure does not undo the push.
     pub(crate) fn warm(&self, image: &Reference, stores: &StoreArgs) -> AfterPush {
         let orders = on_open(image, stores, |open| {
             let items = known_items(image, open, stores)?;
@@ -343,7 +343,7 @@ impl OnPush {
         }
     }
 
-    /// Whether somebody who asked for it got it.
+    /// `true` if warming succeeded or was not requested this time.
     pub(crate) fn is_right(&self, after: &AfterPush) -> bool {
         let is_warm = match after {
             AfterPush::Warm(hosts) => hosts.are_right(),

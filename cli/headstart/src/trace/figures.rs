@@ -9,7 +9,7 @@ use std::fmt;
 /// Width of the first column.
 const NAME: usize = 50;
 
-/// A line of numbers: a distribution's, under [`heading`].
+/// A line of numbers of a distribution, under [`heading`].
 fn line(f: &mut fmt::Formatter<'_>, name: &str, numbers: &Distribution) -> fmt::Result {
     if numbers.count == 0 {
         return Ok(());
@@ -24,7 +24,7 @@ fn heading(f: &mut fmt::Formatter<'_>, name: &str) -> fmt::Result {
     ["mean", "p5", "p50", "p95", "p99", "max"].iter().try_for_each(|name| write!(f, " {name:>8}"))
 }
 
-/// A number in eight columns, with as many digits as matter.
+/// A number in eight columns, with the significant digits.
 struct Short(f64);
 
 impl fmt::Display for Short {
@@ -43,7 +43,7 @@ fn each_kind(f: &mut fmt::Formatter<'_>, name: &str, numbers: &ByKind<Distributi
     numbers.each().iter().try_for_each(|(kind, numbers)| line(f, &format!("{name}, {kind}"), numbers))
 }
 
-/// What the table of creations tells.
+/// The figures from the table of creations.
 pub(super) struct Creations<'a>(pub(super) &'a CreationFigures);
 
 impl fmt::Display for Creations<'_> {
@@ -73,7 +73,7 @@ impl fmt::Display for Creations<'_> {
     }
 }
 
-/// What the traces tell.
+/// The figures from the traces.
 pub(super) struct Traces<'a>(pub(super) &'a Figures);
 
 impl fmt::Display for Traces<'_> {

@@ -1,14 +1,14 @@
 //! `headstart trace plot`: the figures of the ThinkAhead paper, for any data set.
 //!
-//! | module | what it does |
+//! | module | content |
 //! |---|---|
-//! | [`figure`] | which figures there are, and their names |
-//! | [`creations`] | those of the table of creations: 3 to 7 and 14 |
-//! | [`traces`] | those of all traces: 2, 8, 12, 13, 15, 18, 20, 22, 23 |
-//! | [`boots`] | those of single boots: 9 and 16 |
+//! | [`figure`] | the figures and their names |
+//! | [`creations`] | the figures of the table of creations: 3 to 7 and 14 |
+//! | [`traces`] | the figures of all traces: 2, 8, 12, 13, 15, 18, 20, 22, 23 |
+//! | [`boots`] | the figures of single boots: 9 and 16 |
 //!
 //! A figure is a picture, or the reason why the data set has none. Traces are read once, and only if one of the figures
-//! needs them; the few that are shown themselves are read again.
+//! needs them; the few that are drawn themselves are read again.
 
 mod boots;
 mod creations;
@@ -61,17 +61,17 @@ pub(crate) struct Arguments {
     format: Vec<PlotFormat>,
 }
 
-/// A picture, or why there is none.
+/// A picture, or the reason why there is none.
 type Drawn = Result<Picture, &'static str>;
 
-/// What was drawn, and what was not.
+/// The figures that were drawn, and those that were not.
 #[derive(Serialize)]
 pub(super) struct PlotReport {
     output: String,
     traces: usize,
     images: u64,
     figures: Vec<Written>,
-    /// All files, as programs want them.
+    /// All files, for programs.
     files: Vec<String>,
     left_out: Vec<LeftOut>,
     skipped: Skipped,
@@ -81,7 +81,7 @@ pub(super) struct PlotReport {
 struct Written {
     figure: Figure,
     title: String,
-    /// What has to be said of it: what is shown of it, or missing.
+    /// A note on the figure: the part that is shown, or missing.
     note: String,
     files: Vec<String>,
 }
@@ -92,15 +92,15 @@ struct LeftOut {
     reason: &'static str,
 }
 
-/// What figures are made of.
+/// The data of figures.
 struct Material<'a> {
     set: &'a DataSet,
     creations: CreationFigures,
     creation_curves: CreationCurves,
-    /// Of the traces; without any, where none of the figures needs them.
+    /// The figures of the traces; without data, if none of the requested figures needs them.
     figures: Figures,
     curves: Curves,
-    /// For each trace how many distinct blocks it reads; `None` where it was not read.
+    /// The number of distinct blocks that each trace reads; `None` if it was not read.
     blocks: Vec<Option<usize>>,
     skipped: Skipped,
 }
@@ -144,7 +144,7 @@ impl Arguments {
         Ok(report)
     }
 
-    /// What the data are, in a line under each picture's title.
+    /// A description of the data, in a line under each picture's title.
     fn data(&self, material: &Material<'_>) -> String {
         let name = self.data_set.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.unwrap_or_else(|| self.data_set.display().to_string());
@@ -210,7 +210,7 @@ impl<'a> Material<'a> {
         }
     }
 
-    /// Why there are no figures of traces.
+    /// The reason why there are no figures of traces.
     fn readable(&self) -> Result<(), &'static str> {
         if self.blocks.iter().any(Option::is_some) { Ok(()) } else { Err("no trace can be read") }
     }
@@ -225,7 +225,7 @@ fn kind_name(kind: &str) -> (&'static str, usize) {
     }
 }
 
-/// The kind of an image, as [`kind_name`] has it.
+/// The number of an image's kind in [`kind_name`].
 fn style_of(image: &str) -> usize {
     match Kind::of(image) {
         Kind::Public => 0,

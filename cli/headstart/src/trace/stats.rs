@@ -1,4 +1,4 @@
-//! `headstart trace stats`: what traces read, one by one, by image, and as the paper's figures have it.
+//! `headstart trace stats`: the reads of traces, one by one, by image, and in the form of the paper's figures.
 
 use super::figures::{Creations, Traces};
 use super::read_all;
@@ -15,33 +15,33 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Traces that are listed one by one, for people; programs get all.
+/// The most traces that are listed one by one, for people; programs get all.
 const TRACES_SHOWN: usize = 100;
 
-/// Boots from which on an image's categories are counted: of fewer, every other boot is one.
+/// The number of boots from which on an image's categories are counted: of fewer, every other boot is one.
 const CATEGORIZED_MIN: usize = 10;
 
-/// What traces read.
+/// The statistics of traces.
 #[derive(Default, Serialize)]
 pub(super) struct StatsReport {
     traces: Vec<TraceStats>,
     images: Vec<ImageStats>,
     total: Stats,
-    /// What the numbers of `distinct_bytes` count, in bytes.
+    /// The units of the numbers of `distinct_bytes`, in bytes.
     units: [u64; stats::UNITS.len()],
-    /// Up to which size the numbers of `sizes` count reads; the last has no bound.
+    /// The upper bounds of the sizes of reads that `sizes` counts; the last has no bound.
     sizes_to: [u64; stats::SIZES.len()],
-    /// The paper's figures that need the table of creations alone.
+    /// The paper's figures that need only the table of creations.
     creations: CreationFigures,
-    /// Those that need the traces.
+    /// The figures that need the traces.
     figures: Figures,
-    /// How many categories the boots of an image on one size of disk fall into, as training finds them, and for how
-    /// many such images; of those with ten boots or more.
+    /// The number of images (on disks of one size, with ten boots or more) by the number of categories that training
+    /// finds in their boots.
     categories: BTreeMap<usize, u64>,
     skipped: Skipped,
 }
 
-/// What is left of a trace whose requests were counted.
+/// The rest of a trace whose requests were counted.
 struct Boiled {
     creation: Creation,
     dropped: u64,
@@ -61,7 +61,7 @@ struct TraceStats {
     created: String,
     /// Requests that the recorder had no room for.
     dropped: u64,
-    /// Samples of what was known of the link to the store.
+    /// Samples of the estimate of the link to the store.
     link_samples: usize,
     #[serde(flatten)]
     stats: Stats,
@@ -76,7 +76,7 @@ struct ImageStats {
     numbers: Numbers,
 }
 
-/// What a line of the table shows; each number is of one trace, a median, or a sum.
+/// The numbers in a line of the table; each is of one trace, a median, or a sum.
 #[derive(Serialize)]
 struct Numbers {
     reads: u64,
@@ -131,7 +131,7 @@ impl StatsReport {
     }
 
     fn summarize(&mut self) {
-        // By what tells images apart, under the first of their names.
+        // The key is the identity of images; the shown name is the first of theirs.
         let mut images = BTreeMap::<&str, (&str, Vec<&Stats>)>::new();
         for trace in &self.traces {
             let (_, traces) = images.entry(&trace.image_id).or_insert((&trace.image, Vec::new()));

@@ -46,7 +46,7 @@ enum Format {
     Parquet,
 }
 
-/// What was made.
+/// The result of a synthesis.
 #[derive(Serialize)]
 pub(super) struct SynthesizeReport {
     #[serde(flatten)]

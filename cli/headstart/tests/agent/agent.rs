@@ -1,4 +1,4 @@
-//! An agent while it runs, and the disks that it has.
+//! A running agent, and its disks.
 
 use crate::attached::PATIENCE;
 use crate::http::ask;
@@ -17,7 +17,7 @@ pub(crate) struct Agent<'s> {
     name: &'static str,
     words: String,
     process: Process,
-    /// What it said when it could be used.
+    /// Its output when it could be used.
     pub(crate) ready: Value,
 }
 
@@ -37,13 +37,13 @@ impl<'s> Agent<'s> {
         (process, serde_json::from_str(&line).unwrap())
     }
 
-    /// The next one in its place, which is this program.
+    /// Starts the next agent in its place, from this program.
     #[track_caller]
     pub(crate) fn again(&mut self) {
         (self.process, self.ready) = Self::run(&mut self.scene.command(&self.words));
     }
 
-    /// The next one in its place, with other words; its disks go on.
+    /// Starts the next agent in its place, with other words; its disks go on.
     #[track_caller]
     pub(crate) fn with(mut self, words: &str) -> Self {
         self.words = format!("agent --json --dir ~/{0} --cache ~/{0}-cache {words}", self.name);
@@ -51,7 +51,7 @@ impl<'s> Agent<'s> {
         self
     }
 
-    /// The next one in its place, which is another file: an upgrade.
+    /// Starts the next agent in its place, from another file: an upgrade.
     #[track_caller]
     pub(crate) fn again_as(&mut self, program: &Path) {
         let same = self.scene.command(&self.words);
@@ -64,13 +64,13 @@ impl<'s> Agent<'s> {
         self.process.id()
     }
 
-    /// A line that it has said, or says soon.
+    /// Waits for a line of its output.
     #[track_caller]
     pub(crate) fn line(&mut self, part: &str) -> String {
         self.process.line(part, PATIENCE, |line| line.contains(part))
     }
 
-    /// All it said so far.
+    /// All its output so far.
     pub(crate) fn said(&self) -> String {
         self.process.said()
     }
@@ -84,7 +84,7 @@ impl<'s> Agent<'s> {
         assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
     }
 
-    /// Waits until it has ended by the signal that it got. A second one would end it at once.
+    /// Waits until it has ended by the signal that it got. A second signal would end it at once.
     #[track_caller]
     pub(crate) fn ends(&mut self) {
         assert_eq!(self.process.end(PATIENCE).code(), Some(0), "{}", self.process);
@@ -95,7 +95,7 @@ impl<'s> Agent<'s> {
         format!("--agent ~/{}/agent.sock", self.name)
     }
 
-    /// Attaches a disk; what the agent says of it.
+    /// Attaches a disk; returns the agent's answer.
     #[track_caller]
     pub(crate) fn attach(&self, words: &str) -> Value {
         self.scene.ok(&format!("attach --json {words} {}", self.option())).json()
@@ -133,7 +133,7 @@ impl<'s> Agent<'s> {
         is_locked(&self.scene.path(&format!("{}/disks/{disk}.pid", self.name)))
     }
 
-    /// A request as any program makes it; the answer's status and body.
+    /// Sends a request as any program does; returns the answer's status and body.
     #[track_caller]
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let stream = UnixStream::connect(self.scene.path(&format!("{}/agent.sock", self.name))).unwrap();
@@ -145,7 +145,7 @@ impl<'s> Agent<'s> {
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
         self.process.kill();
-        // Its disks live on; a test's must not.
+        // Its disks live on; those of a test must not.
         let disks = std::fs::read_dir(self.scene.path(&format!("{}/disks", self.name)));
         for entry in disks.into_iter().flatten().flatten() {
             let path = entry.path();
@@ -159,15 +159,15 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// A copy of the program. Another process makes it: what is open for writing, if only in a process that another test is
-/// about to start, cannot be executed.
+/// A copy of the program. Another process makes it: a file that is open for writing, even only in a process that
+/// another test is about to start, cannot be executed.
 #[track_caller]
 pub(crate) fn copy_of_program(scene: &Scene, name: &str) -> PathBuf {
     run_tool("cp", &["--preserve=mode", env!("CARGO_BIN_EXE_headstart"), name], &scene.path(""));
     scene.path(name)
 }
 
-/// Whether a process that serves a disk has this file.
+/// `true` if a process that serves a disk has this file.
 fn is_locked(path: &Path) -> bool {
     let Ok(file) = std::fs::File::open(path) else { return false };
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_err()

@@ -1,4 +1,4 @@
-//! Hosts with certificates, as they are set up by `headstart swarm init`; what is wrong with a set-up is said.
+//! Hosts with certificates, as `headstart swarm init` sets them up; errors of a set-up are reported.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
@@ -51,11 +51,11 @@ fn hosts_of_a_cluster_help_each_other_and_nobody_else() {
     wait_for_company(&b);
     check_bytes(&scene, "disk.raw", second["ready"]["ways"][0]["uri"].as_str().unwrap());
     assert!(part(&b)["counters"]["received_bytes"].as_u64() > Some(1 << 20), "{}", part(&b));
-    // A host that is added later is as good.
+    // A host that is added later is equal to the others.
     scene.ok("swarm init ~/cluster --host c");
     let c = start(&scene, "c", "cluster/hosts/c", &join);
     wait_for("connected", &c, knows("a"));
-    // Where it listens is said, and not where the connection happened to come from.
+    // The address at which it listens is shown, and not the source of its connection.
     let peers = part(&a)["peers"].as_array().unwrap().clone();
     let address =
         |name: &str| peers.iter().find(|peer| peer["name"] == name).map(|peer| peer["address"].clone());
@@ -100,7 +100,7 @@ fn what_is_wrong_with_a_set_up_is_said() {
         &format!("agent --dir {deep} --cache ~/c"),
         &["cannot be a socket's path", "name a shorter directory"],
     );
-    // What has no meaning by itself is a mistake, and not passed over.
+    // An option without a meaning by itself is an error, and not ignored.
     for words in [
         "agent --dir ~/x --cache ~/c --join a:1",
         "agent --dir ~/x --cache ~/c --tracker",
@@ -116,7 +116,7 @@ fn what_is_wrong_with_a_set_up_is_said() {
     }
 }
 
-/// Whatever is asked that cannot be, the answer is JSON and says why.
+/// The answer to any wrong request is JSON and has the cause.
 #[test]
 fn programs_are_told_what_is_wrong_with_what_they_ask() {
     let scene = noisy(1);
@@ -145,7 +145,7 @@ fn programs_are_told_what_is_wrong_with_what_they_ask() {
         let (got, error) = failed(agent.http(request));
         assert!(got == status && error.contains(part), "{request}: {got} {error}");
     }
-    // Numbers of images are not for everybody who reaches the port.
+    // Numbers of images are not given to every client that reaches the port.
     assert_eq!(agent.http("GET /v1/counts"), (200, "[]".to_owned()));
     assert_eq!(failed(over_tcp("GET /v1/counts")).0, 404);
     let (status, error) = failed(over_tcp("POST /v1/disks\n{}"));

@@ -1,4 +1,4 @@
-//! Attaching, detaching, listing, watching; what cannot work; processes that die.
+//! Attaching, detaching, listing, watching; requests that cannot work; processes that die.
 
 use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
@@ -42,7 +42,7 @@ fn a_disk_is_attached_listed_and_detached() {
             && said.contains("v1 is sha256:"),
         "{said}"
     );
-    // The same for other programs; over TCP only what changes nothing.
+    // Other programs get the same; over TCP only requests that change nothing.
     let address = agent.ready["http"].as_str().unwrap().strip_prefix("http://").unwrap();
     let over_tcp = |request: &str| ask(TcpStream::connect(address).unwrap(), request);
     let parsed = |(status, body): (u16, String)| (status, serde_json::from_str::<Value>(&body).unwrap());
@@ -87,14 +87,14 @@ fn what_cannot_work_is_said_and_leaves_nothing_behind() {
         &format!("attach file://~/store:v1 --as vm {option}"),
         &["vm", "there is a disk of that name"],
     );
-    // Another agent has no business in that directory.
+    // Another agent cannot use that directory.
     scene.fails("agent --dir ~/a --cache ~/a-cache", &["another agent runs there"]);
     agent.detach("vm");
     drop(agent);
     scene.fails("disk list --agent ~/a/agent.sock", &["no agent answers", "headstart agent"]);
 }
 
-/// Who watches sees what is there, what comes and what goes, whatever agent there is.
+/// A watcher sees the present disks and all changes, even if the agent is replaced.
 #[test]
 fn disks_are_watched() {
     let scene = noisy(1);
@@ -136,13 +136,13 @@ fn disks_are_watched() {
     }
 }
 
-/// A process that is killed is started again, with all that was flushed; watchers hear of it.
+/// A process that is killed is started again, with all flushed writes; watchers see it.
 #[test]
 fn a_process_that_dies_is_started_again() {
     goes_on_after_its_process_died("--nbd unix:~/d.sock");
 }
 
-/// The socket that nobody named is at the same place, where a guest looks for it.
+/// A socket without a given path is at the same place again, where a guest looks for it.
 #[test]
 fn a_process_that_dies_is_started_again_at_its_own_socket() {
     goes_on_after_its_process_died("");
@@ -176,15 +176,15 @@ fn goes_on_after_its_process_died(way: &str) {
     }
     assert_eq!(states, ["starting", "serving", "restarting"]);
     tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
-    // Also one that an agent before has started, and that dies while there is none.
+    // The same holds for a process that a previous agent has started, and that dies while there is no agent.
     agent.kill();
     kill(&again["pid"]);
     agent.again();
-    // A process that is killed is there until the kernel has ended it, which the new agent may be faster than.
+    // A killed process is there until the kernel has ended it, and the new agent may be faster.
     let another = |disk: &Value| disk["state"] == "serving" && disk["pid"] != again["pid"];
     let third = agent.disk_that("served by another process", another);
     tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "read -P 7 1M 64k"]);
-    // Whatever signal ends it: only the agent detaches it. So a disk moves to a new program.
+    // This holds for any signal: only the agent detaches the disk. So a disk moves to a new program.
     let mut last = third;
     for number in [Signal::TERM, Signal::INT, Signal::HUP] {
         tool(&scene, "qemu-io", &["-f", "raw", uri, "-c", "write -P 9 2M 64k"]);
@@ -201,7 +201,7 @@ fn goes_on_after_its_process_died(way: &str) {
     assert!(agent.disks().is_empty());
 }
 
-/// A disk that is detached under its clients is gone for them, and the command says so.
+/// A disk that is detached under its clients is gone for them, and the command reports it.
 #[test]
 fn clients_of_a_detached_disk_are_counted() {
     let scene = noisy(1);
@@ -209,7 +209,7 @@ fn clients_of_a_detached_disk_are_counted() {
     let client = || {
         let mut client = UnixStream::connect(scene.path("d.sock")).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        // The server's greeting; the client's flags and the choice of the only export; the server's words of it.
+        // The server's greeting; the client's flags and the choice of the only export; the server's answer about it.
         client.read_exact(&mut [0; 18]).unwrap();
         client.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
         client.read_exact(&mut [0; 10]).unwrap();
@@ -248,7 +248,7 @@ fn whose_environment_lacks_credentials_is_said() {
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
-/// The cause of an end, and of a start that is not possible, is said by the log and the list.
+/// The cause of an end, and of a start that is not possible, is in the log and in the list.
 #[test]
 fn the_cause_of_a_processs_end_is_said() {
     let scene = noisy(1);
@@ -269,14 +269,14 @@ fn the_cause_of_a_processs_end_is_said() {
     says(&agent, "headstart-copy: cannot start the process of a disk");
     agent.line("it was killed (signal 9)");
     agent.line("headstart-copy: cannot start the process of a disk");
-    // A program that only fails.
+    // A program that always fails.
     std::os::unix::fs::symlink("/bin/false", &program).unwrap();
     says(&agent, "it ended with exit code 1");
     fs::remove_file(&program).unwrap();
     fs::rename(scene.path("away"), &program).unwrap();
     let disk = agent.disk_that("serving again", |disk| disk["state"] == "serving");
     assert!(disk["error"].is_null(), "{disk}");
-    // One that this agent has not started.
+    // A process that this agent has not started.
     agent.kill();
     agent.again();
     kill(&agent.disk_that("found", |disk| disk["adopted"] == true && disk["pid"].is_u64())["pid"]);
@@ -285,13 +285,13 @@ fn the_cause_of_a_processs_end_is_said() {
     agent.detach("vm");
 }
 
-/// All processes of a host that goes down get a signal: the agent does not start what it still sees end.
+/// All processes of a host that goes down get a signal: the agent does not start those again that it still sees end.
 #[test]
 fn an_agent_that_ends_starts_no_process_again() {
     let scene = noisy(1);
     let mut agent = Agent::start(&scene, "a", "");
     let disk = agent.attach("file://~/store:v1 --as vm --nbd unix:~/d.sock");
-    // Both ends come at one time for it, however busy the machine is.
+    // It sees both ends at the same time, however busy the machine is.
     let own = Value::from(agent.id());
     signal(&own, Signal::STOP);
     signal(&disk["pid"], Signal::TERM);
@@ -309,7 +309,7 @@ fn an_agent_that_ends_starts_no_process_again() {
     agent.detach("vm");
 }
 
-/// An agent that dies before the signal it was about to send: the next one sends it.
+/// An agent that dies before it sends a signal: the next one sends it.
 #[test]
 fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
     let scene = noisy(4);
@@ -330,7 +330,7 @@ fn a_detach_that_an_agent_died_in_is_finished_by_the_next() {
     assert!(!scene.path("d.sock").exists());
 }
 
-/// The operating system says the same of a missing program and of a missing directory.
+/// The operating system reports the same for a missing program and a missing directory.
 #[test]
 fn a_working_directory_that_is_gone_is_named() {
     let scene = noisy(1);
@@ -347,7 +347,7 @@ fn a_working_directory_that_is_gone_is_named() {
         let error = disk["error"].as_str().unwrap_or_default();
         parts.iter().all(|part| error.contains(part)) && !error.contains("cannot start the process")
     });
-    // It is started again as soon as that can be.
+    // It is started again as soon as that is possible.
     fs::create_dir(scene.path("work")).unwrap();
     agent.disk_that("serving again", |disk| disk["state"] == "serving");
     agent.detach("vm");

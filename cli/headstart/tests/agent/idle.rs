@@ -1,4 +1,4 @@
-//! What hosts cost that have nothing to share. `make bench-swarm` measures the same for longer, of more of them.
+//! The cost of hosts that have nothing to share. `make bench-swarm` measures the same for longer, with more of them.
 
 use crate::agent::Agent;
 use crate::attached::{Attached, PATIENCE};
@@ -9,13 +9,13 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Set where the test runs in a network of its own.
+/// Set if the test runs in a network of its own.
 const OWN_NETWORK: &str = "HEADSTART_OWN_NETWORK";
 
-/// How long nobody reads.
+/// The time without reads.
 const IDLE: Duration = Duration::from_secs(6);
 
-/// The most of a processor that an agent and its disk may take, of 1000.
+/// The most CPU time that an agent and its disk may take, in thousandths of a processor.
 const PROCESSOR_MAX: u128 = 20;
 
 /// The most bytes a second between two hosts: a hundredth of what a link of 100 Mbit/s carries.
@@ -26,7 +26,7 @@ fn hosts_with_nothing_to_share_cost_next_to_nothing() {
     if std::env::var_os(OWN_NETWORK).is_some() {
         return measure();
     }
-    // Alone on a loopback of its own, where every byte is these hosts'.
+    // The test has a loopback of its own, where every byte is these hosts'.
     if !installed(&["unshare", "ip", "id"]) {
         return;
     }
@@ -62,7 +62,7 @@ fn measure() {
         assert!(Instant::now() < until, "the hosts do not find each other");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // What they have to say to each other when they meet is said.
+    // By then they have exchanged their first messages.
     let until = Instant::now() + PATIENCE;
     loop {
         let before = moved();
@@ -87,19 +87,19 @@ fn measure() {
     assert!(moved * 1000 <= took * BYTES_MAX, "{moved} bytes in {took} ms");
 }
 
-/// Whether a host shares all its blobs with another.
+/// `true` if a host shares all its blobs with another.
 fn shares(agent: &Agent<'_>) -> bool {
     let status: Value = serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap();
     let blobs = status["blobs"].as_array().unwrap();
     !blobs.is_empty() && blobs.iter().all(|blob| blob["peers"].as_u64() > Some(0))
 }
 
-/// What a process has taken of processors so far, in milliseconds.
+/// The CPU time that a process has taken so far, in milliseconds.
 fn worked_ms(pid: u32) -> u128 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks = |at: usize| fields[at].parse::<u128>().unwrap();
-    // The kernel counts in hundredths of a second for programs, whatever it does itself.
+    // The kernel counts in hundredths of a second for programs, whatever its own unit is.
     (ticks(11) + ticks(12)) * 10
 }
 

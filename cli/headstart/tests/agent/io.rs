@@ -17,20 +17,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long fio goes on.
+/// The time for which fio runs.
 const SECONDS: &str = "8";
 
-/// The longest that any request may take, where nothing else keeps the machine busy.
+/// The longest time for any request, if nothing else keeps the machine busy.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// What a request passes that others keep from running: the client and its driver, the disk's threads, the kernel's.
+/// The number of threads on a request's path that other processes may delay: the client and its driver, the disk's
+/// threads, the kernel's.
 const HANDS: u32 = 4;
 
-/// The longest wait of a thread that writes a little to a file now and then, until it is over.
+/// The longest wait of a thread that writes to a file at intervals, until the test is over.
 fn longest_pause(file: &Path, over: &AtomicBool) -> Duration {
     const REST: Duration = Duration::from_millis(10);
     let (mut longest, open) = (Duration::ZERO, File::create(file).unwrap());
-    // A test that fails says nothing, and takes the file away.
+    // A test that fails does not set `over`, but removes the file.
     while !over.load(Ordering::Relaxed) && file.exists() {
         let begun = Instant::now();
         std::thread::sleep(REST);
@@ -41,8 +42,8 @@ fn longest_pause(file: &Path, over: &AtomicBool) -> Duration {
 }
 
 /// Kills, stops, starts and replaces an agent that has this disk, as long as a client is busy with it, and three times
-/// at least. It finds the disk again each time, and the disk has been there all the while. Returns the longest that any
-/// request may have taken meanwhile.
+/// at least. The agent finds the disk again each time, and the disk has been there all the while. Returns the longest
+/// time that any request may have taken meanwhile.
 #[track_caller]
 pub(crate) fn comes_and_goes(
     scene: &Scene,
@@ -80,7 +81,7 @@ pub(crate) fn comes_and_goes(
 /// request fails, and none takes long.
 fn nobody_notices(way: &str, engine: &[String]) {
     let scene = noisy(48);
-    // What is mounted over.
+    // The file that is mounted over.
     std::fs::write(scene.path("vm.raw"), "").unwrap();
     let Some(web) = Web::before(&scene) else { return };
     web.proxy.add(Rule::new(Fault::Slow(2_000_000)).on_path("/blobs/"));

@@ -1,5 +1,5 @@
-//! Whether a host is in the swarm is said when it is, and what is wrong is said on both sides: a name that two hosts
-//! have, another cluster, nobody there, a certificate that ends.
+//! A host reports when it is in the swarm, and both sides report errors: a name that two hosts have, another cluster, a
+//! missing host, a certificate that ends.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
@@ -47,7 +47,7 @@ fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
     scene.fails(words, &["c: is not a cache and holds something already: letters", "an empty directory"]);
     assert_eq!(scene.names("c"), ["letters"]);
     fs::remove_file(scene.path("c/letters")).unwrap();
-    // Nor one with a user's own directory that has the name of one in a cache.
+    // The same holds for a user's own directory that has the name of one in a cache.
     fs::create_dir(scene.path("c/images")).unwrap();
     for photo in [None, Some("c/images/holiday.jpg")] {
         photo.map_or(Ok(()), |photo| fs::write(scene.path(photo), "sea")).unwrap();
@@ -55,13 +55,13 @@ fn an_agent_takes_no_directory_that_holds_something_else_for_its_cache() {
         assert_eq!(scene.names("c"), ["images"]);
     }
     fs::remove_dir_all(scene.path("c/images")).unwrap();
-    // Nor one with files that end as those of blobs do.
+    // The same holds for files with the endings of blobs' files.
     for name in ["app.js.map", "film.data"] {
         fs::write(scene.path(&format!("c/{name}")), "mine").unwrap();
         scene.fails(words, &["c: is not a cache and holds something already: ", name]);
         fs::remove_file(scene.path(&format!("c/{name}"))).unwrap();
     }
-    // What disks leave there is no other's, and a cache stays one whatever is put beside it.
+    // The files that disks leave there are accepted, and a cache stays one whatever is put beside it.
     fs::create_dir(scene.path("c/traces")).unwrap();
     fs::rename(scene.path("c"), scene.path("x-cache")).unwrap();
     let mut agent = Agent::start(&scene, "x", "--plain x --listen 127.0.0.1:0");
@@ -95,8 +95,8 @@ fn two_hosts_of_one_name_hear_of_each_other_and_nothing_changes_hands() {
     assert!(part(&a)["peers"].as_array().unwrap().iter().any(|peer| peer["name"] == "b"), "{}", part(&a));
 }
 
-/// A third host keeps to the one that it is connected to, says where that is, and says where the other one is, which
-/// does not say that it is in the swarm.
+/// A third host stays with the one that it is connected to, shows its address, and shows the address of the other one,
+/// which does not claim to be in the swarm.
 #[test]
 fn of_two_hosts_of_one_name_others_know_which_is_connected() {
     let scene = Scene::new();
@@ -124,7 +124,7 @@ fn of_two_hosts_of_one_name_others_know_which_is_connected() {
         status.lines().any(|line| line.starts_with("b: ") && line.contains(address) && line.contains(words))
     };
     assert!(says(&address(&b), "shared") && says(&elsewhere, "two hosts are called"), "{status}");
-    // As long as both are there.
+    // This holds as long as both are there.
     for _ in 0..20 {
         let part = part(&a);
         let b_is_at: Vec<_> = part["peers"].as_array().unwrap().iter().map(|peer| &peer["address"]).collect();
@@ -146,7 +146,7 @@ fn a_host_of_another_cluster_is_refused_and_both_sides_say_why() {
     let mut b = start(&scene, "b", "cluster/hosts/b", &join);
     wait_for("connected", &b, knows("a"));
 
-    // One that knows the gossip key, and has another authority's certificate: whichever side connects.
+    // A host that knows the gossip key, and has another authority's certificate: whichever side connects.
     scene.ok("swarm init ~/other --host z --host y");
     fs::copy(scene.path("cluster/gossip.key"), scene.path("other/hosts/z/gossip.key")).unwrap();
     let mut z = start(&scene, "z", "other/hosts/z", &join);
@@ -154,10 +154,10 @@ fn a_host_of_another_cluster_is_refused_and_both_sides_say_why() {
         let said = host.line("belongs to another cluster");
         assert!(said.contains("warning") && said.contains("certificate"), "{said}");
     }
-    // Who connects learns a moment later that it is refused.
+    // The connecting host learns a moment later that it is refused.
     wait_for("alone", &z, |part| part["peers"] == serde_json::json!([]));
 
-    // One that has another gossip key, too, hears of nobody.
+    // A host with another gossip key, too, sees no other host.
     let mut y = start(&scene, "y", "other/hosts/y", &join);
     let said = y.line("not in the swarm");
     assert!(said.contains("belongs to another cluster"), "{said}");
@@ -184,11 +184,11 @@ fn what_is_there_instead_of_a_swarm_is_said() {
     assert!(said.contains("not in the swarm") && said.contains("no host of a swarm"), "{said}");
     let said = a.line("cannot connect");
     assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");
-    // Its own address among those that it is to join is no mistake, and no other host.
+    // Its own address among those that it is to join is no error, and no other host.
     assert_eq!(part(&a)["unconnected"], serde_json::json!([]));
 }
 
-/// Gives the host `a` a certificate that ends so many seconds from now, or has ended.
+/// Gives the host `a` a certificate that ends `seconds` from now, or has ended.
 fn certificate_until(scene: &Scene, seconds: i64) {
     let read = |file: &str| fs::read_to_string(scene.path(&format!("cluster/{file}"))).unwrap();
     let mut authority = CertificateParams::default();

@@ -15,7 +15,7 @@ const PRUNE: &str = "image prune file://~/store --older-than 0s";
 /// The number of files in the store's directory of leases.
 fn leases(scene: &Scene) -> usize {
     let files = fs::read_dir(scene.path("store/.headstart/leases")).into_iter().flatten().flatten();
-    // One that is being written has another name first.
+    // A file that is being written has another name first.
     files.filter(|file| !file.file_name().to_string_lossy().starts_with('.')).count()
 }
 
@@ -40,7 +40,7 @@ fn a_detached_disk_leaves_no_file_in_its_store_and_a_stopped_one_keeps_it() {
     agent.again();
     let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");
     assert_eq!(leases(&scene), 1);
-    // The same while the agent is there.
+    // The same holds while the agent is there.
     kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), Signal::TERM).unwrap();
     agent.disk_that("served again", |again| {
         assert_eq!(leases(&scene), 1);
@@ -81,7 +81,7 @@ fn a_disk_that_is_started_again_finds_its_image() {
     let disk = agent.disk_that("serving", |disk| disk["state"] == "serving");
     tool(&scene, "nbdcopy", &[disk["ready"]["ways"][0]["uri"].as_str().unwrap(), "out.raw"]);
     assert!(scene.bytes("out.raw") == scene.bytes("0.raw"));
-    // One lease, however often it was started.
+    // There is one lease, however often it was started.
     assert_eq!(scene.json("lease list file://~/store")["leases"].as_array().unwrap().len(), 1);
     agent.detach("vm");
     assert_eq!(leases(&scene), 0);

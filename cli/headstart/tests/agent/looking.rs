@@ -1,4 +1,4 @@
-//! Programs that only look, over TCP: what they are told, and what they cannot do to the owner of the daemon.
+//! Programs that only read, over TCP: their answers, and the things that they cannot do to the owner of the daemon.
 
 use crate::agent::Agent;
 use crate::attached::{Attached, PATIENCE};
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The status and all of the answer to a request that calls the host at `url` so.
+/// The status and all of the answer to a request that names the host `host`.
 #[track_caller]
 fn get_as(url: &str, path: &str, host: &str) -> (u16, String) {
     let address = url.strip_prefix("http://").unwrap().split('/').next().unwrap();
@@ -80,7 +80,7 @@ fn half_requests_over_tcp_do_not_keep_out_the_owner_or_others() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(ask(stream, "GET /v1/disks"), (200, "[]".to_owned()));
     assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
-    // Those that were not displaced are closed when their time is over.
+    // Connections that were not displaced are closed when their time is over.
     let mut last = open.pop().unwrap();
     last.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = Vec::new();
@@ -108,7 +108,7 @@ fn passwords_are_shown_to_nobody_and_digests_not_over_tcp() {
     for said in [listed, agent.http("GET /v1/disks/first").1, tcp("/v1/disks"), tcp("/v1/disks/first")] {
         assert!(!said.contains("proxypass") && said.contains("first"), "{said}");
     }
-    // The command line of a process is everybody's to read.
+    // Every user can read the command line of a process.
     let second = agent.disks().into_iter().find(|disk| disk["name"] == "second").unwrap();
     let line = std::fs::read(format!("/proc/{}/cmdline", second["pid"])).unwrap();
     assert!(!String::from_utf8_lossy(&line).contains("proxypass"));

@@ -1,7 +1,7 @@
 //! A virtual machine on a vhost-user-blk disk of an agent, while the agent comes and goes, and while the disk's own
 //! process is killed.
 //!
-//! What the machine wrote is compared with what it ought to have written when it has ended.
+//! The machine's writes are compared with the expected ones when it has ended.
 
 use crate::agent::Agent;
 use crate::attached::Attached;
@@ -13,7 +13,7 @@ use crate::tools::installed;
 use headstart_testkit::faults::{Fault, Rule};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A scene with an image of what a machine runs for so many seconds.
+/// A scene with an image of a machine that runs for `seconds`.
 fn bootable(seconds: u32) -> Scene {
     let scene = Scene::new();
     make_bootable_for(&scene, seconds);
@@ -21,7 +21,7 @@ fn bootable(seconds: u32) -> Scene {
     scene
 }
 
-/// What so many rounds ought to have left on the disk is there.
+/// Checks that the disk has the writes of `rounds` rounds.
 #[track_caller]
 fn check_rounds(scene: &Scene, words: &str, rounds: u64) {
     let attached = Attached::start(scene, &format!("{words} --cache ~/a-cache --nbd unix:~/check.sock"));
@@ -29,8 +29,8 @@ fn check_rounds(scene: &Scene, words: &str, rounds: u64) {
     attached.detach();
 }
 
-/// Where the writable layer lies: in memory if possible, for each write of a driver that does not flush is made
-/// durable, and what a busy disk takes for that is not what is measured.
+/// The place of the writable layer: in memory if possible, because each write of a driver that does not flush is made
+/// durable, and the time of a busy disk for that is not to be measured.
 fn writable() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
@@ -59,14 +59,14 @@ fn over_vhost_user_nobody_notices_the_agent() {
     check_rounds(&scene, &words, rounds);
 }
 
-/// The disk's own process dies in the middle, with the agent there and without: what the guest had asked for is in
-/// the record of requests in flight, and the next process takes it up.
+/// The disk's own process dies in the middle, with the agent there and without: the guest's requests are in the record
+/// of requests in flight, and the next process takes them up.
 #[test]
 fn over_vhost_user_a_killed_disk_goes_on() {
     if !can_run() {
         return;
     }
-    // Long enough for three restarts on a busy machine.
+    // The time is long enough for three restarts on a busy machine.
     let (scene, memory) = (bootable(20), writable());
     let Some(web) = Web::before(&scene) else { return };
     let words = format!("{} --writable {}/vm", web.image(), memory.path().display());

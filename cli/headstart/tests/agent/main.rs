@@ -1,28 +1,28 @@
 //! `headstart agent` as its users run it: disks that it looks after, while it is killed, restarted and replaced.
 //!
-//! | module | what it tests |
+//! | module | subject |
 //! |---|---|
-//! | [`cluster`] | hosts with certificates, and what is wrong with a set-up |
-//! | [`disks`] | attaching, detaching, listing, watching; what cannot work; processes that die |
-//! | [`idle`] | what hosts cost that have nothing to share |
+//! | [`cluster`] | hosts with certificates, and errors of a set-up |
+//! | [`disks`] | attaching, detaching, listing, watching; requests that cannot work; processes that die |
+//! | [`idle`] | the cost of hosts that have nothing to share |
 //! | [`io`] | fio with verification, while the agent is killed, restarted and replaced by another program |
-//! | [`joining`] | whether a host is in the swarm, and what is wrong, is said on both sides |
+//! | [`joining`] | a host in the swarm, and its errors, are reported on both sides |
 //! | [`leases`] | a disk whose process is dead keeps its image |
-//! | [`looking`] | what programs that only look are told over TCP, and what they cannot do to others |
+//! | [`looking`] | the answers to programs that only read over TCP, and the things that these cannot do |
 //! | [`machine`] | the same with a virtual machine over vhost-user-blk, and while the disk's own process is killed |
-//! | [`modes`] | which users can read what is kept; logs that do not grow without end |
-//! | [`orders`] | what hosts have each other do, and refuse |
+//! | [`modes`] | the users that can read stored files; logs that do not grow without end |
+//! | [`orders`] | the orders between hosts, and their refusals |
 //! | [`pinned`] | images that hosts keep together, and images that are warm when they are pushed |
-//! | [`planted`] | directories of other users, and what other users left in one |
-//! | [`range_proxy`] | blobs for programs that are not ours |
+//! | [`planted`] | directories of other users, and files that other users left in one |
+//! | [`range_proxy`] | blobs for other programs |
 //! | [`rate`] | the rate that the agent and its disks keep to together |
 //! | [`renewing`] | certificates that agents renew, hosts that are added by a request, certificates that end |
-//! | [`revoked`] | hosts that are members no longer |
-//! | [`roles`] | what hosts may be, which is in their certificates; clusters of earlier versions |
+//! | [`revoked`] | revoked hosts |
+//! | [`roles`] | the roles of hosts, which are in their certificates; clusters of earlier versions |
 //! | [`rot`] | bits that flip in a host's cache |
-//! | [`sockets`] | which users reach the sockets, also when a process was started again |
-//! | [`space`] | what the writable layers of disks take |
-//! | [`swarm`] | hosts that give each other what they have |
+//! | [`sockets`] | the users that reach the sockets, even after a process was started again |
+//! | [`space`] | the space of disks' writable layers |
+//! | [`swarm`] | hosts that give each other their chunks |
 //! | [`tags`] | tags that move, and disks that keep their images |
 //! | [`unit`] | the agent under the restrictions of its systemd unit |
 //! | [`writable`] | writable directories that are not there when a process is started again |

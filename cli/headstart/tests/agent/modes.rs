@@ -1,4 +1,4 @@
-//! Which users can read what an agent and its disks keep: nobody but their own, whatever the umask is.
+//! The users that can read the files of an agent and its disks: only their owner, whatever the umask is.
 
 use crate::agent::Agent;
 use crate::attached::{Attached, PATIENCE};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) fn open_to_others(dir: &Path) -> Vec<String> {
     below(dir)
         .into_iter()
-        // What is only there for a moment may be gone by now.
+        // A temporary file may be gone by now.
         .filter_map(|path| Some((path.symlink_metadata().ok()?.mode(), path)))
         .filter(|(mode, _)| mode & 0o077 != 0)
         .map(|(mode, path)| format!("{} {mode:o}", path.display()))
@@ -36,7 +36,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The command of `words` where the umask forbids nothing.
+/// The command of `words` with a umask that forbids nothing.
 fn without_umask(scene: &Scene, words: &str) -> Command {
     let program = scene.command(words);
     let mut command = Command::new("sh");
@@ -65,7 +65,7 @@ fn nobody_else_reads_what_is_kept_whatever_the_umask_is() {
     agent.stop(PATIENCE);
 }
 
-/// As version 0.1.0 made it.
+/// The files are as version 0.1.0 made them.
 #[test]
 fn what_was_open_is_closed_and_said_once() {
     let scene = noisy(1);
@@ -120,11 +120,11 @@ fn a_disks_log_gives_way_to_a_new_one() {
     let mut agent = Process::start(command.env("HEADSTART_LOG", "headstart_export=debug"));
     agent.line("that it is ready", PATIENCE, |line| line.starts_with("{\"name\""));
     scene.ok("attach --json vm=file://~/store:v1 --nbd unix:~/n.sock --agent ~/a/agent.sock");
-    // Nearly full, and its process tells of each client that says nothing it understands.
+    // The log is nearly full, and the process warns of each client that sends malformed bytes.
     let log = scene.path("a/disks/vm.log");
     fs::write(&log, vec![b'\n'; 1 << 20]).unwrap();
     let until = Instant::now() + PATIENCE;
-    // It is copied, and then begun anew.
+    // The log is copied, and then begun again.
     while !scene.path("a/disks/vm.log.1").exists() || fs::metadata(&log).unwrap().len() >= 1 << 16 {
         let mut client = UnixStream::connect(scene.path("n.sock")).unwrap();
         let _ = client.write_all(&[0xff; 64]);

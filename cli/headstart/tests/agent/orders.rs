@@ -1,4 +1,4 @@
-//! What a host has others do, and what these refuse, as its user sees it: real certificates, nothing attached anywhere.
+//! The orders of a host, and their refusals by others, as a user sees them: real certificates, no disk attached.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
@@ -35,24 +35,24 @@ fn a_host_fetches_for_others_only_from_stores_that_it_was_told_of() {
     let Some(web) = Web::before(&scene) else { return };
     let (a, b) = hosts(&scene, "");
     let (image, of_a) = (web.image(), a.option());
-    // Nobody has it, and the other host was not told of the store: it says so, and the command shows it.
+    // No host has it, and the other host does not know the store: it reports that, and the command shows it.
     let refused = scene.run(&format!("swarm warm {image} --whole --on b {of_a}"));
     assert!(refused.status != Some(0), "{refused}");
     let said = format!("{}{}", refused.stdout, refused.stderr);
     assert!(said.contains("b: ") && said.contains("--allow-store"), "{refused}");
-    // This host's own agent may, and then the other gets all of it from there.
+    // This host's own agent may use it, and then the other host gets all of it from there.
     scene.ok(&format!("swarm warm {image} --whole {of_a}"));
     let part = only(&scene, &format!("swarm warm {image} --whole --on b {of_a}"), "b");
     assert_eq!((&part["lacking_bytes"], &part["error"]), (&0.into(), &Value::Null), "{part}");
-    // The same of a pin.
+    // The same holds for a pin.
     scene.ok(&format!("swarm pin {image} --copies 2 --on a --on b {of_a}"));
-    // Whoever is no operator orders nothing, by the command or by itself.
+    // A host that is no operator orders nothing from others, by the command or by itself.
     let of_b = b.option();
     scene.fails(&format!("swarm pin {image} --copies 1 {of_b}"), &["`b` is no operator", "--operator b"]);
     scene.fails(&format!("swarm unpin {image} {of_b}"), &["`b` is no operator"]);
     let part = only(&scene, &format!("swarm warm {image} --whole --on a {of_b}"), "a");
     assert!(part["error"].as_str().unwrap().contains("role `operator`"), "{part}");
-    // It does as it likes for itself.
+    // It may do the same for itself.
     scene.ok(&format!("swarm warm {image} --whole {of_b}"));
 }
 
@@ -76,7 +76,7 @@ fn an_agent_that_asks_for_hash_trees_attaches_what_has_them() {
     let scene = noisy(1);
     let Some(web) = Web::before(&scene) else { return };
     let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0 --require-tree");
-    // Whether the disk asks for it, too, or not.
+    // The disk may set the option, too.
     let disk = agent.attach(&format!("vm={} --require-tree --nbd unix:~/d.sock", web.image()));
     assert!(disk["ready"]["ways"][0]["uri"].is_string(), "{disk}");
     agent.detach("vm");
@@ -105,7 +105,7 @@ fn an_agent_may_attach_what_is_cached_although_it_is_denied() {
     agent.detach("vm");
 }
 
-/// The cause travels from the host that cannot to the operator who asked.
+/// The cause travels from the host that cannot fetch to the operator that gave the order.
 #[test]
 fn a_host_says_why_it_cannot_fetch() {
     let scene = noisy(1);
@@ -113,7 +113,7 @@ fn a_host_says_why_it_cannot_fetch() {
     let plain = format!("--plain-http {}", registry.host());
     let image = format!("oci://{}/vm/disk:v1", registry.host());
     scene.ok(&format!("image push file://~/store:v1 {image} {plain}"));
-    // It may use the store, and was not told that this has no TLS.
+    // The host may use the store, and does not know that it has no TLS.
     let (a, _b) = hosts(&scene, &format!("--allow-store oci://{}/vm", registry.host()));
     let of_a = a.option();
     for words in [
@@ -140,7 +140,7 @@ fn warnings_that_requests_cause_are_limited() {
     let scene = Scene::new();
     let agent = Agent::start(&scene, "a", "--plain a --listen 127.0.0.1:0");
     let hex = "ab".repeat(32);
-    // A store that is none, and no part that there is.
+    // A store that is not valid, and a part that does not exist.
     let order = serde_json::json!({
         "digest": format!("sha256:{hex}"), "len": 65_536, "tree_root": hex, "tree_digest": format!("sha256:{hex}"),
         "tree_len": 1024, "store": "nonsense", "parts": [[1_u64 << 40, 1]],

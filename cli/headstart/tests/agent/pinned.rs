@@ -14,7 +14,7 @@ fn part(agent: &Agent<'_>) -> Value {
     serde_json::from_str(&agent.http("GET /v1/swarm").1).unwrap()
 }
 
-/// What a host says of the only image that is pinned.
+/// The only pinned image, as a host reports it.
 fn pin(agent: &Agent<'_>) -> Option<Value> {
     let part = part(agent);
     let pins = part["pins"].as_array().unwrap();
@@ -57,7 +57,7 @@ fn the_fleet_is_a_repository() {
         return;
     }
     let image = web.image();
-    // Nothing is attached anywhere: each host is told of the store.
+    // No disk is attached: each host is given the store.
     let store = image.rsplit_once(':').unwrap().0;
     let mut agents = hosts_with(&scene, &["a", "b", "c"], &format!("--allow-store {store}"));
     let option = agents[0].option();
@@ -71,24 +71,24 @@ fn the_fleet_is_a_repository() {
     let kept: u64 =
         done["hosts"].as_array().unwrap().iter().map(|host| host["bytes"].as_u64().unwrap()).sum();
     assert_eq!(kept, 2 * stored(&scene), "{done}");
-    // What one has, the other does not ask the store for.
+    // One host does not ask the store for chunks that another has.
     let sent = web.reads(&scene).sent();
     assert!(sent < stored(&scene) * 7 / 4, "{sent} of {} for two copies", stored(&scene));
     let said = scene.ok(&format!("swarm status {option}")).stdout;
     assert!(said.contains(&format!("{image}, {digest}: pinned, 2 copies on 3 hosts, ")), "{said}");
-    // Nothing of it goes for want of room.
+    // Nothing of it is evicted for lack of room.
     scene.ok("cache prune --dir ~/b-cache");
     assert_eq!(pin(&agents[1]).unwrap()["lacking_bytes"], 0);
 
     web.proxy.set_outage(Outage::Refuse);
-    // One loses all that it has, and gets its part from the others.
+    // One host loses its whole part, and gets it from the others.
     agents[1].stop();
     std::fs::remove_dir_all(scene.path("b-cache")).unwrap();
     agents[1].again();
     wait_for("a part that came again", || {
         pin(&agents[1]).is_some_and(|pin| pin["lacking_bytes"] == 0 && pin["bytes"].as_u64() > Some(0))
     });
-    // Who comes later learns of it, and reads all of it, though one of those that keep it dies.
+    // A host that comes later learns of it, and reads all of it, although one of those that keep it dies.
     let join = format!("--join {}", agents[0].ready["address"].as_str().unwrap());
     let late = Agent::start(&scene, "d", &format!("--plain d --listen 127.0.0.1:0 {join}"));
     wait_for("known to a host that came later", || pin(&late).is_some());
@@ -96,19 +96,19 @@ fn the_fleet_is_a_repository() {
     scene.fails(&format!("attach {image} --cache ~/d-cache --nbd unix:~/x.sock"), &["refused"]);
     agents[2].kill();
     let by_digest = image.replace(":v1", &format!("@{digest}"));
-    // By the tag that it was pinned by, which the hosts of the swarm know; by its digest as well.
+    // It is attached by the tag that it was pinned by, which the hosts of the swarm know, and by its digest.
     for image in [&image, &by_digest] {
         let disk = late.attach(&format!("vm={image} --nbd unix:~/d.sock"));
         check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
         late.detach("vm");
     }
-    // Also where the cache was lost with what it knew of tags.
+    // The same holds if the cache was lost with its tags.
     let disk = agents[1].attach(&format!("vm={image} --nbd unix:~/d.sock"));
     assert!(disk["ready"].is_object(), "{disk}");
     agents[1].detach("vm");
     wait_for("seen that one is away", || pin(&late).unwrap()["away"] == serde_json::json!(["c"]));
 
-    // It is let go, and who was away hears of it.
+    // The pin ends, and a host that was away learns of it.
     let gone = scene.json(&format!("swarm unpin {image} {}", late.option()));
     assert_eq!(gone["digests"], serde_json::json!([digest]));
     wait_for("let go", || agents[..2].iter().all(|agent| pin(agent).is_none()) && pin(&late).is_none());
@@ -118,7 +118,7 @@ fn the_fleet_is_a_repository() {
     scene.fails(&format!("attach vm={by_digest} --nbd unix:~/e.sock {}", agents[1].option()), &["refused"]);
 }
 
-/// An image that is pushed is on the roots before anybody boots it.
+/// An image that is pushed is on the roots before any disk boots it.
 #[test]
 fn what_is_pushed_is_warm() {
     let Some(registry) = Registry::start(Access::Open) else { return };
@@ -140,7 +140,7 @@ fn what_is_pushed_is_warm() {
     let blobs = blobs["blobs"].as_array().unwrap();
     assert!(!blobs.is_empty() && blobs.iter().all(|blob| blob["local_bytes"] == blob["len"]), "{blobs:?}");
     assert!(part(&agent)["blobs"].as_array().unwrap().is_empty());
-    // The setting does the same for every push, and a push is done without an agent.
+    // The setting does the same for every push, and a push succeeds without an agent.
     let always = |words: String| {
         Run::of(&words, scene.command(&words).env("HEADSTART_WARM_ON_PUSH", "1")).succeeds().stdout
     };

@@ -1,5 +1,5 @@
 //! Directories that another user made first, or has a part in, and keys that others can read: an agent and a cluster's
-//! commands believe nothing there.
+//! commands trust nothing there.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
@@ -21,7 +21,7 @@ fn set_mode(scene: &Scene, name: &str, mode: u32) {
     fs::set_permissions(scene.path(name), Permissions::from_mode(mode)).unwrap();
 }
 
-/// An agent's directory with the record of a disk, which an agent would start.
+/// An agent's directory with the record of a disk that an agent would start.
 fn plant(scene: &Scene) {
     fs::create_dir_all(scene.path("a/disks")).unwrap();
     let arguments = [
@@ -53,7 +53,7 @@ fn an_agent_runs_no_record_that_another_user_has_left() {
         assert!(!scene.path("x.sock").exists(), "{theirs}: its disk was started");
         give(&scene.path(theirs), 0);
     }
-    // It is a record like any other.
+    // The record is like any other.
     let agent = Agent::start(&scene, "a", "");
     agent.disk_that("started", |disk| disk["name"] == "x" && disk["state"] == "serving");
     agent.detach("x");
@@ -87,7 +87,7 @@ fn an_agents_directories_are_its_users_and_nothing_of_others_is_in_them() {
     fs::write(scene.path("state/tracker"), "").unwrap();
     give(&scene.path("state/tracker"), OTHER);
     refused(&scene, &format!("{AGENT} --state ~/state"), &["state/tracker", others, "chown 0 "]);
-    // Something else is there, and others may write to it.
+    // Another file is there, and others may write to the directory.
     fs::write(scene.path("shared/file"), "").unwrap();
     for (mode, remedy) in [(0o777, "chmod go-w"), (0o1777, "a directory of your own in it")] {
         set_mode(&scene, "shared", mode);
@@ -95,7 +95,7 @@ fn an_agents_directories_are_its_users_and_nothing_of_others_is_in_them() {
         refused(&scene, words, &["shared", "other users may write to it", remedy]);
     }
     assert_eq!(scene.names("shared"), ["file"]);
-    // What is only too open is closed.
+    // A directory that is only too open is closed.
     let mut agent = Agent::start(&scene, "a", "");
     agent.stop();
     set_mode(&scene, "a", 0o777);
@@ -116,7 +116,7 @@ fn a_lock_that_is_no_file_is_neither_waited_for_nor_made_elsewhere() {
     assert!(!scene.path("made").exists());
 }
 
-/// A user who can look into the directory can take a lock of what it can open, and keep it for ever.
+/// A user that can look into the directory can take the lock of anything that it can open, and keep it for ever.
 #[test]
 fn the_lock_of_a_cluster_is_its_owners_alone() {
     let scene = Scene::new();
@@ -231,7 +231,7 @@ fn certificates_of_another_user_and_directories_that_others_may_write_to_are_ref
     let words = with_credentials("cluster/hosts/a");
     set_mode(&scene, "cluster/hosts/a", 0o777);
     refused(&scene, &words, &["cluster/hosts/a", "other users may write to it", "chmod go-w"]);
-    // Where each user owns what it made, as in a secret that Kubernetes mounts, the files are checked.
+    // If each user owns the files that it made, as in a secret that Kubernetes mounts, the files are checked.
     set_mode(&scene, "cluster/hosts/a", 0o1777);
     start(&scene, "a", "cluster/hosts/a", "").stop();
     set_mode(&scene, "cluster/hosts/a", 0o700);
@@ -307,7 +307,7 @@ fn as_other(scene: &Scene, words: &str) -> Command {
 fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
     let scene = Scene::within(&std::env::temp_dir());
     scene.ok("swarm init ~/cluster --host a --host b");
-    // It is signed, and no agent is told.
+    // It is signed, and no agent gets it.
     scene.fails("swarm revoke ~/cluster b --agent ~/none.sock", &["it is signed"]);
     fs::copy(scene.path("cluster/trust"), scene.path("cluster/hosts/a/trust")).unwrap();
     let secrets = ["host.key", "gossip.key", "trust"].map(|name| format!("cluster/hosts/a/{name}"));
@@ -332,7 +332,7 @@ fn keys_that_others_can_read_are_closed_and_those_of_others_refused() {
         refused(&scene, words, &[secret, "belongs to another user (id 54321)", "chown 0 "]);
         give(&scene.path(secret), 0);
     }
-    // Who uses keys of root's cannot close them.
+    // A user of root's keys cannot close them.
     open(0o644);
     for dir in ["", "cluster", "cluster/hosts", "cluster/hosts/a"] {
         set_mode(&scene, dir, 0o755);
@@ -363,7 +363,7 @@ fn an_agent_starts_again_beside_the_file_of_a_disk_in_its_directory() {
     agent.again();
     let serving = |disk: &serde_json::Value| disk["state"] == "serving";
     agent.disk_that("served", serving);
-    // A mount without its server cannot be looked at.
+    // A mount without its server cannot be read.
     agent.kill();
     kill_process(Pid::from_raw(disk["pid"].as_i64().unwrap() as i32).unwrap(), Signal::KILL).unwrap();
     agent.again();

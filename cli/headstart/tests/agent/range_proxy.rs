@@ -1,4 +1,4 @@
-//! Blobs for programs that are not ours, over HTTP.
+//! Blobs for other programs, over HTTP.
 
 use crate::agent::Agent;
 use crate::attached::PATIENCE;
@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// The bytes from `from` to `to`, which is one of them, of what a URL has.
+/// The bytes of a URL from `from` up to and including `to`.
 #[track_caller]
 fn get(url: &str, from: usize, to: usize) -> Vec<u8> {
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
@@ -45,7 +45,7 @@ fn another_program_gets_blobs_of_attached_images_from_here() {
             page.lines().find_map(|line| line.strip_prefix("headstart_agent_proxy_served_bytes_total "));
         line.unwrap().parse::<u64>().unwrap()
     };
-    // The disk may not have told the agent yet what it has.
+    // The disk may not have reported its chunks to the agent yet.
     let until = Instant::now() + PATIENCE;
     while served() == 0 {
         assert!(Instant::now() < until, "{}", agent.http("GET /metrics").1);

@@ -1,4 +1,4 @@
-//! The rate of an agent: what it and its disks fetch from stores together.
+//! The rate of an agent: the bytes that it and its disks fetch from stores together.
 
 use crate::agent::Agent;
 use crate::images::{Web, noisy, tool};
@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 /// The seconds of the rate that may come at once, and that may be overdrawn.
 const BURST: f64 = 0.25;
 
-/// Reads so many MiB of a disk, from a place on.
+/// Reads `mib` MiB of a disk, from a place on.
 fn read(scene: &Scene, disk: &Value, from: u64, mib: u64) {
     let uri = disk["ready"]["ways"][0]["uri"].as_str().unwrap();
     let script = format!("for n in range({mib}): h.pread({MIB}, ({from} + n) * {MIB})");
@@ -25,19 +25,19 @@ fn seconds(work: impl FnOnce()) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// The seconds that so many MiB take at a rate.
+/// The seconds that `mib` MiB take at a rate.
 fn at(mib: u64, rate: f64) -> f64 {
     (mib * MIB) as f64 / rate
 }
 
-/// The seconds that they take at least, if the rate is kept to within a tenth.
+/// The least seconds that they take, if the rate is kept to within a tenth.
 fn least(mib: u64, rate: f64) -> f64 {
     (at(mib, rate) - 2.0 * BURST) / 1.1
 }
 
 #[test]
 fn disks_keep_to_the_rate_of_their_agent_together() {
-    // What is prefetched behind a phase is none of the next one's.
+    // Bytes that are prefetched behind a phase are none of the next phase's.
     let scene = noisy(96);
     let Some(web) = Web::before(&scene) else { return };
     if !installed(&["nbdsh"]) {
@@ -47,14 +47,14 @@ fn disks_keep_to_the_rate_of_their_agent_together() {
     let mut agent = Agent::start(&scene, "a", "--limit-rate 4MB/s");
     let disks = ["one", "two"]
         .map(|name| agent.attach(&format!("{name}={} --nbd unix:~/{name}.sock --policy lazy", web.image())));
-    // One alone has all of it. A machine that stands still meanwhile has another try.
+    // A single disk has the whole rate. A machine that stands still meanwhile has another try.
     let has_all = [0, 82].into_iter().any(|from| {
         let took = seconds(|| read(&scene, &disks[0], from, 8));
         assert!(took >= least(8, rate), "{took} s");
         took < at(8, rate) * 2.0
     });
     assert!(has_all, "one alone has not all of it");
-    // Two have it together.
+    // Two disks share the rate.
     let both = |from: u64| {
         seconds(|| {
             std::thread::scope(|scope| {
@@ -69,7 +69,7 @@ fn disks_keep_to_the_rate_of_their_agent_together() {
     };
     let took = both(12);
     assert!((least(16, rate)..at(16, rate) * 4.0).contains(&took), "{took} s");
-    // They keep to it without the agent, and hear of another rate when there is one again.
+    // The disks keep to the rate without the agent, and see another rate when there is an agent again.
     agent.kill();
     let took = seconds(|| read(&scene, &disks[1], 32, 8));
     assert!(took >= least(8, rate), "{took} s");
@@ -84,7 +84,7 @@ fn disks_keep_to_the_rate_of_their_agent_together() {
     assert!(found.iter().all(|disk| disk["restarts"] == 0 && disk["state"] == "serving"), "{found:?}");
 }
 
-/// A disk of the agent that was stopped just while it took from the rate keeps no agent from starting.
+/// A disk of the agent that was stopped while it took from the rate keeps no agent from starting.
 #[test]
 fn a_rate_whose_lock_is_held_keeps_no_agent_from_starting() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Certificates that agents renew by themselves, hosts that are added by a request, and what an end does: nothing to
-//! disks.
+//! Certificates that agents renew by themselves, hosts that are added by a request, and the end of a certificate, which
+//! does nothing to disks.
 
 use crate::agent::Agent;
 use crate::cluster::{knows, part, start, wait_for};
@@ -20,7 +20,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// Gives a host of the cluster a certificate that ends so many seconds from now, for the key that it has.
+/// Gives a host of the cluster a certificate that ends `seconds` from now, for the key that it has.
 fn short_certificate(scene: &Scene, host: &str, seconds: u64) {
     certificate(scene, host, (now() - 2, now() + seconds), &["headstart:added:1"]);
 }
@@ -81,15 +81,15 @@ fn a_host_renews_its_certificate_by_itself_and_stays_connected_and_its_disks_go_
     wait_for("renewed", &b, |part| part["certificate_until"].as_u64() > Some(ends));
     assert!(now() < ends, "it was renewed too late");
     assert_eq!((counted(&b, "renewed_certificates_total"), counted(&a, "signed_certificates_total")), (1, 1));
-    // It is kept for this user alone, beside the key, which is the same.
+    // It is stored for this user only, beside the key, which is the same.
     let mode = fs::metadata(scene.path("of-b/host.pem")).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode, fs::read(scene.path("of-b/host.key")).unwrap()), (0o600, key));
-    // When the earlier one ends, the connection that was made with it goes on.
+    // When the earlier certificate ends, the connection that was made with it goes on.
     std::thread::sleep(Duration::from_secs(ends + 3 - now()));
     assert!(knows("b")(&part(&a)) && knows("a")(&part(&b)), "{}", part(&a));
     assert_eq!(counted(&a, "connections_total"), 1);
     assert!(!a.said().contains("has ended"), "{}", a.said());
-    // It has it after a restart, and the disk went on all the while.
+    // It has the new one after a restart, and the disk went on all the while.
     b.stop();
     b.again();
     wait_for("connected again", &b, knows("a"));
@@ -106,7 +106,7 @@ fn a_host_that_cannot_keep_its_certificate_renews_it_again_and_keeps_it_once_it_
     let of_b = copied(&scene, "b");
     let in_file = || fs::read(scene.path("of-b/host.pem")).unwrap();
     let at_first = in_file();
-    // In the way of what is written before it gets its name, for root, too.
+    // The directory is in the way of the new file before it gets its name, even for root.
     fs::create_dir_all(scene.path("of-b/host.pem.new/x")).unwrap();
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
     let b = start(&scene, "b", &of_b, &joining(&a));
@@ -133,7 +133,7 @@ fn the_authoritys_own_certificate_is_renewed_with_nobody_else_there() {
     wait_for("due", &a, |part| failure(part).contains("role `authority`"));
     a.stop();
     drop(a);
-    // Due at once.
+    // The certificate is due at once.
     let uris = ["headstart:added:1", "headstart:role:authority"];
     let ends = now() + 60;
     certificate(&scene, "a", (ends - 300, ends), &uris);
@@ -148,7 +148,7 @@ fn a_certificate_that_nobody_renews_ends_and_stops_no_disk_and_the_host_comes_ba
     scene.ok("swarm init ~/cluster --host a --host b");
     short_certificate(&scene, "b", 30);
     let of_b = copied(&scene, "b");
-    // The host with the role has no key: it says so, and the one that asks, too.
+    // The host with the role has no key: both it and the requesting host report that.
     let mut a = start(&scene, "a", "cluster/hosts/a", "");
     let mut b = start(&scene, "b", &of_b, &joining(&a));
     b.attach("vm=file://~/store:v1 --nbd unix:~/b.sock");
@@ -162,13 +162,13 @@ fn a_certificate_that_nobody_renews_ends_and_stops_no_disk_and_the_host_comes_ba
     b.line("this host's certificate has ended");
     assert_eq!(counted(&b, "certificate_seconds"), 0);
     assert_eq!(b.disk_that("serving", |disk| disk["state"] == "serving")["name"], "vm");
-    // A host whose certificate has ended is not let in to renew it, by whichever authority.
+    // A host whose certificate has ended is not let in to renew it, by any authority.
     a.stop();
     drop(a);
     let mut a = start(&scene, "a", "cluster/hosts/a", &format!("--authority ~/cluster {}", joining(&b)));
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!((part(&a)["peers"].clone(), counted(&a, "signed_certificates_total")), (json!([]), 0));
-    // The remedy: a request for the same key, from where the host is.
+    // The remedy is a request for the same key, made on the host.
     let asked = scene.json("swarm request ~/of-b --name b");
     assert_eq!(asked["key"], "kept", "{asked}");
     let added = scene.json("swarm add ~/cluster b --request ~/of-b/request.pem");
@@ -187,7 +187,7 @@ fn a_certificate_that_nobody_renews_ends_and_stops_no_disk_and_the_host_comes_ba
 fn a_revoked_host_gets_no_certificate_even_where_no_agent_was_told() {
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a --host b");
-    // Due at once.
+    // The certificate is due at once.
     certificate(&scene, "b", (now() - 240, now() + 60), &["headstart:added:1"]);
     let of_b = copied(&scene, "b");
     let a = start(&scene, "a", "cluster/hosts/a", "--authority ~/cluster");
@@ -222,7 +222,7 @@ fn a_host_is_added_by_its_request_and_its_key_is_nowhere_else() {
     let node4 = start(&scene, "node4", "node4", &format!("--root {}", joining(&a)));
     wait_for("connected", &a, knows("node4"));
     assert_eq!(part(&node4)["roles"], json!(["root"]));
-    // Somebody else with that name, and with what `swarm init` made for another host.
+    // Another host with that name, and with the files that `swarm init` made for another host.
     scene.ok("swarm request ~/other --name node4");
     // A name that was left to the host, or mistyped.
     let said = ["is the request of `node4`, not of `vm`", "swarm request --name vm", "add it as `node4`"];
@@ -239,7 +239,7 @@ fn a_host_is_added_by_its_request_and_its_key_is_nowhere_else() {
     assert!(!knows("node4")(&part(&a)), "{}", part(&a));
 }
 
-/// A pipe that nobody writes to would be waited for.
+/// A pipe without a writer would be waited for.
 #[test]
 fn a_request_that_is_no_file_is_refused_at_once() {
     let scene = Scene::new();
@@ -251,7 +251,7 @@ fn a_request_that_is_no_file_is_refused_at_once() {
     }
 }
 
-/// Copies what `swarm add` made for a host into the directory of its request.
+/// Copies the files that `swarm add` made for a host into the directory of its request.
 fn copied_into(scene: &Scene, host: &str) {
     for name in scene.names(&format!("cluster/hosts/{host}")) {
         fs::copy(scene.path(&format!("cluster/hosts/{host}/{name}")), scene.path(&format!("{host}/{name}")))

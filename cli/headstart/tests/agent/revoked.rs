@@ -1,4 +1,4 @@
-//! Hosts that are members no longer: all others hear of it, and hold to it.
+//! Revoked hosts: all other hosts learn of it, and enforce it.
 
 use crate::agent::Agent;
 use crate::cluster::{knows, start, wait_for};
@@ -18,7 +18,7 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     let scene = Scene::new();
     scene.ok("swarm init ~/cluster --host a --host b --host c --host e");
     let mut a = start(&scene, "a", "cluster/hosts/a", "");
-    // What the hosts have is what was copied to them, and does not change with the cluster's directory.
+    // The hosts have copies of their files, which do not change with the cluster's directory.
     for host in ["b", "c", "e"] {
         let copied = std::process::Command::new("cp")
             .arg("-r")
@@ -30,7 +30,7 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     let mut c = start(&scene, "c", "of-c", &joining(&a));
     wait_for("connected", &a, knows("c"));
     wait_for("connected", &b, knows("c"));
-    // A typing error revokes nobody; without an agent it is said what is to be done.
+    // A typing error revokes no host; without an agent the remedy is printed.
     let socket = a.option();
     scene.fails(&format!("swarm revoke ~/cluster d {socket}"), &["`d`", "a, b, c, e"]);
     scene.fails("swarm publish ~/cluster", &["no host was revoked"]);
@@ -40,12 +40,12 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     wait_for("without it", &b, misses("c"));
     let said = c.line("was revoked");
     assert!(said.contains("refuses this one") && said.contains("swarm init DIR --host c"), "{said}");
-    // The others go on with each other; one that was away, and has only the earlier key, comes back.
+    // The others go on with each other; a host that was away, and has only the earlier key, comes back.
     let e = start(&scene, "e", "of-e", &joining(&a));
     wait_for("connected", &e, knows("a"));
     wait_for("connected", &b, knows("a"));
     wait_for("connected by gossip under the later key", &e, knows("b"));
-    // A host that is started again knows it by itself.
+    // A host that is started again knows the list by itself.
     b.kill();
     a.stop();
     b.again();
@@ -53,16 +53,16 @@ fn a_revoked_host_is_out_at_all_hosts_and_stays_out_when_they_are_started_again(
     let mut c = start(&scene, "c", "of-c", &joining(&b));
     let said = c.line("was revoked");
     assert!(said.contains("refuses this one"), "{said}");
-    // Who connects learns a moment later that it is refused.
+    // The connecting host learns a moment later that it is refused.
     wait_for("alone", &c, |part| part["peers"] == json!([]));
     drop(c);
-    // Added again it is another host of that name.
+    // A host that is added again is another host of that name.
     scene.ok("swarm init ~/cluster --host c");
     let c = start(&scene, "c", "cluster/hosts/c", &joining(&b));
     wait_for("connected", &c, knows("b"));
 }
 
-/// Each of two commands signs a list, and whichever tells its own second has the earlier one or the later one. The
+/// Each of two commands signs a list, and the one that sends its own second has the earlier list or the later one. The
 /// agent has the directory itself, and signs nothing meanwhile.
 #[test]
 fn hosts_that_two_commands_revoke_at_once_are_both_revoked() {
@@ -93,7 +93,7 @@ fn hosts_that_two_commands_revoke_at_once_are_both_revoked() {
     }
 }
 
-/// A command that revokes the only operator says what that means, and how another is admitted; which works.
+/// A command that revokes the only operator explains the consequence, and how another is admitted; which works.
 #[test]
 fn revoking_the_last_operator_is_warned_of() {
     let scene = Scene::new();
@@ -111,7 +111,7 @@ fn revoking_the_last_operator_is_warned_of() {
     let (command, _) = command.split_once('`').unwrap();
     let made = scene.json(&command.replace("NAME", "a"));
     assert!(made["hosts"][0]["roles"].as_array().unwrap().contains(&json!("operator")), "{made}");
-    // There is one again.
+    // There is an operator again.
     assert_eq!(revoke("b"), "");
 }
 
@@ -128,8 +128,8 @@ fn a_list_that_no_agent_could_be_told_is_told_later_and_an_earlier_one_is_refuse
     assert!(said.contains("list 2") && said.contains("a has it, and told 0 hosts"), "{said}");
     std::fs::copy(scene.path("first"), scene.path("cluster/trust")).unwrap();
     scene.fails(&format!("swarm publish ~/cluster {}", a.option()), &["later list"]);
-    // The directory is a copy of an earlier day, and signs another list 2: that is not passed over in silence, whoever
-    // tells it, and the next list takes the place of both.
+    // The directory is a copy of an earlier day, and signs another list 2: every sender of it gets an error, and the
+    // next list replaces both.
     scene.fails(&format!("swarm rekey ~/cluster {}", a.option()), &["another list 2", "swarm rekey"]);
     scene.fails(&format!("swarm publish ~/cluster {}", a.option()), &["another list 2"]);
     let mut b = start(&scene, "b", "cluster/hosts/b", &joining(&a));
@@ -138,7 +138,7 @@ fn a_list_that_no_agent_could_be_told_is_told_later_and_an_earlier_one_is_refuse
     wait_for("connected", &a, knows("b"));
     let told = scene.json(&format!("swarm rekey ~/cluster {}", a.option()));
     assert_eq!((&told["number"], &told["hosts"]), (&json!(3), &json!(["b"])));
-    // What no authority signed, another cluster's too, changes nothing.
+    // A list that the authority did not sign, even one of another cluster, changes nothing.
     scene.ok("swarm init ~/other --host z");
     scene.fails("swarm rekey ~/other --agent ~/none.sock", &["it is signed"]);
     scene.fails(&format!("swarm publish ~/other {}", a.option()), &["has not signed"]);

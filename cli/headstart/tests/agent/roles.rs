@@ -1,4 +1,4 @@
-//! What hosts may be is in their certificates; clusters of earlier versions have none of that.
+//! The roles of hosts are in their certificates; clusters of earlier versions have none.
 
 use crate::agent::Agent;
 use crate::cluster::{knows, part, start, wait_for};
@@ -23,7 +23,7 @@ fn joining(agent: &Agent<'_>) -> String {
     format!("--join {}", agent.ready["address"].as_str().unwrap())
 }
 
-/// A slip in the name of an operator makes a host that nobody has: that is said.
+/// A typing error in the name of an operator makes a host that does not exist: that is reported.
 #[test]
 fn a_host_that_is_named_by_its_role_only_is_pointed_out() {
     let scene = Scene::new();
@@ -31,7 +31,7 @@ fn a_host_that_is_named_by_its_role_only_is_pointed_out() {
     let by_role: Vec<_> =
         made["hosts"].as_array().unwrap().iter().map(|host| &host["by_role_only"]).collect();
     assert_eq!(by_role, [&false, &true], "{made}");
-    // It is known by now; and without --host all are named so.
+    // The host is known by now; and without --host all hosts are named by their roles.
     let again = scene.ok("swarm init ~/cluster --host z3 --operator nosuch --root z4").stdout;
     let line = |name: &str| again.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(
@@ -46,14 +46,14 @@ fn a_cluster_of_an_earlier_version_goes_on_as_plain_members_and_gets_roles_in_pl
     let scene = Scene::new();
     earlier_cluster(&scene);
     let mut a = start(&scene, "a", "cluster/hosts/a", "--root --tracker");
-    // It is told what to do, and goes on.
+    // It gets the remedy in its log, and goes on.
     let said = a.line("made by an earlier version");
     assert!(said.contains("plain member") && said.contains("swarm init"), "{said}");
     let b = start(&scene, "b", "cluster/hosts/b", &joining(&a));
     wait_for("connected", &b, knows("a"));
     let (role, tracker) = (peer(&part(&b), "a")["role"].clone(), peer(&part(&b), "a")["tracker"].clone());
     assert_eq!((role, tracker), (json!("agent"), json!(false)));
-    // The authority and the keys stay, the certificates are made anew.
+    // The authority and the keys stay, the certificates are made again.
     let before = std::fs::read(scene.path("cluster/ca.pem")).unwrap();
     let key = std::fs::read(scene.path("cluster/hosts/a/host.key")).unwrap();
     let made = scene.json("swarm init ~/cluster --host a --host b --root a --tracker a");
@@ -62,7 +62,7 @@ fn a_cluster_of_an_earlier_version_goes_on_as_plain_members_and_gets_roles_in_pl
     assert_eq!(made["hosts"][0]["roles"], json!(["root", "tracker", "operator", "authority"]), "{made}");
     assert_eq!(std::fs::read(scene.path("cluster/ca.pem")).unwrap(), before);
     assert_eq!(std::fs::read(scene.path("cluster/hosts/a/host.key")).unwrap(), key);
-    // A host that has its new certificate is believed, whatever the other has.
+    // The role of a host with its new certificate is accepted, even if the other host has an earlier one.
     drop(b);
     a.stop();
     a.again();
@@ -99,7 +99,7 @@ fn a_second_run_says_what_it_made_and_what_it_kept_and_other_directories_are_ref
     {
         assert!(second.contains(line), "{line} is not in {second}");
     }
-    // Ninety days, or what is asked for.
+    // Certificates last ninety days, or the requested time.
     let days = |made: &Value| {
         let until = humantime::parse_rfc3339(made["hosts"][0]["valid_until"].as_str().unwrap()).unwrap();
         let now = std::time::SystemTime::now();

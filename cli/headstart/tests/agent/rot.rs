@@ -9,7 +9,7 @@ use crate::swarm::wait_for_company;
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// An image without frames, whose bytes nothing but its hash tree proves, and its layer.
+/// An image without frames, whose bytes only its hash tree proves, and its layer.
 fn bare() -> (Scene, String) {
     let scene = Scene::new();
     std::fs::write(scene.path("disk.raw"), crate::disk::noise(4, 4 << 20)).unwrap();
@@ -54,7 +54,7 @@ fn a_bit_that_flips_in_one_cache_never_reaches_another_host() {
     assert!(metric(&b, "headstart_agent_swarm_received_bytes_total") > 1 << 20);
     assert_eq!(metric(&b, "headstart_agent_swarm_corrupt_chunks_total"), 0);
     assert_eq!(metric(&b, "headstart_agent_swarm_dropped_corrupt_total"), 0);
-    // The host itself has found out by that, and reads what is right again.
+    // The host itself has found out by that, and reads the right bytes again.
     assert_eq!(metric(&a, "headstart_agent_cache_damaged_bytes_total"), 3 * 16384);
     check_bytes(&scene, "disk.raw", uri(&first));
     a.detach("vm");

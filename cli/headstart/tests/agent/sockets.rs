@@ -1,4 +1,4 @@
-//! Sockets of an agent and of its disks: which users reach them, also when a process was started again.
+//! Sockets of an agent and of its disks: the users that reach them, even after a process was started again.
 
 use crate::agent::{Agent, copy_of_program};
 use crate::attached::{PATIENCE, image_options};
@@ -57,7 +57,7 @@ fn the_owner_of_a_disks_sockets_holds_when_it_is_started_again() {
         for socket in ["d.sock", "v.sock"] {
             assert_eq!(access(&scene, socket), (OWNER, GROUP, 0o620), "{socket}");
         }
-        // As the earlier version left them: without a mark.
+        // The sockets are as the earlier version left them: without a mark.
         for mark in [".d.sock.headstart", ".v.sock.headstart"] {
             fs::remove_file(scene.path(mark)).unwrap();
         }
@@ -75,7 +75,7 @@ fn can(scene: &Scene, (user, group): (u32, u32), program: &[&str]) -> bool {
     command.status().unwrap().success()
 }
 
-/// Other users try what the metadata say: the hypervisor's user opens the disk every way, a stranger none, before and
+/// Other users act on the metadata: the hypervisor's user opens the disk in every way, a stranger in none, before and
 /// after the disk's process was killed.
 #[test]
 fn the_owner_of_a_disk_opens_it_after_its_process_died_and_a_stranger_never() {
@@ -128,7 +128,7 @@ fn a_user_who_was_named_asks_the_agent_and_another_does_not() {
     let mut agent = Agent::start(&scene, "a", &format!("--socket-owner :{GROUP}"));
     for again in [false, true] {
         if again {
-            // It leaves its socket, and the next one has the same.
+            // The agent leaves its socket, and the next one has the same.
             agent.kill();
             agent.again();
         }
@@ -142,7 +142,7 @@ fn a_user_who_was_named_asks_the_agent_and_another_does_not() {
     assert_eq!((access(&scene, "b/agent.sock"), access(&scene, "b").2), ((0, 0, 0o600), 0o700));
 }
 
-/// Another user hears that the socket is not for it, and not that nobody is there.
+/// Another user learns that the socket is not for it, and not that there is no agent.
 #[test]
 fn a_user_who_may_not_ask_a_daemon_is_told_so() {
     let scene = Scene::within(&std::env::temp_dir());
@@ -168,7 +168,7 @@ fn a_user_who_may_not_ask_a_daemon_is_told_so() {
     }
 }
 
-/// A file in its place is not deleted either.
+/// A file in the socket's place is not deleted either.
 #[test]
 fn an_agent_takes_the_place_of_sockets_alone() {
     let scene = noisy(1);

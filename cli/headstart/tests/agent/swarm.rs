@@ -1,4 +1,4 @@
-//! Hosts that give each other what they have.
+//! Hosts that give each other their chunks.
 
 use crate::agent::Agent;
 use crate::attached::{Attached, Metrics, PATIENCE};
@@ -18,7 +18,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
     let mut second = Agent::start(&scene, "b", &join);
     let disk = first.attach(&format!("vm={} --nbd unix:~/a.sock", web.image()));
     check_bytes(&scene, "disk.raw", disk["ready"]["ways"][0]["uri"].as_str().unwrap());
-    // One that the agent does not look after, but that asks it.
+    // A disk that the agent does not look after, but that asks it for chunks.
     let words = format!(
         "{} --cache ~/b-cache --swarm ~/b/swarm.sock --nbd unix:~/b.sock --metrics 127.0.0.1:0",
         web.image()
@@ -30,9 +30,9 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
     let metrics = attached.metrics();
     let image = metrics.sum("headstart_image_bytes", &[]);
     let fetched = metrics.sum("headstart_store_bytes_total", &[]) - before;
-    // A host that keeps this one waiting is not waited for: on a busy machine that happens.
+    // A disk does not wait for a host that is slow: on a busy machine that happens.
     assert!(fetched < image / 4.0, "{fetched} of {image} came from the store");
-    // Asked for, or sent ahead of need because the other host told what it had.
+    // The chunks were requested, or sent ahead of need because the other host advertised them.
     let page = second.http("GET /metrics").1;
     let received =
         page.lines().find_map(|line| line.strip_prefix("headstart_agent_swarm_received_bytes_total "));
@@ -47,7 +47,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
         "{said}"
     );
     assert!(said.contains("\nof what its disks and pinned images lacked, "), "{said}");
-    // Without its agent, it goes on by itself.
+    // Without its agent, the disk goes on by itself.
     second.kill();
     let lost =
         attached.wait_for("that the agent is missed", |m| m.sum("headstart_swarm_connected", &[]) == 0.0);
@@ -59,7 +59,7 @@ fn what_one_host_has_the_next_does_not_ask_the_store_for() {
     first.detach("vm");
 }
 
-/// An image that nobody has a plan for: a disk that nobody reads preloads what a disk of another host read.
+/// An image without a plan: a disk without reads preloads the blocks that a disk of another host read.
 #[test]
 fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
     let scene = noisy(8);
@@ -93,7 +93,7 @@ fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
             ["headstart_image_bytes", "headstart_image_local_bytes"].map(|name| metrics.sum(name, &[]));
         by_hints(metrics) && local > image * 0.9
     });
-    // Who wants nothing to be preloaded gets nothing.
+    // A disk that preloads nothing gets no hints.
     assert!(!by_hints(&lazy.metrics()));
     assert!(counted(&first, "first_reads_total") > 0.0 && counted(&second, "hints_total") > 0.0);
     assert_eq!(counted(&tracker, "tracked_images"), 1.0);
@@ -101,7 +101,7 @@ fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
     assert_eq!(report["preloads"][0]["plan"], "hints", "{report}");
     read.detach();
     lazy.detach();
-    // What it counted can be learned from, where nothing was recorded, and once; asked of it, or from its file.
+    // The tracker's counts can be learned from, if nothing was recorded, and once; from the tracker, or from its file.
     let (status, told) = tracker.http("GET /v1/counts");
     let told: Value = serde_json::from_str(&told).unwrap();
     assert_eq!(
@@ -128,7 +128,7 @@ fn what_a_disk_of_one_host_reads_a_disk_of_another_preloads() {
     assert!(plans.last().unwrap()["bytes"].as_u64() > Some(4 << 20), "{report}");
     assert_eq!(scene.json(&words)["counted"][0]["new"], 0);
     scene.fails("train --counts ~/t/tracker -o ~/plans", &["--image or --publish"]);
-    // It remembers.
+    // The tracker keeps its counts.
     tracker.again();
     assert_eq!(counted(&tracker, "tracked_images"), 1.0);
 }
@@ -140,7 +140,7 @@ fn counted(agent: &Agent<'_>, name: &str) -> f64 {
     page.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
 }
 
-/// Whether a host shares a blob with another.
+/// `true` if a host shares a blob with another.
 fn shares(agent: &Agent<'_>) -> bool {
     let (_, body) = agent.http("GET /v1/swarm");
     let status: Value = serde_json::from_str(&body).unwrap();
@@ -148,8 +148,8 @@ fn shares(agent: &Agent<'_>) -> bool {
     !blobs.is_empty() && blobs.iter().all(|blob| blob["peers"].as_u64() > Some(0))
 }
 
-/// Waits until other hosts share all that a host has, and its disks have heard of it: one that was alone for a second
-/// does not ask, and what it begins to fetch then it fetches to the end.
+/// Waits until other hosts share all blobs of a host, and its disks know that: a disk without such a host for a second
+/// does not ask, and fetches to the end the ranges that it begins then.
 #[track_caller]
 pub(crate) fn wait_for_company(agent: &Agent<'_>) {
     let until = std::time::Instant::now() + PATIENCE;
@@ -221,15 +221,15 @@ fn an_image_is_warm_where_it_is_said() {
         assert_eq!((host["bytes"].as_u64(), host["lacking_bytes"].as_u64()), (Some(all), Some(0)), "{done}");
     }
     assert_eq!(local(&agents[2]), (0, 0));
-    // Whom it is not for, it is told to by another, too.
+    // A host that is not the target of the first order gets it by an order of another, too.
     let said = scene.ok(&format!("{words} --whole --on c")).stdout;
     assert!(said.contains("\nc: ") && said.contains("are there"), "{said}");
     let (here, all) = local(&agents[2]);
     assert!(all > 0 && here == all, "{here} of {all}");
 }
 
-/// A root has no disk of the image: its agents tell it, and it brings what they lack; it also finds what lies in
-/// its cache when it begins anew.
+/// A root has no disk of the image: its agents name it, and the root fetches the chunks that they lack; it also finds
+/// the chunks in its cache when it restarts.
 #[test]
 fn a_root_brings_what_its_agents_have() {
     let scene = noisy(8);
@@ -240,7 +240,7 @@ fn a_root_brings_what_its_agents_have() {
     let common = "--listen 127.0.0.1:0 --topology roots --no-homes";
     let image = web.image();
     let (store, _tag) = image.rsplit_once(':').unwrap();
-    // Nothing is attached at the root: it is told which store its agents may name.
+    // No disk is attached at the root: it is given the store that its agents may name.
     let words = format!("--plain a --root --agents 8 --allow-store {store} {common}");
     let mut root = Agent::start(&scene, "a", &words);
     let port = root.ready["address"].as_str().unwrap().to_owned();
@@ -264,7 +264,7 @@ fn a_root_brings_what_its_agents_have() {
     let b = start("b");
     read(&b, "b");
     let image = sent();
-    // What the root has brought for one, it has for the next, who asks nobody else.
+    // The root has the chunks of one agent for the next one, which asks no other host.
     b.detach("vm");
     let c = start("c");
     read(&c, "c");
@@ -272,7 +272,7 @@ fn a_root_brings_what_its_agents_have() {
     assert!(sent() - image < image / 2, "{} after {image} came from the store", sent() - image);
     let (here, all) = local(&root);
     assert!(here > all / 2, "the root has {here} of {all}");
-    // It begins anew, and so does an agent that has nothing.
+    // The root restarts, and so does an agent without any chunks.
     drop((b, c));
     root.stop();
     root.again();
@@ -284,7 +284,7 @@ fn a_root_brings_what_its_agents_have() {
     d.detach("vm");
 }
 
-/// A root that has seen an agent read sends the next one what it will read.
+/// A root that has seen an agent's reads sends the next agent the chunks that it will read.
 #[test]
 fn a_root_sends_ahead() {
     let scene = noisy(32);
@@ -292,14 +292,14 @@ fn a_root_sends_ahead() {
     if !crate::tools::installed(&["qemu-io"]) {
         return;
     }
-    // Without a threshold, what is prefetched was sent unasked.
+    // Without a threshold, all prefetched chunks were sent unasked.
     let common = "--listen 127.0.0.1:0 --topology roots --threshold 0";
     let image = web.image();
     let (store, _tag) = image.rsplit_once(':').unwrap();
     let words = format!("--plain a --root --push 64 --allow-store {store} {common}");
     let root = Agent::start(&scene, "a", &words);
     let join = format!("--join {}", root.ready["address"].as_str().unwrap());
-    // A little of each block, in an order that nothing foresees that has not seen it.
+    // A part of each block, in an order that only an earlier observation can foresee.
     let reads: Vec<u64> = (0..16).map(|n| (n * 7 + 3) % 16 * (2 << 20) + (512 << 10)).collect();
     for (name, reads) in [("b", &reads[..]), ("c", &reads[..4])] {
         let agent = Agent::start(&scene, name, &format!("--plain {name} {common} {join}"));
@@ -322,7 +322,7 @@ fn a_root_sends_ahead() {
     }
 }
 
-/// Whoever tells whom what it has, everybody gets every byte, and the store is spared.
+/// In every topology, all hosts get every byte, and the store is spared.
 #[test]
 fn every_topology_brings_an_image() {
     for topology in ["ring", "similar:2", "tree:2", "random:1"] {
@@ -367,7 +367,7 @@ fn a_root_knows_after_a_restart_what_was_asked_of_it() {
     root.stop();
     let recent = std::fs::read(&path).unwrap();
     assert!(recent.starts_with(b"headstart recent 1\n") && recent.len() > 30, "{} bytes", recent.len());
-    // It begins with that, and would write it again.
+    // It begins with that list, and would write it again.
     root.again();
     std::fs::remove_file(&path).unwrap();
     root.stop();

@@ -1,5 +1,5 @@
-//! What tags mean is asked when somebody attaches a disk, and never again while it is attached: a plain model of tags,
-//! disks and images beside an agent, its disks' processes, and stores that change.
+//! A tag is resolved when a disk is attached, and never again while it is attached: a plain model of tags, disks and
+//! images beside an agent, its disks' processes, and stores that change.
 
 use crate::agent::{Agent, copy_of_program};
 use crate::attached::PATIENCE;
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 /// Bytes of each image.
 const LEN: usize = 256 << 10;
 
-/// Images that the tag `base` may mean.
+/// Images that the tag `base` may stand for.
 const IMAGES: u64 = 3;
 
-/// What the model decides, from any number.
+/// The number of kinds of steps of the model.
 const STEPS: u64 = 7;
 
 /// Kills a process, and waits until it has ended, with all that it held.
 fn kill(pid: &Value) {
-    // It may have died with another.
+    // It may have died with another process.
     let _ = kill_process(Pid::from_raw(pid.as_i64().unwrap() as i32).unwrap(), Signal::KILL);
     await_end(pid);
 }
@@ -44,16 +44,16 @@ fn await_end(pid: &Value) {
     }
 }
 
-/// A store, an agent, and what each disk has to hold.
+/// A store, an agent, and the expected content of each disk.
 struct World<'s> {
     scene: &'s Scene,
     web: Option<&'s Web>,
     agent: Agent<'s>,
     /// The digest of each image.
     digests: Vec<String>,
-    /// What the tag means.
+    /// The image that the tag stands for.
     tag: usize,
-    /// The image that each disk got when it was attached, and how often it was attached.
+    /// The image that each disk got when it was attached, and the number of times that it was attached.
     disks: BTreeMap<&'static str, (usize, u64)>,
     log: Vec<String>,
 }
@@ -87,7 +87,7 @@ impl<'s> World<'s> {
         ["local", "local-rw"].into_iter().chain(web.into_iter().flatten()).collect()
     }
 
-    /// An operator attaches a disk: it gets what the tag means now.
+    /// Attaches a disk as an operator does: it gets the image that the tag stands for now.
     fn attach(&mut self, name: &'static str) {
         self.reach_store();
         let place = match self.web {
@@ -119,7 +119,7 @@ impl<'s> World<'s> {
                 self.scene.ok(&format!("image import {}.raw file://~/store:base", self.tag));
             }
             1 => {
-                // The store names no image any more: neither its tags nor its manifests.
+                // The store answers for no image any more: neither for its tags nor for its manifests.
                 if let Some(web) = self.web {
                     web.proxy.add(Rule::new(Fault::status(503)).on_path("index.json"));
                     for digest in &self.digests {
@@ -145,7 +145,7 @@ impl<'s> World<'s> {
                 self.agent.again();
             }
             5 => {
-                // The host starts again: nothing of it runs, and what is on its disks is there.
+                // The host starts again: no process runs, and the files on its disks are there.
                 let pids: Vec<_> = names.iter().map(|name| self.disk(name)["pid"].clone()).collect();
                 self.agent.kill();
                 pids.iter().for_each(kill);
@@ -163,7 +163,7 @@ impl<'s> World<'s> {
         names.iter().for_each(|name| kill(&self.disk(name)["pid"]));
     }
 
-    /// What the agent says of a disk, once it is served by a process that lives.
+    /// The agent's status of a disk, once it is served by a process that lives.
     fn disk(&self, name: &str) -> Value {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -188,7 +188,7 @@ impl<'s> World<'s> {
         self.names().iter().for_each(|name| self.check_disk(name));
     }
 
-    /// The disk holds the image that it was attached with, and the agent says so.
+    /// Checks that the disk holds the image that it was attached with, and that the agent reports it.
     fn check_disk(&self, name: &str) {
         let (image, _) = self.disks[name];
         let disk = self.disk(name);
@@ -210,7 +210,7 @@ fn a_disk_keeps_its_image_whatever_becomes_of_its_tag() {
     let (scene, digests) = images();
     let web = Web::before(&scene);
     let mut world = World::new(&scene, web.as_ref(), digests);
-    // Each kind of step once after the tag has moved, and then any.
+    // Each kind of step runs once after the tag has moved, and then random steps.
     let each = [7, 2, 3, 4, 5, 1, 6, 14, 2 + 7, 2 + 14, 2 + 21, 5].into_iter();
     let any = noise(19, 16).into_iter().map(u64::from);
     for number in each.chain(any) {
@@ -225,8 +225,8 @@ fn a_disk_keeps_its_image_whatever_becomes_of_its_tag() {
     assert_eq!(scene.names("a/disks"), [""; 0]);
 }
 
-/// The record of an earlier version says nothing of a digest: a writable disk has it from its directory, and others
-/// from their first start.
+/// The record of an earlier version has no digest: a writable disk has it from its directory, and others from their
+/// first start.
 #[test]
 fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     if !installed(&["nbdcopy"]) {
@@ -239,7 +239,7 @@ fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     pids.iter().for_each(kill);
     for name in world.names() {
         fs::remove_file(scene.path(&format!("a/disks/{name}.images"))).unwrap();
-        // Its agent has no word for it either.
+        // Its agent has no record of it either.
         let path = scene.path(&format!("a/disks/{name}.json"));
         let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         assert_eq!(record.as_object_mut().unwrap().remove("has_images"), Some(true.into()));
@@ -260,7 +260,7 @@ fn a_disk_of_an_earlier_version_gets_its_digest_at_its_first_start() {
     world.check();
 }
 
-/// Waits until the disk is refused for want of what says which image it has.
+/// Waits until the disk is refused because the record of its image is missing.
 #[track_caller]
 fn await_refusal(agent: &Agent<'_>) {
     agent.disk_that("refused", |disk| {
@@ -269,7 +269,7 @@ fn await_refusal(agent: &Agent<'_>) {
     });
 }
 
-/// What says which image a disk has is damaged: it is not served with whatever the tag means.
+/// The record of a disk's image is damaged: the disk is not served with the image that the tag stands for now.
 #[test]
 fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
     let (scene, _) = images();
@@ -284,8 +284,8 @@ fn a_disk_whose_image_is_not_known_any_more_is_not_given_another() {
     agent.detach("vm");
 }
 
-/// The same where it was deleted, with or without the file of process numbers, and by any start of the process. A
-/// disk that has lost only the latter goes on with its image.
+/// The record was deleted, with or without the file of process numbers, before any start of the process. A disk that
+/// has lost only the latter file goes on with its image.
 #[test]
 fn a_disk_without_its_files_is_not_given_another_image() {
     if !installed(&["nbdcopy"]) {
@@ -311,7 +311,7 @@ fn a_disk_without_its_files_is_not_given_another_image() {
             };
             if by_agent {
                 agent.kill();
-                // Its lock goes with it.
+                // Its lock is gone with it.
                 kill(&disk["pid"]);
                 lose();
                 agent.again();
@@ -335,7 +335,7 @@ fn a_disk_without_its_files_is_not_given_another_image() {
     }
 }
 
-/// The agent says which image a disk has whose directory keeps its base, and passes on what the process warns of.
+/// The agent reports the image of a disk whose directory keeps its base, and passes on the process's warnings.
 #[test]
 fn of_a_disk_that_keeps_its_base_the_agent_says_what_is_served() {
     let scene = layered();

@@ -12,7 +12,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-/// An agent that is restricted so; nothing where this machine does not allow it.
+/// An agent under these restrictions; `None` if this machine does not allow them.
 fn restricted(scene: &Scene) -> Option<Process> {
     let program = scene.command("agent --json --dir ~/a --state ~/state --cache ~/cache");
     let mut command = crate::restricted::restricted("headstart-agent.service", &program)?;
@@ -27,7 +27,7 @@ fn an_agent_with_the_restrictions_of_its_unit_does_its_work() {
         return;
     }
     let scene = noisy(2);
-    // Another user's: the image, and the directory of a socket.
+    // These belong to another user: the image, and the directory of a socket.
     for dir in ["store", "theirs"] {
         fs::create_dir_all(scene.path(dir)).unwrap();
         chown(scene.path(dir).as_path(), Some(Uid::from_raw(65534)), Some(Gid::from_raw(65534))).unwrap();
@@ -38,7 +38,7 @@ fn an_agent_with_the_restrictions_of_its_unit_does_its_work() {
     let first = scene.json(&format!("attach read={image} --nbd unix:~/theirs/n.sock"));
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     scene.ok(&format!("attach write={image} --writable ~/w --vhost-user ~/theirs/v.sock --json"));
-    // The unit ends the agent's process alone.
+    // The unit ends only the agent's process.
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
     check_bytes(&scene, "disk.raw", first["ready"]["ways"][0]["uri"].as_str().unwrap());
     let Some(_next) = restricted(&scene) else { return };

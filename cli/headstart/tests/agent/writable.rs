@@ -22,7 +22,7 @@ fn on_each_way(scene: &Scene, disk: &Value, command: &str) {
     }
 }
 
-/// The disk once its process was refused for this reason.
+/// The disk, once its process was refused for this reason.
 #[track_caller]
 fn refused(agent: &Agent<'_>, parts: &[&str]) -> Value {
     let is_refused = |disk: &Value| {
@@ -32,8 +32,8 @@ fn refused(agent: &Agent<'_>, parts: &[&str]) -> Value {
     agent.disk_that(&format!("refused: {parts:?}"), is_refused)
 }
 
-/// Attaches by `words` with writable directories below `vol`, takes that away as an unmounted file system goes, kills
-/// the disk's process, and brings it back.
+/// Attaches by `words` with writable directories below `vol`, removes that as an unmounted file system goes, kills the
+/// disk's process, and brings the directory back.
 fn goes_away_and_comes_back(words: &str) {
     let scene = noisy(1);
     if !installed(&["qemu-io"]) {
@@ -81,7 +81,7 @@ fn a_disk_that_keeps_its_base_waits_for_its_directory() {
     goes_away_and_comes_back("file://~/store:v1 --writable ~/vol/vm --keep-base");
 }
 
-/// The directory of another disk is not taken for it, also one that lies on the same image.
+/// The directory of another disk is not taken for it, even one that is based on the same image.
 #[test]
 fn a_disk_does_not_go_on_in_the_directory_of_another() {
     let scene = noisy(1);
@@ -104,7 +104,7 @@ fn a_disk_does_not_go_on_in_the_directory_of_another() {
     agent.detach("vm");
 }
 
-/// A record without ids: an absent directory is refused even so, and a start that finds the directory adds its id.
+/// A record without ids: an absent directory is refused anyway, and a start that finds the directory adds its id.
 #[test]
 fn a_record_without_the_id_of_a_directory_gets_it() {
     let scene = noisy(1);

@@ -9,13 +9,13 @@ use headstart_testkit::registry::{Access, Registry};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-/// Longer than any attach that cannot work may take to say so.
+/// The longest time in which an attach that cannot work reports that.
 const QUICK: Duration = Duration::from_secs(25);
 
 /// Ways for a store to be gone, each of a proxy of its own.
 type Leave = fn(&FaultProxy);
 
-/// What the message says of each.
+/// The part of the message for each.
 const GONE: [(&str, Leave); 3] = [
     ("refused", |proxy| proxy.set_outage(Outage::Refuse)),
     ("does not answer", |proxy| proxy.set_outage(Outage::Hang)),
@@ -64,7 +64,7 @@ fn an_image_that_is_all_here_attaches_without_its_store() {
     }
 }
 
-/// Whoever may not read an image any more does not get it out of a cache that others filled.
+/// A user that may not read an image any more does not get it out of a cache that others filled.
 #[test]
 fn what_the_store_denies_is_not_attached_out_of_the_cache() {
     let scene = layered();
@@ -122,7 +122,7 @@ fn a_digest_is_not_attached_out_of_the_cache_where_the_store_keeps_its_manifest(
         scene.fails(&words, &[&status.to_string(), &image, "in the cache", "--cached-although-denied"]);
         attach(&format!("{image} --cached-although-denied")).detach();
     }
-    // A page in its place, such as one that asks for a password.
+    // A page in the manifest's place, such as one that asks for a password.
     web.proxy.clear_rules();
     web.proxy.add(Rule::new(Fault::Corrupt { at: 1 }).on_path(&manifest));
     let words = format!("attach {image} --cache ~/cache --nbd unix:~/d.sock");
@@ -148,7 +148,7 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
     fill.wait_for("full disk", Metrics::all_is_local);
     fill.detach();
     Attached::start(&scene, &by_tag).detach();
-    // Asking about a manifest counts against no quota of pulls.
+    // A request about a manifest counts against no quota of pulls.
     for image in [&by_digest, &by_tag] {
         proxy.clear_log();
         Attached::start(&scene, image).detach();
@@ -156,7 +156,7 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
         assert_eq!((asked.len(), asked.to("/manifests/").len()), (1, 1), "{asked}");
         assert_eq!(asked[0].asked.method, "HEAD", "{asked}");
     }
-    // A server that does not say the digest, or takes no such requests, is asked for the manifest.
+    // A server that does not send the digest, or accepts no such requests, is asked for the manifest.
     proxy.add(Rule::new(Fault::status(405)).on(|asked| asked.method == "HEAD"));
     let plain = Attached::start(&scene, &by_digest);
     assert!(!plain.said().contains("warning"), "{}", plain.said());
@@ -177,18 +177,18 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
         proxy.add(Rule::new(fault).on_path("/manifests/"));
         fails(&by_digest, &[said, "in the cache", "--cached-although-denied"]);
     }
-    // The same where the top of the server is no registry's either.
+    // The same holds if the top of the server is not a registry's either.
     proxy.clear_rules();
     proxy.add(Rule::new(Fault::status(404)));
     for image in [&by_digest, &by_tag] {
         fails(image, &["does not have it", "in the cache", "--cached-although-denied"]);
         Attached::start(&scene, &format!("{image} --cached-although-denied")).detach();
     }
-    // A page does not take the place of the image that is known.
+    // A page does not replace the known image.
     proxy.clear_rules();
     proxy.add(Rule::new(to("/v2/")).on_path("/manifests/"));
     fails(&by_tag, &["debian:v1"]);
-    // One refusal is enough, also where what follows it is silence.
+    // One refusal is enough, even if silence follows it.
     proxy.clear_rules();
     proxy.add(Rule::new(Fault::status(429)).on_path("/manifests/").times(1));
     proxy.add(Rule::new(Fault::Hang { after: None }));
@@ -201,8 +201,8 @@ fn a_registry_that_hides_an_image_is_believed_by_digest_too() {
     assert!(!scene.path("d.sock").exists());
 }
 
-/// A registry that asks for a token is there, and has let nobody in. One that sends its clients on to a server that is
-/// not there cannot give anything, like one that is away.
+/// A registry that asks for a token is there, and has admitted no client. One that sends its clients on to a server
+/// that is not there cannot give anything, like one that is away.
 #[test]
 fn a_registry_without_its_token_server_is_not_away_and_one_without_its_storage_is() {
     let Some(registry) = Registry::start(Access::Open) else { return };
@@ -256,13 +256,13 @@ fn an_image_that_is_not_all_here_needs_its_store() {
     let proxies = GONE.map(|_| FaultProxy::start(web.server.addr()));
     let images = proxies.each_ref().map(|proxy| format!("{}/:v1", proxy.url()));
     for (image, ((_, leave), proxy)) in images.iter().zip(GONE.iter().zip(&proxies)) {
-        // Seen before, but most of it has never been read.
+        // The image was seen before, but most of it has never been read.
         Attached::start(&scene, &format!("{image} --cache ~/cache")).detach();
         leave(proxy);
     }
     std::thread::scope(|scope| {
         for (n, (image, proxy)) in images.iter().zip(&proxies).enumerate() {
-            // One that hangs could be slow, and is given the time for it.
+            // A store that hangs could be slow, and is given the time for it.
             if n == 1 {
                 continue;
             }
@@ -295,7 +295,7 @@ fn a_registry_that_is_gone() {
     let attached = Attached::start(&scene, &format!("{attach} --fill 1GB/s"));
     attached.wait_for("full disk", Metrics::all_is_local);
     drop(registry);
-    // The disk that is attached does not notice.
+    // The attached disk does not notice.
     check_bytes(&scene, "disk.raw", &attached.uri());
     attached.detach();
     let mut again = Attached::start(&scene, &attach);
@@ -310,7 +310,8 @@ fn a_registry_that_is_gone() {
     assert!(began.elapsed() < QUICK, "{:?}", began.elapsed());
 }
 
-/// A server that accepts and never answers is given its time, and the user is told; once, whatever the number of disks.
+/// A server that accepts and never answers is given its time, and the user gets one warning, whatever the number of
+/// disks.
 #[test]
 fn that_a_store_is_silent_is_said_on_standard_error() {
     let scene = Scene::new();
@@ -335,7 +336,7 @@ fn that_a_store_is_silent_is_said_on_standard_error() {
     }
 }
 
-/// So it is where the manifest came, and a layer does not: neither its beginning nor the rest of it.
+/// The same holds if the manifest came, and a layer does not: neither its beginning nor the rest of it.
 #[test]
 fn that_a_layer_does_not_come_is_said_on_standard_error() {
     let scene = layered();
@@ -362,7 +363,7 @@ fn that_a_layer_does_not_come_is_said_on_standard_error() {
             let line = told.line("that a layer does not come", PATIENCE, is_it);
             assert!(line.contains(&proxy.url()) && line.contains("15 s for each answer"), "{line}");
         }
-        // The quiet one was first, and has waited for as long.
+        // The quiet process was first, and has waited for as long.
         proxy.wait("reads of layers", PATIENCE, |log| {
             log.iter().filter(|request| is_layer(&request.asked.path)).count() >= 3
         });

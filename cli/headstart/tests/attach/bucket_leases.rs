@@ -91,7 +91,7 @@ impl World {
         names
     }
 
-    /// The names of the leases, once there are so many: a store that is slow gets them when the disk is served.
+    /// The names of the leases, once there are `count` of them: a slow store gets them when the disk is served.
     #[track_caller]
     fn leases(&self, count: usize) -> Vec<String> {
         let until = Instant::now() + PATIENCE;
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// Pushes another disk as `v1`; returns the digest that this named before.
+    /// Pushes another disk as `v1`; returns the digest that the tag named before.
     #[track_caller]
     fn move_tag(&self) -> String {
         let was = self.json("image inspect s3://images/vm:v1")["digest"].as_str().unwrap().to_owned();
@@ -140,7 +140,7 @@ fn a_bucket_loses_what_is_old_and_needed_by_nobody() {
     world.leases(2);
     world.run("image remove s3://images/vm:v1").fails(&["vm:v1", "in use by", "--force"]);
     attached.detach();
-    // The directory needs its base also while nothing is attached.
+    // The directory needs its base even while nothing is attached.
     world.leases(1);
     let listed = world.json("lease list s3://images/vm");
     assert_eq!(
@@ -161,7 +161,7 @@ fn a_bucket_loses_what_is_old_and_needed_by_nobody() {
     let again = world.attach(&format!("s3://images/vm@{was} --writable ~/vm"));
     check_bytes(&world.scene, "disk.raw", &again.uri());
     again.detach();
-    // The directory goes, and a week later the image.
+    // The directory is deleted, and a week later the image.
     fs::remove_dir_all(world.scene.path("vm")).unwrap();
     let pruned = world.json("image prune s3://images/vm");
     assert_eq!((&pruned["blobs"], &pruned["ended_leases"]), (&0.into(), &1.into()), "{pruned}");
@@ -189,13 +189,13 @@ fn nothing_young_is_deleted_and_copies_and_prunes_do_not_meet() {
     assert_eq!(pruned["blobs"], 0, "{pruned}");
     assert!(pruned["young_blobs"].as_u64().unwrap() >= 3, "{pruned}");
     world.age("blobs/sha256", 30 * DAY);
-    // A copy is going on, or died less than an hour ago.
+    // A copy is in progress, or died less than an hour ago.
     fs::create_dir_all(world.path(".headstart/pushes")).unwrap();
     let push = world.path(".headstart/pushes/x");
     fs::write(&push, "{}").unwrap();
     world.run("image prune s3://images/vm").fails(&["being copied", "run it again"]);
     assert!(!world.path(".headstart/pruning").exists());
-    // Somebody else prunes, or died less than some minutes ago.
+    // Another prune is in progress, or died less than some minutes ago.
     set_time(&push, Duration::from_secs(7200));
     fs::write(world.path(".headstart/pruning"), "{}").unwrap();
     for words in ["image prune s3://images/vm", "image push file://~/store:base s3://images/vm"] {
@@ -223,7 +223,7 @@ fn leases_of_hosts_that_are_gone_end_in_time_or_by_an_operator() {
         lease["host"] = serde_json::json!({"name": "node7", "machine": "x", "boot": "y"});
         fs::write(&path, lease.to_string()).unwrap();
     }
-    // An attach that renews nothing for a week is over. A directory never is.
+    // The lease of an attach that renews nothing for a week is over. That of a directory never is.
     world.age(".headstart/leases", 8 * DAY);
     let listed = world.json("lease list s3://images/vm");
     let states: Vec<_> =
@@ -261,11 +261,11 @@ fn a_prune_that_died_keeps_no_lease_from_being_written() {
     let pruning = world.path(".headstart/pruning");
     fs::create_dir_all(world.path(".headstart")).unwrap();
     fs::write(&pruning, "{}").unwrap();
-    // It lasts longer than the attach takes that waits for its end, on a busy machine, too.
+    // The mark lasts longer than the attach that waits for its end, even on a busy machine.
     set_time(&pruning, Duration::from_secs(900 - 15));
     let mut attached = world.attach("s3://images/vm:v1 --writable ~/vm");
     world.leases(2);
-    // The wait ends with the time of the store, though nothing but the leases is written; then the image is missed.
+    // The wait ends with the store's time, although only the leases are written; then the image is missed.
     fs::remove_file(world.path("blobs/sha256").join(&digest[7..])).unwrap();
     let warning = attached.warning();
     assert!(warning.contains("was deleted from its store"), "{warning}");
@@ -300,7 +300,7 @@ fn end_disk(scene: &Scene, name: &str) {
     }
 }
 
-/// The host goes down in good order and comes back: what its agent starts again stays held meanwhile.
+/// The host goes down in good order and comes back: images of disks that its agent starts again stay held meanwhile.
 #[test]
 fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     let Some(world) = World::new() else { return };
@@ -323,7 +323,7 @@ fn a_disk_that_an_agent_starts_again_stays_held_until_it_is_detached() {
     assert_eq!(second.stop(PATIENCE).code(), Some(0), "{second}");
 }
 
-/// Ctrl-C while a prune waits for the store: no other writer is kept out.
+/// Ctrl-C while a prune waits for the store: other writers are not kept out.
 #[test]
 fn a_prune_that_is_interrupted_leaves_no_mark() {
     let Some(world) = World::new() else { return };
@@ -345,7 +345,7 @@ fn a_prune_that_is_interrupted_leaves_no_mark() {
     world.run("image push file://~/store:base s3://images/vm").succeeds();
 }
 
-/// A copy of a directory has a lease of its own, also in an object store.
+/// A copy of a directory has a lease of its own, even in an object store.
 #[test]
 fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {
     let Some(world) = World::new() else { return };
@@ -360,7 +360,7 @@ fn a_copy_of_a_directory_gives_up_its_own_lease_alone() {
     assert!(leases.len() == 1 && leases[0].to_string().contains("vm1"), "{listed}");
 }
 
-/// A disk that cannot be served needs nothing.
+/// A disk that cannot be served holds no lease.
 #[test]
 fn an_attach_whose_server_does_not_start_leaves_no_lease() {
     let Some(world) = World::new() else { return };
@@ -368,11 +368,11 @@ fn an_attach_whose_server_does_not_start_leaves_no_lease() {
     let words = "attach s3://images/vm:v1 --cache ~/cache --nbd unix:~/taken";
     world.run(words).fails(&["taken"]);
     world.leases(0);
-    // Nor does one of two whose other image is not there.
+    // The same holds for one of two whose other image is not there.
     let words = "attach a=s3://images/vm:v1 b=s3://images/vm:none --cache ~/cache --nbd unix:~/d.sock";
     world.run(words).fails(&["none"]);
     world.leases(0);
-    // A directory that was made for it goes, with its lease; one that was there before keeps its own.
+    // A directory that was made for it is removed, with its lease; one that was there before keeps its own.
     let words = "attach s3://images/vm:v1 --writable ~/vm --cache ~/cache --nbd unix:~/taken";
     world.run(words).fails(&["taken"]);
     world.leases(0);
@@ -384,13 +384,13 @@ fn an_attach_whose_server_does_not_start_leaves_no_lease() {
     assert_eq!(world.leases(1), leases);
 }
 
-/// A disk that is ready waits for another one of its command, which fails at last.
+/// A disk that is ready waits for another one of its command, which fails in the end.
 #[test]
 fn an_attach_whose_other_disk_fails_late_leaves_no_lease() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
     let leases = world.path(".headstart/leases");
-    // By their names: the server may write to another name first.
+    // The names matter: the server may write to another name first.
     let are_written = move || {
         let names = fs::read_dir(&leases).into_iter().flatten().flatten().map(|entry| entry.file_name());
         let names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
@@ -426,7 +426,7 @@ fn a_first_attach_through_an_agent_that_fails_leaves_no_lease() {
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
-/// The process that would give the image up is down, and cannot be started: its state is not to be found.
+/// The process that would release the image is down, and cannot be started: its state cannot be found.
 #[test]
 fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     let Some(world) = World::new() else { return };
@@ -450,7 +450,7 @@ fn a_disk_that_is_detached_while_its_process_is_down_gives_up_what_it_held() {
     }
     world.leases(2);
     world.run(&format!("disk detach vm --agent {AGENT}")).succeeds();
-    // What is written there needs the image still.
+    // The writes of the directory still need the image.
     let leases = world.leases(1);
     assert!(leases[0].starts_with("writable-"), "{leases:?}");
     fs::rename(&hidden, &state).unwrap();
@@ -473,7 +473,7 @@ fn the_lease_of_a_dead_process_is_over_on_its_host() {
     assert_eq!(state(), "over");
     let path = world.path(".headstart/leases").join(&world.names(".headstart/leases")[0]);
     let lease: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    // Of another host's, another start's and another container's processes nobody knows here.
+    // The processes of another host, another boot and another container are not known here.
     for (field, value) in [("boot", "earlier".into()), ("pids", Value::from(1))] {
         let mut other = lease.clone();
         other["host"][field] = value;
@@ -496,7 +496,7 @@ fn the_lease_of_a_dead_process_is_over_on_its_host() {
 fn a_lease_that_cannot_be_given_back_is_warned_of() {
     let Some(world) = World::new() else { return };
     let proxy = FaultProxy::start(world.server.addr());
-    // One object is deleted alone, or by a list.
+    // A single object is deleted by itself, or by a list.
     proxy.add(Rule::new(Fault::status(403)).on(|asked| ["DELETE", "POST"].contains(&&*asked.method)));
     let mut attached = world.attach_at(&proxy.url(), "s3://images/vm:v1");
     let id = world.leases(1).remove(0);
@@ -509,7 +509,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     let (command, _) = command.split_once('`').unwrap();
     world.run(command).succeeds();
     assert!(world.names(".headstart/leases").is_empty());
-    // The log of a disk goes with it: its agent says the same.
+    // The log of a disk is removed with it: its agent reports the same.
     let mut agent = world.agent_at(&proxy.url());
     world.run("attach s3://images/vm:v1 --nbd unix:~/n.sock --as vm --agent ~/a/agent.sock").succeeds();
     let id = world.leases(1).remove(0);
@@ -521,7 +521,7 @@ fn a_lease_that_cannot_be_given_back_is_warned_of() {
     assert_eq!(agent.stop(PATIENCE).code(), Some(0), "{agent}");
 }
 
-/// A store that has not written the lease of an attach when that fails may do so later: that is said.
+/// A store that has not written the lease of an attach when that fails may do so later: a warning says that.
 #[test]
 fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
     let Some(world) = World::new() else { return };
@@ -533,7 +533,7 @@ fn an_attach_that_is_stopped_while_its_lease_is_written_warns_of_it() {
     let mut attach = Process::start(&mut command);
     proxy
         .wait("the write of a lease", PATIENCE, |log| !log.only(|request| writes(&request.asked)).is_empty());
-    // Its other words are said only where it was stopped before it was ready: it is served after three seconds.
+    // Other messages come only if it was stopped before it was ready: it is served after three seconds.
     attach.signal(Signal::INT);
     let warning =
         attach.line("that the lease stays", PATIENCE, |line| line.contains("stays in s3://images/vm"));
@@ -549,7 +549,7 @@ fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
     let writes = |asked: &Asked| asked.method == "PUT" && asked.path.contains(".headstart/leases/");
     proxy.add(Rule::new(Fault::Late(Duration::from_secs(5))).on(writes));
     world.attach_at(&proxy.url(), "s3://images/vm:v1").detach();
-    // A write that nothing waited for comes to the store, too.
+    // A write without a waiting process comes to the store, too.
     proxy.wait("end of all writes", PATIENCE, |log| {
         let leases = log.only(|request| writes(&request.asked));
         !leases.is_empty() && leases.iter().all(|request| request.finished.is_some())
@@ -557,7 +557,7 @@ fn a_lease_that_is_being_written_at_the_end_does_not_stay() {
     world.leases(0);
 }
 
-/// A prune does what a dry run of it says, also where a lease ends by that.
+/// A prune does the same as a dry run reports, even if a lease ends by that.
 #[test]
 fn a_dry_run_keeps_what_the_end_of_a_lease_keeps() {
     let Some(world) = World::new() else { return };
@@ -578,7 +578,7 @@ fn a_dry_run_keeps_what_the_end_of_a_lease_keeps() {
     kept(&world.json("image prune s3://images/vm"));
 }
 
-/// A first copy that was killed leaves blobs, and nothing that says what they are.
+/// A first copy that was killed leaves blobs, and no record of their kind.
 #[test]
 fn what_a_killed_first_copy_left_is_pruned() {
     let Some(world) = World::new() else { return };
@@ -595,7 +595,7 @@ fn what_a_killed_first_copy_left_is_pruned() {
     world.run("image prune s3://images/vm").fails(&["oci-layout"]);
 }
 
-/// A mistyped bucket is no missing object.
+/// A mistyped bucket is not reported as a missing object.
 #[test]
 fn a_bucket_that_is_not_there_is_named() {
     let Some(world) = World::new() else { return };
@@ -629,7 +629,7 @@ fn what_is_no_lease_in_a_bucket_counts_until_it_is_released() {
     assert_eq!(world.names(".headstart/leases").len(), 1);
 }
 
-/// Object stores answer 400 where the credentials have expired.
+/// Object stores answer 400 if the credentials have expired.
 #[test]
 fn what_an_object_store_denies_is_not_attached_out_of_the_cache() {
     let Some(world) = World::new() else { return };

@@ -1,4 +1,4 @@
-//! Clients that are connected when their disk is to go, or when its process dies.
+//! Clients that are connected when their disk is to be detached, or when its process dies.
 
 use crate::attached::{Attached, PATIENCE, image_options};
 use crate::images::noisy;
@@ -60,20 +60,20 @@ fn the_first_interrupt_takes_no_disk_away_that_is_used() {
     assert_eq!(told, "headstart: 1 client is connected; Ctrl-C again detaches it");
     client.reads();
     attached.detach_by(Signal::INT);
-    // Without clients the first is enough.
+    // Without clients the first signal is enough.
     drop(client);
     let mut attached = Attached::start(&scene, "file://~/store:v1 --nbd unix:~/d.sock");
     drop(Client::connect(&attached.uri()));
     let until = Instant::now() + PATIENCE;
     while attached.process().is_running() && Instant::now() < until {
         attached.process().signal(Signal::INT);
-        // The server may not have noticed yet that it is gone.
+        // The server may not have noticed yet that the client is gone.
         std::thread::sleep(Duration::from_millis(100));
     }
     assert!(!attached.said().contains("panicked"), "{}", attached.said());
 }
 
-/// Clients decide how often they misbehave, but not how much of the log is theirs.
+/// Clients decide how often they misbehave, but not how much of the log they fill.
 #[test]
 fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
     let scene = noisy(1);
@@ -88,7 +88,7 @@ fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
         socket.write_all(&option).unwrap();
         socket.read_exact(&mut [0; 10]).unwrap();
         socket.write_all(&[b'x'; 28]).unwrap();
-        // It is disconnected.
+        // The client is disconnected.
         let _ = socket.read_to_end(&mut Vec::new());
     };
     for _ in 0..1000 {
@@ -96,7 +96,7 @@ fn a_thousand_clients_that_misbehave_leave_a_few_lines() {
     }
     let warning = attached.warning();
     assert!(warning.contains("an NBD client is disconnected"), "{warning}");
-    // One a minute.
+    // There is one line a minute.
     let said = attached.said();
     let lines = said.lines().filter(|line| line.starts_with("headstart: warning: ")).count();
     assert!((1..=5).contains(&lines), "{lines}: {said}");
@@ -118,7 +118,7 @@ fn a_termination_detaches_at_once_and_says_who_was_connected() {
     assert_eq!(attached.process().end(PATIENCE).code(), Some(0), "{}", attached.said());
 }
 
-/// With the line that is printed, a client goes on when its disk's process was killed and somebody attached it again.
+/// With the printed line, a client goes on after its disk's process was killed and the image attached again.
 #[test]
 fn a_printed_line_outlives_the_process_of_its_disk() {
     let scene = noisy(16);
@@ -144,7 +144,7 @@ fn bench(scene: &Scene, options: &str) -> Child {
     command.current_dir(scene.path("")).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// Waits until some of it has been written, and not all.
+/// Waits until some data has been written, but not all.
 #[track_caller]
 fn wait_for_writes(scene: &Scene, bench: &mut Child) {
     let until = Instant::now() + PATIENCE;

@@ -1,4 +1,4 @@
-//! The disk as a file: compared, put under loop devices, mounted, checked after writes. And vhost-user comes up.
+//! The disk as a file: compared, put under loop devices, mounted, checked after writes. A test that vhost-user starts.
 
 use crate::attached::Attached;
 use crate::disk::{assert_same, noise, text};
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether disks can be mounted as files here; says so where not.
+/// `true` if disks can be mounted as files here; otherwise reports a skipped test.
 fn has_fuse() -> bool {
     let has = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !has {
@@ -26,7 +26,7 @@ fn a_file_with_all_its_bytes() {
         return;
     }
     let Some(web) = Web::before(&scene) else { return };
-    // In a directory, then over a file.
+    // The file is in a directory, then over a file.
     fs::create_dir(scene.path("mnt")).unwrap();
     fs::write(scene.path("over"), "").unwrap();
     for (at, file) in [("mnt", "mnt/disk.raw"), ("over", "over")] {
@@ -84,7 +84,7 @@ fn the_users_of_a_file_make_the_disk_larger_only_where_they_may() {
     }
 }
 
-/// A disk of 40 MiB with an ext4 file system at 1 MiB, full of files; what is in it is in `tree`.
+/// A disk of 40 MiB with an ext4 file system at 1 MiB, full of files; its content is in `tree`.
 fn with_file_system(scene: &Scene) {
     fs::create_dir_all(scene.path("tree/a/b c")).unwrap();
     for n in 0..150_u64 {
@@ -130,14 +130,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A program that another test starts meanwhile holds what was open here until it is executed.
+        // A program that another test starts meanwhile holds open files of this process until it is executed.
         for _ in 0..100 {
             if Command::new("umount").arg(&self.0).status().is_ok_and(|status| status.success()) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
-        // What is still busy must not keep the device.
+        // A busy mount must not keep the device.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -165,7 +165,7 @@ fn a_file_system_on_it_is_read_through_a_loop_device() {
     assert_eq!(scene.names("mnt"), [""; 0]);
 }
 
-/// Files come, change and go, as `seed` says; `tree` becomes what the file system should hold.
+/// Files come, change and go at random by `seed`; `tree` becomes the expected content of the file system.
 fn write_at_random(scene: &Scene, seed: u64) {
     let choices = noise(seed, 400 * 4);
     for (n, choice) in choices.chunks(4).enumerate() {
@@ -242,7 +242,7 @@ fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
     for way in attached.ready["ways"].as_array().unwrap() {
         assert!(way["qemu"].as_str().unwrap().starts_with("qemu-system-x86_64 "), "{way}");
     }
-    // What one client writes another reads.
+    // One client reads the writes of another.
     tool(&scene, "qemu-io", &["-f", "raw", "-c", "write -P 9 1M 1M", "-c", "flush", &attached.uri()]);
     tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
     tool(&scene, "cmp", &["out.raw", "over"]);
@@ -251,8 +251,8 @@ fn nbd_fuse_and_vhost_user_of_one_disk_at_once() {
     assert!(!scene.path("d.sock").exists() && !scene.path("v.sock").exists());
 }
 
-/// A link of another user's leads root nowhere, and in a directory for all nobody gets a disk by being there first. A
-/// link of one's own, and what lies below another user's directory, is mounted on as it always was.
+/// A link of another user's does not lead root anywhere, and in a directory for all users none gets a disk by being
+/// there first. A link of the user's own, and a file below another user's directory, is mounted on as before.
 #[test]
 fn nothing_is_mounted_where_another_user_leads_to() {
     const OTHER: u32 = 65_534;
@@ -290,8 +290,8 @@ fn nothing_is_mounted_where_another_user_leads_to() {
     }
 }
 
-/// The user of the directory puts another one in its place while a disk is mounted there: what is unmounted at the end
-/// is the disk, and nothing else.
+/// The user of the directory replaces it by another one while a disk is mounted there: only the disk is unmounted at
+/// the end.
 #[test]
 fn the_end_of_a_disk_unmounts_the_disk_wherever_its_directory_is() {
     if !has_fuse() || !installed(&["mount", "umount"]) {

@@ -1,4 +1,4 @@
-//! What is attached, and how its bytes are compared.
+//! The attached images, and the comparison of their bytes.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
 use crate::scene::{Run, Scene};
@@ -20,7 +20,7 @@ pub(crate) fn layered() -> Scene {
     scene
 }
 
-/// The same of one layer of so many MiB that do not compress.
+/// The same with one layer of `mib` MiB that do not compress.
 pub(crate) fn noisy(mib: usize) -> Scene {
     let scene = Scene::new();
     fs::write(scene.path("disk.raw"), noise(mib as u64, mib << 20)).unwrap();
@@ -28,8 +28,8 @@ pub(crate) fn noisy(mib: usize) -> Scene {
     scene
 }
 
-/// The scene's store behind a web server, and a proxy that remembers what was asked of it; `None`, loudly, where there
-/// is no web server.
+/// The scene's store behind a web server, and a proxy that records the requests; `None`, with a message, if there is no
+/// web server.
 pub(crate) struct Web {
     pub(crate) server: Nginx,
     pub(crate) proxy: FaultProxy,
@@ -45,12 +45,12 @@ impl Web {
         Some(Self { server, proxy })
     }
 
-    /// The image [`layered`] or [`noisy`] made, through the proxy.
+    /// The image that [`layered`] or [`noisy`] made, through the proxy.
     pub(crate) fn image(&self) -> String {
         format!("{}/:v1", self.proxy.url())
     }
 
-    /// The reads of layers and hash trees so far: all of blobs but of the manifest's.
+    /// The reads of layers and hash trees so far: those of all blobs except the manifest's.
     pub(crate) fn reads(&self, scene: &Scene) -> Log {
         let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
         let manifest = digest.strip_prefix("sha256:").unwrap().to_owned();
@@ -59,7 +59,7 @@ impl Web {
     }
 }
 
-/// Runs another program in the scene, it succeeds, and this is what it said. One that hangs is killed.
+/// Runs another program in the scene, which has to succeed; returns its output. A program that hangs is killed.
 #[track_caller]
 pub(crate) fn tool(scene: &Scene, program: &str, args: &[&str]) -> String {
     let mut command = Command::new(find(program).unwrap());
@@ -80,7 +80,7 @@ pub(crate) fn check_bytes(scene: &Scene, raw: &str, uri: &str) {
     fs::remove_file(scene.path("out.raw")).unwrap();
 }
 
-/// The programs that [`check_bytes`] takes; says so where they are not there.
+/// `true` if the programs that [`check_bytes`] needs are there; otherwise reports a skipped test.
 pub(crate) fn can_check_bytes() -> bool {
     crate::tools::installed(&["nbdcopy", "qemu-img"])
 }

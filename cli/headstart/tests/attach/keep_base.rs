@@ -39,7 +39,7 @@ fn a_kept_base_outlives_its_store() {
     let attached = Attached::start(&scene, &format!("{words} --keep-base"));
     write(&scene, &attached.uri(), 2, &mut expected);
     attached.detach();
-    // The tag, the manifest, the store, the server and the cache go.
+    // The tag, the manifest, the store, the server and the cache are removed.
     scene.ok("image remove file://~/store:v1");
     fs::remove_dir_all(scene.path("store")).unwrap();
     web.server.process().kill();
@@ -48,7 +48,7 @@ fn a_kept_base_outlives_its_store() {
     let attached = Attached::start(&scene, &words);
     check_bytes(&scene, "expected.raw", &attached.uri());
     attached.detach();
-    // It is found also where the directory was moved, and is the base of a commit.
+    // The copy is found even if the directory was moved, and is the base of a commit.
     fs::rename(scene.path("vm"), scene.path("vm2")).unwrap();
     let attached = Attached::start(&scene, &words.replace("~/vm", "~/vm2"));
     check_bytes(&scene, "expected.raw", &attached.uri());
@@ -77,7 +77,7 @@ fn a_directory_that_keeps_its_base_holds_nothing_in_the_store() {
     let attached = Attached::start(&scene, words);
     check_bytes(&scene, "disk.raw", &attached.uri());
     attached.detach();
-    // A new directory with a copy from the start; a copy that breaks off is gone on with.
+    // A new directory has a copy from the start; an interrupted copy is continued.
     scene.fails("attach file://~/store:none --writable ~/new --keep-base --nbd unix:~/d.sock", &["none"]);
     let new = "file://~/store:base --writable ~/new --keep-base --nbd unix:~/d.sock";
     let attached = Attached::start(&scene, new);
@@ -86,7 +86,7 @@ fn a_directory_that_keeps_its_base_holds_nothing_in_the_store() {
     assert!(scene.path("new/base/index.json").exists());
 }
 
-/// The copy's timers are there as long as its threads are.
+/// The copy's timers exist as long as its threads do.
 #[test]
 fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
     let scene = layered();
@@ -98,7 +98,7 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
     for signal in [Signal::INT, Signal::TERM, Signal::INT] {
         web.proxy.clear_log();
         let mut process = Process::start(&mut scene.command(&format!("{words} --limit-rate 100kB/s")));
-        // The manifest, and some of what is copied.
+        // The manifest, and a part of the copied blobs, have come.
         web.proxy.wait("copy", PATIENCE, |log| log.to("/blobs/").len() > 1);
         sleep(Duration::from_millis(300));
         process.signal(signal);
@@ -110,7 +110,7 @@ fn a_stopped_copy_of_a_base_ends_at_once_and_goes_on_with_the_next_attach() {
     assert!(scene.path("vm/base/index.json").exists());
 }
 
-/// The image in the directory is served, whatever tag is asked for, and that is said.
+/// The image in the directory is served, whatever tag is given, and a warning says that.
 #[test]
 fn a_kept_base_says_what_is_served() {
     let scene = layered();
@@ -129,7 +129,7 @@ fn a_kept_base_says_what_is_served() {
     };
     let said = attach("file://~/store:v1 --keep-base");
     assert!(!said.contains("warning"), "{said}");
-    // The same tag again, and the image by its digest: nothing to say.
+    // For the same tag again, and for the image by its digest, there is no warning.
     for image in ["file://~/store:v1".to_owned(), format!("file://~/store@{}", v1.as_str().unwrap())] {
         let said = attach(&image);
         assert!(!said.contains("warning"), "{said}");
@@ -138,7 +138,7 @@ fn a_kept_base_says_what_is_served() {
     let warning = said.lines().find(|line| line.starts_with("headstart: warning: ")).unwrap_or_default();
     assert!(warning.contains("store:base") && warning.contains("store:v1"), "{said}");
     assert!(warning.contains(v1.as_str().unwrap()), "{said}");
-    // For people.
+    // The output for people.
     let words = "attach file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock --no-record";
     let mut process = Process::start(&mut scene.command(words));
     let line = process.line("that it is ready", PATIENCE, |line| line.contains(" is a disk of "));
@@ -146,7 +146,7 @@ fn a_kept_base_says_what_is_served() {
         assert!(line.contains(part), "{line}");
     }
     assert_eq!(process.stop(PATIENCE).code(), Some(0), "{process}");
-    // Of another store, a tag may be anything; a digest is what it says.
+    // A tag of another store may be any image; a digest is unambiguous.
     scene.ok("image pull file://~/store:v1 file://~/other:v1");
     let by_digest = format!("other@{}", v1.as_str().unwrap());
     let refused = "attach file://~/other:v1 --writable ~/vm --nbd unix:~/d.sock --no-record";
@@ -156,11 +156,11 @@ fn a_kept_base_says_what_is_served() {
     );
     let said = attach(&format!("file://~/{by_digest}"));
     assert!(!said.contains("warning"), "{said}");
-    // That changed nothing of what the directory notes.
+    // That changed no record of the directory.
     scene.fails(refused, &["its own copy of", "store:v1"]);
 }
 
-/// A copy waits for its store as long as it was told, and says so.
+/// A copy waits for its store until the given deadline, and reports the wait.
 #[test]
 fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
     let scene = Scene::new();
@@ -177,7 +177,7 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
         let lines: Vec<_> = run.stderr.lines().collect();
         assert!(run.status == Some(1) && lines.last().is_some_and(|line| line.contains(&address)), "{run}");
         assert!(took < Duration::from_secs(14), "{took:?}: {run}");
-        // A server that refuses to answer may be given up before that is said.
+        // A server that refuses connections may be given up before that is reported.
         if address == silent.to_string() {
             assert!(lines.len() == 2 && lines[0].contains(&format!("--keep-base copies {image}")), "{run}");
             assert!(lines[0].contains("4s (--deadline)") && took > Duration::from_secs(2), "{took:?}: {run}");
@@ -186,7 +186,7 @@ fn a_copy_whose_store_is_away_gives_up_at_the_deadline() {
     }
 }
 
-/// Reads of other blobs end with the copy when one blob cannot be had.
+/// Reads of other blobs end with the copy if one blob cannot be fetched.
 #[test]
 fn a_copy_that_fails_leaves_no_reads_behind() {
     let scene = layered();

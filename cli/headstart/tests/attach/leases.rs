@@ -1,4 +1,4 @@
-//! Images that attached disks and writable directories need stay in the store, whatever becomes of its tags.
+//! Images that attached disks and writable directories need stay in the store, whatever happens to its tags.
 
 use crate::attached::{Attached, PATIENCE};
 use crate::disk::{assert_same, copy_of, noise};
@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 const PRUNE_NOW: &str = "image prune file://~/store --older-than 0s";
 
-/// Writes random bytes to the disk, and to the file that says what it holds.
+/// Writes random bytes to the disk, and to the file with its expected content.
 #[track_caller]
 fn write(scene: &Scene, uri: &str, seed: u64, expected: &mut [u8]) {
     let bytes = noise(seed, 300_000);
@@ -22,7 +22,7 @@ fn write(scene: &Scene, uri: &str, seed: u64, expected: &mut [u8]) {
     expected[1_000_448..1_300_448].copy_from_slice(&bytes);
 }
 
-/// Imports another disk over `v1`; returns the digest that this named before.
+/// Imports another disk over `v1`; returns the digest that the tag named before.
 #[track_caller]
 fn move_tag(scene: &Scene) -> String {
     copy_of(scene, "disk.raw", "next.raw").write(2 << 20, &noise(77, 70_000));
@@ -36,7 +36,7 @@ fn digest_of(scene: &Scene, tag: &str) -> String {
     scene.json(&format!("image inspect file://~/store:{tag}"))["digest"].as_str().unwrap().to_owned()
 }
 
-/// The lease files, and what is in them.
+/// The lease files, and their content.
 fn leases(scene: &Scene) -> Vec<(std::path::PathBuf, Value)> {
     let names = scene.names("store/.headstart/leases").into_iter();
     let paths = names.map(|name| scene.path("store/.headstart/leases").join(name));
@@ -58,7 +58,7 @@ fn an_update_and_a_prune_take_nothing_from_a_writable_directory() {
     let attached = Attached::start(&scene, "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock");
     write(&scene, &attached.uri(), 1, &mut expected);
     let was = move_tag(&scene);
-    // While it runs, and while it does not.
+    // The image is kept while the disk runs, and while it does not.
     let pruned = scene.json(PRUNE_NOW);
     let kept = &pruned["untagged"][0];
     assert_eq!((&kept["digest"], &kept["tags"][0]), (&was.as_str().into(), &"v1".into()), "{pruned}");
@@ -79,7 +79,7 @@ fn an_update_and_a_prune_take_nothing_from_a_writable_directory() {
     scene.ok("image commit --writable ~/vm file://~/store:vm");
     scene.ok("image export file://~/store:vm -o vm.raw");
     assert_same(&scene, "expected.raw", "vm.raw");
-    // A directory that is deleted needs nothing; its image is kept for a week from when that is seen.
+    // A deleted directory needs nothing; its image is kept for a week after the deletion is noticed.
     scene.ok("image remove file://~/store:vm");
     fs::remove_dir_all(scene.path("vm")).unwrap();
     set_time(&scene.path("store/.headstart/untagged").join(&was[7..]), Duration::from_secs(30 * 86400));
@@ -97,7 +97,7 @@ fn an_attached_image_keeps_its_name_and_a_killed_disk_holds_nothing() {
     let holder = format!("process {}", attached.process().id());
     scene.fails("image remove file://~/store:v1", &["store:v1", "in use by", &holder, "--force"]);
     scene.fails("image remove file://~/store:v1 --dry-run", &["in use by", &holder]);
-    // Another name of the same image is no loss.
+    // The loss of another name of the same image needs no warning.
     let digest = digest_of(&scene, "v1");
     scene.ok("image pull file://~/store:v1 file://~/store:other");
     scene.ok("image remove file://~/store:other");
@@ -123,7 +123,8 @@ fn an_attached_image_keeps_its_name_and_a_killed_disk_holds_nothing() {
     scene.ok("image verify --deep file://~/store:base");
 }
 
-/// Without its tag as with a tag that was moved, it is said which image a directory lies on; also of another store.
+/// Without its tag as with a tag that was moved, the image that a directory is based on is named; even for another
+/// store.
 #[test]
 fn a_directory_whose_tag_was_removed_is_told_its_image() {
     let scene = layered();
@@ -138,7 +139,7 @@ fn a_directory_whose_tag_was_removed_is_told_its_image() {
     let store = format!("file://{}", scene.path("store").display());
     said("file://~/store:v1", &store);
     Attached::start(&scene, &attach(&format!("file://~/store@{digest}"))).detach();
-    // A directory that is new lies on nothing.
+    // A new directory is based on no image.
     let new = scene.fails("attach file://~/store:v1 --writable ~/new --nbd unix:~/d.sock", &["of this tag"]);
     assert!(!new.stderr.contains("instead"), "{new}");
     let Some(web) = Web::before(&scene) else { return };
@@ -191,7 +192,7 @@ fn leases_of_other_hosts_count_until_an_operator_releases_them() {
     // The file system of the directory is not mounted.
     rewrite(&|lease| lease["holder"]["filesystem"] = "elsewhere".into());
     held_by("vm");
-    // A lease that nobody understands stops everything.
+    // A lease of an unknown version stops everything.
     rewrite(&|lease| lease["version"] = 2.into());
     scene.fails(PRUNE_NOW, &["version 2", "nothing was deleted", "lease release"]);
     assert_eq!(scene.json("lease list file://~/store")["leases"][0]["state"], "unknown");
@@ -238,7 +239,7 @@ fn an_image_is_kept_for_a_week_after_its_last_name() {
     let said = scene.ok("image prune file://~/store").stdout;
     assert!(said.contains(&format!("deleted: {was} (was v1)")) && said.contains("4 blobs deleted"), "{said}");
     assert!(!mark.exists());
-    // One that another tool took the name from is kept from when that is seen.
+    // An image whose name another tool removed is kept from the time when that is noticed.
     let index = scene.path("store/index.json");
     let mut text: Value = serde_json::from_slice(&fs::read(&index).unwrap()).unwrap();
     text["manifests"].as_array_mut().unwrap().retain(|entry| !entry.to_string().contains("\"v1\""));
@@ -260,7 +261,7 @@ fn a_store_that_cannot_be_written_gives_its_images_with_a_warning() {
     attached.detach();
 }
 
-/// Tags move and everything without a name is deleted while disks come and go: none loses its image.
+/// Tags move and every image without a name is deleted while disks come and go: none loses its image.
 #[test]
 fn attaches_beside_prunes_lose_nothing() {
     let scene = layered();
@@ -275,7 +276,7 @@ fn attaches_beside_prunes_lose_nothing() {
                 let level = rounds % 6 + 1;
                 let import = format!("image import disk.raw file://~/store:v1 --level {level}");
                 for words in [import.as_str(), PRUNE_NOW] {
-                    // On a busy machine it may be said that the lock is waited for.
+                    // On a busy machine there may be a message that the lock is waited for.
                     let run = scene.run(words);
                     assert_eq!(run.status, Some(0), "{run}");
                 }
@@ -337,7 +338,7 @@ fn a_copy_of_a_directory_takes_nothing_from_the_directory() {
     assert_eq!(leases(&scene).len(), 2);
     fs::remove_dir_all(scene.path("vm2")).unwrap();
     assert_eq!(scene.json(PRUNE_NOW)["ended_leases"], 1);
-    // A copy with a base of its own gives up nothing but its own lease.
+    // A copy with a base of its own releases only its own lease.
     copy(&scene, "vm1", "vm3");
     attach("--writable ~/vm3");
     attach("--writable ~/vm3 --keep-base");
@@ -354,14 +355,14 @@ fn a_copy_of_a_directory_takes_nothing_from_the_directory() {
     scene.ok(&format!("image verify file://~/store@{was}"));
 }
 
-/// The lease of a directory that cannot be written does not take along that of the process.
+/// If the lease of a directory cannot be written, that of the process is written anyway.
 #[test]
 fn a_disk_holds_its_image_although_its_directory_cannot() {
     let scene = layered();
     let words = "file://~/store:v1 --writable ~/vm --nbd unix:~/d.sock";
     Attached::start(&scene, words).detach();
     let (of_directory, _) = leases(&scene).remove(0);
-    // Nothing can take the place of a directory that is not empty.
+    // A directory that is not empty cannot be replaced.
     fs::remove_file(&of_directory).unwrap();
     fs::create_dir_all(of_directory.join("x")).unwrap();
     let mut attached = Attached::start(&scene, words);
@@ -374,7 +375,7 @@ fn a_disk_holds_its_image_although_its_directory_cannot() {
     attached.detach();
 }
 
-/// Paths mean something else in a container: what is not there may be there for the one that wrote the lease.
+/// Paths mean something else in a container: a missing directory may be there for the writer of the lease.
 #[test]
 fn a_directory_of_a_container_is_not_gone_because_the_host_does_not_see_it() {
     let scene = layered();

@@ -1,4 +1,4 @@
-//! An index that lost its end, cut off or damaged behind our back: what was flushed is never gone in silence.
+//! An index that lost its end, cut off or damaged by another program: flushed writes are never lost in silence.
 
 use crate::attached::{Attached, PATIENCE};
 use crate::images::{can_check_bytes, check_bytes, layered, tool};
@@ -30,7 +30,7 @@ fn expect(scene: &Scene, writes: usize) {
     fs::write(scene.path("expected.raw"), expected).unwrap();
 }
 
-/// A disk with all writes, as it is attached; none where a tool is not installed.
+/// A disk with all writes, while it is attached; `None` if a tool is not installed.
 fn written() -> Option<(Scene, Attached)> {
     if !can_check_bytes() || !installed(&["nbdsh"]) {
         return None;
@@ -41,7 +41,7 @@ fn written() -> Option<(Scene, Attached)> {
     Some((scene, attached))
 }
 
-/// The ways in which an index loses its end: a name, the bytes, and the writes that are left.
+/// The ways in which an index loses its end: a name, the bytes, and the number of writes that are left.
 fn damages(index: &[u8]) -> Vec<(&'static str, Vec<u8>, usize)> {
     let mut flipped = index.to_vec();
     *flipped.last_mut().unwrap() ^= 0x10;
@@ -91,12 +91,12 @@ fn an_attach_that_finds_less_than_was_flushed_refuses() {
         attached.detach();
         assert!(scene.ok("disk repair ~/vm").stdout.contains("nothing is damaged"));
 
-        // The other remedy: the files as they were.
+        // The other remedy: the earlier files.
         for (name, bytes) in [("data", &data), ("index", &index), ("state.json", &state)] {
             fs::write(scene.path(&format!("vm/{name}")), bytes).unwrap();
         }
     }
-    // No repair has taken away what an earlier one cut off.
+    // No repair has removed the part that an earlier one cut off.
     assert!(copies.len() >= 3);
     for (number, copy) in copies.iter().enumerate().skip(1) {
         assert_eq!(scene.bytes(&format!("vm/index.torn.{number}")), *copy);
@@ -107,7 +107,7 @@ fn an_attach_that_finds_less_than_was_flushed_refuses() {
     attached.detach();
 }
 
-/// Without the header of `data` a cut of the index would give nothing back.
+/// Without the header of `data`, cutting the index would restore nothing.
 #[test]
 fn a_directory_whose_data_is_gone_is_not_repaired() {
     let Some((scene, attached)) = written() else { return };
@@ -120,7 +120,7 @@ fn a_directory_whose_data_is_gone_is_not_repaired() {
     scene.fails(&format!("attach {ATTACH}"), &said);
     assert_eq!(scene.fingerprint("vm"), before);
     fs::write(scene.path("vm/data"), data).unwrap();
-    // Either file may be missing altogether.
+    // Either file may be missing.
     for name in ["vm/data", "vm/index"] {
         fs::rename(scene.path(name), scene.path("away")).unwrap();
         let before = scene.fingerprint("vm");
@@ -137,7 +137,7 @@ fn a_directory_whose_data_is_gone_is_not_repaired() {
     attached.detach();
 }
 
-/// Waits until the end of the index is noted.
+/// Waits until the end of the index is recorded.
 #[track_caller]
 fn wait_for_note(scene: &Scene) {
     let until = Instant::now() + PATIENCE;
@@ -171,8 +171,8 @@ fn a_killed_disk_that_was_quiet_loses_nothing_in_silence() {
     attached.detach();
 }
 
-/// A directory without a note, as an earlier version or a crash under load leaves it: the end that is torn is cut off,
-/// kept and told of.
+/// A directory without a note, as an earlier version or a crash under load leaves it: the torn end is cut off, kept and
+/// reported.
 #[test]
 fn a_torn_end_is_cut_off_with_a_word_and_a_copy() {
     let Some((scene, attached)) = written() else { return };
@@ -191,13 +191,13 @@ fn a_torn_end_is_cut_off_with_a_word_and_a_copy() {
     expect(&scene, 39);
     check_bytes(&scene, "expected.raw", &attached.uri());
     attached.detach();
-    // And from now on it is noted.
+    // From now on the end is recorded.
     let index = scene.bytes("vm/index");
     fs::write(scene.path("vm/index"), &index[..index.len() - 32]).unwrap();
     scene.fails(&format!("attach {ATTACH}"), &["vm/index", "32 are missing"]);
 }
 
-/// An agent's disk that cannot be started again says why, and is started again once it is repaired.
+/// An agent's disk that cannot be started again has the cause in its status, and is started again once it is repaired.
 #[test]
 fn an_agent_lists_a_disk_whose_index_is_damaged() {
     if !can_check_bytes() || !installed(&["nbdsh"]) {

@@ -1,30 +1,30 @@
-//! `headstart attach` as its users run it: the program, against other people's servers and other people's clients.
+//! `headstart attach` as its users run it: the program, against servers and clients of other projects.
 //!
-//! | module | what it tests |
+//! | module | subject |
 //! |---|---|
 //! | [`stores`] | images in every kind of store become disks with the right bytes |
 //! | [`nbd`] | NBD clients: libnbd's tools, fio, QEMU's tools; TLS |
-//! | [`files`] | the disk as a file: loop devices, file systems, damage looked for after writes; vhost-user comes up |
-//! | [`writable`] | what is written stays, grows, is refused to others, becomes an image |
-//! | [`leases`], [`bucket_leases`] | disks keep their images, whatever becomes of tags and whoever prunes |
+//! | [`files`] | the disk as a file: loop devices, file systems, checks for damage after writes; vhost-user starts |
+//! | [`writable`] | writes stay, grow, are refused to others, become an image |
+//! | [`leases`], [`bucket_leases`] | disks keep their images, whatever happens to tags, and during prunes |
 //! | [`keep_base`] | disks that need no store |
-//! | [`others`] | links, pipes and locks of users who may write to a store or a writable directory |
-//! | [`planted`] | what other users left in a cache, and where a disk writes |
+//! | [`others`] | links, pipes and locks of users that may write to a store or a writable directory |
+//! | [`planted`] | files that other users left in a cache, and in a disk's place |
 //! | [`sharing`] | many disks and processes of one image fetch each byte once |
 //! | [`away`] | stores that are gone, with and without everything in the cache |
-//! | [`clients`] | clients that are connected when a disk is to go, or when its process dies |
+//! | [`clients`] | clients that are connected when a disk is to be detached, or when its process dies |
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
-//! | [`preloading`] | plans that are found and followed, are not, are wrong; links and stores that change meanwhile |
-//! | [`recording`] | boots and their traces, also of a disk that stays attached |
+//! | [`preloading`] | plans that are found and followed, not found, or wrong; links and stores that change meanwhile |
+//! | [`recording`] | boots and their traces, even of a disk that stays attached |
 //! | [`replay`] | recorded reads against this server and others |
 //! | [`shortened`] | mapped files that are made shorter while they are used |
-//! | [`sockets`] | what sockets replace, and which users can open them |
-//! | [`lost_records`] | an index that lost its end is refused, or the loss is told of |
-//! | [`space`] | what writable directories take, at most |
-//! | [`refusals`] | what cannot work is refused at once, says why, and leaves nothing behind |
+//! | [`sockets`] | the files that sockets replace, and the users that can open them |
+//! | [`lost_records`] | an index that lost its end is refused, or the loss is reported |
+//! | [`space`] | the most space that writable directories take |
+//! | [`refusals`] | impossible requests are refused at once, with the cause, and leave nothing behind |
 //!
-//! [`attached`] is the program while it runs; [`images`] are what it attaches. A test that lacks another program says
-//! so on standard error and passes. Faults and crashes are in `tests/faults`.
+//! [`attached`] is the program while it runs; [`images`] are the attached images. A test that lacks another program
+//! prints that on standard error and passes. Faults and crashes are in `tests/faults`.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 

@@ -41,7 +41,7 @@ fn libnbd_reads_a_disk_that_comes_when_it_is_read() {
     }
     let list: Value = serde_json::from_str(&tool(&scene, "nbdinfo", &["--list", "--json", &tcp])).unwrap();
     assert_eq!(list["exports"].as_array().unwrap().len(), 1);
-    // Holes are told, and what is told to be one is one.
+    // Holes are reported, and each reported hole is one.
     let map: Value = serde_json::from_str(&tool(&scene, "nbdinfo", &["--map", "--json", &unix])).unwrap();
     let (disk, mut end, mut zeros) = (scene.bytes("disk.raw"), 0, 0);
     for extent in map.as_array().unwrap() {
@@ -109,7 +109,7 @@ fn qemu_converts_compares_and_measures() {
         ],
     );
     assert!(!out.contains("failed") && out.contains("read 102400/102400"), "{out}");
-    // A backing file of QEMU's own: what `-drive snapshot=on` does.
+    // A backing file of QEMU's own, as `-drive snapshot=on` makes it.
     let create = ["create", "-q", "-f", "qcow2", "-F", "raw", "-b", &uri, "top.qcow2"];
     tool(&scene, "qemu-img", &create);
     let out = tool(
@@ -146,7 +146,7 @@ fn fio_finds_all_that_it_wrote() {
     run("mixed", &["--rw=randrw", "--bsrange=4k-64k", "--bs_unaligned=0", "--size=4m", "--iodepth=16"]);
     run("sequential", &["--rw=write", "--bs=256k", "--size=2m", "--offset=12m", "--iodepth=4", "--fsync=4"]);
     run("trims", &["--rw=randtrim", "--bs=64k", "--size=1m", "--offset=15m", "--verify=null"]);
-    // The same bytes for two clients, and after attaching again.
+    // Two clients read the same bytes, and so does a client after the next attach.
     tool(&scene, "nbdcopy", &[&attached.uri(), "before.raw"]);
     check_bytes(&scene, "before.raw", &attached.uri());
     attached.detach();
@@ -189,7 +189,7 @@ fn put(expected: &mut [u8], at: usize, bytes: &[u8]) {
     expected[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// Not of whole sectors, over bytes that are still at the store; with FUA, zeroing and flushes.
+/// Writes parts of sectors, over bytes that are still at the store; with FUA, zeroing and flushes.
 fn write_with_nbdsh(scene: &Scene, uri: &str, expected: &mut [u8]) {
     let bytes = text(9, 70_000);
     fs::write(scene.path("bytes"), &bytes).unwrap();
@@ -284,7 +284,7 @@ fn over_tls_with_certificates() {
     let image = format!("driver=nbd,host=127.0.0.1,port={port},export=d,tls-creds=tls");
     let raw = format!("driver=raw,file.driver=file,file.filename={}", scene.path("disk.raw").display());
     tool(&scene, "qemu-img", &["compare", "--object", &object, "--image-opts", &raw, &image]);
-    // Who has no certificate, or a foreign one, or does not encrypt, is told nothing.
+    // A client without a certificate, with a foreign one, or without encryption, gets no answer.
     let fails = |uri: &str| {
         let output = Command::new(find("nbdinfo").unwrap()).arg(uri).output().unwrap();
         assert!(!output.status.success(), "{uri}: {}", String::from_utf8_lossy(&output.stdout));

@@ -1,5 +1,5 @@
-//! Attacks by users that may write to a store, or to where a writable directory is: nothing of theirs is followed, and
-//! nothing that they leave there stops others for ever.
+//! Attacks by users that may write to a store, or to the place of a writable directory: none of their links is
+//! followed, and no file that they leave there stops others for ever.
 
 use crate::attached::Attached;
 use crate::images::{Web, layered};
@@ -49,7 +49,7 @@ fn check_untouched(scene: &Scene) {
     );
 }
 
-/// Attaches an image, whose store is warned about.
+/// Attaches an image, with a warning about its store.
 #[track_caller]
 fn attach_with_warning(scene: &Scene, parts: &[&str]) {
     let mut attached = Attached::start(scene, ATTACH);
@@ -86,7 +86,7 @@ fn directories_of_a_store_that_lead_elsewhere_are_refused_by_name() {
 fn files_of_a_store_are_neither_followed_nor_waited_for() {
     let scene = scene();
     let private = scene.path("store/.headstart");
-    // Under the names that earlier versions wrote to before they renamed.
+    // The links have the names that earlier versions wrote to before they renamed.
     for dir in [private.join("leases"), private.join("untagged")] {
         fs::create_dir_all(&dir).unwrap();
         symlink(scene.path("victim"), dir.join(".new")).unwrap();
@@ -103,7 +103,7 @@ fn files_of_a_store_are_neither_followed_nor_waited_for() {
     }
     assert!(scene.run("image import disk.raw file://~/store:v1").status == Some(0));
     Attached::start(&scene, ATTACH).detach();
-    // A prune takes them away.
+    // A prune removes them.
     scene.ok(PRUNE_NOW);
     assert!(scene.names("store/.headstart").iter().all(|name| name != "prepared"));
     assert!(scene.names("store/.headstart/leases").is_empty());
@@ -121,7 +121,7 @@ fn files_of_a_store_are_neither_followed_nor_waited_for() {
     }
     assert!(!scene.path("new").exists());
     check_untouched(&scene);
-    // What other tools write, too, is not waited for.
+    // Files that other tools write are not waited for either.
     fs::remove_file(scene.path("store/index.json")).unwrap();
     pipe(&scene.path("store/index.json"));
     scene.run("image list file://~/store").fails(&["index.json", "a pipe"]);
@@ -132,7 +132,7 @@ fn what_is_in_a_writable_directory_is_neither_followed_nor_waited_for() {
     let scene = scene();
     Attached::start(&scene, WRITABLE).detach();
     let vm = scene.path("vm");
-    // A new state takes the place of whatever is there, and of what that leads to nothing changes.
+    // A new state replaces any file there, and the target of a link does not change.
     symlink(scene.path("victim"), vm.join("state.json.new")).unwrap();
     Attached::start(&scene, "file://~/store:v1 --writable ~/vm --size 64M --nbd unix:~/d.sock").detach();
     check_untouched(&scene);
@@ -147,7 +147,7 @@ fn what_is_in_a_writable_directory_is_neither_followed_nor_waited_for() {
         fs::remove_file(&path).unwrap();
         fs::rename(&kept, &path).unwrap();
     }
-    // The copy of its base is in it, and nowhere else.
+    // The copy of its base is inside it, and not elsewhere.
     symlink(scene.path("theirs"), vm.join("base")).unwrap();
     scene.fails(&format!("attach {WRITABLE} --keep-base"), &["vm/base", "a symbolic link"]);
     scene.fails(&format!("attach {WRITABLE}"), &["vm/base", "a symbolic link"]);
@@ -176,7 +176,7 @@ fn a_writable_directory_of_another_user_is_refused() {
     for words in [format!("attach {WRITABLE}"), "disk compact ~/vm".to_owned()] {
         scene.fails(&words, &["vm", "belongs to another user", "chown"]);
     }
-    // Also where there is no disk yet.
+    // The same holds if there is no disk yet.
     fs::create_dir(scene.path("new")).unwrap();
     chown(scene.path("new"), Some(OTHER), None).unwrap();
     scene.fails("attach file://~/store:v1 --writable ~/new --nbd unix:~/d.sock", &["new", "chown"]);
@@ -186,7 +186,7 @@ fn a_writable_directory_of_another_user_is_refused() {
     Attached::start(&scene, WRITABLE).detach();
 }
 
-/// A cache says what was verified, and traces are written there, so that one of another user's is none.
+/// A cache records verified bytes, and traces are written there, so that one of another user's is refused.
 #[test]
 fn a_cache_of_another_user_is_refused() {
     if !is_root() {
@@ -207,17 +207,17 @@ fn a_cache_of_another_user_is_refused() {
     scene.fails("cache usage --dir ~/cache", &["cache", "another user", "chown -R 0 "]);
     assert_eq!(scene.fingerprint("cache"), before);
     give(&scene.path("cache"), 0);
-    // Also where there is no cache yet.
+    // The same holds if there is no cache yet.
     fs::create_dir(scene.path("new")).unwrap();
     give(&scene.path("new"), OTHER);
     attach("new", &["new", "belongs to another user", "chown -R 0 "]);
     assert!(scene.names("new").is_empty());
-    // A link to one's own directory, by who made the link.
+    // A link to the user's own directory depends on the link's owner.
     symlink(scene.path("cache"), scene.path("led")).unwrap();
     Attached::start(&scene, &words.replace("~/cache", "~/led")).detach();
     give(&scene.path("led"), OTHER);
     attach("led", &["led", "symbolic link of another user (id 54321)", "chown -h 0 "]);
-    // What another user left in it while that was possible.
+    // Files that another user left in it while that was possible.
     let blob = scene.names("cache").into_iter().find(|name| name.ends_with(".map")).unwrap();
     let (blob, lock) = (scene.path("cache").join(blob), scene.path("cache/lock"));
     give(&lock, OTHER);
@@ -259,14 +259,14 @@ fn locks_and_leases_are_for_those_who_may_write_to_the_store() {
         assert_eq!([mode(&private), mode(&private.join("leases"))], [of_store; 2]);
         attached.detach();
     }
-    // As earlier versions left them.
+    // The files are as earlier versions left them.
     set_mode(&store, 0o755);
     set_mode(&private.join("lock"), 0o644);
     let lease = leases().next().unwrap();
     set_mode(&lease, 0o644);
     scene.ok("image prune file://~/store");
     assert_eq!([mode(&private.join("lock")), mode(&lease)], [0o600; 2]);
-    // What root makes in the store of another user is that user's.
+    // Files that root makes in the store of another user belong to that user.
     if rustix::process::geteuid().is_root() {
         fs::remove_dir_all(&private).unwrap();
         chown(&store, Some(OTHER), Some(OTHER)).unwrap();
@@ -298,7 +298,7 @@ fn a_lock_that_stays_held_is_told_of_and_given_up() {
         assert!(error.contains(part), "{error}");
     }
     assert!(begun.elapsed() >= Duration::from_secs(28));
-    // One that is given back in time is no more than waited for.
+    // A lock that is released in time only causes a wait.
     let mut waiting = Process::start(&mut scene.command("image remove file://~/store:v1"));
     waiting.line("a warning", Duration::from_secs(60), |line| line.contains("holds the lock"));
     drop(lock);
@@ -309,7 +309,7 @@ fn listed(scene: &Scene) -> Vec<Value> {
     scene.json("lease list file://~/store")["leases"].as_array().unwrap().clone()
 }
 
-/// A lease that cannot be read counts as one of everything, until it is taken away by its name.
+/// A lease that cannot be read counts as one of every image, until it is removed by its name.
 #[test]
 fn what_is_no_lease_counts_until_it_is_released() {
     let scene = scene();
@@ -345,15 +345,15 @@ fn what_is_no_lease_counts_until_it_is_released() {
     }
     assert_eq!(listed(&scene).len(), 1, "that of the writable directory stays");
     check_untouched(&scene);
-    // A directory with something in it is nobody's to delete.
+    // A directory that is not empty is not deleted.
     fs::create_dir_all(leases.join("full/of")).unwrap();
     scene.fails("lease release file://~/store --id full", &["full", "delete it"]);
     fs::remove_dir_all(leases.join("full")).unwrap();
     scene.ok(PRUNE_NOW);
 }
 
-/// A lease may name any path as the record of its disk: one that says nothing about the disk ends nothing, and holds
-/// nothing against an operator.
+/// A lease may name any path as the record of its disk: a file that says nothing about the disk neither ends the lease
+/// nor keeps an operator from ending it.
 #[test]
 fn a_record_that_is_none_neither_ends_nor_holds_a_lease() {
     let scene = scene();

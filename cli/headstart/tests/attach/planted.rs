@@ -1,4 +1,5 @@
-//! What another user left where a disk looks for what it knows, or writes: it is named, and neither believed nor used.
+//! Files that another user left in the places of a disk's records and writes: they are named, and neither trusted nor
+//! used.
 
 use crate::attached::{Attached, Metrics};
 use crate::images::{Web, layered, noisy};
@@ -11,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// The directories of a cache that say which images and links there are, and what is recorded and learned.
+/// The directories of a cache that have its images and links, recordings and plans.
 const BELIEVED: [&str; 5] = ["images", "links", "pinned", "traces", "plans"];
 
 fn mode(path: &Path) -> u32 {
@@ -22,7 +23,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A cache in which the whole image is.
+/// A cache that has the whole image.
 fn filled(scene: &Scene, web: &Web) -> String {
     let words = format!("{} --nbd unix:~/d.sock --cache ~/cache", web.image());
     let attached = Attached::start(scene, &format!("{words} --fill 1GB/s --metrics 127.0.0.1:0"));
@@ -31,7 +32,7 @@ fn filled(scene: &Scene, web: &Web) -> String {
     words
 }
 
-/// Also where the directory is used as a cache for the first time: that user was there before.
+/// The same holds if the directory is used as a cache for the first time: that user was there before.
 #[test]
 fn a_cache_with_directories_of_another_user_is_refused() {
     let scene = layered();
@@ -60,7 +61,8 @@ fn a_cache_with_directories_of_another_user_is_refused() {
         }
         assert!(scene.names("elsewhere").is_empty());
         assert!(web.proxy.log().is_empty(), "{of_cache:o}: the image was asked for");
-        // A link of one's own leads on, and the directory is closed where each user does not own what it made.
+        // A link of the user's own is followed, and the directory is closed if not each user owns the files that it
+        // made.
         symlink(scene.path("elsewhere"), scene.path("new/traces")).unwrap();
         set_mode(&scene.path("new"), of_cache);
         Attached::start(&scene, &words).detach();
@@ -80,7 +82,7 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
     let words = |dir: &str| format!("{} --nbd unix:~/d.sock --cache ~/{dir}", web.image());
     fs::create_dir(scene.path("new")).unwrap();
     put("new");
-    // A name that a cache has, too, makes none of a user's directory.
+    // A name that a cache has, too, does not make a cache of a user's directory.
     fs::create_dir_all(scene.path("photos/images")).unwrap();
     fs::create_dir_all(scene.path("album/images")).unwrap();
     fs::write(scene.path("album/images/holiday.jpg"), "sea").unwrap();
@@ -111,7 +113,7 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
     // Images in directories are not cached, but their boots are recorded there.
     let local = "attach file://~/store:v1 --nbd unix:~/d.sock --cache ~/new";
     refused(&scene, local, &["new: is not a cache and holds something already", "give an empty directory"]);
-    // What an earlier start left is no other's, and a cache stays one whatever is put beside it.
+    // The files of an earlier start are accepted, and a cache stays one whatever is put beside it.
     for left in ["", "lock", "state.1", "traces"] {
         let cache = scene.path("begun");
         fs::create_dir(&cache).unwrap();
@@ -125,13 +127,13 @@ fn a_directory_that_holds_other_things_becomes_no_cache() {
         assert_eq!(mode(&cache), 0o700, "{left}");
         put("begun");
         Attached::start(&scene, &words("begun")).detach();
-        // What ends as files of blobs do is not the cache's to remove.
+        // Files with the endings of blobs' files are not the cache's to remove.
         assert!(MINE.iter().all(|name| scene.bytes(&format!("begun/{name}")) == b"dear"));
         fs::remove_dir_all(&cache).unwrap();
     }
 }
 
-/// A file there says which image a tag means while the store is away.
+/// A file there has the image that a tag stands for while the store is away.
 #[test]
 fn what_another_user_says_of_a_tag_is_not_believed() {
     let scene = layered();
@@ -155,7 +157,7 @@ fn what_another_user_says_of_a_tag_is_not_believed() {
     Attached::start(&scene, &words).detach();
 }
 
-/// A cache that root made for others stays as root made it, whoever else uses it.
+/// A cache that root made for others stays as root made it, whatever other users do with it.
 #[test]
 fn a_directory_of_roots_is_a_cache_of_another_user() {
     let scene = noisy(1);
@@ -235,7 +237,8 @@ fn a_file_of_process_numbers_is_this_users() {
             &["vm.pid", "belongs to another user (id 54321)", "chown 0 "],
         );
         assert_eq!(scene.bytes("vm.pid"), b"");
-        // Nor is what another user says of the disk believed, where an earlier process of it seems to have been.
+        // Another user's record of the disk is not trusted either, if an earlier process of it seems to have been
+        // there.
         give(&file, 0);
         fs::write(&file, "1\n").unwrap();
         for name in ["vm.json", "vm.images"] {

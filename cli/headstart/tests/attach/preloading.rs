@@ -1,4 +1,4 @@
-//! Preloading as learned: plans that are found, that are not, that are wrong, over links and stores that change.
+//! Preloading as learned: plans that are found, not found, or wrong, over links and stores that change.
 
 use crate::attached::{Attached, Metrics};
 use crate::disk::noise;
@@ -15,16 +15,16 @@ const METRICS: &str = "--metrics 127.0.0.1:0 --no-record";
 const BLOCK: u64 = 2 << 20;
 const ROUND_TRIP: Duration = Duration::from_millis(20);
 
-/// What each boot reads: half of each of these blocks, in this order.
+/// The reads of each boot: half of each of these blocks, in this order.
 const BOOT: [u64; 6] = [6, 1, 4, 9, 2, 12];
 const READ: u64 = BLOCK / 2;
 
-/// What a boot says over NBD: all of it, at once.
+/// The commands of a boot over NBD: all of it, at once.
 fn boot(blocks: &[u64]) -> String {
     format!("for block in {blocks:?}: h.pread({READ}, block * {BLOCK})")
 }
 
-/// Reads these blocks' first halves, which are right.
+/// Reads these blocks' first halves, and checks them.
 #[track_caller]
 fn read(scene: &Scene, attached: &Attached, blocks: &[u64]) {
     let script = format!(
@@ -47,7 +47,7 @@ fn booted() -> Option<(Scene, Web)> {
     Some((scene, web))
 }
 
-/// Boots five times, reading these blocks, and learns from that.
+/// Boots five times with reads of these blocks, and learns from that.
 fn learn(scene: &Scene, blocks: &[u64]) {
     for _ in 0..5 {
         let attached = Attached::start(scene, "file://~/store:v1 --record ~/traces");
@@ -74,7 +74,7 @@ fn over(link: &Link, web: &Web) -> (Shaper, String) {
 fn a_plan_brings_a_boot_before_it_reads() {
     let Some((scene, web)) = booted() else { return };
     let (_shaper, image) = over(&Link::new(Some(10_000_000), ROUND_TRIP), &web);
-    // In the cache's directory plans need not be named.
+    // Plans in the cache's directory need not be named.
     fs::create_dir_all(scene.path("cache/plans")).unwrap();
     fs::copy(scene.path("plans"), scene.path("cache/plans/of-mine")).unwrap();
     let attached = Attached::start(&scene, &format!("{image} --cache ~/cache {METRICS}"));
@@ -89,11 +89,11 @@ fn a_plan_brings_a_boot_before_it_reads() {
         attached.wait_for("use", |metrics| metrics.sum("headstart_preloaded_used_bytes", &[]) >= PLANNED);
     assert_eq!(metrics.requests("miss"), 0.0);
     assert_eq!(metrics.sum("headstart_preload_accuracy", &[]), 1.0);
-    // A busy machine may be slow with what is here.
+    // A busy machine may be slow with local bytes.
     for cause in ["unforeseen", "late", "store"] {
         assert_eq!(metrics.sum("headstart_slow_reads_total", &[("cause", cause)]), 0.0, "{cause}");
     }
-    // Nothing but what boots read was brought.
+    // Only the blocks that boots read were fetched.
     assert!(metrics.sum("headstart_image_local_bytes", &[]) < PLANNED * 1.2);
     let report = attached.detach();
     let preload = &report["preloads"][0];
@@ -116,7 +116,7 @@ fn a_plan_that_is_published_with_the_image_comes_first() {
     read(&scene, &attached, &BOOT);
     attached.detach();
 
-    // It need not be wanted.
+    // Preloading may be switched off.
     for policy in ["lazy", "none"] {
         let words = format!("{} --cache ~/{policy} --policy {policy} {METRICS}", web.image());
         let attached = Attached::start(&scene, &words);
@@ -175,18 +175,18 @@ fn a_file_that_is_no_good_plan_is_said_and_left() {
         let report = attached.detach();
         assert_eq!(report["preloads"][0]["plan"], Value::Null, "{kind}");
     }
-    // Beside it a good one is used.
+    // A good plan beside it is used.
     fs::write(scene.path("bad/plans2"), &good).unwrap();
     let attached =
         Attached::start(&scene, &format!("{} --cache ~/cache --plans ~/bad {METRICS}", web.image()));
     attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED);
     attached.detach();
-    // What must be there and is not.
+    // A given place that must be there and is not.
     let words = format!("{} --cache ~/cache-no --plans ~/nowhere {METRICS}", web.image());
     let mut attached = Attached::start(&scene, &words);
     assert!(attached.warning().contains("nowhere"));
     attached.detach();
-    // Given by hand it is refused, as what it says cannot be done.
+    // A given file is refused, because its plan cannot be followed.
     fs::write(scene.path("bad/plans"), &flipped[..good.len() / 2]).unwrap();
     let wrong = scene.run(&format!("attach {} --cache ~/cache --policy ~/bad/plans", web.image()));
     assert!(wrong.status == Some(2) && wrong.stderr.contains("bad/plans"), "{wrong}");
@@ -207,7 +207,7 @@ fn a_plan_that_is_given_is_followed() {
         assert_eq!(preload["plan"], "given");
         assert!(preload["from"].as_str().unwrap().starts_with(from), "{preload}");
     }
-    // Of another image there is nothing in it.
+    // It has nothing for another image.
     fs::write(scene.path("other.raw"), noise(77, 8 << 20)).unwrap();
     scene.ok("image import other.raw file://~/store:other");
     let image = web.image().replace(":v1", ":other");
@@ -249,7 +249,7 @@ fn a_plan_of_other_reads_is_stopped_and_said() {
     read(&scene, &attached, &[3, 14, 8, 5]);
     let stopped = attached.wait_for("stop", |metrics| metrics.sum("headstart_preload_stopped", &[]) == 1.0);
     assert!(preloaded(&stopped) < PLANNED, "{}", stopped.text);
-    // It is said once, and nothing more of the plan comes.
+    // It is reported once, and no more of the plan comes.
     std::thread::sleep(Duration::from_millis(500));
     let said = attached.said();
     let lines: Vec<_> = said.lines().filter(|line| line.contains("preloading was stopped")).collect();
@@ -260,14 +260,14 @@ fn a_plan_of_other_reads_is_stopped_and_said() {
     assert!(lines[0].contains(why), "{why}");
 }
 
-/// What a host with this cache knows of its only link.
+/// The bandwidth that a host with this cache remembers of its only link.
 fn remembered(scene: &Scene, cache: &str) -> Option<u64> {
     let link = fs::read_dir(scene.path(cache).join("links")).ok()?.next()?.ok()?;
     let text = fs::read_to_string(link.path()).ok()?;
     text.trim_end().rsplit_once(' ')?.1.parse().ok()
 }
 
-/// A link of so many bytes a second has this left while a boot of 48 MB is preloaded: enough for a plan of another
+/// A link of `rate` bytes a second has `left` of it while a boot of 48 MB is preloaded: enough for a plan of another
 /// bandwidth to be followed.
 fn a_link_becomes_slower(rate: u64, left: u64) {
     let scene = noisy(96);
@@ -284,7 +284,7 @@ fn a_link_becomes_slower(rate: u64, left: u64) {
     };
     let switches = |metrics: &Metrics| metrics.sum("headstart_plan_switches_total", &[("to", "bandwidth")]);
     let most = (all.len() as u64 * READ) as f64 * 0.9;
-    // Where the machine stood still, most has come before the link becomes slower: once more then.
+    // If the machine stood still, most has come before the link becomes slower: the test tries again.
     let begun = (0..=7).find_map(|number| {
         link.set(Some(rate), ROUND_TRIP);
         let cache = format!("cache-{number}");
@@ -302,7 +302,7 @@ fn a_link_becomes_slower(rate: u64, left: u64) {
     let (cache, attached, before) = begun.unwrap();
     attached.wait_for("switch", |metrics| switches(metrics) > before);
     read(&scene, &attached, &[47, 3, 8]);
-    // The next disk knows from the start what the link gave last.
+    // The next disk knows from the start the last bandwidth of the link.
     attached.wait_for("memory of the link", |_| {
         remembered(&scene, &cache).is_some_and(|bandwidth| (left / 4..left * 3).contains(&bandwidth))
     });
@@ -346,7 +346,7 @@ fn a_boot_in_another_order_gets_the_plan_of_its_kind() {
     }
     scene.ok("train --traces traces -o plans");
     let (_shaper, image) = over(&Link::new(Some(1_000_000), ROUND_TRIP), &web);
-    // Both kinds are as frequent: one of them is what a boot begins with.
+    // Both kinds are as frequent: a boot begins with one of them.
     let switched = [&forth, &back].map(|order| {
         let words = format!("{image} --cache ~/cache-{} --plans ~/plans {METRICS}", order[0]);
         let attached = Attached::start(&scene, &words);
@@ -369,7 +369,7 @@ fn an_image_of_known_layers_starts_with_what_is_known_of_them() {
     scene.ok("image import disk.raw file://~/store:new --base file://~/store:v1");
     let image = web.image().replace(":v1", ":new");
     let attached = Attached::start(&scene, &format!("{image} --cache ~/cache --plans ~/plans {METRICS}"));
-    // All but what is new.
+    // Everything except the new block is preloaded.
     attached.wait_for("preload", |metrics| preloaded(metrics) >= PLANNED - f64::from(1 << 16));
     read(&scene, &attached, &BOOT);
     let report = attached.detach();
@@ -388,7 +388,7 @@ fn an_image_that_was_laid_out_anew_goes_on_learning() {
     read(&scene, &attached, &BOOT);
     let metrics = attached.metrics();
     assert_eq!(metrics.requests("miss"), 0.0);
-    // What boots read lies in one place.
+    // The blocks of boots are stored in one place.
     let requests = metrics.sum("headstart_pull_fetches_total", &[("priority", "preload")]);
     assert!(requests <= 20.0, "{requests}");
     // The plan has come with it.

@@ -18,13 +18,13 @@ fn traces(scene: &Scene, dir: &str) -> Vec<Trace> {
     paths.iter().map(|path| read_file(path, &ReadLimits::default()).unwrap()).collect()
 }
 
-/// A client that connects, runs a script and leaves, which the server has seen then.
+/// Runs a client that connects, runs a script and leaves; on return the server has seen that.
 #[track_caller]
 fn client(scene: &Scene, attached: &Attached, script: &str) {
     tool(scene, "nbdsh", &["-u", &attached.uri(), "-c", &format!("{script}\nh.shutdown()")]);
 }
 
-/// The reads of a boot: so many pages, the first one with the boot sector.
+/// The reads of a boot: `pages` pages, the first one with the boot sector.
 fn boot(pages: usize) -> String {
     format!("for page in range({pages}): h.pread(4096, page * 65536)")
 }
@@ -76,7 +76,7 @@ fn each_boot_of_a_disk_that_stays_attached_has_a_trace() {
         .map(|trace| (trace.creation.volume.as_str(), trace.records.len(), trace.records[0].t_us))
         .collect();
     assert_eq!(told, [("vm", 20, 0), ("vm-boot-2", 30, 0), ("vm-boot-3", 26, 0)]);
-    // They can be learned from, and exported together.
+    // The traces can be learned from, and exported together.
     let learned = scene.json("train --traces traces -o plans");
     assert_eq!(learned["images"][0]["traces"], 3, "{learned}");
     scene.ok("trace export traces -o exported");
@@ -93,7 +93,7 @@ fn boots_without_a_trace_are_said() {
     assert_eq!(recorded["without_trace"], json!([{ "boots": 0, "why": "nothing was read" }]));
     assert_eq!(traces(&scene, "traces").len(), 0);
 
-    // A tool looks at the disk before its guest starts.
+    // A tool reads a little of the disk before its guest starts.
     let attached = Attached::start(&scene, words);
     client(&scene, &attached, &boot(3));
     client(&scene, &attached, &boot(20));
@@ -140,7 +140,7 @@ fn a_guest_that_boots_without_end_leaves_a_few_traces() {
     assert_eq!(traces(&scene, "traces").len(), 6);
 }
 
-/// As people read it.
+/// The report in the form for people.
 #[test]
 fn the_last_line_says_what_was_recorded() {
     let scene = noisy(4);
@@ -165,7 +165,7 @@ fn the_last_line_says_what_was_recorded() {
     assert!(again.contains(&format!("recorded 41 requests of 2 boots into {dir}")), "{again}");
 }
 
-/// Over FUSE a client is whoever has the file open.
+/// Over FUSE a client is a process that has the file open.
 #[test]
 fn a_file_that_is_opened_again_is_booted_again() {
     let scene = noisy(4);
@@ -212,7 +212,7 @@ impl Drop for Machine {
     }
 }
 
-/// A real hypervisor: started, reset, and started again.
+/// A real hypervisor is started, reset, and started again.
 #[test]
 fn a_machine_that_is_reset_boots_again() {
     let scene = noisy(1);
@@ -227,7 +227,7 @@ fn a_machine_that_is_reset_boots_again() {
     };
     let mut machine = Machine::start(&scene);
     wait_for_boots(1.0);
-    // Firmware looks several times.
+    // Firmware reads several times.
     std::thread::sleep(Duration::from_secs(3));
     let before = attached.metrics().sum("headstart_trace_boots_total", &[]);
     machine.reset();

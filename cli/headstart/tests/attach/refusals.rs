@@ -1,4 +1,4 @@
-//! What cannot work is refused at once: the message names the thing, the cause and what to do, and nothing is left.
+//! Impossible requests are refused at once: the message names the thing, the cause and the remedy, and nothing is left.
 
 use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-/// No refusal takes longer.
+/// The longest time for a refusal.
 const QUICK: Duration = Duration::from_secs(20);
 
 /// Attaching fails with all of `parts` in its message, quickly, and leaves neither socket nor writable directory.
@@ -28,7 +28,7 @@ fn refused(scene: &Scene, words: &str, parts: &[&str]) {
 
 const SERVE: &str = "--nbd unix:~/d.sock --writable ~/vm";
 
-/// It is asked for a moment more, for it may be one of several, and not for as long as one that is away.
+/// The server is asked again for a moment, because it may be one of several, but not for as long as one that is away.
 #[test]
 fn a_web_server_that_gives_no_ranges() {
     let scene = layered();
@@ -58,7 +58,7 @@ fn what_is_no_image() {
     };
     let put = |text: &str| put_bytes(text.as_bytes());
     let config = put("{}");
-    // Of a layer nothing but how it starts is looked at.
+    // Only the beginning of the layer is checked.
     let layer = put_bytes(&[&[0x1f, 0x8b, 8, 0], &[7; 70_000][..]].concat());
     let manifest = put(&format!(
         r#"{{"schemaVersion":2,"mediaType":"application/vnd.oci.image.manifest.v1+json",
@@ -95,13 +95,13 @@ fn what_is_no_image() {
 fn hosts_that_are_not_there() {
     let scene = Scene::new();
     let cold = format!("--cache ~/cache {SERVE}");
-    // Nobody else gets a port that refuses; names that end so are nobody's, ever.
+    // Other processes do not get a port that refuses; names with this ending never exist.
     let refusing = FaultProxy::start(([127, 0, 0, 1], 9).into());
     refusing.set_outage(Outage::Refuse);
     let there = refusing.addr().to_string();
     let plain = format!("--plain-http {there} {cold}");
     let nowhere = "no-such-host.invalid".to_owned();
-    // What is asked about first is nothing that the user named.
+    // The message does not name the first request, which the user did not name.
     let repository = format!("http://{there}/vm: ");
     let images = [
         (format!("http://{there}/vm:v1 {plain}"), [&there, "refused", "check the address"]),
@@ -160,7 +160,7 @@ fn sockets_and_ports_that_are_taken() {
     let attached = Attached::start(&scene, &format!("{image} --nbd unix:~/taken.sock --vhost-user ~/v.sock"));
     refused(&scene, &format!("{image} --nbd unix:~/taken.sock"), &["taken.sock", "another"]);
     refused(&scene, &format!("{image} --vhost-user ~/v.sock"), &["v.sock", "another"]);
-    // What was started before is taken back.
+    // Servers that were started before are stopped again.
     refused(&scene, &format!("{image} --nbd unix:~/d.sock --nbd unix:~/taken.sock"), &["taken.sock"]);
     assert!(scene.path("taken.sock").exists() && scene.path("v.sock").exists());
     attached.detach();
@@ -172,7 +172,7 @@ fn sockets_and_ports_that_are_taken() {
         &format!("{image} --nbd unix:~/d.sock --metrics 127.0.0.1:{port}"),
         &["--metrics", &format!("127.0.0.1:{port}"), "in use"],
     );
-    // A file stays, and a socket that nobody listens at, too, where another program made it.
+    // A file stays, and so does a socket without a listener that another program made.
     drop(UnixListener::bind(scene.path("old.sock")).unwrap());
     // A program that another test starts meanwhile listens, too, until it is executed.
     while UnixStream::connect(scene.path("old.sock")).is_ok() {}
@@ -183,7 +183,7 @@ fn sockets_and_ports_that_are_taken() {
         &["disk.raw", "is not a socket", "another path"],
     );
     assert_eq!(fs::metadata(scene.path("disk.raw")).unwrap().len(), 16 << 20);
-    // A writable directory that was made for it is taken back as well, with those around it.
+    // A writable directory that was made for it is removed as well, with those around it.
     for way in ["--nbd unix:~/no/dir/d.sock", "--vhost-user ~/no/dir/d.sock"] {
         refused(
             &scene,
@@ -208,7 +208,7 @@ fn a_writable_directory_with_writes_stays_where_a_server_does_not_start() {
     assert_eq!(scene.fingerprint("kept"), before);
 }
 
-/// Otherwise what was written would seem to have vanished.
+/// Otherwise the earlier writes would seem to have vanished.
 #[test]
 fn a_writable_directory_is_of_one_disk_or_of_several() {
     let scene = layered();
@@ -231,7 +231,7 @@ fn caches_that_cannot_be_used() {
     let image = web.image();
     refused(&scene, &format!("{image} --cache ~/disk.raw {SERVE}"), &["disk.raw", "directory"]);
     if rustix::process::geteuid().is_root() {
-        // The administrator may write anywhere but where nobody can.
+        // The administrator may write anywhere, except in places where no user can.
         refused(&scene, &format!("{image} --cache /proc/headstart {SERVE}"), &["/proc/headstart"]);
     } else {
         skipped("a directory that cannot be written is no hindrance to root; this is not root: not /proc");
@@ -285,7 +285,7 @@ fn devices_that_this_kernel_does_not_have() {
     }
 }
 
-/// Lengths that a manifest says take no space, and nothing is left of layers that are not there.
+/// Lengths in a manifest take no space, and nothing is left of layers that are not there.
 #[test]
 fn a_manifest_of_layers_that_are_not_there_takes_no_space() {
     let scene = layered();

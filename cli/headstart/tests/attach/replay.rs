@@ -1,4 +1,4 @@
-//! `headstart replay`: recorded reads against our own server, other people's, and servers that are none.
+//! `headstart replay`: recorded reads against this server, those of other projects, and programs that are no servers.
 
 use crate::attached::Attached;
 use crate::disk::mixed_disk;
@@ -24,8 +24,8 @@ fn record(t_ms: u64, op: Op, start: u64, len: u64, service_ms: u32) -> Record {
     Record { t_us: t_ms * 1000, op, range, service_us: Some(service_ms * 1000) }
 }
 
-/// A boot of a disk of 8 MiB: a read after a second, one after its answer, a write and a read of what it wrote, two at
-/// once.
+/// A boot of a disk of 8 MiB: a read after a second, one after its answer, a write and a read of the written bytes, two
+/// at once.
 fn boot(scene: &Scene, name: &str) {
     let records = vec![
         record(1000, Op::Read, 0, 4096, 10),
@@ -40,10 +40,10 @@ fn boot(scene: &Scene, name: &str) {
     fs::write(scene.path(name), headstart_trace::file::encode(&trace).unwrap()).unwrap();
 }
 
-/// nbdkit with `words`, which serves until it is dropped; and where.
+/// Starts nbdkit with `words`, which serves until it is dropped; returns it and its URI.
 fn nbdkit(scene: &Scene, words: &str) -> (Process, String) {
     let socket = scene.path("nbdkit.sock");
-    // Of one that was killed before.
+    // The socket may be that of a killed process.
     let _ = fs::remove_file(&socket);
     let mut command = Command::new(find("nbdkit").unwrap());
     command.args(["--foreground", "--exit-with-parent", "--unix", socket.to_str().unwrap()]);
@@ -70,10 +70,10 @@ fn reads_come_as_they_were_recorded() {
     let report = scene.json(&format!("replay boot.parquet {} --plot waits.svg", attached.uri()));
     let counts = ["reads", "reads_of_trace", "skipped_written", "writes", "errors", "bytes"];
     assert_eq!(counts.map(|count| report[count].as_u64().unwrap()), [4, 5, 1, 1, 0, 74_028]);
-    // Those longer than a second are a busy machine's.
+    // Reads longer than a second come from a busy machine.
     assert!(report["slow"].is_u64(), "{report}");
     assert_eq!(float(&report, "/first_read"), 1.0);
-    // The recorded waits were 10 ms and 10 ms, and what is left is thinking.
+    // The recorded waits were 10 ms and 10 ms, and the rest is thinking.
     let last = float(&report, "/last_read");
     assert!((1.079..60.0).contains(&last), "{last}");
     let waits =
@@ -82,7 +82,7 @@ fn reads_come_as_they_were_recorded() {
     let histogram = report["histogram"].as_array().unwrap();
     assert_eq!(histogram.iter().map(|bucket| bucket["reads"].as_u64().unwrap()).sum::<u64>(), 4);
     assert!(fs::read_to_string(scene.path("waits.svg")).unwrap().contains("<svg"));
-    // Faster, sooner, and at their times.
+    // A replay that is faster, begins sooner, and uses the recorded times.
     let words = format!("replay boot.parquet {} --faster 10 --grace 20ms --clock open", attached.uri());
     let report = scene.json(&words);
     assert_eq!((float(&report, "/first_read"), float(&report, "/grace")), (0.02, 0.02));
@@ -103,7 +103,7 @@ fn waits_are_the_servers() {
     let (server, uri) = nbdkit(&scene, "--filter=delay memory 8M delay-read=50ms");
     let report = scene.json(&format!("replay boot.parquet {uri} --grace 0s --hit 40ms"));
     assert_eq!((report["reads"].as_u64(), report["hits"].as_u64()), (Some(4), Some(0)));
-    // Two one after the other, two at once; and the thinking: 40, 40 ms.
+    // Two reads come one after the other, two at once; the think times are 40 and 40 ms.
     assert!(float(&report, "/wait/p50") >= 0.05 && float(&report, "/wait/total") >= 0.2, "{report}");
     assert!(float(&report, "/last_read") >= 0.05 * 3.0 + 0.079, "{report}");
     assert_eq!(report["wait"]["total"], report["wait"]["missed"]);
@@ -128,7 +128,7 @@ fn the_replayer_takes_little_itself() {
     let trace = Trace { creation, records, ..Trace::default() };
     fs::write(scene.path("boot.parquet"), headstart_trace::file::encode(&trace).unwrap()).unwrap();
     let (server, uri) = nbdkit(&scene, "memory 8M");
-    // Whatever else the machine does takes time from it, and never gives any: one good replay is enough.
+    // Other work of the machine only takes time from it: one good replay is enough.
     let replay = || scene.json(&format!("replay boot.parquet {uri}"));
     let is_good = |report: &Value| {
         float(report, "/wait/p50") < 0.002 && (1.99..8.0).contains(&float(report, "/last_read"))
@@ -192,7 +192,7 @@ fn what_cannot_be_replayed_is_said_before_it_begins() {
     scene.fails(&format!("replay boot.parquet {}", uri.replace("///", "///other")), &["no export `other`"]);
     scene.fails(&format!("replay boot.parquet {uri} --plot waits.pdf"), &["neither in .svg nor in .png"]);
     scene.fails(&format!("replay disk.raw {uri}"), &["disk.raw"]);
-    // A place for the picture that cannot be used comes before all else.
+    // An unusable place for the picture is reported before anything else.
     mknodat(CWD, scene.path("pipe.svg"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let of_none = "replay none.parquet nbd+unix:///?socket=none --plot";
     scene.fails(&format!("{of_none} pipe.svg"), &["pipe.svg", "is neither a file nor a block device"]);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 const METRICS: &str = "--cache ~/cache --metrics 127.0.0.1:0";
 
-/// Every histogram's buckets rise to its count, and its sum is as its buckets allow.
+/// Checks that every histogram's buckets rise to its count, and that its sum is within its buckets' bounds.
 fn check_histograms(metrics: &Metrics) {
     let mut series = HashMap::<(String, String), Vec<(f64, f64)>>::new();
     for sample in metrics.samples.iter().filter(|sample| sample.name.ends_with("_bucket")) {
@@ -69,8 +69,8 @@ fn metrics_count_what_was_done() {
                   try: h.pread(4096, 8388608)\n\
                   except nbd.Error: pass\n";
     tool(&scene, "nbdsh", &["-u", &attached.uri(), "-c", script]);
-    // The rests of the two blocks may still be on their way. Where a read did not wait for a stream that would have
-    // brought its bytes later, they came twice, and where a stream was ended, some came for nothing.
+    // The rests of the two blocks may still be on their way. If a read did not wait for a stream that would have
+    // delivered its bytes later, they came twice, and if a stream was ended, some came in vain.
     let nearly = |bytes: f64, all: f64| (all * 0.9..=all).contains(&bytes);
     attached.wait_for("all that the store sent", |metrics| {
         let kept = metrics.sum("headstart_cache_inserted_bytes_total", &[]);
@@ -89,7 +89,7 @@ fn metrics_count_what_was_done() {
     assert_eq!(after.sum("headstart_written_bytes_total", &vm), 5.0 * 8192.0 + 65536.0);
     assert_eq!(after.sum("headstart_request_errors_total", &vm), 0.0);
     assert_eq!(after.sum("headstart_waiting_reads", &vm), 0.0);
-    // What the store sent, the proxy saw, and the cache has.
+    // The store's bytes were seen by the proxy, and are in the cache.
     let sent = web.reads(&scene).sent() as f64;
     let (came, kept) = (
         after.sum("headstart_store_bytes_total", &[]),
@@ -182,7 +182,7 @@ fn people_are_told_how_to_use_it() {
     assert_eq!(&lines[4..], [&["Ctrl-C detaches."], &end[..]].concat());
 }
 
-/// Waits until what is asked of the store has come, and no more has been kept for a second.
+/// Waits until all requested bytes of the store have come, and none have been stored for a second.
 #[track_caller]
 fn comes_to_rest(attached: &Attached, web: &Web) {
     let seen = Cell::new((0.0, Instant::now()));
@@ -266,7 +266,7 @@ fn filling_keeps_to_its_rate_and_says_how_far_it_is() {
         metrics.sum("headstart_image_local_bytes", &[]) > metrics.sum("headstart_image_bytes", &[]) / 2.0
     });
     let eta = half.sum("headstart_fill_seconds", &[]);
-    // Two seconds, were it not for other work of the machine.
+    // Filling would take two seconds without other work of the machine.
     assert!((0.2..40.0).contains(&eta), "{eta}");
     attached.wait_for("full disk", Metrics::all_is_local);
     let took = began.elapsed().as_secs_f64();
@@ -275,7 +275,7 @@ fn filling_keeps_to_its_rate_and_says_how_far_it_is() {
     assert!((1e5..2.3e6).contains(&rate), "{rate} bytes a second");
     let report = attached.detach();
     assert_eq!(report["local_bytes"], report["image_bytes"]);
-    // All is here: nothing is asked for.
+    // Everything is here: nothing is requested.
     web.proxy.clear_log();
     let again = Attached::start(&scene, &format!("{} {METRICS} --fill 4MB/s", web.image()));
     check_bytes(&scene, "disk.raw", &again.uri());
@@ -296,7 +296,7 @@ fn the_limit_of_the_rate_holds() {
     tool(&scene, "nbdcopy", &[&attached.uri(), "out.raw"]);
     let took = began.elapsed().as_secs_f64();
     crate::disk::assert_same(&scene, "disk.raw", "out.raw");
-    // Half a second's worth is free to reads that somebody waits for.
+    // Half a second's worth is free for urgent reads.
     let rate = (web.reads(&scene).sent() - before) as f64 / (took + 0.5);
     // On a busy machine it may be less.
     assert!((5e5..8.8e6).contains(&rate), "{rate} bytes a second");
@@ -314,7 +314,7 @@ fn the_cache_keeps_to_its_size() {
     for _ in 0..2 {
         check_bytes(&scene, "disk.raw", &attached.uri());
     }
-    // The keeper looks every five seconds.
+    // The keeper runs every five seconds.
     attached.wait_for("eviction", |metrics| {
         metrics.sum("headstart_cache_evicted_bytes_total", &[]) > 0.0
             && metrics.sum("headstart_image_local_bytes", &[]) <= f64::from(6 << 20)
@@ -349,22 +349,22 @@ fn many_readers_of_a_disk_larger_than_its_cache_all_get_their_bytes() {
     attached.detach();
 }
 
-/// Bytes that the file system holds for the blobs in the cache, and for what describes them.
+/// Bytes that the file system holds for the blobs in the cache, and for their maps.
 fn held_by_cache(scene: &Scene) -> u64 {
     let files =
         scene.names("cache").into_iter().filter(|name| name.ends_with(".data") || name.ends_with(".map"));
-    // One that was removed meanwhile holds nothing.
+    // A file that was removed meanwhile holds nothing.
     files
         .filter_map(|name| scene.path("cache").join(name).metadata().ok())
         .map(|file| file.blocks() * 512)
         .sum()
 }
 
-/// A process that was stopped while it evicted holds the evictor's lock: nobody else makes room.
+/// A process that was stopped while it evicted holds the evictor's lock: no other process makes room.
 #[test]
 fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     const SIZE: u64 = 6 << 20;
-    // More than the cache and the process's memory (32 MiB) hold together: each reading fetches some of it.
+    // The image is larger than the cache and the process's memory (32 MiB) together: each reading fetches some of it.
     let scene = noisy(44);
     let Some(web) = Web::before(&scene) else { return };
     if !can_check_bytes() {
@@ -393,7 +393,7 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     let line = said.lines().find(is_it).unwrap();
     let names = line.matches(scene.path("cache").to_str().unwrap()).count();
     assert!(names == 1 && line.contains("end what evicts"), "{line}");
-    // Once it is over, the cache takes what is read again.
+    // Once it is over, the cache stores read bytes again.
     fcntl_lock(&evicting, FlockOperation::Unlock).unwrap();
     let inserted = metrics.sum("headstart_cache_inserted_bytes_total", &[]);
     attached.wait_for("eviction and inserts", |metrics| {

@@ -17,8 +17,8 @@ fn read_all(scene: &Scene, uris: &[String]) {
     });
 }
 
-/// Every byte of layers and trees came once over the link. A demand read that is slow may be sent a second time; such
-/// requests are few, and counted.
+/// Checks that every byte of layers and trees came once over the link. A demand read that is slow may be sent a second
+/// time; such requests are few, and counted.
 fn each_byte_came_once(scene: &Scene, web: &Web, attached: &[Attached]) {
     let reads = web.reads(scene);
     let hedges: f64 =
@@ -31,7 +31,7 @@ fn each_byte_came_once(scene: &Scene, web: &Web, attached: &[Attached]) {
     assert!(once >= image && once < image * 1.02 + 65536.0, "{once} of {image}");
 }
 
-/// Names and images of so many disks.
+/// Names and images of `count` disks.
 fn disks(web: &Web, count: usize) -> String {
     (0..count).map(|n| format!("d{n}={} ", web.image())).collect()
 }
@@ -110,7 +110,7 @@ fn a_killed_process_leaves_its_part_to_the_other() {
     web.proxy.clear_rules();
     read_all(&scene, &[other.uri()]);
     other.detach();
-    // Its socket is left behind, and no hindrance.
+    // Its socket is left behind, and no obstacle.
     let again = Attached::start(&scene, &words(0));
     read_all(&scene, &[again.uri()]);
     again.detach();

@@ -1,4 +1,4 @@
-//! Files that a disk has mapped, and that somebody makes shorter while it is used.
+//! Files that a disk has mapped, and that are made shorter by another program while they are used.
 
 use crate::attached::Attached;
 use crate::images::{Web, can_check_bytes, check_bytes, noisy, tool};
@@ -43,7 +43,7 @@ fn an_emptied_sidecar_of_the_cache_costs_no_disk() {
     let said = attached.warning();
     assert!(said.contains("a file of the cache was shortened"), "{said}");
     attached.detach();
-    // What is left is not believed by the next one.
+    // The next process does not trust the rest of it.
     let attached = Attached::start(&scene, &words);
     check_bytes(&scene, "disk.raw", &uri);
     attached.detach();

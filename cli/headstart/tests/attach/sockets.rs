@@ -1,4 +1,4 @@
-//! Sockets and files of disks: what is replaced by them, and which users can open them.
+//! Sockets and files of disks: the files that they replace, and the users that can open them.
 
 use crate::attached::Attached;
 use crate::disk::noise;
@@ -40,7 +40,7 @@ fn run_as(user: u32, group: u32, program: &str, args: &[&str]) -> Option<i32> {
 
 /// `true` if such a user can connect to a socket.
 fn connects(user: u32, group: u32, socket: &Path) -> bool {
-    // What it says there is nonsense, but it says it: 7 is that it could not connect.
+    // Its request is nonsense there, but it is sent: 7 is the status of a failed connection.
     let socket = socket.to_str().unwrap();
     run_as(user, group, "curl", &["--max-time", "5", "--unix-socket", socket, "http://x/"]) != Some(7)
 }
@@ -60,7 +60,7 @@ fn a_regular_file_never_becomes_a_socket() {
     }
 }
 
-/// What a killed disk leaves is replaced; what another program left, which nobody answers on either, stays.
+/// A socket that a killed disk left is replaced; a socket of another program stays, even without a listener.
 #[test]
 fn only_sockets_of_this_program_are_replaced() {
     let scene = noisy(1);
@@ -83,7 +83,7 @@ fn only_sockets_of_this_program_are_replaced() {
     }
 }
 
-/// Whatever the mask of the process is.
+/// This holds for any mask of the process.
 #[test]
 fn sockets_and_files_are_this_users_alone() {
     let scene = noisy(1);
@@ -94,7 +94,7 @@ fn sockets_and_files_are_this_users_alone() {
         command.args(["-c", &format!("umask {mask}; exec \"$0\" \"$@\"")]);
         command.arg(plain.get_program()).args(plain.get_args()).current_dir(scene.path(""));
         command.arg("--cache").arg(scene.path("cache"));
-        // Made before, since with such a mask nothing could be made in it.
+        // The directory is made before, because nothing could be made in it with such a mask.
         fs::create_dir_all(scene.path("cache")).unwrap();
         let attached = Attached::of(&mut command);
         for name in ["d.sock", "v.sock"] {
@@ -121,7 +121,7 @@ fn another_user_opens_a_disk_and_a_third_does_not() {
         assert_eq!(connects(user, group, &scene.path("v.sock")), may, "vhost-user, {user}:{group}");
     }
     attached.detach();
-    // A mode of its own: not the group.
+    // An explicit mode excludes the group.
     let attached = Attached::start(&scene, &format!("{words} --socket-mode 0600"));
     assert!(can(OWNER, STRANGER, "nbdinfo", &["--size", &uri]));
     assert!(!can(STRANGER, GROUP, "nbdinfo", &["--size", &uri]));
@@ -136,7 +136,7 @@ fn another_user_opens_the_file_of_a_disk_and_a_third_does_not() {
     }
     fs::create_dir(scene.path("mnt")).unwrap();
     fs::write(scene.path("file.raw"), "").unwrap();
-    // The image itself is for all to compare with.
+    // The image itself is readable for all, for the comparison.
     for (point, file) in [("mnt", "mnt/disk.raw"), ("file.raw", "file.raw")] {
         let words =
             format!("file://~/store:v1 --fuse ~/{point} --socket-owner {OWNER}:{GROUP} --cache ~/cache");
@@ -150,7 +150,7 @@ fn another_user_opens_the_file_of_a_disk_and_a_third_does_not() {
     }
 }
 
-/// The disk belongs to the user that attached, and to no other, whoever may open the mount point, or owns it.
+/// The disk belongs to the user that attached it, and to no other, whatever users may open or own the mount point.
 #[test]
 fn the_file_of_a_disk_has_neither_owner_nor_mode_of_its_mount_point() {
     let scene = passable();
@@ -203,7 +203,7 @@ fn owners_that_are_not_there_are_refused_by_name() {
     }
 }
 
-/// Somebody who is not root may name a group that he is in, and nothing else.
+/// A user other than root may name a group that it is a member of, and nothing else.
 #[test]
 fn a_user_cannot_give_sockets_away() {
     let scene = passable();
@@ -226,7 +226,7 @@ fn a_user_cannot_give_sockets_away() {
     assert!(!scene.path("mine/d.sock").exists());
 }
 
-/// The directory of a socket that nobody named goes with its process, or with the next one where that was killed.
+/// The directory of a socket without a given path is removed with its process, or by the next one if that was killed.
 #[test]
 fn a_killed_attach_leaves_no_directory_for_long() {
     let scene = noisy(1);

@@ -1,4 +1,5 @@
-//! A guest cannot fill the host: what a writable directory takes is bounded, at any moment, by what the guest keeps.
+//! A guest cannot fill the host: the space of a writable directory is bounded, at any moment, by the data that the
+//! guest keeps.
 
 use crate::attached::{Attached, PATIENCE};
 use crate::disk::mixed_disk;
@@ -30,13 +31,13 @@ fn small_image() -> Scene {
     scene
 }
 
-/// Bytes that the files of a directory take, as `du` has it.
+/// Bytes that the files of a directory take, as `du` counts them.
 fn taken(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| Some(entry.metadata().ok()?.blocks() * 512)).sum()
 }
 
-/// Runs a script in nbdsh; the most that the directory took meanwhile, looked at every 50 ms.
+/// Runs a script in nbdsh; returns the most that the directory took meanwhile, sampled every 50 ms.
 #[track_caller]
 fn watched(scene: &Scene, uri: &str, script: &str) -> u64 {
     let (ended, most) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -67,7 +68,7 @@ fn settles(dir: &Path, most: u64) {
 const WRITABLE: &str =
     "file://~/store:v1 --size 64M --writable ~/vm --nbd unix:~/d.sock --metrics 127.0.0.1:0";
 
-/// 8 MiB rewritten a hundred times left 800 MiB once, for ever.
+/// 8 MiB that were rewritten a hundred times once left 800 MiB for ever.
 #[test]
 fn rewriting_takes_what_is_kept_and_survives_a_kill() {
     if !can_check_bytes() || !installed(&["nbdsh"]) {
@@ -104,7 +105,7 @@ fn rewriting_takes_what_is_kept_and_survives_a_kill() {
     again.detach();
 }
 
-/// Of each block a sector is kept, at random places, then all is discarded and it begins anew.
+/// A sector of each block is kept, at random places, then all is discarded and written again.
 #[test]
 fn scattered_sectors_and_discards_are_bounded_too() {
     if !installed(&["nbdsh"]) {
@@ -126,7 +127,7 @@ fn scattered_sectors_and_discards_are_bounded_too() {
         h.flush()";
     let most = watched(&scene, &attached.uri(), script);
     assert!(most <= 2 * 48 * MIB + SLACK, "{most}");
-    // 6 MiB are kept.
+    // The guest keeps 6 MiB.
     settles(&scene.path("vm"), 9 * MIB + SLACK / 4);
     attached.detach();
 }
@@ -158,7 +159,7 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
         assert h.pread(512, 60 << 20) == b'b' * 512";
     let most = watched(&scene, &attached.uri(), script);
     assert!(most <= 24 * MIB, "{most}");
-    // The only disk has no name, and none is said.
+    // A single disk has no name, and the message has none.
     let said = attached.warning_with("a request failed");
     assert!(
         said.contains("a request failed") && said.contains("(peer ") && !said.contains("export ,"),
@@ -169,7 +170,7 @@ fn a_limited_directory_refuses_with_enospc_and_loses_nothing() {
 }
 
 /// A boot sector: writes 127 sectors at a time from 16 MiB on until one write fails, or up to 64 MiB, then the first
-/// ones again. The status of the machine says 2 where one has failed and the last has not.
+/// ones again. The machine's status is 2 if one has failed and the last has not.
 fn boot_sector() -> [u8; 512] {
     let code = [
         0x31, 0xc0, // xor ax, ax
@@ -226,7 +227,7 @@ fn a_machine_on_a_limited_directory_gets_an_error_and_goes_on() {
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
         .status()
         .unwrap();
-    // The status that the boot sector gave, doubled, and one.
+    // QEMU's status is the one of the boot sector, doubled, plus one.
     assert_eq!(status.code(), Some(5), "{}", attached.said());
     let taken = taken(&scene.path("vm"));
     assert!((8 * MIB..=16 * MIB).contains(&taken), "{taken}");
@@ -281,7 +282,7 @@ fn a_directory_that_is_not_attached_is_compacted() {
     attached.process().signal(Signal::KILL);
     attached.process().end(PATIENCE);
     drop(attached);
-    // It takes no image.
+    // Compacting needs no image.
     fs::rename(scene.path("store"), scene.path("away")).unwrap();
     let report = scene.json("disk compact ~/vm");
     assert_eq!(report["live_bytes"], 20 * MIB);

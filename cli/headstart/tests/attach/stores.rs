@@ -1,4 +1,4 @@
-//! Images in every kind of store become disks with the right bytes, and go there and back.
+//! Images in every kind of store become disks with the right bytes, and can be copied there and back.
 
 use crate::attached::{Attached, Metrics, PATIENCE};
 use crate::images::{Web, can_check_bytes, check_bytes, layered};
@@ -30,7 +30,7 @@ fn a_local_directory_is_read_where_it_lies() {
         return;
     }
     let scene = layered();
-    // The socket is in a new directory, which goes away with it.
+    // The socket is in a new directory, which is removed with it.
     let attached = Attached::start(&scene, "file://~/store:v1");
     assert_eq!(attached.ready["disks"][0]["writable"], false);
     let uri = attached.uri();
@@ -39,7 +39,7 @@ fn a_local_directory_is_read_where_it_lies() {
     check_bytes(&scene, "disk.raw", &uri);
     attached.detach();
     assert!(!socket.exists() && !socket.parent().unwrap().exists());
-    // The other image of the store, and by digest.
+    // The other image of the store, and one by digest.
     let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
     let both = Attached::start(&scene, &format!("base=file://~/store:base top=file://~/store@{digest}"));
     check_bytes(&scene, "base.raw", &both.uris()[0]);
@@ -58,7 +58,7 @@ fn any_web_server() {
     attach_and_check(&scene, &web.image(), "");
     let reads = web.reads(&scene);
     assert!(reads.sent() > 0);
-    // Once more: nothing but the manifest is asked for, by tag or by digest.
+    // At the second attach, only the manifest is requested, by tag or by digest.
     web.proxy.clear_log();
     attach_and_check(&scene, &web.image(), "");
     assert_eq!(web.reads(&scene).len(), 0, "{}", web.proxy.log());
@@ -81,7 +81,7 @@ fn an_open_registry() {
     scene.ok(&format!("image pull {image} file://~/back {plain}"));
     attach_and_check(&scene, "file://~/back:v1", "");
     attach_and_check(&scene, &image, &plain);
-    // By way of a mirror; nobody has the name of the registry that the reference gives.
+    // The image comes by way of a mirror; the registry's name in the reference does not exist.
     let mirror = format!("--mirror registry.invalid={0} --plain-http {0}", registry.host());
     attach_and_check(&scene, "oci://registry.invalid/vm/debian:v1", &mirror);
     // Another repository has the same blobs: they are here already.
@@ -107,13 +107,13 @@ fn a_registry_with_passwords() {
     let image = format!("oci://{host}/vm/debian:v1");
     scene.ok(&format!("image push file://~/store:v1 {image} --plain-http {host} --docker-config ~/docker"));
     attach_and_check(&scene, &image, &format!("--plain-http {host} --docker-config ~/docker"));
-    // Before anything is served, and at once; whose name it was and what to do are said, the password is not.
+    // The error comes at once, before anything is served; it has the user's name and the remedy, but not the password.
     let began = Instant::now();
     let words = format!("attach {image} --plain-http {host} --cache ~/cold --nbd unix:~/d.sock");
     let run = scene.fails(&format!("{words} --docker-config ~/wrong"), &[&host, USER, "docker login"]);
     assert!(!run.stderr.contains("wrong-password") && run.stdout.is_empty(), "{run}");
     scene.fails(&format!("{words} --docker-config ~/nowhere"), &[&host, "no credentials", "docker login"]);
-    // Nor out of a cache that somebody else has filled.
+    // The image does not come out of a cache that another user has filled either.
     let shared = format!("{image} --plain-http {host} --cache ~/shared");
     let fill = format!("{shared} --docker-config ~/docker --fill 1GB/s --metrics 127.0.0.1:0");
     let fill = Attached::start(&scene, &fill);
@@ -134,7 +134,7 @@ fn log_in(scene: &Scene, dir: &str, host: &str, user: &str, password: &str) {
     fs::write(scene.path(dir).join("config.json"), config.to_string()).unwrap();
 }
 
-/// Tokens and signed addresses run out while the disk is attached, earlier than was told: the client finds out by the
+/// Tokens and signed addresses end while the disk is attached, earlier than announced: the client finds out by the
 /// answers, 401 or 403.
 fn through_a_token_server(forbid: bool) {
     if !can_check_bytes() {
@@ -162,7 +162,7 @@ fn through_a_token_server(forbid: bool) {
     let uri = attached.uri();
     let (granted, seen) = (tokens.granted(), front.seen());
     for quarter in 0..3_u64 {
-        // Longer than both live, which end with a second.
+        // This is longer than both live, which end with a second.
         std::thread::sleep(Duration::from_millis(3100));
         let script = format!("assert(len(h.pread(65536, {})) == 65536)", (quarter + 1) << 20);
         crate::images::tool(&scene, "nbdsh", &["-u", &uri, "-c", &script]);
@@ -191,7 +191,7 @@ fn a_registry_whose_tokens_and_addresses_run_out_with_403() {
     through_a_token_server(true);
 }
 
-/// Runs with the environment of an S3 client, but for leave to do without TLS.
+/// Runs with the environment of an S3 client, without the permission to do without TLS.
 fn with_keys<'a>(command: &'a mut Command, server: &S3) -> &'a mut Command {
     command.env_remove("AWS_ALLOW_HTTP");
     let variables = S3::environment(&server.endpoint());
@@ -228,7 +228,7 @@ fn an_object_store() {
     run(without_plain).fails(&["--plain-http"]);
     let nowhere = format!("attach s3://nowhere/vm:v1 {plain} --cache ~/cold --nbd unix:~/d.sock");
     run(&nowhere).fails(&["s3://nowhere/vm", &at]);
-    // A bucket of that name at another endpoint is another one, also while it is away and ours is in the cache.
+    // A bucket of that name at another endpoint is another one, even while it is away and this one is in the cache.
     let words = "attach s3://images/vm:v1 --plain-http 127.0.0.1:9 --cache ~/cache --nbd unix:~/d.sock";
     let mut command = scene.command(words);
     with_keys(&mut command, &server).env("AWS_ENDPOINT_URL", "http://127.0.0.1:9");

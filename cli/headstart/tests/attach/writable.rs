@@ -1,4 +1,4 @@
-//! What is written stays, grows, is refused where it does not belong, and becomes an image.
+//! Writes stay, grow, are refused in wrong places, and become an image.
 
 use crate::attached::Attached;
 use crate::disk::{Disk, noise, text};
@@ -7,7 +7,7 @@ use crate::scene::Scene;
 use crate::tools::installed;
 use std::fs;
 
-/// Writes a file's bytes to the disk at an offset, flushed only where `flush` says so.
+/// Writes a file's bytes to the disk at an offset, flushed only if `flush`.
 #[track_caller]
 fn write(scene: &Scene, uri: &str, file: &str, offset: usize, flush: bool) {
     let script = format!("h.pwrite(open('{file}','rb').read(), {offset})");
@@ -32,13 +32,13 @@ fn writes_stay_when_it_is_detached_and_become_an_image() {
         let bytes = [text(round as u64, 300_000), noise(round as u64, 300_000)].concat();
         let at = ((3 * round) << 20) + 12_345;
         fs::write(scene.path("bytes"), &bytes).unwrap();
-        // Detaching makes durable what no client has flushed.
+        // Detaching makes writes durable that no client has flushed.
         write(&scene, &attached.uri(), "bytes", at, round == 0);
         expected[at..at + bytes.len()].copy_from_slice(&bytes);
         attached.detach();
     }
     fs::write(scene.path("expected.raw"), &expected).unwrap();
-    // The store's own tag is of the same image, by whatever way it is reached.
+    // The store's own tag is of the same image, whatever way it is reached.
     scene.ok("image commit --writable ~/vm --base file://~/store:v1 file://~/store:vm");
     let vm = Attached::start(&scene, "file://~/store:vm");
     check_bytes(&scene, "expected.raw", &vm.uri());
@@ -70,10 +70,10 @@ fn a_disk_grows_and_never_shrinks() {
         let parts = ["vm", "cannot become smaller", &given.to_string(), "41943040"];
         scene.fails(&format!("attach {attach} {option}"), &parts);
     }
-    // Smaller than the image, in a directory that is not there yet: it is not made.
+    // A size below the image's, in a directory that is not there yet: it is not made.
     scene.fails("attach file://~/store:v1 --writable ~/new --size 8M", &["16777216", "8388608", "smaller"]);
     assert!(!scene.path("new").exists());
-    // Bytes behind the image's end are written and kept.
+    // Bytes behind the image's end are written and stay.
     fs::write(scene.path("bytes"), noise(3, 100_000)).unwrap();
     let attached = Attached::start(&scene, attach);
     write(&scene, &attached.uri(), "bytes", 30 << 20, false);
@@ -102,7 +102,7 @@ fn a_directory_belongs_to_one_image_and_one_process() {
         "attach file://~/store:base --writable ~/vm --nbd unix:~/other.sock",
         &["vm", "sha256:", "attach the image it belongs to"],
     );
-    // A directory with something else in it.
+    // A directory with other files in it.
     scene.fails(
         "attach file://~/store:v1 --writable ~/store --nbd unix:~/other.sock",
         &["store", "holds something already", "empty directory"],

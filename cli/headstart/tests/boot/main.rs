@@ -1,8 +1,8 @@
 //! A real Debian boots in QEMU from `headstart attach`, until its web server answers: over NBD from a web server and an
 //! empty cache, over vhost-user-blk, and from a FUSE file.
 //!
-//! The disk is the one that `scripts/demo-disk` makes, and `scripts/boot-vm` boots it. Where there is none, or no QEMU,
-//! the tests say so on standard error and pass. Every boot takes both cores of a small machine, so they share a
+//! The disk is the one that `scripts/demo-disk` makes, and `scripts/boot-vm` boots it. If there is none, or no QEMU,
+//! the tests print that on standard error and pass. Every boot takes both cores of a small machine, so they share a
 //! [`Host`], on which one boots after the other, and the first one, over NBD, fills the cache for all others.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
@@ -32,7 +32,7 @@ use tools::{find, installed, is_root, skipped};
 
 /// Seconds within which a guest has to be up, and off again.
 const TIME_LIMIT: u64 = 180;
-/// Where the disk's partition begins.
+/// The offset of the disk's partition, in bytes.
 const PARTITION: u64 = 1 << 20;
 
 #[test]
@@ -41,7 +41,7 @@ fn over_nbd_from_a_web_server_and_what_it_writes_stays() {
     let first = host.first_boot();
     assert_eq!(first.number, 1);
     assert!(first.fetched > 1 << 20, "{first:?} is not over the web server");
-    // It reads 70 MB of 375, and what was fetched for it is whole blocks, which have 55 % of the image's bytes.
+    // It reads 70 MB of 375, and whole blocks are fetched for it, which have 55 % of the image's bytes.
     assert!(first.fetched < host.stored / 3 * 2, "{first:?} of {} bytes", host.stored);
 
     let second = host.boot_over_nbd("the same over NBD again");
@@ -71,7 +71,7 @@ fn over_vhost_user_from_the_cache() {
 }
 
 /// `true` if a guest that did not come up was not waiting for its disk, but busy, in QEMU's own emulation: that keeps
-/// code that it has translated, and does not see what a vhost-user server writes over it (see `scripts/boot-vm`).
+/// code that it has translated, and does not see that a vhost-user server overwrites it (see `scripts/boot-vm`).
 fn goes_round_in_circles(failed: &str) -> bool {
     let accelerator = fs::read_to_string(repository().join("target/accelerator")).unwrap_or_default();
     let percent = failed.split_once("QEMU took ").and_then(|(_, rest)| rest.split_once(" %"));
@@ -96,7 +96,7 @@ fn from_a_file_and_the_cache() {
     assert!(boot.fetched < first.fetched / 10, "{boot:?} after {first:?}");
 }
 
-/// The file system that the guest left has no faults, and has what it wrote.
+/// Checks that the guest's file system has no faults, and has the guest's writes.
 fn check_file_system(scene: &Scene, disk: &str) {
     if !installed(&["e2fsck", "debugfs"]) {
         return;
@@ -127,21 +127,21 @@ struct Host {
     booting: Mutex<()>,
 }
 
-/// The one on which tests run at the moment. Gone with the last of them, which a static would not be; run one after
-/// the other by one thread, each has its own.
+/// The host on which tests run at the moment. It is removed with the last of them, which a static would not be; if one
+/// thread runs the tests one after the other, each has its own.
 static HOST: Mutex<Weak<Host>> = Mutex::new(Weak::new());
 
 /// A guest that was up, and is off.
 #[derive(Debug)]
 struct Boot {
-    /// How many this disk had seen.
+    /// The number of boots that this disk had seen.
     number: u32,
     /// Bytes the store sent.
     fetched: u64,
 }
 
 impl Host {
-    /// None, loudly, where nothing can be booted.
+    /// The host; `None`, with a message, if nothing can be booted.
     fn get() -> Option<Arc<Self>> {
         let disk = repository().join("target/demo/debian.raw");
         if !disk.is_file() {
@@ -165,7 +165,7 @@ impl Host {
         Self { scene, server, stored, first: OnceLock::new(), booting: Mutex::new(()) }
     }
 
-    /// The boot that had nothing in the cache, by whichever test comes first.
+    /// The boot with an empty cache, run by whichever test comes first.
     fn first_boot(&self) -> &Boot {
         self.first.get_or_init(|| self.boot_over_nbd("over NBD with an empty cache"))
     }
@@ -181,14 +181,14 @@ impl Host {
         Attached::start(&self.scene, &words)
     }
 
-    /// Boots an attached disk, which QEMU calls `disk`, until the guest has powered off; looks at what it left; and
-    /// detaches it.
+    /// Boots an attached disk, which QEMU calls `disk`, until the guest has powered off; checks its state by `look`;
+    /// and detaches it.
     #[track_caller]
     fn boot(&self, what: &str, attached: Attached, disk: &str, look: impl FnOnce(&Attached)) -> Boot {
         self.try_boot(what, attached, disk, look).unwrap_or_else(|failed| panic!("{failed}"))
     }
 
-    /// As [`boot`](Self::boot); everything that is known of a guest that does not come up.
+    /// As [`boot`](Self::boot), but returns everything that is known of a guest that does not come up.
     #[track_caller]
     fn try_boot(
         &self,
@@ -206,7 +206,7 @@ impl Host {
         look(&attached);
         attached.detach();
         let reads = metrics.requests("hit") + metrics.requests("miss");
-        // Past the harness's capturing: it is worth knowing.
+        // The line goes past the harness's capturing, because it is worth reading.
         let _ = writeln!(
             std::io::stderr(),
             "boot {number} {what}: up after {seconds} s; {:.1} of {:.1} MB fetched; \
@@ -218,7 +218,7 @@ impl Host {
         Ok(Boot { number, fetched })
     }
 
-    /// What `scripts/boot-vm` says: the seconds that it took, and the number of the boot.
+    /// The output of `scripts/boot-vm`: the seconds that it took, and the number of the boot.
     #[track_caller]
     fn run_guest(&self, what: &str, attached: &Attached, disk: &str) -> Result<(String, u32), String> {
         let serial = self.scene.path("serial");
@@ -252,7 +252,7 @@ impl Host {
     }
 }
 
-/// `scripts/boot-vm`, which ends its QEMU when it is asked to end, and could not if it were killed at once.
+/// Runs `scripts/boot-vm`, which ends its QEMU when it is asked to end, and could not if it were killed at once.
 struct Guest(Process);
 
 impl Drop for Guest {
@@ -269,7 +269,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// A test that failed has said so, and the others go on.
+/// A test that failed has reported that, and the others go on.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,5 @@
-//! Disk images that name other files: read where they may, refused where that would let an image's author
-//! choose which of our files end up in a disk.
+//! Disk images that name other files: these are read if that is allowed, and refused if it would let an image's author
+//! choose which of this host's files end up in a disk.
 
 use crate::disk::{Disk, assert_same, mixed_disk, noise, text};
 use crate::scene::Scene;
@@ -10,10 +10,10 @@ fn qemu_img(scene: &Scene, words: &str) {
     tools::run(scene, "qemu-img", words);
 }
 
-/// A chain of three in the scene: `base.raw`, `mid.qcow2`, `top.qcow2`; `expected.raw` is what it holds.
+/// A chain of three in the scene: `base.raw`, `mid.qcow2`, `top.qcow2`; `expected.raw` has its content.
 fn chain(scene: &Scene) {
     mixed_disk(scene, "base.raw", 24);
-    // What the upper ones hold comes from disks of their own, so that no tool is needed that writes inside.
+    // The content of the upper ones comes from disks of their own, so that no tool is needed that writes inside.
     let step = |from: &str, file: &str, backing: &str, writes: &[(u64, Vec<u8>)]| {
         let changed = crate::disk::copy_of(scene, from, &format!("{file}.raw"));
         for (offset, bytes) in writes {
@@ -46,7 +46,7 @@ fn a_backing_chain_is_one_disk() {
     assert_eq!(chained["digest"], expected["digest"]);
     scene.ok("image export file://~/store:chain -o out.raw");
     assert_same(&scene, "expected.raw", "out.raw");
-    // Without the lowest there is no disk.
+    // Without the lowest file there is no disk.
     fs::remove_file(scene.path("base.raw")).unwrap();
     scene.fails("image import top.qcow2 file://~/store:no --allow-dir ~", &["top.qcow2", "base.raw"]);
 }
@@ -79,7 +79,7 @@ fn a_larger_disk_over_a_smaller_backing_file() {
     assert_same(&scene, "expected.raw", "out.raw");
 }
 
-/// In `vm/`: images that name a file in `elsewhere/`, by each of the ways to read them.
+/// Images in `vm/` that name a file in `elsewhere/`, by each of the ways to read them.
 const NAMING: [(&str, &str); 4] = [
     ("library.qcow2", "create -q -f qcow2 -b ../elsewhere/base.raw -F raw vm/library.qcow2"),
     (
@@ -111,20 +111,20 @@ fn a_file_outside_is_refused_unless_its_directory_is_allowed() {
     for (file, create) in NAMING {
         qemu_img(&scene, create);
         if file == "data-file.qcow2" {
-            // qemu-img notes the name as it was given; the image is one directory down.
+            // qemu-img records the name as it was given; the image is one directory down.
             qemu_img(&scene, "amend -f qcow2 -o data_file=../elsewhere/data.raw vm/data-file.qcow2");
         }
         let import = format!("image import vm/{file} file://~/store:{file}");
         scene.fails(&import, &["in a directory that is not allowed", &allow]);
         let made = scene.json(&format!("{import} --allow-dir elsewhere"));
         assert_eq!(made["digest"], expected["digest"], "{file}");
-        // Nor is the image's own directory allowed by itself.
+        // The image's own directory is not allowed by itself either.
         scene.fails(&format!("{import} --allow-dir vm"), &["in a directory that is not allowed", &allow]);
     }
     fs::remove_file(scene.path("vm/library.qcow2")).unwrap();
     std::os::unix::fs::symlink("../elsewhere/base.raw", scene.path("vm/link.raw")).unwrap();
     qemu_img(&scene, "create -q -f qcow2 -b link.raw -F raw vm/linked.qcow2");
-    // Followed to where it leads, a link inside is no way out.
+    // A link inside is followed to its target, and is no way out.
     let linked = "image import vm/linked.qcow2 file://~/store:linked --allow-dir vm";
     scene.fails(linked, &["in a directory that is not allowed"]);
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
@@ -185,7 +185,7 @@ fn a_flat_vmdk_does_not_name_files_outside() {
     }
 }
 
-/// Not even to look at an image is a server asked that it names.
+/// A server that an image names is not contacted, not even to inspect the image.
 #[test]
 fn nothing_is_connected_to() {
     if !installed(&["qemu-img"]) {
@@ -252,7 +252,8 @@ fn protocols_and_descriptions_are_not_followed() {
     {
         for options in ["", "-o compression_type=zstd"] {
             qemu_img(&scene, &format!("create -q -f qcow2 {options} -u -b {backing} -F raw vm/{n}.qcow2 1M"));
-            // Refused; or read as a name of a file in the allowed directory, where there is none.
+            // The import is refused; or the text is read as the name of a file in the allowed directory, which is not
+            // there.
             let run = scene.run(&format!("image import vm/{n}.qcow2 file://~/store:no --allow-dir ~/vm"));
             run.fails(&[&format!("{n}.qcow2")[..0]]);
         }
@@ -272,7 +273,7 @@ fn a_chain_that_leads_back_to_itself_ends() {
         }
         scene.fails("image import one.qcow2 file://~/store:no --allow-dir ~", &["one.qcow2"]);
     }
-    // One that is merely long is read.
+    // A chain that is merely long is read.
     let base = Disk::create(scene.path("0.raw"), 1 << 20);
     base.write(5000, &noise(1, 5000));
     qemu_img(&scene, "create -q -f qcow2 -b 0.raw -F raw 0.qcow2");

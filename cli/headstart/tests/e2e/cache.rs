@@ -1,4 +1,4 @@
-//! What the host keeps of images: shown, removed, given back.
+//! The cached parts of images on this host: shown, removed, given back.
 
 use crate::scene::{Run, Scene};
 use headstart_block::{ByteRange, Digest};
@@ -9,7 +9,7 @@ use serde_json::json;
 fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     let scene = Scene::new();
     scene.fails("cache list --dir ~/cache", &["cache", "there is no cache here", "--dir"]);
-    // Nor does looking make one of another directory.
+    // Reading makes no cache of another directory.
     std::fs::create_dir(scene.path("other")).unwrap();
     std::fs::write(scene.path("file"), "x").unwrap();
     let digest = Digest::of(b"x");
@@ -64,7 +64,7 @@ fn blobs_are_listed_removed_and_pruned_but_not_under_a_disk() {
     scene.wait_until_unlocked("cache");
     assert_eq!(scene.json(&format!("cache remove --dir ~/cache {}", digests[0]))["bytes"], 32768);
     scene.fails(&format!("cache remove --dir ~/cache {}", digests[0]), &["is not in the cache"]);
-    // What is known of a blob takes room as well: some KiB.
+    // The metadata of a blob takes room as well: some KiB.
     let pruned = scene.ok("cache prune --dir ~/cache --keep 1M").stdout;
     assert!(pruned.contains("0 B left in 1 blob"), "{pruned}");
     assert_eq!(scene.json("cache prune --dir ~/cache")["left_blobs"], 0);

@@ -1,4 +1,4 @@
-//! Writable layers become images: the reference's pairs of files, and our own directories.
+//! Writable layers become images: the reference's pairs of files, and this project's directories.
 
 use crate::disk::{assert_same, mixed_disk, noise};
 use crate::golden_set::GoldenSet;
@@ -40,14 +40,14 @@ fn pairs_of_the_reference() {
     commit_golden(&scene, &set, "pair_on_stack", Some("stack3_64m"));
 }
 
-/// A directory written through the library as a running machine would, and what it holds then.
+/// A directory written through the library as a running machine would, and its expected content.
 struct Written {
     disk: WritableDisk,
     model: Vec<u8>,
 }
 
 impl Written {
-    /// On the image `base` of the scene, whose disk has the bytes `model`.
+    /// Makes the directory on the image `base` of the scene, whose disk has the bytes `model`.
     fn create(scene: &Scene, dir: &str, base: &str, model: Vec<u8>) -> Self {
         let reference = format!("file://{}", scene.path(base).display()).parse().unwrap();
         let image = OpenImage::open(&reference).unwrap();
@@ -57,7 +57,7 @@ impl Written {
         Self { disk: WritableDisk::create(scene.path(dir), Some(base), &new).unwrap(), model }
     }
 
-    /// Writes, trims, freezes and collects, here and there.
+    /// Writes, trims, freezes and collects, at random places.
     fn scribble(&mut self, seed: u64, times: u64) {
         for n in 0..times {
             let pick = noise(seed ^ (n << 20), 16);
@@ -106,7 +106,7 @@ fn a_written_directory_becomes_the_next_image() {
     scene.ok("image export file://~/store:next -o out.raw");
     assert_same(&scene, "expected.raw", "out.raw");
     scene.ok("image verify --deep file://~/store:next");
-    // The directory is as it was, and can be committed again, to the same image.
+    // The directory is unchanged, and can be committed again, to the same image.
     assert_eq!(scene.fingerprint("dir"), before);
     let again =
         scene.json("image commit file://~/store:again --writable dir --base file://~/store:base --threads 1");

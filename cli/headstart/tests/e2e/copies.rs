@@ -1,4 +1,4 @@
-//! Images go from store to store, through other people's servers, and stay what they are.
+//! Images go from store to store, through servers of other projects, and do not change.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
 use crate::scene::{Run, Scene};
@@ -7,7 +7,7 @@ use headstart_testkit::registry::{Access, Registry};
 use headstart_testkit::s3::S3;
 use std::fs;
 
-/// An image of two layers, `file://~/store:v1`, and the same one's disk, `b.raw`.
+/// An image of two layers, `file://~/store:v1`, and the disk of the same, `b.raw`.
 fn scene() -> Scene {
     let scene = Scene::new();
     mixed_disk(&scene, "a.raw", 8);
@@ -17,7 +17,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// What came back is right in every byte.
+/// Checks that every byte of the returned image is right.
 fn check(scene: &Scene, image: &str) {
     scene.ok(&format!("image verify --deep {image}"));
     scene.ok(&format!("image export {image} -o back.raw"));
@@ -25,7 +25,7 @@ fn check(scene: &Scene, image: &str) {
     fs::remove_file(scene.path("back.raw")).unwrap();
 }
 
-/// The same is said of an image in another store as of where it came from, and that it is right.
+/// Checks that an image in another store is reported as in its first one, and as right.
 fn check_there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
     let mut here = scene.json("image inspect file://~/store:v1");
     let mut there = run(&format!("image inspect {image} --json")).succeeds().json();
@@ -110,7 +110,7 @@ fn from_a_web_server() {
     scene.fails(&format!("image pull {url}/nowhere:v1 file://~/back"), &["nowhere", "404"]);
 }
 
-/// Runs it with what it takes to reach an object store.
+/// Runs a command with the environment for an object store.
 pub(crate) fn run_on(server: &S3, scene: &Scene, words: &str) -> Run {
     let words = format!("{words} --plain-http {}", server.addr());
     let mut command = scene.command(&words);
@@ -142,10 +142,10 @@ fn through_an_object_store() {
     let listed = run(&format!("image list s3://images/a/b {plain} --json")).succeeds().json();
     assert_eq!(listed["images"].as_array().unwrap().len(), 2);
     check_there(&scene, &format!("s3://images/a/b:v1 {plain}"), run);
-    // As it is typed, and which of all that have such a bucket.
+    // The message has the image as it was typed, and the endpoint of its bucket.
     run(&format!("image inspect s3://images/a/b:none {plain}"))
         .fails(&["s3://images/a/b:none ", &format!("(at {})", server.addr())]);
-    // Nothing is proposed that is not to be had there.
+    // The message proposes nothing that is not possible there.
     let verified = run(&format!("image verify s3://images/a/b:v1 {plain}")).succeeds();
     assert!(
         verified.stdout.contains("headstart image pull") && !verified.stdout.contains("--deep"),

@@ -1,4 +1,4 @@
-//! Disks to play with: bytes that any run makes again, in files with holes.
+//! Disks for tests: bytes that any run makes again, in files with holes.
 
 use crate::scene::Scene;
 use std::fs::File;
@@ -30,7 +30,7 @@ fn hex_word(seed: u64) -> String {
     noise(seed, 3 + (seed % 4) as usize).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A disk in the making: holes, where nothing is written.
+/// A disk that is being made: holes, except where it was written.
 pub(crate) struct Disk {
     file: File,
 }
@@ -48,8 +48,8 @@ impl Disk {
     }
 }
 
-/// A disk of `mib` MiB with a little of everything: a start, text, noise, written zeros, single sectors, holes,
-/// and data in the last sector.
+/// A disk of `mib` MiB with several kinds of content: a start, text, noise, written zeros, single sectors, holes, and
+/// data in the last sector.
 pub(crate) fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
     let size = mib << 20;
     Disk::create(scene.path(name), size)
@@ -69,7 +69,7 @@ pub(crate) fn copy_of(scene: &Scene, from: &str, to: &str) -> Disk {
     Disk { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
 }
 
-/// Whether two files have the same bytes; does not print them where not.
+/// Checks that two files have the same bytes; does not print them otherwise.
 #[track_caller]
 pub(crate) fn assert_same(scene: &Scene, left: &str, right: &str) {
     let (a, b) = (scene.bytes(left), scene.bytes(right));

@@ -5,7 +5,7 @@ use crate::scene::{Run, Scene};
 use crate::tools::{self, installed};
 use std::fs;
 
-/// What to make the disk into: the name of the file, arguments of `qemu-img convert`, our name of the format.
+/// The formats of the disk: the name of the file, arguments of `qemu-img convert`, this program's name of the format.
 const FORMATS: [(&str, &str, &str); 18] = [
     ("v3.qcow2", "-O qcow2", "qcow2"),
     ("v2.qcow2", "-O qcow2 -o compat=0.10", "qcow2"),
@@ -44,7 +44,7 @@ fn the_same_disk_in_any_format_is_the_same_image() {
         scene.ok(&format!("image export file://~/store:{file} -o out.raw"));
         assert_same(&scene, "disk.raw", "out.raw");
     }
-    // Scratch files of conversions are gone.
+    // Scratch files of conversions are removed.
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
 }
 
@@ -56,19 +56,19 @@ fn the_format_can_be_told() {
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 8);
     let raw = scene.json("image import disk.raw file://~/store:raw");
-    // The name of a fixed vhd is all that tells it from a raw disk.
+    // Only the name of a fixed vhd distinguishes it from a raw disk.
     tools::run(&scene, "qemu-img", "convert -O vpc -o subformat=fixed,force_size=on disk.raw nameless");
     let as_found = scene.json("image import nameless file://~/store:found");
     assert_eq!((&as_found["format"], &as_found["virtual_size"]), (&"raw".into(), &((8 << 20) + 512).into()));
     let as_told = scene.json("image import nameless file://~/store:told --format vhd");
     assert_eq!(as_told["digest"], raw["digest"]);
-    // A container taken as raw is imported byte for byte.
+    // A container that is declared raw is imported byte for byte.
     tools::run(&scene, "qemu-img", "convert -O qcow2 disk.raw disk.qcow2");
     scene.ok("image import disk.qcow2 file://~/store:container --format raw");
     let exported = scene.run("image export file://~/store:container -o container.qcow2");
     assert!(exported.status == Some(0) && exported.stderr.contains("becomes a raw disk"), "{exported}");
     assert_same(&scene, "disk.qcow2", "container.qcow2");
-    // Whoever says so wants it.
+    // An explicit format gives no warning.
     let exported = scene.ok("image export file://~/store:container -o container.qcow2 --format raw");
     assert!(!exported.stderr.contains("warning"), "{exported}");
 }
@@ -92,7 +92,7 @@ fn a_missing_qemu_img_is_said_with_its_remedy() {
         let said = [file, format, "qemu-img, which is not installed", "install qemu-utils"];
         without_qemu_img(&scene, &format!("image import {file} file://~/store:a")).fails(&said);
     }
-    // What needs no help works without.
+    // A format that needs no help works without.
     tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw disk.qcow2");
     without_qemu_img(&scene, "image import disk.qcow2 file://~/store:b").succeeds();
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
@@ -106,8 +106,8 @@ fn encrypted_and_broken_containers_are_refused() {
     let scene = Scene::new();
     mixed_disk(&scene, "disk.raw", 8);
     tools::run(&scene, "qemu-img", "convert -f raw -O qcow2 disk.raw luks.qcow2");
-    // The method of encryption is LUKS. Not made by qemu-img itself, which times the machine to choose its key's
-    // cost, and fails where that is too busy to be timed.
+    // The method of encryption is LUKS. It is not made by qemu-img itself, which measures the machine's speed to choose
+    // its key's cost, and fails if the machine is too busy for that.
     let mut encrypted = scene.bytes("luks.qcow2");
     encrypted[32..36].copy_from_slice(&2u32.to_be_bytes());
     fs::write(scene.path("luks.qcow2"), encrypted).unwrap();
@@ -119,7 +119,7 @@ fn encrypted_and_broken_containers_are_refused() {
     for (file, convert, _) in FORMATS {
         tools::run(&scene, "qemu-img", &format!("convert -f raw {convert} disk.raw {file}"));
         let whole = scene.bytes(file);
-        // Noise over all but the magic, and a file cut short.
+        // Noise over everything except the magic number, and a file cut short.
         let mut noisy = whole.clone();
         noisy[8..whole.len().min(4096)].copy_from_slice(&noise(1, whole.len().min(4096) - 8));
         for damaged in [&noisy, &whole[..whole.len().min(600)]] {
@@ -134,14 +134,14 @@ fn encrypted_and_broken_containers_are_refused() {
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
 }
 
-/// Half a disk is not a disk: what lies past the end of a file that was cut short is not zeros.
+/// Half a disk is not a disk: the part past the end of a file that was cut short is not zeros.
 #[test]
 fn truncated_containers_are_refused() {
     if !installed(&["qemu-img"]) {
         return;
     }
     let scene = Scene::new();
-    // Data to the end, so that whatever is missing is missed.
+    // The data goes to the end, so that every missing part is detected.
     Disk::create(scene.path("disk.raw"), 5 << 20).write(0, &noise(1, 5 << 20));
     let raw = scene.json("image import disk.raw file://~/store:raw");
     for (file, convert, _) in FORMATS {
@@ -160,7 +160,7 @@ fn truncated_containers_are_refused() {
             fs::write(scene.path(data), &whole[..len]).unwrap();
             let run = scene.run(&format!("image import {file} file://~/store:a --allow-dir ~ --json"));
             if run.status == Some(0) {
-                // What was cut off may have been padding.
+                // The missing part may have been padding.
                 assert_eq!(run.json()["digest"], raw["digest"], "{file}, {len} of {}", whole.len());
             } else {
                 run.fails(&[file]);
@@ -169,7 +169,7 @@ fn truncated_containers_are_refused() {
     }
 }
 
-/// The tables of a sparse disk are behind its data, or all there is.
+/// The tables of a sparse disk are behind its data, or are its only content.
 #[test]
 fn a_truncated_table_is_not_a_disk_of_zeros() {
     if !installed(&["qemu-img"]) {
@@ -186,7 +186,7 @@ fn a_truncated_table_is_not_a_disk_of_zeros() {
     scene.fails("image import over.qcow2 file://~/store:a --allow-dir ~", &["cut.qcow2", "truncated"]);
 }
 
-/// Every byte of the metadata of a small qcow2, changed: an image, or an error.
+/// Every byte of the metadata of a small qcow2 is changed: the result is an image, or an error.
 #[test]
 fn damaged_qcow2_metadata_is_survived() {
     if !installed(&["qemu-img"]) {

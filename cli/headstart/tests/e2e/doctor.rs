@@ -1,4 +1,4 @@
-//! What works on this host.
+//! The features that work on this host.
 
 use crate::scene::Scene;
 

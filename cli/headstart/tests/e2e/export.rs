@@ -71,7 +71,7 @@ fn an_older_file_is_replaced() {
     fs::write(scene.path("out.raw"), noise(1, 20 << 20)).unwrap();
     scene.ok("image export file://~/store:a -o out.raw");
     assert_same(&scene, "disk.raw", "out.raw");
-    // Through a link, the file that it leads to. It stays as open as it is.
+    // Through a link, its target is written. The target keeps its permissions.
     fs::write(scene.path("real.raw"), "old").unwrap();
     symlink("real.raw", scene.path("link.raw")).unwrap();
     for mode in [0o600, 0o640] {
@@ -85,7 +85,7 @@ fn an_older_file_is_replaced() {
     assert_eq!(scene.names(""), names);
 }
 
-/// A link of another user's leads root nowhere, whatever is written.
+/// A link of another user's does not lead root anywhere, for any kind of output.
 #[test]
 fn a_link_of_another_user_is_not_followed() {
     let scene = imported(2);
@@ -100,7 +100,7 @@ fn a_link_of_another_user_is_not_followed() {
     for link in ["link", "dangling"] {
         lchown(scene.path(link), Some(54_321), None).unwrap();
     }
-    // Also before the last name.
+    // The same holds for a link before the last name.
     fs::create_dir(scene.path("theirs")).unwrap();
     symlink("theirs", scene.path("way")).unwrap();
     lchown(scene.path("way"), Some(54_321), None).unwrap();
@@ -125,18 +125,18 @@ fn a_link_of_another_user_is_not_followed() {
     }
     assert_eq!(scene.bytes("precious"), b"precious");
     assert!(!scene.path("nothing").exists() && scene.names("theirs").is_empty());
-    // What the link says is relative to its place.
+    // The target of the link is relative to its place.
     let theirs = scene.path("theirs/out").display().to_string();
     scene.fails("image export file://~/store:a -o ~/way/out", &[theirs.trim_end_matches("/out")]);
-    // A directory of another user's is no link, and neither is a link of one's own anybody else's.
+    // A directory of another user's is no link, and a link of the user's own is not another's.
     lchown(scene.path("theirs"), Some(54_321), None).unwrap();
     symlink("theirs", scene.path("mine")).unwrap();
     scene.ok("image export file://~/store:a -o mine/out");
     assert_same(&scene, "disk.raw", "theirs/out");
 }
 
-/// Also `kill -9` leaves nothing, and what an export left whose file system has no files without names goes with the
-/// next one.
+/// Even `kill -9` leaves nothing, and the rest of an export on a file system without unnamed files is removed by the
+/// next export.
 #[test]
 fn a_killed_export_leaves_nothing() {
     let scene = imported(128);
@@ -166,7 +166,7 @@ fn a_killed_export_leaves_nothing() {
             while !is_still() {
                 std::thread::yield_now();
             }
-            // Not in the moment in which it has a temporary name.
+            // The kill must not come in the moment in which it has a temporary name.
             is_begun = scene.bytes("out.raw") == b"old"
                 && !scene.names("").iter().any(|name| name.starts_with(".headstart-"));
             export.signal(Signal::KILL);
@@ -174,7 +174,7 @@ fn a_killed_export_leaves_nothing() {
         export.finish().status.is_none() && is_begun
     };
     for format in ["raw", "qcow2"] {
-        // One that has done its work before it could be killed is begun again.
+        // An export that has ended before it could be killed is begun again.
         let mut tries = 0;
         while !is_killed(format) {
             tries += 1;
@@ -224,7 +224,7 @@ fn what_cannot_be_written_is_said() {
     assert_eq!(scene.names("dir"), [""; 0]);
 }
 
-/// `-o /dev/null` must not put a file in the place of the device, nor `-o pipe` in that of a pipe.
+/// `-o /dev/null` must not replace the device by a file, nor `-o pipe` a pipe.
 #[test]
 fn special_files_are_neither_replaced_nor_written() {
     let scene = imported(2);
@@ -242,14 +242,14 @@ fn special_files_are_neither_replaced_nor_written() {
     };
     refused();
     assert!(fs::metadata(scene.path("special")).unwrap().file_type().is_fifo());
-    // What it leads to here is a pipe.
+    // Its target is a pipe here.
     let parts = ["/dev/stdout", "neither a file nor a block device", "name a file"];
     scene.fails("image export file://~/store:a -o /dev/stdout", &parts);
     if !is_root() {
         return;
     }
     fs::remove_file(scene.path("special")).unwrap();
-    // Like /dev/null, which no test should risk.
+    // The device is like /dev/null, which no test should risk.
     tools::run(&scene, "mknod", "special c 1 3");
     refused();
     assert!(fs::metadata(scene.path("special")).unwrap().file_type().is_char_device());
@@ -277,7 +277,7 @@ fn a_block_device_that_is_too_small_is_left_alone() {
     assert!(fs::read(&device.path).unwrap() == noise(3, 4 << 20));
 }
 
-/// A name that ends as that of a directory does is none of a file.
+/// A name with the ending of a directory's is not one of a file.
 #[test]
 fn an_output_that_is_named_as_a_directory_is_refused() {
     let scene = imported(2);
@@ -319,7 +319,7 @@ fn a_place_that_is_no_directory_is_named() {
     }
 }
 
-/// The command under a mount namespace of its own, where `fixed` is read-only; nothing where there is none to be had.
+/// The command in a mount namespace of its own, where `fixed` is read-only; `None` if there can be none.
 fn with_fixed(scene: &Scene, words: &str) -> Option<Run> {
     const FIX: &str = "mount --bind fixed fixed && mount -o remount,bind,ro fixed || exit 3; exec \"$@\"";
     let unshare = |program: &Command| {
@@ -366,8 +366,8 @@ fn run_as_other(scene: &Scene, words: &str) -> Run {
     Run::of(words, &mut command)
 }
 
-/// A scene where another user can get to, with a directory `own` of that user's, and these in it; nothing where this
-/// user cannot make one.
+/// A scene that another user can reach, with a directory `own` of that user's, and these in it; `None` if this user
+/// cannot make one.
 fn others_scene(dirs: &[&str]) -> Option<Scene> {
     let scene = Scene::within(&std::env::temp_dir());
     if !is_root() || !installed(&["setpriv"]) {
@@ -382,7 +382,7 @@ fn others_scene(dirs: &[&str]) -> Option<Scene> {
     Some(scene)
 }
 
-/// Another user's directory, and the own one of this user, that may not even be entered.
+/// Another user's directory, and this user's own one, that may not even be entered.
 #[test]
 fn the_directory_that_cannot_be_entered_is_named() {
     let Some(scene) = others_scene(&["own/shut"]) else { return };
@@ -436,7 +436,7 @@ fn the_directory_in_which_no_output_can_be_made_is_named() {
         as_other(words).fails(&["Permission denied", &others, "name a place in a directory of your own"]);
     }
     assert_eq!(scene.names(""), ["disk.raw", "own"]);
-    // One's own directory may be closed, too.
+    // The user's own directory may be closed, too.
     fs::set_permissions(scene.path("own/closed"), fs::Permissions::from_mode(0o555)).unwrap();
     let remedy = format!("chmod u+rwx {}", top.join("own/closed").display());
     for words in [

@@ -1,4 +1,4 @@
-//! No space left: the store, the older file and the writable layer are as they were, and it is said.
+//! No space left: the store, the older file and the writable layer are unchanged, and the error says so.
 
 use crate::disk::{Disk, mixed_disk, noise};
 use crate::scene::Scene;
@@ -31,13 +31,13 @@ fn an_import_that_does_not_fit() {
     }
     assert_eq!(scene.names("small/store/.headstart/staging"), [""; 0]);
     scene.ok("image verify --deep file://~/small/store:tiny");
-    // From another store, whose blobs do not fit either.
+    // The base is in another store, and its blobs do not fit either.
     scene.ok("image import disk.raw file://~/store:big");
     let import = "image import disk.raw file://~/small/store:big --base file://~/store:big";
     scene.fails(import, &SAID);
     scene.fails("image flatten file://~/store:big file://~/small/store:big", &SAID);
     assert_eq!(scene.fingerprint("small"), before);
-    // What fits goes on to work.
+    // A smaller image still works.
     scene.ok("image import tiny.raw file://~/small/store:again --codec lz4");
     scene.ok("image verify --deep file://~/small/store:again");
 }
@@ -92,14 +92,14 @@ fn an_export_that_does_not_fit() {
     }
 }
 
-/// At every amount of free space around what an import takes, it fails and changes nothing, or succeeds.
+/// At every amount of free space around the need of an import, it fails and changes nothing, or succeeds.
 #[test]
 fn an_import_that_nearly_fits() {
     let Some((scene, _small)) = cramped() else { return };
     Disk::create(scene.path("next.raw"), 8 << 20).write(0, &noise(2, 1_500_000));
     let (mut failed, mut succeeded) = (0, 0);
     for left in (100..1900).step_by(75).map(|kib| kib << 10) {
-        // Fills the disk but for `left`.
+        // Fills the disk except for `left`.
         let space = rustix::fs::statvfs(scene.path("small")).unwrap();
         let free = space.f_bavail * space.f_frsize;
         fs::write(scene.path("small/filler"), noise(3, (free - left) as usize)).unwrap();
@@ -121,7 +121,7 @@ fn an_import_that_nearly_fits() {
     assert!(failed > 2 && succeeded > 2, "{failed} failed, {succeeded} succeeded");
 }
 
-/// Not a byte is left: looking, checking, exporting elsewhere and making room still work.
+/// Not a byte is left: reading, checking, exporting elsewhere and making room still work.
 #[test]
 fn a_full_store_can_be_read_and_pruned() {
     let Some((scene, _small)) = cramped() else { return };
@@ -132,7 +132,7 @@ fn a_full_store_can_be_read_and_pruned() {
     scene.ok("image inspect file://~/small/store:tiny");
     scene.ok("image verify --deep file://~/small/store:tiny");
     scene.ok("image export file://~/small/store:tiny -o out.raw");
-    // An entry can only be taken out of the index by writing a new one: that is said; then there is room again.
+    // An entry can only be removed from the index by writing a new one: the error says that; then there is room again.
     let run = scene.run("image remove file://~/small/store:other");
     if run.status != Some(0) {
         run.fails(&SAID);

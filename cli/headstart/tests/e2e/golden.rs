@@ -40,7 +40,7 @@ fn every_pair_and_sparse_layer() {
         check_disk(&scene, "out.raw", &case["expected"]);
     }
     for case in set.cases("lsmt-sparse-rw") {
-        // Its holes are its index: only tar brings them back.
+        // Its holes are its index: only tar restores them.
         let archive = set.path(case["file"].as_str().unwrap());
         tools::run(&scene, "tar", &format!("-S -xzf {}", archive.display()));
         let member = case["member"].as_str().unwrap().to_owned();
@@ -60,7 +60,7 @@ fn a_merged_layer_without_a_size() {
     let whole = File::open(scene.path("out.raw")).unwrap();
     assert_eq!(whole.metadata().unwrap().len(), 64 << 30);
     check_ranges(&whole, &case["expected"]);
-    // Without a word on the size, all that is in it.
+    // Without a given size, the whole disk is exported.
     export(&scene, &files, "");
     let last = case["layers_low_to_high"][0]["index"].as_array().unwrap().last().unwrap();
     let end = (last[0].as_u64().unwrap() + last[1].as_u64().unwrap()) * 512;
@@ -184,7 +184,7 @@ fn an_image_of_the_reference() {
         export(&scene, &files, "");
         check_disk(&scene, "out.raw", &entry["merged_after_this_layer"]);
     }
-    // An image of ours on top of it.
+    // An image of this project on top of it.
     scene.ok("image import out.raw file://~/store:ours --base file://~/store:golden");
     scene.ok("image diff file://~/store:ours file://~/store:golden");
     scene.ok("image flatten file://~/store:golden file://~/flat:golden");
@@ -192,7 +192,7 @@ fn an_image_of_the_reference() {
     check_disk(&scene, "out.raw", top);
 }
 
-/// Stacks whose top layers have no size, layers over 2 TiB, quirks of merges: as images.
+/// Stacks whose top layers have no size, layers over 2 TiB, special cases of merges: as images.
 #[test]
 fn stacks_as_images() {
     let Some(set) = GoldenSet::open() else { return };
@@ -229,7 +229,7 @@ fn stacks_as_images() {
     }
 }
 
-/// Byte patches of good blobs: the right bytes, what the reference makes of them, or a clear error.
+/// Byte patches of good blobs: the right bytes, the reference's result, or a clear error.
 #[test]
 fn patched_blobs() {
     let Some(set) = GoldenSet::open() else { return };
@@ -251,7 +251,7 @@ fn patched_blobs() {
                 blob.resize(usize::try_from(good.len() as i64 + resize).unwrap_or(resize as usize), 0);
             }
             fs::write(scene.path("blob"), &blob).unwrap();
-            // Two patches change the disk's size, which is taken at its word: they are told the right one.
+            // Two patches change the disk's size, which is trusted: they get the right one as an option.
             let patches_size = mutation["mutation"].as_str().unwrap().starts_with("trailer: virtual_size");
             let size = if patches_size { "--size 64M" } else { "" };
             let command = if case["format"] == "lsmt" { "layer export" } else { "zfile unpack" };

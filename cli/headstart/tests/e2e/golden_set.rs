@@ -1,6 +1,6 @@
-//! The golden set: blobs that the reference's tools made, with the bytes that they must give.
+//! The golden set: blobs that the reference's tools made, with their expected bytes.
 //!
-//! It lies beside the repository and is not part of it; where it is absent, tests say so and pass.
+//! It is stored beside the repository and is not part of it; if it is absent, tests print that and pass.
 
 use crate::scene::{Scene, hex, sha256};
 use crate::tools::skipped;
@@ -19,7 +19,7 @@ pub(crate) struct GoldenSet {
 }
 
 impl GoldenSet {
-    /// Opens the set, or says loudly that there is none.
+    /// Opens the set, or prints that there is none.
     pub(crate) fn open() -> Option<Self> {
         let dir = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/formats/golden"));
         let Ok(json) = fs::read(dir.join("golden.json")) else {
@@ -52,14 +52,14 @@ impl GoldenSet {
         raw
     }
 
-    /// The raw bytes that `entry` describes, after checking that they are what it says.
+    /// The raw bytes that `entry` describes, after a check of their hash.
     pub(crate) fn raw(&self, entry: &Value) -> Vec<u8> {
         let raw = self.bytes(entry["file"].as_str().unwrap());
         assert_eq!(sha256(&raw), entry["raw_sha256"], "{}", entry["file"]);
         raw
     }
 
-    /// Puts the layers of a case into the scene; their names, lowest first.
+    /// Puts the layers of a case into the scene; returns their names, lowest first.
     pub(crate) fn lay_out_layers(&self, scene: &Scene, case: &Value) -> Vec<String> {
         let entries = case["layers_low_to_high"].as_array().unwrap().iter().enumerate();
         let lay_out = |(n, entry): (usize, &Value)| {
@@ -71,7 +71,7 @@ impl GoldenSet {
     }
 }
 
-/// Compares a file of the scene with what a case says of its disk.
+/// Compares a file of the scene with a case's description of its disk.
 #[track_caller]
 pub(crate) fn check_disk(scene: &Scene, name: &str, expected: &Value) {
     let file = File::open(scene.path(name)).unwrap();

@@ -8,7 +8,7 @@ use std::process::Stdio;
 fn subcommands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let listed = listed.take_while(|line| !line.is_empty());
-    // What is indented further continues the line above.
+    // A line that is indented further continues the one above.
     let names =
         listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
     names.filter(|name| *name != "help").map(str::to_owned).collect()
@@ -50,25 +50,25 @@ fn every_command_has_an_example() {
     assert_eq!(version, format!("headstart {}\n", env!("CARGO_PKG_VERSION")));
 }
 
-/// The examples are commands that parse: they fail, if at all, for want of the files that they name.
+/// The examples are commands that parse: they fail, if at all, because the files that they name are missing.
 #[test]
 fn the_examples_can_be_run() {
     let scene = Scene::new();
     for (command, help) in commands(&scene) {
-        // They serve until they are asked to stop.
+        // These commands serve until they are asked to stop.
         if ["attach", "agent", "harvest serve"].contains(&command.as_str()) {
             continue;
         }
         let help = help.replace("\\\n", "");
         let (_, examples) = help.split_once("Example").unwrap();
         for line in examples.lines().filter_map(|line| line.trim().strip_prefix("headstart ")) {
-            // Nobody listens at port 9 of this host; a data set of that size takes a minute.
+            // Port 9 of this host has no listener; a data set of that size takes a minute.
             let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
             let line = line.replace("--traces 31000", "--traces 310").replace('\'', "");
             // Fleets of that size take minutes.
             let line = line.replace("--vms 4000 --days 29 ", "").replace("performance --short", "statistics");
             let line = line.replace("simulate harvest", "simulate harvest --vms 20 --days 1");
-            // What another program makes of it is another's affair.
+            // The part for another program is not run.
             let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
             let run = scene.run(&line.replace("file:///", "file://~/").replace("/var/lib", "~"));
             assert_ne!(run.status, Some(2), "{run}");
@@ -147,7 +147,7 @@ fn reports_can_be_read_by_programs() {
         let report = scene.json(&format!("{words} {layer}"));
         assert!(report.is_object(), "{words}: {report}");
     }
-    // `--json` goes anywhere; `--quiet` says nothing more, without a terminal nobody sees progress.
+    // `--json` goes anywhere; `--quiet` changes nothing more, because without a terminal there is no progress.
     let before = scene.ok("--json image list file://~/s").json();
     assert_eq!(before, scene.json("image list file://~/s"));
     scene.ok("image verify --deep file://~/s:b --quiet");

@@ -1,11 +1,11 @@
-//! Garbage wherever a file is read: a clear message and status 1, never a panic, a hang, or memory without end.
+//! Garbage wherever a file is read: a clear message and status 1, never a panic, a hang, or unbounded memory.
 
 use crate::disk::{Disk, mixed_disk, noise, text};
 use crate::scene::{Scene, sha256};
 use serde_json::{Value, json};
 use std::fs;
 
-/// Files of all sorts that are none of ours.
+/// Files of all sorts that this program does not make.
 fn garbage() -> Vec<(&'static str, Vec<u8>)> {
     let with_start = |start: &[u8], len: usize| [start, &noise(9, len)].concat();
     vec![
@@ -65,11 +65,11 @@ fn garbage_as_a_disk() {
         fs::write(scene.path(name), bytes).unwrap();
         for format in ["qcow2", "vmdk", "vhd", "vhdx"] {
             let import = format!("image import {name} file://~/store:{name} --format {format}");
-            // A description of a disk is refused for the file that it names.
+            // A description of a disk is refused because of the file that it names.
             let description = name == "descriptor" && format == "vmdk";
             scene.fails(&import, &[if description { "names this file" } else { name }]);
         }
-        // As found: none of them has whole sectors, and what is in no other format is raw for who says so.
+        // Without a format they are refused: none of them has whole sectors. An explicit raw format is accepted.
         scene.fails(&format!("image import {name} file://~/store:{name}"), &[name]);
         scene.ok(&format!("image import {name} file://~/store:{name} --format raw"));
     }
@@ -111,7 +111,7 @@ fn garbage_in_a_store() {
     scene.ok("image verify --deep file://~/store:a");
 }
 
-/// A store whose index leads to `manifest`, whatever that is.
+/// A store whose index leads to `manifest`, whatever its bytes are.
 fn store_of(scene: &Scene, manifest: &[u8]) {
     let _ = fs::remove_dir_all(scene.path("store"));
     fs::create_dir_all(scene.path("store/blobs/sha256")).unwrap();

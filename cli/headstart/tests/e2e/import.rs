@@ -103,7 +103,7 @@ fn the_same_input_gives_the_same_digest_on_any_number_of_threads() {
         }
         digests.push(first);
     }
-    // Other options are another image; but flattened, it is the image of the same disk.
+    // Other options give another image; but flattened, it is the image of the same disk.
     digests.dedup();
     assert_eq!(digests.len(), 4);
     for made in digests {
@@ -168,7 +168,7 @@ fn what_cannot_be_imported_is_said() {
     scene.fails(&format!("image import disk.raw file://~/store@{digest}"), &["by a tag, not by a digest"]);
 }
 
-/// What has no disk in it, or not at its beginning, is not made into a disk that nothing can boot.
+/// A file without a disk in it, or not at its beginning, is not made into a disk that nothing can boot.
 #[test]
 fn archives_and_sizes_that_no_disk_has_are_refused() {
     let scene = Scene::new();
@@ -193,7 +193,7 @@ fn archives_and_sizes_that_no_disk_has_are_refused() {
     for (name, kind, remedy) in disks {
         let said = scene.fails(&format!("image import {name} file://~/store:a"), &[name, remedy]).stderr;
         assert!(kind.is_empty() || said.contains("--format raw takes it as it is"), "{said}");
-        // For who means it.
+        // An explicit format is accepted.
         scene.ok(&format!("image import {name} file://~/store:meant --format raw"));
         scene.ok("image export file://~/store:meant -o out.raw");
         assert_same(&scene, name, "out.raw");

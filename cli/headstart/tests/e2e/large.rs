@@ -1,4 +1,4 @@
-//! Disks of terabytes: time and memory go with their data, not with their size.
+//! Disks of terabytes: time and memory depend on their data, not on their size.
 
 use crate::disk::{Disk, noise, text};
 use crate::scene::{Scene, Started};
@@ -13,7 +13,7 @@ const PIECE: usize = 1 << 20;
 const PIECES: u64 = 200;
 const MIB: u64 = 1 << 20;
 
-/// Where the pieces lie: far apart, the last at the very end.
+/// The places of the pieces: far apart, the last at the very end.
 fn place(piece: u64) -> u64 {
     if piece == PIECES - 1 { SIZE - PIECE as u64 } else { piece * (SIZE / PIECES) / 4096 * 4096 }
 }
@@ -22,7 +22,7 @@ fn piece(n: u64) -> Vec<u8> {
     if n.is_multiple_of(2) { noise(n, PIECE) } else { text(n, PIECE) }
 }
 
-/// Runs it, it succeeds; the most memory that it was seen to have, and how long it took.
+/// Runs a command, which has to succeed; returns the most memory that it was seen to have, and the time that it took.
 fn watched(scene: &Scene, words: &str) -> (u64, Duration) {
     let since = Instant::now();
     let mut started: Started = scene.start(words);
@@ -52,13 +52,13 @@ fn a_sparse_disk_of_two_tebibytes() {
     for n in 0..PIECES {
         disk.write(place(n), &piece(n));
     }
-    // The same data in a disk of its own size: what it should cost.
+    // The same data in a disk of its own size gives the expected cost.
     let dense = Disk::create(scene.path("dense.raw"), PIECES * PIECE as u64);
     for n in 0..PIECES {
         dense.write(n * PIECE as u64, &piece(n));
     }
     let (_, dense_time) = watched(&scene, "image import dense.raw file://~/store:dense");
-    // A walk of all that is not there would take hours; half a minute is for a machine that is busy elsewhere.
+    // A walk of all holes would take hours; half a minute is for a machine that is busy.
     let allowed = dense_time * 3 + Duration::from_secs(30);
 
     let (memory, time) = watched(&scene, "image import disk.raw file://~/store:large");
@@ -74,7 +74,7 @@ fn a_sparse_disk_of_two_tebibytes() {
         out.read_exact_at(&mut bytes, place(n)).unwrap();
         assert!(bytes == piece(n), "piece {n}");
     }
-    // Every other command on it, too. A layer on top of it holds what was changed.
+    // Every other command works on it, too. A layer on top of it has only the changes.
     disk.write(SIZE / 2 + 12345, b"changed");
     for words in [
         "image import disk.raw file://~/store:next --base file://~/store:large",
@@ -90,7 +90,7 @@ fn a_sparse_disk_of_two_tebibytes() {
     assert_eq!(run.json()["ranges"], serde_json::json!([[(SIZE / 2 + 12345) / 4096 * 4096, 4096]]));
 }
 
-/// Sizes at the end of what the format can hold, and past it.
+/// Sizes at the limit of the format, and past it.
 #[test]
 fn disks_of_absurd_sizes() {
     if !installed(&["qemu-img"]) {
@@ -112,7 +112,7 @@ fn disks_of_absurd_sizes() {
     ] {
         scene.ok(words);
     }
-    // No file can be so large: it is said of the file that was asked for.
+    // No file can be so large: the error names the requested file.
     let run = scene.fails("image export file://~/store:a -o out.raw", &["out.raw", "size"]);
     assert!(!run.stderr.contains(".headstart-"), "{run}");
     for size in ["513P", "1000P"] {
@@ -124,7 +124,7 @@ fn disks_of_absurd_sizes() {
     assert!(!scene.path("out.raw").exists());
 }
 
-/// Memory does not go with the amount of data either.
+/// Memory does not depend on the amount of data either.
 #[test]
 fn memory_is_bounded_whatever_the_data() {
     let scene = Scene::new();

@@ -1,10 +1,10 @@
-//! Images on top of images: what a layer holds, and that the disk is the same whatever the stack.
+//! Images on top of images: the content of a layer, and the same disk for every stack.
 
 use crate::disk::{Disk, assert_same, copy_of, mixed_disk, noise};
 use crate::scene::Scene;
 use serde_json::Value;
 
-/// Imports a disk on a base and checks that it comes back; what was made.
+/// Imports a disk on a base and checks that it comes back; returns the report.
 #[track_caller]
 fn layer(scene: &Scene, disk: &str, target: &str, base: &str, layers: u64) -> Value {
     let made = scene.json(&format!("image import {disk} {target} --base {base} --format raw"));
@@ -16,7 +16,7 @@ fn layer(scene: &Scene, disk: &str, target: &str, base: &str, layers: u64) -> Va
     let listed = inspection["layers"].as_array().unwrap();
     assert_eq!(listed.len() as u64, layers);
     assert_eq!(listed.last().unwrap()["digest"], made["layer"]);
-    // Each lies on the one below it.
+    // Each is based on the one below it.
     for pair in listed.windows(2) {
         assert_eq!(pair[0]["uuid"], pair[1]["parent_uuid"]);
     }
@@ -69,12 +69,13 @@ fn what_was_cut_off_does_not_come_back() {
     let scene = Scene::new();
     mixed_disk(&scene, "base.raw", 16);
     scene.ok("image import base.raw file://~/store:0 --format raw");
-    // Smaller, in the middle of data and of a sector; then larger again, with zeros; then with data there.
+    // The sizes are smaller, in the middle of data and of a sector; then larger again, with zeros; then with data
+    // there.
     let sizes = [(2 << 20) + 50_000, (2 << 20) + 777, 20 << 20, 0, 18 << 20];
     for (n, size) in (1..).zip(sizes) {
         let disk = copy_of(&scene, "base.raw", "next.raw");
         if n > 2 {
-            // Only the start is left of what the base had.
+            // Only the start of the base's data is left.
             Disk::create(scene.path("next.raw"), size);
         } else {
             drop(disk);
@@ -102,7 +103,7 @@ fn a_base_may_lie_in_another_store_and_be_named_by_digest() {
     let base = base["digest"].as_str().unwrap();
     layer(&scene, "1.raw", "file://~/second:1", &format!("file://~/first@{base}"), 2);
     layer(&scene, "2.raw", "file://~/third:2", "file://~/second:1", 3);
-    // The others may go: all blobs were copied.
+    // The other stores may be removed: all blobs were copied.
     std::fs::remove_dir_all(scene.path("first")).unwrap();
     std::fs::remove_dir_all(scene.path("second")).unwrap();
     let made = layer(&scene, "3.raw", "file://~/third:2", "file://~/third:2", 4);
@@ -146,7 +147,7 @@ fn flattening_keeps_the_disk_and_leaves_one_layer() {
     scene.ok("image diff file://~/store:3 file://~/other:flat");
     scene.ok("image verify --deep file://~/other:flat");
     assert_eq!(scene.json("image inspect file://~/other:flat")["layers"].as_array().unwrap().len(), 1);
-    // Onto its own name, too.
+    // The target may be the image's own name, too.
     scene.ok("image flatten file://~/store:3 file://~/store:3");
     assert_eq!(scene.json("image inspect file://~/store:3")["layers"].as_array().unwrap().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! From recorded boots to plans: train, look at what was learned, learn on.
+//! From recorded boots to plans: train, inspect the result, learn more.
 
 use crate::disk::{Disk, copy_of, noise};
 use crate::scene::Scene;
@@ -79,7 +79,7 @@ fn an_image_that_is_new_learns_from_its_relatives() {
         let plan = plan(&row.to_string());
         (plan["reason"].as_str().unwrap().to_owned(), order(&plan).len())
     };
-    // A row as it is in the table; without its time, for that has a blank in it.
+    // A row of the table without its time, because that contains a blank.
     let (reason, blocks) = known(&json!({
         "volume_id": 10_007_919, "image_type": 1, "image_id": "m-nginx", "device_size": 4_294_967_296_u64,
         "user_id": 1001, "cluster_id": 3, "extra_info": null, "meta_info": "base=p-deb12min",
@@ -137,7 +137,7 @@ fn what_cannot_be_is_refused() {
     let traces = traces.display();
     scene.fails(&format!("train --traces {traces} -o plans --policy magic"), &["magic", "vmt-min"]);
     scene.fails("train --traces nothing -o plans", &["nothing", "cannot be read"]);
-    // A place for an output that cannot be used comes before all else.
+    // An unusable place for an output is reported before anything else.
     mknodat(CWD, scene.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for words in [
         "train --traces nothing -o pipe",

@@ -1,28 +1,28 @@
 //! The program as its users run it: every test starts the binary, with files, signals and full disks.
 //!
-//! | module | what it tests |
+//! | module | subject |
 //! |---|---|
 //! | [`import`], [`disk_formats`], [`backing_files`] | disks of every kind and size become images |
 //! | [`export`] | images become disks again |
 //! | [`layers`], [`commit`] | images on top of images; flatten, diff, inspect |
-//! | [`optimize`] | what boots read is laid out first |
-//! | [`copies`] | push, pull, copy, list, with other people's servers |
-//! | [`verify`], [`prune`] | damage is found and named; what is needed stays |
+//! | [`optimize`] | the blocks that boots read are stored first |
+//! | [`copies`] | push, pull, copy, list, with servers of other projects |
+//! | [`verify`], [`prune`] | damage is found and named; needed blobs stay |
 //! | [`golden`], [`zfile`] | the reference's blobs give their bytes; single files |
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
-//! | [`cache`] | what this host keeps of images |
-//! | [`trace`] | what disks record, and what becomes of it |
+//! | [`cache`] | the cached parts of images on this host |
+//! | [`trace`] | the recordings of disks, and their use |
 //! | [`plot`] | its figures, drawn |
 //! | [`learn`] | recorded boots become plans |
 //! | [`publish`] | plans are published with their images and travel with them; traces for other readers |
 //! | [`simulate`] | recorded boots, replayed |
 //! | [`simulate_fleet`] | many hosts that read the same image |
-//! | [`doctor`] | what works on this host |
+//! | [`doctor`] | the features that work on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
-//! [`scene`] is where a test plays: a directory, the program in it, and what comes out; [`disk`] makes disks,
-//! [`tools`] are other people's programs (a test that lacks one says so on standard error and passes), and
-//! [`golden_set`] reads the reference's blobs.
+//! [`scene`] is the place of a test: a directory, the program in it, and its output; [`disk`] makes disks, [`tools`]
+//! are programs of other projects (a test that lacks one prints that on standard error and passes), and [`golden_set`]
+//! reads the reference's blobs.
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 

@@ -1,4 +1,4 @@
-//! Images laid out anew: the same disk, what boots read first.
+//! Optimized images: the same disk, with the blocks of boots first.
 
 use crate::copies::run_on;
 use crate::disk::{Disk, assert_same, noise, text};
@@ -69,7 +69,7 @@ fn a_boot_layer_on_top() {
     let source = scene.json("image inspect file://~/store:v1");
     assert_eq!((&made["optimized_from"], &made["layers"]), (&source["digest"], &json!(3)));
     let number = |value: &Value| value.as_u64().unwrap();
-    // Of fifteen slices one is zeros, which nobody stores.
+    // One of fifteen slices is zeros, which are not stored.
     assert_eq!((number(&made["hot_data_bytes"]), &made["other_data_bytes"]), (14 * 65536, &json!(0)));
     assert!(number(&made["preloading_before"]["requests"]) >= 3);
     assert_eq!(made["preloading"]["requests"], 1);
@@ -83,7 +83,7 @@ fn a_boot_layer_on_top() {
     assert!(inspected["layers"][0]["boot_bytes"].is_null());
     let shown = scene.ok("image inspect file://~/store:fast").stdout;
     assert!(shown.contains("a boot layer") && shown.contains("laid out anew"), "{shown}");
-    // The data lies in the order of the boots: blocks 3, 1, 0.
+    // The data is stored in the order of the boots: blocks 3, 1, 0.
     let layer = scene.blob("store", &made["layer"]);
     let segments = scene.json(&format!("layer inspect --segments {}", layer.display()));
     let segment = |segment: &Value| (number(&segment[2]), number(&segment[0]) * 512 / BLOCK);
@@ -93,7 +93,8 @@ fn a_boot_layer_on_top() {
     blocks.dedup();
     assert_eq!(blocks, [3, 1, 0]);
 
-    // Again is the same, from either image and on any number of threads; by another name of the plans as well.
+    // A second run gives the same, from either image and on any number of threads; with another name of the plans as
+    // well.
     let table = scene.ok(&format!("{words} --threads 1")).stdout;
     assert!(table.contains("1 request") && table.contains(made["digest"].as_str().unwrap()), "{table}");
     let again =
@@ -116,7 +117,7 @@ fn between_registries() {
     let here = scene.json("image optimize file://~/store:v1 file://~/store:fast --plans set.plans");
     let there =
         |from: &str, to: &str| scene.json(&format!("image optimize {from} {to} --plans set.plans {plain}"));
-    // In the repository, into another, out of it, into it: the same image.
+    // Within the repository, into another, out of it, into it: the same image.
     let repository = format!("oci://{host}/vm/a");
     for (from, to) in [
         (format!("{repository}:v1"), format!("{repository}:fast")),
@@ -163,19 +164,19 @@ fn plans_travel_on() {
     let by_file = scene.json("image optimize file://~/store:v1 file://~/other:fast --plans set.plans");
     let made = scene.json("image optimize file://~/store:v1 file://~/store:fast");
     assert_eq!((&made["digest"], &made["optimized_from"]), (&by_file["digest"], &digest));
-    // With each of the new images its plans: with the second, which has the same, too.
+    // Each of the new images has its plans: the second, which has the same digest, too.
     assert!(made["plan"].is_string() && by_file["plan"].is_string());
     let again = scene.json("image optimize file://~/store:fast file://~/store:faster");
     assert_eq!((&again["digest"], &again["plan"]), (&made["digest"], &made["plan"]));
     let next = scene.json("image optimize file://~/other:fast file://~/other:faster");
     assert_eq!((&next["digest"], &next["optimized_from"]), (&made["digest"], &digest));
-    // What is learned of the new image is learned of the old one: it is known by the same name.
+    // Training on the new image is training on the old one: both have the same name.
     scene.ok("train --traces set -o trained --publish file://~/store:fast");
     assert_eq!(scene.json("image prune file://~/other")["blobs"], 0);
 }
 
-/// An image that another one was laid out from is kept for a week like any other; later its manifest stays, and a prune
-/// says why.
+/// An image that another one was optimized from is kept for a week like any other; later its manifest stays, and a
+/// prune reports why.
 #[test]
 fn a_prune_says_which_images_others_were_made_from() {
     let scene = scene();

@@ -11,12 +11,12 @@ use tiny_skia::Pixmap;
 /// Every figure that can be drawn.
 const ALL: [u64; 17] = [2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15, 16, 18, 20, 22, 23];
 
-/// The numbers of `key`'s figures.
+/// The numbers of the figures in `key`.
 fn numbers(report: &Value, key: &str) -> Vec<u64> {
     report[key].as_array().unwrap().iter().map(|figure| figure["figure"].as_u64().unwrap()).collect()
 }
 
-/// Whether a picture shows something: dark letters and coloured marks on white.
+/// `true` if a picture has content: dark letters and coloured marks on white.
 fn shows_something(png: &Path) -> bool {
     let pixels = Pixmap::load_png(png).unwrap();
     let marked = |red: u8, green: u8, blue: u8| red.abs_diff(green).max(green.abs_diff(blue)) > 60;
@@ -50,7 +50,7 @@ fn every_figure_of_a_made_up_data_set() {
     let report = scene.json("trace plot set -o ~/plots");
     assert_eq!((numbers(&report, "figures"), numbers(&report, "left_out")), (ALL.to_vec(), vec![]));
     check_files(&report);
-    // What is drawn is also told in numbers, and what cannot be drawn: disorder, categories, families.
+    // The drawn figures are also in numbers, and so are those that cannot be drawn: disorder, categories, families.
     let stats = scene.json("trace stats set");
     let categories = stats["categories"].as_object().unwrap();
     assert!(categories.values().map(|images| images.as_u64().unwrap()).sum::<u64>() >= 3, "{categories:?}");
@@ -65,7 +65,7 @@ fn every_figure_of_a_made_up_data_set() {
     {
         assert!(table.contains(line), "no {line}: {table}");
     }
-    // The same data give the same bytes, whatever was there before.
+    // The same data give the same bytes, whatever files were there before.
     fs::write(scene.path("plots/figure-03.svg"), "old").unwrap();
     scene.ok("trace plot set -o again");
     scene.ok("trace plot set -o plots");
@@ -89,7 +89,7 @@ fn real_boots() {
     let said = scene.ok(&words).stdout;
     assert!(said.contains("2 figures of 21 traces of 3 images into two"), "{said}");
     assert_eq!(scene.names("two"), ["figure-09.svg", "figure-16.svg"]);
-    // A boot by itself has what some figures need.
+    // A single boot has the data of some figures.
     let boot = sample.join("trace/it1/p-deb12min/4GB/10000000.npy");
     let report = scene.json(&format!("trace plot {} -o ~/one", boot.display()));
     assert_eq!(numbers(&report, "figures"), [2, 8, 9, 14, 18]);
@@ -118,7 +118,7 @@ fn what_cannot_be_drawn_is_said() {
         assert_eq!(run.status, Some(2), "{run}");
         assert!(run.stderr.contains("there are the figures 2, 3, 4"), "{run}");
     }
-    // A boot that is damaged is counted; without any other there is nothing to see.
+    // A damaged boot is counted; without any other there is nothing to draw.
     for boot in ["7", "8"] {
         fs::write(scene.path(&format!("set/trace/it1/p-a/4GB/{boot}.npy")), "no boot").unwrap();
     }
@@ -128,7 +128,7 @@ fn what_cannot_be_drawn_is_said() {
     scene.fails("trace plot set --figures 2 -o damaged", &["no trace can be read", "2 traces skipped"]);
 }
 
-/// A link of another user's leads root nowhere, neither in the place of a figure nor on the way there.
+/// A link of another user's does not lead root anywhere, neither in the place of a figure nor on the way there.
 #[test]
 fn no_link_of_another_user_is_drawn_over() {
     let scene = Scene::new();
@@ -162,7 +162,7 @@ fn no_link_of_another_user_is_drawn_over() {
         }
     }
     assert!(scene.bytes("precious") == b"precious" && scene.names("theirs").is_empty());
-    // One's own leads on.
+    // A link of the user's own is followed.
     lchown(scene.path("plots/figure-03.svg"), Some(0), None).unwrap();
     scene.ok("trace plot set -o plots --figures 3 --format svg");
     assert!(scene.bytes("precious").starts_with(b"<svg "));

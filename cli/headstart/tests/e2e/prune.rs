@@ -1,4 +1,4 @@
-//! Remove, prune, list: what an image needs stays, whatever goes on beside it.
+//! Remove, prune, list: the blobs of an image stay, whatever runs at the same time.
 
 use crate::disk::{assert_same, copy_of, mixed_disk, noise};
 use crate::scene::{Run, Scene};
@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-/// Images go with their last name: how long they are kept else is tested with what disks need.
+/// Images are deleted with their last name: the grace period is tested with the disks that hold images.
 const PRUNE: &str = "image prune file://~/store --older-than 0s";
 
 #[test]
@@ -25,7 +25,7 @@ fn the_blobs_of_other_images_stay() {
     assert_eq!((&pruned["blobs"], &pruned["bytes"], &pruned["images"]), (&0.into(), &0.into(), &json!([])));
     let blobs = scene.names("store/blobs/sha256").len();
 
-    // Of a only the manifest and the config go: b lies on its layer.
+    // Only the manifest and the config of a are deleted: b is based on its layer.
     scene.ok("image remove file://~/store:a");
     scene.fails("image inspect file://~/store:a", &["store:a"]);
     scene.fails("image remove file://~/store:a", &["store:a", "no such image"]);
@@ -61,14 +61,14 @@ fn list_shows_what_there_is() {
     assert_eq!(images[2]["layers"], 2);
     let text = scene.ok("image list file://~/store").stdout;
     assert_eq!(text.lines().count(), 4, "{text}");
-    // An image by digest goes with all of its tags.
+    // An image by digest is removed with all of its tags.
     scene.ok("image import a.raw file://~/store:uno");
     scene.ok(&format!("image remove file://~/store@{}", made["digest"].as_str().unwrap()));
     let listed = scene.json("image list file://~/store");
     assert_eq!(listed["images"].as_array().unwrap().len(), 2, "{listed}");
 }
 
-/// Runs a command as a user who is held by what is not allowed, which root is not.
+/// Runs a command as a user that permissions bind, unlike root.
 fn run_as_other(scene: &Scene, words: &str) -> Run {
     let it = scene.command(words);
     let mut command = Command::new("setpriv");
@@ -77,7 +77,8 @@ fn run_as_other(scene: &Scene, words: &str) -> Run {
     Run::of(words, &mut command)
 }
 
-/// What a lease holds that a user may not read is not known to that user: it counts, and nobody is told to release it.
+/// The image of a lease that a user may not read is not known to that user: it counts, and the message does not propose
+/// to release it.
 #[test]
 fn a_lease_that_a_user_may_not_read_counts() {
     if !installed(&["setpriv"]) {
@@ -106,7 +107,7 @@ fn a_lease_that_a_user_may_not_read_counts() {
     assert_eq!(listed["leases"][0]["state"], "unknown", "{listed}");
 }
 
-/// A dry run looks at a store that its user may not write; what would change it says what is wrong.
+/// A dry run reads a store that its user may not write; a real run reports the error.
 #[test]
 fn a_dry_run_needs_no_right_to_write() {
     if !installed(&["setpriv"]) {
@@ -134,7 +135,7 @@ fn a_dry_run_needs_no_right_to_write() {
     scene.ok("image inspect file://~/store:b");
 }
 
-/// Clocks were wrong and files were copied: whatever their times are, they are reported, and what is asked is done.
+/// Clocks were wrong and files were copied: with any times, these are reported, and the command is done.
 #[test]
 fn times_outside_of_the_calendar_are_reported_as_its_first_and_last() {
     let scene = Scene::new();
@@ -150,7 +151,7 @@ fn times_outside_of_the_calendar_are_reported_as_its_first_and_last() {
             }
         }
     };
-    // Kept beyond the year 9999, which is not that there is no end.
+    // A time beyond the year 9999 is not the same as no end.
     let kept = scene.json("image prune file://~/store --older-than 9000y");
     assert_eq!(kept["untagged"][0]["kept_until"], "9999-12-31T23:59:59Z", "{kept}");
     assert!(scene.ok("image prune file://~/store --older-than 9000y").stdout.contains("until 9999-12-31"));
@@ -175,7 +176,7 @@ fn times_outside_of_the_calendar_are_reported_as_its_first_and_last() {
     assert_eq!(pruned["images"][0]["untagged_since"], epoch);
 }
 
-/// Tags move while others are imported and pruned: every import that succeeds is whole.
+/// Tags move while other images are imported and pruned: every import that succeeds is whole.
 #[test]
 fn prune_beside_imports_harms_none() {
     let scene = Scene::new();
@@ -197,7 +198,7 @@ fn prune_beside_imports_harms_none() {
                 let scene = &scene;
                 scope.spawn(move || {
                     for round in 0..8 {
-                        // Each a new digest, in the place of one that then is garbage.
+                        // Each import gives a new digest, which replaces one that then is garbage.
                         let options = format!("--level {} --threads 2", round % 4 + 1);
                         let target = format!("file://~/store:{n}");
                         scene.ok(&format!(
@@ -220,7 +221,7 @@ fn prune_beside_imports_harms_none() {
     });
     scene.ok("image verify --deep file://~/store:base");
     scene.ok("image prune file://~/store");
-    // The base and the two that are tagged, if they are: manifest, config, layers and trees.
+    // The base and the two tagged images, if there are two: manifest, config, layers and trees.
     let tags = scene.json("image list file://~/store")["images"].as_array().unwrap().len();
     assert_eq!(tags, 3);
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
@@ -249,7 +250,7 @@ fn prune_refuses_what_it_cannot_understand() {
     assert!(run.status == Some(2) && run.stderr.contains("names an image"), "{run}");
 }
 
-/// Messages name what works.
+/// Messages name commands that work.
 #[test]
 fn a_store_is_named_as_messages_say_and_an_image_without_a_name_is_said_to_be_there() {
     let scene = Scene::new();

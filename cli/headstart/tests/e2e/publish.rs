@@ -1,4 +1,4 @@
-//! What is learned of an image is published with it, found with it, and goes where it goes.
+//! Plans of an image are published with it, found with it, and copied with it.
 
 use crate::copies::run_on;
 use crate::disk::{Disk, noise};
@@ -63,7 +63,8 @@ fn train_twice_and_it_is_the_same_artifact() {
     let text = scene.ok("plan show --reference file://~/store:v1 --bandwidth 5").stdout;
     assert!(text.starts_with("published: generation 1, of 5 traces, sha256:"), "{text}");
 
-    // With more boots, a new generation; what it replaces can be pruned. Learning on is learning all at once.
+    // More boots give a new generation; the earlier one can be pruned. Learning in steps gives the same as learning all
+    // at once.
     scene.ok(&format!("{words} --learned learned"));
     let on = format!("{TRAIN} --traces tuesday --learned learned --publish web=file://~/store:v1");
     let second = &scene.json(&on)["published"][0];
@@ -74,7 +75,7 @@ fn train_twice_and_it_is_the_same_artifact() {
     assert_eq!(scene.json("image prune file://~/store")["blobs"], 3);
     let plan = scene.json("plan show --reference file://~/store:v1 --bandwidth 5");
     assert_eq!(plan["published"]["traces"], 10);
-    // With the image goes the plan.
+    // The plan is deleted with the image.
     scene.ok("image remove file://~/store:v1");
     scene.ok("image prune file://~/store --older-than 0s");
     assert_eq!(scene.names("store/blobs/sha256"), [""; 0]);
@@ -105,7 +106,7 @@ fn what_cannot_be_published_is_said() {
     assert!(!scene.path("trace").exists());
 }
 
-/// Publishes by way of `run`, which adds what it takes to reach the store, and looks at it there.
+/// Publishes by `run`, which adds the options for the store, and checks the result there.
 fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
     let here = scene.json(&format!("{TRAIN} --traces monday --publish web=file://~/store:v1"));
     let pushed = run(&format!("image push file://~/store:v1 {image} --json")).succeeds().json();
@@ -118,7 +119,7 @@ fn there(scene: &Scene, image: &str, run: impl Fn(&str) -> Run) {
     assert_eq!((&newer["generation"], &newer["is_new"]), (&json!(2), &json!(true)));
     let plan = run(&format!("plan show --reference {image} --bandwidth 5 --json")).succeeds().json();
     assert_eq!((blocks(&plan), &plan["published"]["digest"]), (vec![1, 2, 0], &newer["digest"]));
-    // And back, where an older one is.
+    // The plan comes back, where an older one is.
     let pulled = run(&format!("image pull {image} file://~/store:v1 --json")).succeeds().json();
     assert_eq!((&pulled["plan"], &pulled["digest"]), (&newer["digest"], &pushed["digest"]));
     assert_eq!(blocks(&scene.json("plan show --reference file://~/store:v1 --bandwidth 5")), [1, 2, 0]);
@@ -146,7 +147,7 @@ fn through_an_object_store() {
     there(&scene, "s3://images/web:v1", |words| run_on(&server, &scene, words));
 }
 
-/// Where the disk of layers lies.
+/// The places of a disk's data in its layers.
 fn extents(stack: &Stack) -> Vec<Extent> {
     let extent = |segment: &headstart_lsmt::Segment| Extent {
         disk: segment.offset() * 512,
@@ -183,7 +184,7 @@ fn a_plan_becomes_a_trace_for_other_readers() {
     scene.ok("image export file://~/store:fast -o back.raw");
     assert!(scene.bytes("back.raw") == scene.bytes("disk.raw"));
     assert_eq!(scene.json("image prune file://~/store")["blobs"], 0);
-    // What is learned of the first is learned of this.
+    // Training on the first image is training on this one.
     let digest = scene.json("image inspect file://~/store:v1")["digest"].as_str().unwrap().to_owned();
     boots(&scene, "own", &digest, 0, &[2, 0]);
     let published = scene.json(&format!("{TRAIN} --traces own --publish file://~/store:fast"));
@@ -213,7 +214,7 @@ fn traces_of_the_reference() {
         let recorded = parse(&golden.bytes(case["file"].as_str().unwrap())).unwrap();
         let opening = case["records_made_while_opening"].as_u64().unwrap() as usize;
 
-        // Record for record what it says that it read of which layer.
+        // Each record is the reference's own report of a read of a layer.
         let reads = golden.bytes(case["reads"].as_str().unwrap());
         let mut expected: Vec<Record> = Vec::new();
         let mut slices = std::collections::BTreeSet::new();
@@ -227,7 +228,7 @@ fn traces_of_the_reference() {
             }
         }
         assert_eq!(recorded[opening..], expected);
-        // And back: the slices of the disk that were read, but for holes.
+        // The trace converts back to the slices of the disk that were read, except holes.
         let items = plan(&recorded[opening..], &extents, 1 << 30);
         let planned: std::collections::BTreeSet<u64> = items
             .iter()

@@ -1,4 +1,4 @@
-//! Where a test plays: a directory of its own, the program run in it, and what came out.
+//! The place of a test: a directory of its own, the program run in it, and the output.
 
 use headstart_testkit::files::names;
 use serde_json::Value;
@@ -14,17 +14,17 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// No test's command takes this long, unless it hangs.
+/// The longest time for a test's command, unless it hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
-/// A directory that goes away with the test.
+/// A directory that is removed with the test.
 pub(crate) struct Scene {
     dir: TempDir,
 }
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        // Not the system's temporary directory: that may be memory, and without room or holes.
+        // The system's temporary directory is not used: it may be in memory, and without room or holes.
         Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
     }
 
@@ -51,22 +51,22 @@ impl Scene {
         Run::of(words, &mut self.command(words))
     }
 
-    /// Runs it, and it succeeds.
+    /// Runs a command, which has to succeed.
     pub(crate) fn ok(&self, words: &str) -> Run {
         self.run(words).succeeds()
     }
 
-    /// Runs it with `--json`, it succeeds, and this is what it says.
+    /// Runs a command with `--json`, which has to succeed; returns its output.
     pub(crate) fn json(&self, words: &str) -> Value {
         self.ok(&format!("{words} --json")).json()
     }
 
-    /// Runs it, it fails with status 1, and its message has all of `parts`.
+    /// Runs a command, which has to fail with status 1 and all of `parts` in its message.
     pub(crate) fn fails(&self, words: &str, parts: &[&str]) -> Run {
         self.run(words).fails(parts)
     }
 
-    /// Starts it, to be watched or disturbed.
+    /// Starts a command, to be watched or disturbed.
     pub(crate) fn start(&self, words: &str) -> Started {
         Started::new(words, &mut self.command(words))
     }
@@ -81,7 +81,7 @@ impl Scene {
         names(&self.path(dir))
     }
 
-    /// Every file under a directory with a hash of its content; directories with nothing in them, too.
+    /// Every file under a directory with a hash of its content; and empty directories.
     pub(crate) fn fingerprint(&self, dir: &str) -> BTreeMap<PathBuf, String> {
         let mut found = BTreeMap::new();
         let mut dirs = vec![self.path(dir)];
@@ -100,8 +100,8 @@ impl Scene {
         found
     }
 
-    /// Waits until nobody holds a lock on what lies in a directory that this test itself has used: a program that
-    /// another test is about to start has all that is open here for a moment.
+    /// Waits until no process holds a lock on the files of a directory that this test itself has used: a program that
+    /// another test is about to start has all open files of this process for a moment.
     pub(crate) fn wait_until_unlocked(&self, dir: &str) {
         let until = Instant::now() + TIME_LIMIT;
         let files =
@@ -135,17 +135,17 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How a command ended.
+/// The end of a command.
 pub(crate) struct Run {
     pub(crate) words: String,
-    /// None where a signal ended it.
+    /// The exit status; `None` if a signal ended it.
     pub(crate) status: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
 impl Run {
-    /// Runs a command; one that hangs or panics fails the test whatever the test wants of it.
+    /// Runs a command; one that hangs or panics fails the test in any case.
     pub(crate) fn of(words: &str, command: &mut Command) -> Self {
         Started::new(words, command).finish()
     }
@@ -181,7 +181,7 @@ impl std::fmt::Display for Run {
     }
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Started {
     words: String,
     child: Child,
@@ -212,7 +212,7 @@ impl Started {
         }
     }
 
-    /// Whether it still runs. One that runs for too long is killed, and the test fails.
+    /// `true` if it still runs. One that runs for too long is killed, and the test fails.
     pub(crate) fn is_running(&mut self) -> bool {
         let running = self.child.try_wait().unwrap().is_none();
         if running && self.since.elapsed() > TIME_LIMIT {
@@ -237,7 +237,7 @@ impl Started {
     }
 }
 
-/// A test that fails leaves nothing behind that runs.
+/// A test that fails leaves no running process behind.
 impl Drop for Started {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
@@ -250,7 +250,7 @@ impl Drop for Started {
     }
 }
 
-/// Both outputs of a child, emptied while it runs, so that it never waits for us.
+/// Both outputs of a child, emptied while it runs, so that it never waits for this process.
 struct Outputs([mpsc::Receiver<Vec<u8>>; 2]);
 
 impl Outputs {
@@ -268,7 +268,7 @@ impl Outputs {
         Self([collect(child.stdout.take()), collect(child.stderr.take())])
     }
 
-    /// All that came, of a child that has ended. What it left behind may hold them open, but not for ever.
+    /// All the output of a child that has ended. Its own children may hold the outputs open, but not for ever.
     #[track_caller]
     fn all(self, name: &str) -> [Vec<u8>; 2] {
         self.0.map(|output| {
@@ -278,7 +278,7 @@ impl Outputs {
     }
 }
 
-/// Runs a command to its end, which has to come.
+/// Runs a command to its end, which has to come in time.
 #[track_caller]
 pub(crate) fn output_of(command: &mut Command) -> io::Result<Output> {
     let name = command.get_program().display().to_string();
@@ -299,7 +299,7 @@ pub(crate) fn output_of(command: &mut Command) -> io::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs another program; it succeeds.
+/// Runs another program, which has to succeed.
 #[track_caller]
 pub(crate) fn run_tool(program: &str, args: &[&str], dir: &Path) -> Output {
     let args: Vec<OsString> = args.iter().map(OsString::from).collect();

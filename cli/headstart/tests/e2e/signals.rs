@@ -17,13 +17,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
-/// Compresses so slowly that there is time to stop it.
+/// Options of a compression so slow that there is time to stop it.
 const SLOW: &str = "--level 19 --threads 1";
 
-/// After so long a server that says nothing is given up.
+/// The time after which a silent server is given up.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// 100 MiB of text, for which that takes half a minute.
+/// 100 MiB of text, whose compression takes half a minute.
 fn big_disk(scene: &Scene) {
     let disk = Disk::create(scene.path("big.raw"), 100 << 20);
     let bytes = text(1, 10 << 20);
@@ -32,14 +32,14 @@ fn big_disk(scene: &Scene) {
     }
 }
 
-/// Where a writer stages what it makes.
+/// The bytes that a writer has staged.
 fn staged_bytes(scene: &Scene) -> u64 {
     let dirs = fs::read_dir(scene.path("store/.headstart/staging")).into_iter().flatten().flatten();
     let files = dirs.flat_map(|dir| fs::read_dir(dir.path()).into_iter().flatten().flatten());
     files.filter_map(|file| file.metadata().ok()).map(|meta| meta.len()).sum()
 }
 
-/// Starts it, waits until `begun`, signals it: it says that it was stopped, soon.
+/// Starts a command, waits until `begun`, signals it: it reports soon that it was stopped.
 #[track_caller]
 fn stopped(scene: &Scene, words: &str, signal: Signal, mut begun: impl FnMut(u32) -> bool) {
     let mut started = scene.start(words);
@@ -72,7 +72,7 @@ fn a_stopped_flatten_or_commit_leaves_nothing() {
     let scene = Scene::new();
     big_disk(&scene);
     scene.ok("image import big.raw file://~/store:a --codec lz4");
-    // The same disk as a writable layer.
+    // The same disk is a writable layer, too.
     let new = NewDisk { size: 100 << 20, parent: String::new(), uuid: Uuid::from_u128(1) };
     let written = WritableDisk::create(scene.path("dir"), None, &new).unwrap();
     for (n, bytes) in scene.bytes("big.raw").chunks(1 << 20).enumerate() {
@@ -117,14 +117,14 @@ fn a_stopped_export_leaves_the_older_file() {
     assert_eq!(scene.names("out"), ["disk"]);
 }
 
-/// `true` if a process has a file open that has no name, or one of the moment, in a directory.
+/// `true` if a process has a file open in a directory that has no name, or a temporary one.
 fn has_unnamed_in(pid: u32, dir: &Path) -> bool {
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     open.filter_map(|file| fs::read_link(file.path()).ok())
         .any(|file| file.parent() == Some(dir) && file.file_name().is_some_and(|name| name != "disk"))
 }
 
-/// A `qemu-img` in the scene that converts for ten seconds; all else the real one does.
+/// A `qemu-img` in the scene that converts for ten seconds; the real one does everything else.
 fn slow_qemu_img(scene: &Scene) {
     use std::os::unix::fs::PermissionsExt;
     let real = tools::find("qemu-img").unwrap();
@@ -135,14 +135,14 @@ fn slow_qemu_img(scene: &Scene) {
         real.display()
     );
     fs::create_dir(scene.path("bin")).unwrap();
-    // Another process writes it: what is open for writing, if only in a process that another test is about to start,
-    // cannot be executed.
+    // Another process writes it: a file that is open for writing, even only in a process that another test is about to
+    // start, cannot be executed.
     let write = ["-c", "printf %s \"$1\" > bin/qemu-img", "sh", &script];
     run_tool("sh", &write, &scene.path(""));
     fs::set_permissions(scene.path("bin/qemu-img"), fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// At a terminal, Ctrl-C goes to `qemu-img`, too: what is said is still that it was stopped.
+/// At a terminal, Ctrl-C goes to `qemu-img`, too: the message is still that it was stopped.
 #[test]
 fn ctrl_c_during_a_conversion() {
     use std::os::unix::process::CommandExt;
@@ -172,7 +172,8 @@ fn ctrl_c_during_a_conversion() {
     }
 }
 
-/// One signal is enough for what waits for a server that accepts and says nothing: `timeout`, systemd and CI send one.
+/// One signal ends a command that waits for a server that accepts and never answers: `timeout`, systemd and CI send
+/// one.
 #[test]
 fn one_signal_ends_what_waits_for_a_silent_server() {
     let scene = Scene::new();
@@ -180,7 +181,7 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
     scene.ok("image import small.raw file://~/store:a");
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
-    // What connects a second time is not taken for the next command.
+    // A second connection is not taken for the next command.
     let forget = || {
         server.set_nonblocking(true).unwrap();
         while server.accept().is_ok() {}
@@ -216,7 +217,7 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
         stopped_soon(started, signal);
         forget();
     }
-    // Daemons that are stuck, too.
+    // The same holds for stuck daemons.
     let socket = scene.path("s.sock");
     let daemon = UnixListener::bind(&socket).unwrap();
     fs::create_dir(scene.path("harvest")).unwrap();
@@ -228,7 +229,7 @@ fn one_signal_ends_what_waits_for_a_silent_server() {
     }
 }
 
-/// A command that is stopped while it reads a layer of a store says so, and calls no blob damaged.
+/// A command that is stopped while it reads a layer of a store reports that, and calls no blob damaged.
 #[test]
 fn a_stopped_read_of_a_store_is_not_called_damage() {
     if !Nginx::is_installed() {
@@ -255,7 +256,7 @@ fn a_stopped_read_of_a_store_is_not_called_damage() {
     }
 }
 
-/// A command that waits for a server that says nothing says so, long before it gives up.
+/// A command that waits for a silent server reports that, long before it gives up.
 #[test]
 fn that_a_server_is_silent_is_said() {
     let scene = Scene::new();
@@ -283,7 +284,7 @@ fn that_a_server_is_silent_is_said() {
     }
 }
 
-/// So does one that got the manifest, and waits for a layer.
+/// The same holds for one that got the manifest, and waits for a layer.
 #[test]
 fn that_a_layer_does_not_come_is_said() {
     if !Nginx::is_installed() {
@@ -318,7 +319,7 @@ fn that_a_layer_does_not_come_is_said() {
     assert!(!quiet.said().lines().any(is_it), "{quiet}");
 }
 
-/// Signals it: it says that it was stopped, long before the server would be given up.
+/// Signals a command: it reports that it was stopped, long before the server would be given up.
 #[track_caller]
 fn stopped_soon(started: Started, signal: Signal) {
     started.signal(signal);
@@ -328,7 +329,7 @@ fn stopped_soon(started: Started, signal: Signal) {
     assert!(!run.stderr.contains("by force"), "{run}");
 }
 
-/// A copy that is held back by a rate ends like any other, and says what is there.
+/// A copy that is limited by a rate ends like any other, and reports the copied part.
 #[test]
 fn a_stopped_copy_says_what_is_there_and_goes_on() {
     let scene = Scene::new();
@@ -360,7 +361,7 @@ fn a_stopped_copy_says_what_is_there_and_goes_on() {
     scene.ok("image verify --deep file://~/pulled:a");
 }
 
-/// Bytes of a blob that were there are not said to be copied.
+/// Bytes of a blob that were already there are not reported as copied.
 #[test]
 fn a_copy_that_goes_on_says_how_much_was_there() {
     let scene = Scene::new();
@@ -391,7 +392,7 @@ fn bytes_below(dir: &Path) -> u64 {
     entries.map(of).sum()
 }
 
-/// What looks at no flag is cut off, and a second signal cuts off at once: both say so.
+/// A command that checks no flag is cut off, and a second signal cuts off at once: both are reported.
 #[test]
 fn a_command_that_cannot_end_in_order_is_cut_off() {
     let scene = Scene::new();
@@ -405,7 +406,7 @@ fn a_command_that_cannot_end_in_order_is_cut_off() {
     for (signals, status, said) in
         [(&[Signal::TERM][..], 1, "by force"), (&[Signal::INT, Signal::TERM], 130, "stopped at once")]
     {
-        // It waits for whoever writes there, and nobody does.
+        // It waits for a writer of the pipe, and there is none.
         let mut started = scene.start("image list oci://127.0.0.1:1/x --proxy-file fifo");
         let pid = started.id();
         started.wait_until("it listens to signals", || heard(pid));
@@ -426,7 +427,7 @@ fn after_kill_9_the_store_works_and_prune_cleans_up() {
     let kill = || {
         let mut started = scene.start(&format!("image import big.raw file://~/store:big {SLOW}"));
         started.wait_until("it could be killed", || staged_bytes(&scene) > 50_000);
-        // Prune beside it takes nothing away from the living.
+        // A prune at the same time takes nothing away from a living writer.
         scene.ok("image prune file://~/store");
         assert!(staged_bytes(&scene) > 50_000);
         started.signal(Signal::KILL);
@@ -439,14 +440,14 @@ fn after_kill_9_the_store_works_and_prune_cleans_up() {
     let pruned = scene.ok("image prune file://~/store");
     assert!(pruned.stdout.contains("1 beginning of copies that broke off"), "{pruned}");
     assert_eq!(scene.fingerprint("store"), before);
-    // Whoever writes next cleans up, too.
+    // The next writer cleans up, too.
     kill();
     scene.ok("image import small.raw file://~/store:b");
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
     scene.ok("image verify --deep file://~/store:b");
 }
 
-/// Killed at any moment, a store has its images, and none by halves.
+/// Killed at any moment, a store has its images, and none is incomplete.
 #[test]
 fn kill_9_at_any_moment_of_a_short_import() {
     let scene = Scene::new();
@@ -459,7 +460,7 @@ fn kill_9_at_any_moment_of_a_short_import() {
             format!("image import disk.raw file://~/store:x --base file://~/store:base --level {level}");
         let started = scene.start(&words);
         std::thread::sleep(Duration::from_micros(round * 1500));
-        // One that has ended already waits for us to look.
+        // A process that has ended already waits for this one.
         started.signal(Signal::KILL);
         finished += u32::from(started.finish().status == Some(0));
         let listed = scene.json("image list file://~/store");
@@ -472,7 +473,7 @@ fn kill_9_at_any_moment_of_a_short_import() {
     scene.ok("image prune file://~/store");
     assert_eq!(scene.names("store/.headstart/staging"), [""; 0]);
     let own = scene.names("store/.headstart");
-    // Where none came to its end, no tag was moved.
+    // If none came to its end, no tag was moved.
     let own: Vec<_> = own.iter().filter(|name| !["prepared", "untagged"].contains(&name.as_str())).collect();
     assert_eq!(own, ["lock", "staging"]);
 }

@@ -1,4 +1,4 @@
-//! Boots that were recorded, replayed on virtual time.
+//! Recorded boots, replayed on virtual time.
 
 use crate::scene::Scene;
 use crate::trace::data_set;
@@ -22,7 +22,7 @@ fn float(row: &Value, what: &str) -> f64 {
 }
 
 /// Two boots, five seconds after their creation: one reads a block, then that one and the next; the other reads one.
-/// At a block a second.
+/// The link has a block a second.
 #[test]
 fn the_papers_model_counts_blocks_and_seconds() {
     let scene = Scene::new();
@@ -39,7 +39,7 @@ fn the_papers_model_counts_blocks_and_seconds() {
     assert_eq!((&history["wait_max"], &history["bytes"]), (&json!(0.0), &json!(1.5 * f64::from(2 << 20))));
     let sequential = row(&report, 2, "sequential");
     assert_eq!((&sequential["hit_rate"], &sequential["accuracy"]), (&json!(1.0), &json!(0.3)));
-    // Recorded by a disk or imported: the same.
+    // Recorded by a disk or imported, boots give the same.
     scene.ok("trace import set -o traces");
     assert_eq!(report, scene.json("simulate disk --traces traces --bandwidth 2,4 --policies all"));
 }
@@ -98,14 +98,14 @@ fn what_is_learned_is_worth_something_to_other_boots() {
         assert!(boots == 6 && policy["reasons"]["trained"].as_u64() >= Some(2), "{policy}");
         assert!(float(policy, "planning_s") > 0.0 && float(policy, "choosing_us") > 0.0);
     }
-    // A guest that waits has another aim, and is not better served by whole blocks.
+    // A guest that waits has another objective, and is not better served by whole blocks.
     let real = scene.json(&format!("{common} --model real --policies lazy,search --without hot-slices"));
     assert_eq!(real["objective"], json!("boot"));
     let waits = |at: usize| float(&real["rows"][at], "wait_total");
     assert!(waits(1) < 0.5 * waits(0) && waits(1) < waits(2), "{real}");
 }
 
-/// The figures do not depend on chance or threads; what things took is no figure.
+/// The figures do not depend on chance or threads; the times that steps took are no figures.
 #[test]
 fn the_same_seed_gives_the_same_figures() {
     let scene = Scene::new();
@@ -125,7 +125,7 @@ fn the_same_seed_gives_the_same_figures() {
     assert!(once[0]["failures"].as_u64() > Some(0), "{once}");
 }
 
-/// A boot that is replayed is not learned from, whoever asks for it.
+/// A boot that is replayed is not learned from, even if both are requested.
 #[test]
 fn no_boot_is_learned_from_and_replayed() {
     let scene = Scene::new();
@@ -249,8 +249,8 @@ fn ctrl_c_ends_it() {
     assert_eq!(scene.names("figures"), [""; 0]);
 }
 
-/// The disk of a real image: what is zeros is there, what is stored comes in the image's own compressed frames, and
-/// what the image was opened by is not fetched again.
+/// The disk of a real image: its zeros are local, its stored data comes in the image's own compressed frames, and the
+/// parts that opening the image read are not fetched again.
 #[test]
 fn the_disk_may_be_a_real_image() {
     let scene = Scene::new();
@@ -288,7 +288,7 @@ fn the_disk_may_be_a_real_image() {
     let bytes = float(&real, "bytes");
     assert!(bytes > 262_144.0 && bytes < 900_000.0, "{bytes} of {image}");
     assert!(float(&real, "wait_total") < float(&plain, "wait_total"), "{real} {plain}");
-    // A hit takes its time too, and the first read comes when it is said to.
+    // A hit takes its time too, and the first read comes at the given time.
     let slow = simulate("boot.parquet", "--image vm=file://~/s:a --local-read 10ms --grace 5s");
     assert!((float(&slow, "wait_total") - float(&real, "wait_total") - 0.03).abs() < 1e-6, "{slow} {real}");
     assert!((float(&slow, "last_read") - float(&real, "last_read") - 4.03).abs() < 1e-6, "{slow} {real}");

@@ -58,7 +58,7 @@ fn a_fleet_is_its_own_repository() {
     scene.fails(&format!("{words} --pinned 9"), &["9 copies on 8 hosts", "--pinned"]);
 }
 
-/// Roots that know what was asked for before send it ahead, whatever else was asked for among it.
+/// Roots that know earlier requests send the chunks ahead, even if other requests were among them.
 #[test]
 fn roots_send_ahead() {
     let scene = Scene::new();

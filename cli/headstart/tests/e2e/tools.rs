@@ -1,4 +1,4 @@
-//! Other people's programs. A test that needs one that is not there says so and passes.
+//! Programs of other projects. A test that lacks one prints that and passes.
 
 use crate::scene::{Scene, output_of, run_tool};
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 pub(crate) use headstart_testkit::process::{is_root, skipped};
 
-/// Whether all of `programs` are installed; says so where not.
+/// `true` if all of `programs` are installed; otherwise prints the missing one.
 pub(crate) fn installed(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program).is_none());
     if let Some(program) = missing {
@@ -15,33 +15,33 @@ pub(crate) fn installed(programs: &[&str]) -> bool {
     missing.is_none()
 }
 
-/// The file of a program, also where the path lacks the administrator's directories.
+/// The file of a program, even if the path lacks the administrator's directories.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Runs an installed program in the scene; it succeeds.
+/// Runs an installed program in the scene, which has to succeed.
 #[track_caller]
 pub(crate) fn run(scene: &Scene, program: &str, words: &str) {
     let args: Vec<_> = words.split_whitespace().collect();
     run_tool(find(program).unwrap().to_str().unwrap(), &args, &scene.path(""));
 }
 
-/// `qemu-img compare`: both hold the same disk, whatever their formats.
+/// Checks by `qemu-img compare` that both hold the same disk, whatever their formats.
 #[track_caller]
 pub(crate) fn same_disk(scene: &Scene, raw: &str, other: &str, format: &str) {
     run(scene, "qemu-img", &format!("compare -f raw -F {format} {raw} {other}"));
 }
 
-/// A file system of a given size in memory, gone when dropped.
+/// A file system of a given size in memory, removed when dropped.
 pub(crate) struct SmallDisk {
     dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
-    /// None, loudly, where it cannot be had.
+    /// The mount; `None`, with a message, if there can be none.
     pub(crate) fn mount(bytes: u64) -> Option<Self> {
         if !is_root() {
             return None;
@@ -63,18 +63,18 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: whatever still has a file open there must not keep it.
+        // The unmount is lazy: a process that still has a file open there must not keep it.
         let _ = output_of(Command::new("umount").arg("-l").arg(self.dir.path()));
     }
 }
 
-/// A block device over a file, gone when dropped.
+/// A block device over a file, removed when dropped.
 pub(crate) struct LoopDevice {
     pub(crate) path: String,
 }
 
 impl LoopDevice {
-    /// None, loudly, where it cannot be had.
+    /// The device; `None`, with a message, if there can be none.
     pub(crate) fn over(file: &Path) -> Option<Self> {
         if !is_root() || !installed(&["losetup"]) {
             return None;

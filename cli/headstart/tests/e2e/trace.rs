@@ -1,4 +1,4 @@
-//! What disks record, and what becomes of it: import, export, statistics, recordings of attached disks.
+//! The recordings of disks, and their use: import, export, statistics, recordings of attached disks.
 
 use crate::disk::mixed_disk;
 use crate::scene::{Scene, Started};
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// No answer takes this long, unless the server hangs.
+/// The longest time for any answer, unless the server hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two creations.
@@ -43,7 +43,7 @@ pub(crate) fn data_set(scene: &Scene) {
 }
 
 /// A data set of the FAST'26 layout, `set`, with five boots, from the number `first` on, of an image that it calls
-/// `image`, whose disk has `size` bytes: each reads 4 KiB at each of these places, so many microseconds apart.
+/// `image`, whose disk has `size` bytes: each reads 4 KiB at each of these places, at intervals given in microseconds.
 pub(crate) fn boots(
     scene: &Scene,
     set: &str,
@@ -155,7 +155,7 @@ fn a_data_set_is_made_up() {
     scene.fails("trace synthesize --loss 2 -o more", &["not between 0 and 1"]);
 }
 
-/// Connects; a socket is there a moment before anybody listens.
+/// Connects; a socket is there a moment before its listener.
 fn connect(socket: &Path) -> UnixStream {
     let start = Instant::now();
     loop {
@@ -171,13 +171,13 @@ fn connect(socket: &Path) -> UnixStream {
     }
 }
 
-/// Reads 4 KiB at each of `offsets` of the one disk that is served at `socket`.
+/// Reads 4 KiB at each of `offsets` of the only disk that is served at `socket`.
 fn read_over_nbd(socket: &Path, offsets: &[u64]) -> UnixStream {
     let mut stream = connect(socket);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
-    // No zeroes, please; then the option to take the export without a name.
+    // The flag for no zeroes; then the option to take the export without a name.
     stream.write_all(&[0, 0, 0, 3]).unwrap();
     stream.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
     stream.read_exact(&mut [0; 10]).unwrap();
@@ -198,7 +198,7 @@ fn attach(scene: &Scene, more: &str) -> Started {
     started
 }
 
-/// What the process says at its end, after what it said at its start.
+/// The output of the process at its end, after its first line.
 fn detached(started: Started) -> Value {
     started.signal(Signal::TERM);
     let run = started.finish();
@@ -241,7 +241,7 @@ fn a_killed_process_leaves_its_trace() {
     scene.ok("image import disk.raw file://~/store:a");
     let mut started = attach(&scene, "--record ~/traces");
     let _client = read_over_nbd(&scene.path("sock"), &[0, 4096]);
-    // Both reads: it may have been saved between them, and is saved again then.
+    // The trace has both reads: it may have been saved between them, and is saved again then.
     let saved = || {
         let stats: Value =
             serde_json::from_str(&scene.run("trace stats traces --json").stdout).unwrap_or_default();
@@ -267,7 +267,7 @@ fn recording_harms_no_disk() {
         assert_eq!((run.status, run.stderr.contains("nothing is recorded")), (Some(0), warned), "{run}");
         assert!(!run.stdout.contains("\"recorded\""), "{run}");
     }
-    // No room in the directory: what was recorded goes at once, and is counted.
+    // There is no room in the directory: the recording is removed at once, and counted.
     let started = attach(&scene, "--record ~/traces --record-size 1");
     read_over_nbd(&scene.path("sock"), &[0]);
     assert_eq!(detached(started)["recorded"]["evicted_files"], 1);

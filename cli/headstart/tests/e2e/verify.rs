@@ -1,4 +1,4 @@
-//! Damage anywhere in a store is found, named by its blob, and told by the exit status.
+//! Damage anywhere in a store is found, named by its blob, and shown by the exit status.
 
 use crate::disk::{copy_of, mixed_disk, noise};
 use crate::scene::Scene;
@@ -35,7 +35,8 @@ impl Stored {
         }
     }
 
-    /// Verifies quickly or deeply; it must come to `right`. Where wrong, status 1 and the blob's name are said.
+    /// Verifies quickly or deeply; the result must be `right`. If wrong, the status is 1 and the message has the blob's
+    /// name.
     #[track_caller]
     fn check(&self, deep: bool, right: bool, blob: &Path) {
         let verify = if deep { "image verify --deep" } else { "image verify" };
@@ -54,7 +55,7 @@ impl Stored {
         }
     }
 
-    /// With a byte of `blob` changed, quick and deep come to what is given.
+    /// Changes a byte of `blob`: the deep check finds it, and the quick one if `quick_sees_it`.
     #[track_caller]
     fn flip(&self, blob: &Path, at: usize, quick_sees_it: bool) {
         let bytes = fs::read(blob).unwrap();
@@ -94,7 +95,7 @@ fn a_flipped_byte_is_found() {
     for at in [0, 33, 600, len - 1, len - 513, len - 4000, len - 500_000] {
         stored.flip(&stored.lower, at, true);
     }
-    // Between them lies data, which is read by the deep check only.
+    // The data between them is read only by the deep check.
     for at in [len / 4, len / 3, len / 2] {
         stored.flip(&stored.lower, at, false);
     }
@@ -125,7 +126,7 @@ fn missing_and_cut_blobs_are_found() {
     stored.check(true, true, Path::new(""));
 }
 
-/// All that is wrong is told, not only the first of it.
+/// All problems are reported, not only the first.
 #[test]
 fn every_damaged_layer_is_named() {
     let stored = Stored::new();
@@ -143,7 +144,7 @@ fn every_damaged_layer_is_named() {
     for layer in layers {
         assert!(run.stdout.matches(layer["digest"].as_str().unwrap()).count() > 1, "{run}");
     }
-    // And what reads the image says so, too.
+    // Commands that read the image report it, too.
     let lowest = layers[0]["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     stored.scene.fails("image inspect file://~/store:top", &["/store", lowest]);
     stored.scene.fails("image export file://~/store:top -o out.raw", &["/store", lowest]);
@@ -151,7 +152,7 @@ fn every_damaged_layer_is_named() {
     assert_eq!(listed["images"].as_array().unwrap().len(), 2);
 }
 
-/// A config or layer put in the place of another, digests and all, is not what the manifest means.
+/// A config or layer that replaces another, with right digests, does not fit the manifest.
 #[test]
 fn blobs_changed_places_are_found() {
     let stored = Stored::new();
@@ -191,7 +192,7 @@ fn damaged_blobs_are_repaired_from_a_copy() {
         }
     };
     damage();
-    // Without being asked, what is there is believed by its length.
+    // Without an option, present blobs are trusted by their length.
     stored.check(true, false, &stored.manifest);
     let repaired = scene.json("image verify file://~/store:top --repair-from file://~/copy:top");
     assert_eq!((&repaired["right"], &repaired["deep"]), (&true.into(), &true.into()), "{repaired}");
@@ -208,11 +209,11 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     assert_eq!((&copied["repaired_blobs"], &copied["copied_blobs"]), (&2.into(), &2.into()), "{copied}");
     assert_eq!(scene.fingerprint("store/blobs"), whole);
 
-    // The message of a check says the command that helps.
+    // The message of a check has the command that helps.
     fs::write(&stored.lower, vec![7; fs::metadata(&stored.lower).unwrap().len() as usize]).unwrap();
     let said = scene.run("image verify --deep file://~/store:top");
     assert!(said.stdout.contains("--repair-from") || said.stderr.contains("--repair-from"), "{said}");
-    // Of another image there is nothing to be had.
+    // A copy of another image has none of its blobs.
     mixed_disk(scene, "other.raw", 4);
     scene.ok("image import other.raw file://~/other:x");
     let words = "image verify file://~/store:top --repair-from file://~/other:x";
@@ -226,7 +227,7 @@ fn damaged_blobs_are_repaired_from_a_copy() {
     assert_eq!(repaired["repaired_blobs"], 2, "it and the damaged layer");
 }
 
-/// A store's index that is wrong is said to be, with what can be done; and that works.
+/// A damaged index of a store is reported, with a remedy that works.
 #[test]
 fn images_of_a_store_whose_index_is_damaged_can_be_copied() {
     let scene = Scene::new();
@@ -239,7 +240,7 @@ fn images_of_a_store_whose_index_is_damaged_can_be_copied() {
     {
         scene.fails(words, &["index.json", "bring back a copy", "@DIGEST"]);
     }
-    // The copy says that it could not look for a plan.
+    // The copy reports that it could not look for a plan.
     let copied = scene.run(&format!("image copy file://~/store@{digest} file://~/new:a"));
     assert_eq!(copied.status, Some(0), "{copied}");
     scene.ok("image verify --deep file://~/new:a");

@@ -59,7 +59,7 @@ fn an_older_file_is_replaced_whole_or_not_at_all() {
     scene.ok("zfile pack in -o out");
     scene.ok("zfile unpack out -o out");
     assert_same(&scene, "in", "out");
-    // Damaged half-way: the older file stays.
+    // Damage half-way: the older file stays.
     scene.ok("zfile pack in -o packed");
     let mut bytes = scene.bytes("packed");
     let middle = bytes.len() / 2;

@@ -1,5 +1,4 @@
-//! A store that is slow, breaks off, and answers other than it was asked: all bytes are right in the end, or there
-//! is an error.
+//! A store that is slow, breaks off, and sends wrong answers: all bytes are right in the end, or there is an error.
 
 use crate::attached::Attached;
 use crate::image::Image;
@@ -9,8 +8,8 @@ use headstart_testkit::nginx::Nginx;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-/// Attaches and reads all of a disk while some of the store's answers meet `fault`, from the first request on;
-/// returns how many did.
+/// Attaches and reads all of a disk while some of the store's answers have a `fault`, from the first request on;
+/// returns the number of these.
 #[track_caller]
 fn all_right_in_spite_of(image: &Image, nginx: &Nginx, name: &str, rules: Vec<Rule>) -> usize {
     let proxy = FaultProxy::start(nginx.addr());
@@ -66,7 +65,7 @@ fn slow_answers_are_waited_for() {
     all_right_in_spite_of(&image, &nginx, "slow", vec![some(Fault::Slow(400_000))]);
 }
 
-/// Requests that never end: a second one, or the time-out, goes around them.
+/// Requests that never end: a second request, or the time-out, gets around them.
 #[test]
 fn hung_answers_are_given_up() {
     if !Nginx::is_installed() {
@@ -78,8 +77,8 @@ fn hung_answers_are_given_up() {
     all_right_in_spite_of(&image, &nginx, "hang", vec![hang(None), hang(Some(5000))]);
 }
 
-/// A wrong bit, or the bytes of another place that claim to be the right ones, at any request of an attach: fetched
-/// again, and never served.
+/// A wrong bit, or the bytes of another place that claim to be the right ones, at any request of an attach: they are
+/// fetched again, and never served.
 #[test]
 fn wrong_bytes_are_fetched_again() {
     if !Nginx::is_installed() {
@@ -97,8 +96,8 @@ fn wrong_bytes_are_fetched_again() {
     }
 }
 
-/// Bytes that are always wrong: an error at the client, which names the blob; nothing wrong is served, and when the
-/// store is right again, so is the disk.
+/// Bytes that are always wrong: the client gets an error, and a message names the blob; no wrong byte is served, and
+/// when the store is right again, so is the disk.
 #[test]
 fn what_is_always_wrong_is_an_error() {
     if !Nginx::is_installed() {
@@ -119,7 +118,7 @@ fn what_is_always_wrong_is_an_error() {
     assert!(attached.metric("headstart_cache_corrupt_inserts_total", "") >= 21);
     assert_eq!(attached.metric("headstart_pull_failed_reads_total", "corrupt"), 7);
     assert_eq!(attached.metric("headstart_request_errors_total", ""), 7);
-    // Another client, and the store as it should be.
+    // Another client reads, and the store is right again.
     proxy.clear_rules();
     attached.read_all(&image, 256 << 10);
 }

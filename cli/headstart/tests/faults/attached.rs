@@ -12,10 +12,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// No attach takes this long, unless it hangs.
+/// The longest time for an attach, unless it hangs.
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Nor does a detach; one that waited for what reads wait for would take five minutes.
+/// The longest time for a detach; one that waited for the reads' store would take five minutes.
 const DETACH_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running attach, killed when dropped.
@@ -33,7 +33,7 @@ impl Attached {
         Self::ready(Process::start(&mut command), socket)
     }
 
-    /// Waits until it says that it is ready.
+    /// Waits until it reports that it is ready.
     #[track_caller]
     pub(crate) fn ready(mut process: Process, socket: PathBuf) -> Self {
         let line =
@@ -78,7 +78,7 @@ impl Attached {
         said.lines().filter(|line| line.starts_with("headstart: ")).map(str::to_owned).collect()
     }
 
-    /// Waits until it has warned of something with all of `parts`.
+    /// Waits until it has given a warning with all of `parts`.
     #[track_caller]
     pub(crate) fn warns(&mut self, parts: &[&str]) {
         let is_it =
@@ -107,7 +107,7 @@ impl Attached {
         (count("task"), count("fd"))
     }
 
-    /// Detaches; that succeeds, and waits for nothing.
+    /// Detaches; that has to succeed, and waits for nothing.
     #[track_caller]
     pub(crate) fn detach(&mut self) {
         let status = self.process.stop(DETACH_LIMIT);
@@ -126,7 +126,7 @@ pub(crate) fn command(scene: &Scene, reference: &str, cache: &str, words: &str) 
     (scene.command(&words), socket)
 }
 
-/// Waits until `happened`. Panics where that takes longer than `limit`.
+/// Waits until `happened`. Panics if that takes longer than `limit`.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, limit: Duration, mut happened: impl FnMut() -> bool) {
     let until = Instant::now() + limit;

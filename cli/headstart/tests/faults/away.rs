@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a read tries a store that is away, at the longest.
+/// The longest pause between two attempts of a read to reach a store that is away.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[test]
@@ -37,12 +37,12 @@ fn reads_wait(outage: Outage) {
     let (nginx, time) = (image.serve(), Duration::from_secs(if soak() { 30 } else { 4 }));
     let proxy = FaultProxy::start(nginx.addr());
     let attached = Attached::start(&image.scene, &format!("{}/store:v1", proxy.url()), "~/cache", "");
-    // What is here already goes on being served.
+    // Local bytes are still served.
     image.check(0, &attached.client().read(0, 65_536).unwrap());
     proxy.set_outage(outage);
     thread::scope(|scope| {
         let read = |n: u64| {
-            // In blocks of which nothing was read.
+            // The reads are in blocks of which no byte was read.
             let (offset, mut client) = ((n + 1) << 21, attached.client());
             let bytes = client.read(offset, 100_000).unwrap();
             image.check(offset, &bytes);
@@ -64,7 +64,7 @@ fn reads_wait(outage: Outage) {
     });
     assert_eq!(attached.metric("headstart_request_errors_total", ""), 0);
     if outage == Outage::Refuse {
-        // Said once, not for each try of each read.
+        // There is one warning, not one for each attempt of each read.
         let warnings = attached.warnings();
         assert!(warnings.len() == 1 && warnings[0].contains(&proxy.url()), "{warnings:?}");
     }
@@ -81,12 +81,12 @@ fn a_read_fails_at_its_deadline() {
     let nginx = image.serve();
     let proxy = FaultProxy::start(nginx.addr());
     let reference = format!("{}/store:v1", proxy.url());
-    // Longer than a busy machine takes for a read whose store is there.
+    // The deadline is longer than a busy machine takes for a read whose store is there.
     let mut attached = Attached::start(&image.scene, &reference, "~/cache", "--deadline 4s");
     for (n, outage) in [(1, Outage::Refuse), (2, Outage::Hang)] {
         let mut client = attached.client();
         proxy.set_outage(outage);
-        // Of blocks of which nothing was read.
+        // The reads are in blocks of which no byte was read.
         for offset in [n << 22, (n << 22) + (2 << 20)] {
             let since = Instant::now();
             assert_eq!(client.read(offset, 4096), Err(EIO), "{outage:?}");
@@ -125,7 +125,7 @@ fn a_disk_whose_store_is_away_detaches() {
     }
 }
 
-/// With everything cached, the store may be away at attach: that is said, and all is there.
+/// With everything cached, the store may be away at attach: a warning says that, and all bytes are there.
 #[test]
 fn what_is_cached_attaches_without_its_store() {
     if !Nginx::is_installed() {
@@ -152,7 +152,7 @@ fn what_is_cached_attaches_without_its_store() {
             attached.read_all(&image, 1 << 20);
         }
     }
-    // Something is missing: an attach cannot promise what it has not, and says why.
+    // A part is missing: an attach cannot promise bytes that it does not have, and reports why.
     let (mut without, _) = command(&image.scene, &references[0], "~/other-cache", "");
     let mut refused = Process::start(&mut without);
     proxy.set_outage(Outage::Refuse);
@@ -161,21 +161,21 @@ fn what_is_cached_attaches_without_its_store() {
     assert!(refused.said().contains(&proxy.url()), "{refused}");
 }
 
-/// Sectors apart from each other, as many as the memory of a disk may know of.
+/// The number of sectors, apart from each other, that the memory of a disk may hold.
 const PIECES: u64 = (1 << 18) + (1 << 16) + 1;
 
-/// More than are merged with what came of the image when it was attached.
+/// More pieces than are merged with the parts of the image that came when it was attached.
 const MORE: u64 = 20_000;
 
 /// A piece that is replaced while others wait, and one that is discarded.
 const REPLACED: u64 = 70_000;
 const DISCARDED: u64 = 140_000;
 
-/// The longest time until a write goes on whose store is back: twice the longest pause between two tries of a fetch,
-/// and as much again for a slow machine.
+/// The longest time until a write goes on after its store is back: twice the longest pause between two attempts of a
+/// fetch, and as much again for a slow machine.
 const GOES_ON: Duration = Duration::from_secs(20);
 
-/// An image with a place for each piece. Too little of it comes when it is attached to merge many of them.
+/// An image with a place for each piece. Too little of it comes at the attach to merge many of them.
 fn long_image() -> Image {
     let scene = Scene::new();
     let len = ((PIECES + MORE) * 1024).next_multiple_of(1 << 20);
@@ -188,7 +188,7 @@ fn long_image() -> Image {
     Image { scene, content }
 }
 
-/// Writes that make more pieces than there may be wait until the bytes between them have come; other writes go on.
+/// Writes that make more pieces than are allowed wait until the bytes between them have come; other writes go on.
 #[test]
 fn small_writes_wait_for_a_store_that_is_away() {
     if !Nginx::is_installed() {
@@ -213,7 +213,7 @@ fn small_writes_wait_for_a_store_that_is_away() {
         answers(&mut client, piece.saturating_sub(15));
     }
     answers(&mut client, PIECES);
-    // One after the other, until one is not answered.
+    // Writes are sent one after the other, until one is not answered.
     client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut sent = PIECES;
     let silent = loop {
@@ -228,7 +228,7 @@ fn small_writes_wait_for_a_store_that_is_away() {
     assert_eq!(silent.kind(), ErrorKind::WouldBlock);
     client.stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     assert_eq!(attached.metric("headstart_writable_waiting_writes", ""), 1);
-    // Pieces are replaced and discarded nevertheless. The first ones were merged with what came when it was attached.
+    // Pieces are replaced and discarded anyway. The first ones were merged with the parts that came at the attach.
     let mut other = attached.client();
     other.send_write(REPLACED * 1024, &[8; 512], false).unwrap();
     other.receive().unwrap().1.unwrap();

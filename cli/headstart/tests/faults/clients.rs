@@ -1,4 +1,4 @@
-//! Clients that vanish, stall and come in crowds: nobody else notices, and nothing of them is left.
+//! Clients that vanish, stall and come in crowds: other clients do not notice, and nothing of theirs is left.
 
 use crate::attached::{Attached, wait_until};
 use crate::image::Image;
@@ -8,7 +8,7 @@ use headstart_testkit::nginx::Nginx;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long reads of local bytes may take here, where two cores serve all tests. The others wait for minutes.
+/// The longest time for reads of local bytes here, where two cores serve all tests. Other reads wait for minutes.
 const LOCAL: Duration = Duration::from_secs(10);
 
 /// A disk whose first MiB is local and whose store answers no more.
@@ -34,14 +34,14 @@ impl Away {
         for _ in 0..3 {
             image.check(0, &attached.client().read(0, 1 << 20).unwrap());
         }
-        // What its reads brought with them comes in the background.
+        // The blocks of its reads come in the background.
         thread::sleep(Duration::from_millis(500));
         let at_rest = attached.threads_and_files();
         proxy.set_outage(Outage::Hang);
         Some(Self { image, attached, proxy, at_rest, _nginx: nginx })
     }
 
-    /// A client that reads what is local is served as always.
+    /// A client that reads local bytes is served as always.
     #[track_caller]
     fn others_are_served(&self) {
         let since = Instant::now();
@@ -52,7 +52,7 @@ impl Away {
         assert!(since.elapsed() < LOCAL, "{:?}", since.elapsed());
     }
 
-    /// All that clients took is given back. A few connections to the store may be new.
+    /// All resources of clients are released. A few connections to the store may be new.
     #[track_caller]
     fn comes_to_rest(&self) {
         self.proxy.set_outage(Outage::None);
@@ -97,14 +97,14 @@ fn clients_that_send_halves() {
     away.others_are_served();
     drop(holding);
     away.comes_to_rest();
-    // No half of a write was taken.
+    // A partial write was not applied.
     away.image.check(0, &away.attached.client().read(0, 8192).unwrap());
 }
 
 #[test]
 fn many_connections() {
     let Some(away) = Away::new() else { return };
-    // As many as may be, but for one.
+    // All connections except one are used.
     let clients: Vec<_> = (0..63u64)
         .map(|n| {
             let mut client = away.attached.client();
@@ -114,12 +114,12 @@ fn many_connections() {
         .collect();
     away.others_are_served();
     let mut last = None;
-    // The server may not have noticed yet that the one before has gone.
+    // The server may not have noticed yet that the previous client has gone.
     wait_until("there is room for the last", Duration::from_secs(30), || {
         last = Client::connect(&away.attached.socket).ok();
         last.is_some()
     });
-    // One that has not asked for anything would make room.
+    // A connection without a request would make room.
     away.image.check(0, &last.as_mut().unwrap().read(0, 4096).unwrap());
     for _ in 0..20 {
         assert!(Client::connect(&away.attached.socket).is_err(), "there is no end to how many there may be");
@@ -132,13 +132,13 @@ fn many_connections() {
     away.comes_to_rest();
 }
 
-/// A client that asks for much and takes nothing of it.
+/// A client that sends many requests and takes no answers.
 #[test]
 fn a_client_that_does_not_read() {
     let Some(away) = Away::new() else { return };
     let mut client = away.attached.client();
     client.stream.set_write_timeout(Some(Duration::from_secs(2))).unwrap();
-    // Until its requests are not taken any more either.
+    // The client stops when its requests are not taken any more either.
     let asked = (0..100_000).take_while(|_| client.send_read(0, 1 << 20).is_ok()).count();
     assert!(asked < 100_000, "there is no end to what it may ask");
     away.others_are_served();

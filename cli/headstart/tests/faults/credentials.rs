@@ -1,5 +1,5 @@
-//! Tokens that run out, and signed addresses of a storage that do, in the middle of a run: renewed, and nobody waits or
-//! fails for it.
+//! Tokens and signed addresses of a storage that end in the middle of a run: they are renewed, and no read waits or
+//! fails because of that.
 
 use crate::attached::Attached;
 use crate::image::Image;
@@ -12,7 +12,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// How long tokens and addresses live here.
+/// The life of tokens and addresses here.
 const LIFE: Duration = Duration::from_secs(2);
 
 /// A registry with a token server, a front that redirects, and an image in it.
@@ -53,7 +53,7 @@ impl House {
         Attached::start(&self.image.scene, &self.reference(), "~/cache", &self.arguments())
     }
 
-    /// Reads all of the disk, little by little, for so long that everything runs out a few times.
+    /// Reads all of the disk, slowly enough that every token and address ends a few times.
     #[track_caller]
     fn read_on_and_on(&self, attached: &Attached) {
         let mut client = attached.client();
@@ -72,7 +72,7 @@ impl House {
     }
 }
 
-/// Fetching must be by and by: nothing is read ahead here but what a read's block brings with it.
+/// Fetches must come one by one: nothing is read ahead here, except the rest of each read's block.
 #[track_caller]
 fn runs_out(style: Style, told: Option<Duration>, forbid: bool) {
     let house = House::new(Behaviour { style, life: LIFE, told, forbid, ..Behaviour::default() });
@@ -99,7 +99,7 @@ fn addresses_that_do_not_say_when_they_end() {
     runs_out(Style::Untold, None, false);
 }
 
-/// They lie about their life, and the registry says 403 to a token that has run out.
+/// The announced life is false, and the registry answers 403 to a token that has ended.
 #[test]
 fn refusals_where_none_was_expected() {
     runs_out(Style::Expires, Some(Duration::from_secs(300)), true);

@@ -1,4 +1,4 @@
-//! The cache's disk is full, fails, or takes no files at all: disks go on, it is said once and counted, and when
+//! The cache's disk is full, fails, or takes no files at all: disks go on, there is one warning and a count, and when
 //! there is room again it is used.
 
 use crate::attached::{Attached, command, wait_until};
@@ -41,12 +41,12 @@ fn a_cache_on_a_full_disk() {
     let layer = image.layer().1;
     wait_until("the cache is used again", Duration::from_secs(60), || {
         attached.read_all(&image, 1 << 20);
-        // What is in memory already is not moved.
+        // Bytes in memory are not moved.
         attached.metric("headstart_image_local_bytes", "") > layer / 4
     });
     assert_eq!(said_of_cache(&attached).len(), 1);
     drop(attached);
-    // And the next attach finds it.
+    // The next attach finds it.
     let attached = Attached::start(&image.scene, &reference, cache.to_str().unwrap(), "");
     assert!(attached.metric("headstart_image_local_bytes", "") > layer / 4);
     attached.read_all(&image, 1 << 20);
@@ -64,7 +64,7 @@ fn a_cache_without_room_for_its_files() {
     }
     let image = Image::new(4);
     let nginx = image.serve();
-    // The shell's `trap` makes the program see an error in the place of a signal.
+    // The shell's `trap` makes the program see an error instead of a signal.
     let (attach, socket) = command(&image.scene, &format!("{}/store:v1", nginx.url()), "~/cache", "");
     let mut limited = Command::new("sh");
     limited.current_dir(image.scene.path("")).args(["-c", "trap '' XFSZ; ulimit -f 400; exec \"$@\"", "sh"]);
@@ -78,7 +78,7 @@ fn a_cache_without_room_for_its_files() {
     assert_eq!(said.len(), 1, "{said:#?}");
 }
 
-/// As a file system is after an I/O error: nothing of it can be written any more.
+/// The state of a file system after an I/O error: it cannot be written any more.
 #[test]
 fn a_cache_on_a_disk_that_was_made_read_only() {
     if !Nginx::is_installed() {
@@ -101,7 +101,7 @@ fn a_cache_on_a_disk_that_was_made_read_only() {
     attached.detach();
 }
 
-/// Files of blobs that cannot be opened, and others that are cut off: the disk attaches all the same.
+/// Files of blobs that cannot be opened, and others that are cut off: the disk attaches anyway.
 #[test]
 fn a_cache_with_broken_files() {
     if !Nginx::is_installed() {
@@ -134,7 +134,7 @@ fn a_cache_with_broken_files() {
     assert!(attached.metric("headstart_cache_bypassed_bytes_total", "") > 1 << 20);
     let warnings = attached.warnings();
     let said: Vec<_> = warnings.iter().filter(|line| line.contains("a cached blob cannot be used")).collect();
-    // The layer and its hash tree, once each.
+    // The layer and its hash tree have one warning each.
     assert!(said.len() == 2 && said.iter().any(|line| line.contains(&layer)), "{warnings:#?}");
     attached.detach();
 }

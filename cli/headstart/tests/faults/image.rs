@@ -6,7 +6,7 @@ use headstart_testkit::nginx::Nginx;
 use serde_json::Value;
 use std::fs;
 
-/// An image in a scene: a store `store` with the tag `v1`, and what its disk holds.
+/// An image in a scene: a store `store` with the tag `v1`, and the content of its disk.
 pub(crate) struct Image {
     pub(crate) scene: Scene,
     pub(crate) content: Vec<u8>,
@@ -24,7 +24,7 @@ impl Image {
         Self { scene, content }
     }
 
-    /// The same without its hash tree, as other tools make images: the tag `treeless`. `codec` says what of it has
+    /// The same without its hash tree, as other tools make images: the tag `treeless`. `codec` decides which parts have
     /// checksums.
     pub(crate) fn treeless(mib: usize, codec: &str) -> Self {
         let image = Self::new(mib);
@@ -57,7 +57,7 @@ impl Image {
         Nginx::serve(&self.scene.path(""))
     }
 
-    /// The digest of its only layer, and how many bytes it has.
+    /// The digest of its only layer, and the layer's length in bytes.
     pub(crate) fn layer(&self) -> (String, u64) {
         self.layer_of("v1")
     }
@@ -71,7 +71,7 @@ impl Image {
         (blob.file_name().unwrap().to_str().unwrap().to_owned(), len)
     }
 
-    /// Fails the test where these are not the disk's bytes at `offset`.
+    /// Fails the test if these are not the disk's bytes at `offset`.
     #[track_caller]
     pub(crate) fn check(&self, offset: u64, bytes: &[u8]) {
         let at = offset as usize;

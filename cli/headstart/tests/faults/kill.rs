@@ -1,12 +1,12 @@
-//! `kill -9` of attach: what was flushed is there, what was not is old or new, and the cache keeps what it had.
+//! `kill -9` of attach: flushed writes are there, others are old or new, and the cache keeps its bytes.
 //!
 //! # The model
 //!
-//! Every sector that is written says who it is: its number on the disk and the number of its write, over and over. For
-//! each sector the test keeps what it may hold: what was durable when the last flush ended, and what has been
-//! written to
-//! it since. A flush is sent when every write has ended, so that it leaves the latest; so does a write with FUA. After
-//! a kill, what is read must be among that; a flush before makes it what counts from then on.
+//! Every written sector identifies itself: its number on the disk and the number of its write, over and over. For each
+//! sector the test has the possible contents: the content that was durable when the last flush ended, and the contents
+//! that have been written to it since. A flush is sent when every write has ended, so that it leaves the latest
+//! content; so does a write with FUA. After a kill, the read content must be one of these; a flush before the read
+//! makes it the durable one from then on.
 
 use crate::attached::Attached;
 use crate::image::Image;
@@ -36,13 +36,13 @@ impl Random {
     }
 }
 
-/// What a sector may hold.
+/// The possible contents of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
-    /// What the image has there.
+    /// The image's bytes.
     Image,
     Zeros,
-    /// What the write of this number put there.
+    /// The bytes of the write with this number.
     Write(u64),
 }
 
@@ -56,19 +56,19 @@ impl Held {
     }
 }
 
-/// A sector that says who it is.
+/// The content of a sector that identifies itself.
 fn stamp(sector: u64, number: u64) -> Vec<u8> {
     [sector.to_le_bytes(), number.to_le_bytes()].concat().repeat(32)
 }
 
-/// What a sector may hold: what is durable, then the writes since, in their order.
+/// The possible contents of a sector: the durable one, then the writes since, in their order.
 #[derive(Clone)]
 struct Sector {
     durable: Held,
     written: Vec<Held>,
 }
 
-/// What the sectors of one client may hold. Sectors that are not here hold the image's bytes.
+/// The possible contents of one client's sectors. Sectors that are not here have the image's bytes.
 #[derive(Default)]
 struct Model {
     sectors: BTreeMap<u64, Sector>,
@@ -88,7 +88,7 @@ impl Model {
         held
     }
 
-    /// Every write to these sectors has ended, and is durable.
+    /// Records that every write to these sectors has ended, and is durable.
     fn is_durable(&mut self, sectors: Range<u64>) {
         for (_, sector) in self.sectors.range_mut(sectors) {
             sector.durable = sector.written.pop().unwrap_or(sector.durable);
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    /// Checks a sector, and takes what is there for durable.
+    /// Checks a sector, and takes the content as durable.
     fn found(&mut self, image: &Image, number: u64, bytes: &[u8]) {
         let sector = self.sector(number);
         let mut allowed = [sector.durable].into_iter().chain(sector.written.drain(..));
@@ -157,7 +157,7 @@ impl Guest {
 
     /// Reads all of its part back.
     fn check(&mut self, image: &Image, client: &mut Client) {
-        // So that what is read now is what stays.
+        // The flush makes the read content the one that stays.
         client.send(command::FLUSH, 0, 0, 0, &[]).unwrap();
         client.receive().unwrap().1.unwrap();
         let len = (self.part.end - self.part.start) * SECTOR;
@@ -168,7 +168,7 @@ impl Guest {
     }
 }
 
-/// Whether the guests have done enough for so many kills.
+/// `true` if the guests have done enough for this number of kills.
 fn is_load(guests: &[Guest], kills: u64) -> bool {
     let (writes, flushes) = guests
         .iter()
@@ -187,14 +187,14 @@ fn nothing_flushed_is_lost_by_kill_9() {
     let reference = format!("{}/store:v1", nginx.url());
     let sectors = image.len() / SECTOR;
     let mut random = Random(1);
-    // Two guests on halves of the disk, but for a MiB in the middle and at the end that nobody writes to.
+    // Two guests have halves of the disk, except a MiB in the middle and at the end without writes.
     let mut guests = [0, 1].map(|n: u64| Guest {
         model: Model::default(),
         part: n * sectors / 2..n * sectors / 2 + sectors / 2 - 2048,
         random: Random(n + 7),
     });
     let rounds = if soak() { 100 } else { 20 };
-    // On a busy machine it takes more of them until all that is a load.
+    // On a busy machine it takes more rounds until all that is a load.
     for round in 0..10 * rounds {
         if round >= rounds && is_load(&guests, rounds) {
             break;
@@ -226,7 +226,7 @@ fn nothing_flushed_is_lost_by_kill_9() {
     attached.detach();
 }
 
-/// Killed while it reads and fills its cache: nothing wrong is in there, and hardly anything is fetched twice.
+/// Killed while it reads and fills its cache: no wrong byte is in there, and hardly any is fetched twice.
 #[test]
 fn the_cache_survives_kill_9() {
     if !Nginx::is_installed() {
@@ -248,7 +248,7 @@ fn the_cache_survives_kill_9() {
                 let (mut client, image) = (attached.client(), &image);
                 let mut random = Random(random.below(1 << 60) + seed);
                 scope.spawn(move || {
-                    // It ends when the process is killed; by itself only where this test has failed before that.
+                    // It ends when the process is killed; by itself only if this test has failed before that.
                     let until = Instant::now() + Duration::from_secs(60);
                     while Instant::now() < until {
                         let offset = random.below(image.len() / 4096 - 16) * 4096;
@@ -269,6 +269,6 @@ fn the_cache_survives_kill_9() {
     attached.read_all(&image, 1 << 20);
     let (again, sent) = (proxy.log().to("/blobs/").sent_again(), proxy.log().sent());
     println!("{rounds} kills; of {layer} bytes {sent} were sent, {again} of them again");
-    // What was on its way when a process was killed comes twice, and so do the manifest and what is no whole unit.
+    // Bytes that were on their way when a process was killed come twice, and so do the manifest and partial units.
     assert!(again < layer / 2, "{again} of {layer} bytes were sent again\n{}", proxy.log());
 }

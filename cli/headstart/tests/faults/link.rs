@@ -1,4 +1,4 @@
-//! A slow link, 10 MB/s and 20 ms, and an image of many layers: what an attach and a cold read cost there.
+//! A slow link, 10 MB/s and 20 ms, and an image of many layers: the cost of an attach and of a cold read there.
 
 use crate::attached::Attached;
 use crate::disk::{Disk, noise};
@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 
 const RATE: u64 = 10_000_000;
 const ROUND_TRIP: Duration = Duration::from_millis(20);
-/// Of a link on which round trips are counted.
+/// The round trip of a link on which round trips are counted.
 const FAR: Duration = Duration::from_millis(120);
 const LAYERS: u64 = 20;
 const SEGMENTS: u64 = 4500;
 
-/// Where the lowest layer has its bytes: the places that are read.
+/// The end of the lowest layer's data, where the reads are.
 const DATA: u64 = 48 << 20;
 
-/// A disk of 40 GiB in a store: a base of some MiB, and on it layers of many single blocks here and there.
+/// A disk of 40 GiB in a store: a base of some MiB, and on it layers of many single blocks at scattered places.
 fn many_layers(scene: &Scene) -> BTreeMap<u64, Vec<u8>> {
     let disk = Disk::create(scene.path("disk.raw"), 40 << 30);
     let content = noise(1, DATA as usize);
@@ -28,7 +28,7 @@ fn many_layers(scene: &Scene) -> BTreeMap<u64, Vec<u8>> {
     scene.ok("image import disk.raw file://~/store:0 --codec lz4");
     for layer in 1..LAYERS {
         for n in 0..SEGMENTS / (LAYERS - 1) + 1 {
-            // Between what the others have, so that no segment joins another.
+            // The place is between those of the other layers, so that no segment joins another.
             let offset = (1 << 30) + n * (4 << 20) + layer * (32 << 10);
             let bytes = noise(offset, 4096);
             disk.write(offset, &bytes);
@@ -63,7 +63,7 @@ fn an_attach_and_cold_reads_over_a_slow_link() {
     for n in 0..6 {
         let attached = Attached::start(&scene, &reference, &format!("~/cold-{n}"), "");
         times = cold_reads(&attached, &proxy, &content);
-        // What else the machine does makes reads slower, never faster: on one at rest this holds for nearly all.
+        // Other work of the machine makes reads slower, never faster: on an idle machine this holds for nearly all.
         if times[times.len() / 4] < Duration::from_millis(40) {
             let mut client = attached.client();
             for (offset, _) in content.iter().skip(1).step_by(500) {
@@ -82,11 +82,11 @@ fn check(content: &BTreeMap<u64, Vec<u8>>, offset: u64, bytes: &[u8]) {
     assert!(bytes == &data[at..at + bytes.len()], "wrong bytes at {offset}");
 }
 
-/// How long reads take of blocks of which nothing is here, sorted.
+/// The times of reads from blocks without local bytes, sorted.
 fn cold_reads(attached: &Attached, proxy: &FaultProxy, content: &BTreeMap<u64, Vec<u8>>) -> Vec<Duration> {
     let (mut client, mut times) = (attached.client(), Vec::new());
     for n in 0..15u64 {
-        // Until what a read brought with it is here, and the link idle.
+        // This waits until the rest of a read's block is here, and the link idle.
         quiet(proxy);
         proxy.clear_log();
         // In another block each time.
@@ -102,9 +102,9 @@ fn cold_reads(attached: &Attached, proxy: &FaultProxy, content: &BTreeMap<u64, V
     times
 }
 
-/// Attaches with an empty cache, over a link so slow that what else the machine does is little beside a round trip:
-/// it delays requests, so that they look as if they had waited for the answers to others. It may still take a few
-/// tries until nothing does.
+/// Attaches with an empty cache, over a link so slow that other work of the machine is little beside a round trip: such
+/// work delays requests, so that they look as if they had waited for the answers to others. It may still take a few
+/// attempts until there is none.
 fn attach_in_few_steps(scene: &Scene, proxy: &FaultProxy) {
     let shaper = Shaper::start(&Link::new(Some(RATE), FAR), proxy.addr()).unwrap();
     let reference = format!("http://{}/store:{}", shaper.addr(), LAYERS - 1);
@@ -118,7 +118,7 @@ fn attach_in_few_steps(scene: &Scene, proxy: &FaultProxy) {
         let (steps, again) = (in_sequence(&log), log.to("/blobs/").sent_again());
         println!("{} requests, {steps} in sequence", log.len());
         // The manifest (with a plain web server: the index of tags, then the manifest), all tails, all indices. And
-        // what is read by no guess is in no layer twice.
+        // bytes that no guess reads are not fetched twice in any layer.
         if steps <= 4 && again == 0 {
             return;
         }
@@ -128,9 +128,9 @@ fn attach_in_few_steps(scene: &Scene, proxy: &FaultProxy) {
     panic!("{failure}");
 }
 
-/// The longest row of requests each of which the client may have made because of the answer to the one before. The
-/// proxy's times are those at the far end of the link: a request was made half a round trip before it came there, one
-/// and a half before on a new connection, and its answer was known half a round trip after it was given.
+/// The longest sequence of requests each of which the client may have made because of the answer to the one before. The
+/// proxy's times are those at the far end of the link: a request was made half a round trip before it arrived there,
+/// one and a half before on a new connection, and its answer was known half a round trip after it was given.
 fn in_sequence(log: &Log) -> usize {
     let mut seen = BTreeSet::new();
     let way = FAR / 2;
@@ -139,12 +139,13 @@ fn in_sequence(log: &Log) -> usize {
         .filter_map(|request| {
             let ways = if seen.insert(request.connection) { 3 } else { 1 };
             let made = request.started.saturating_sub(way * ways);
-            // What still runs is of no use to the attach, such as the slower one of two requests for the same.
+            // A request that still runs is of no use to the attach, such as the slower one of two requests for the same
+            // bytes.
             Some((request.finished? + way, made))
         })
         .collect();
     times.sort_unstable();
-    // Of all that could follow, the one that is known first leaves most room.
+    // Of all that could follow, the request whose answer is known first leaves most room.
     let (mut count, mut until) = (0, Duration::ZERO);
     for (known, made) in times {
         if count == 0 || made >= until {
@@ -154,7 +155,7 @@ fn in_sequence(log: &Log) -> usize {
     count
 }
 
-/// Waits until nothing has been asked for a while.
+/// Waits until there has been no request for a while.
 fn quiet(proxy: &FaultProxy) {
     let mut seen = (0, Instant::now());
     let until = Instant::now() + Duration::from_secs(60);

@@ -1,9 +1,9 @@
-//! `headstart attach` where everything goes wrong: each test starts the binary, with real servers behind proxies that
-//! break what passes, and reads over NBD as a guest would.
+//! `headstart attach` under faults: each test starts the binary, with real servers behind proxies that damage the
+//! traffic, and reads over NBD as a guest would.
 //!
-//! Two promises are in all of them: a client never sees a wrong byte, and what can still be served is served.
+//! All of them test two promises: a client never sees a wrong byte, and bytes that can still be served are served.
 //!
-//! | module | what goes wrong |
+//! | module | fault |
 //! |---|---|
 //! | [`away`] | the store is away: for a while, for too long, at attach |
 //! | [`answers`] | the store is slow, breaks off, sends other bytes than asked for |
@@ -14,7 +14,7 @@
 //! | [`kill`] | `kill -9` of attach, under writes and under reads |
 //! | [`neighbours`] | another process with the same cache is stuck, stopped or killed |
 //! | [`clients`] | clients that vanish, stall, or come in crowds |
-//! | [`link`] | nothing; but the link is slow, and that must not show more than it has to |
+//! | [`link`] | none; but the link is slow, and that must not show more than necessary |
 //!
 //! [`attached`] is the program with its disk, [`nbd`] a client, [`image`] makes images. With `HEADSTART_SOAK=1` the
 //! tests take longer and do more: see [`soak`].
@@ -54,7 +54,7 @@ mod scene;
 mod tools;
 mod treeless;
 
-/// Whether there is time: `make soak` sets `HEADSTART_SOAK`.
+/// `true` if there is time: `make soak` sets `HEADSTART_SOAK`.
 fn soak() -> bool {
     std::env::var_os("HEADSTART_SOAK").is_some_and(|value| !value.is_empty() && value != "0")
 }

@@ -1,4 +1,4 @@
-//! A small NBD client that says what it gets: bytes, an error of the disk, or a broken connection.
+//! A small NBD client that returns the results: bytes, an error of the disk, or a broken connection.
 
 use headstart_export::nbd::proto::{
     Errno, OptionHeader, REQUEST_HEADER, Request, SIMPLE_REPLY_MAGIC, command, command_flag, option,
@@ -20,11 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Client {
     pub(crate) stream: UnixStream,
     next: u64,
-    /// How many bytes the answers carry that are still to come.
+    /// The numbers of bytes in the answers that are still to come.
     asked: HashMap<u64, usize>,
 }
 
-/// What became of a request: the bytes of a read, or the protocol's number of an error.
+/// The result of a request: the bytes of a read, or the protocol's number of an error.
 pub(crate) type Answer = Result<Vec<u8>, u32>;
 
 impl Client {
@@ -55,7 +55,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Sends a request, with a write's data behind it; its cookie.
+    /// Sends a request, with a write's data behind it; returns its cookie.
     pub(crate) fn send(
         &mut self,
         command: u16,
@@ -93,23 +93,23 @@ impl Client {
         Ok((cookie, if error == 0 { Ok(self.bytes(len)?) } else { Err(error) }))
     }
 
-    /// Reads and waits. Panics where the connection breaks.
+    /// Reads and waits. Panics if the connection breaks.
     #[track_caller]
     pub(crate) fn read(&mut self, offset: u64, len: usize) -> Answer {
         self.send_read(offset, len).unwrap();
         self.receive().unwrap().1
     }
 
-    /// Whether nothing comes within `time`.
+    /// `true` if nothing comes within `time`.
     pub(crate) fn is_silent_for(&mut self, time: Duration) -> bool {
         self.stream.set_read_timeout(Some(time)).unwrap();
-        // An answer is at least its head, which is then missing: whoever asks this ends if it is false.
+        // An answer has at least its head, a byte of which is lost then: a caller must end if this returns `false`.
         let silent = self.stream.read(&mut [0; 1]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
         self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
         silent
     }
 
-    /// Says so many bytes of a write request of `len` bytes, and nothing more.
+    /// Sends `part` bytes of a write request of `len` bytes, and nothing more.
     pub(crate) fn send_part_of_write(&mut self, len: usize, part: usize) {
         let request = Request { flags: 0, command: command::WRITE, cookie: 7, offset: 0, len: len as u32 };
         let all = [&request.encode()[..], &vec![1; len]].concat();

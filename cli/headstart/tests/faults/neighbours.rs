@@ -1,4 +1,4 @@
-//! Processes that share a cache: what one has claimed and does not bring, the other fetches itself, soon.
+//! Processes that share a cache: the parts that one has claimed and does not fetch, the other fetches itself, soon.
 //!
 //! Both processes have the same image from the same web server, each through a proxy of its own, so that one can be
 //! stuck alone.
@@ -10,8 +10,8 @@ use headstart_testkit::nginx::Nginx;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Longer than anybody has to wait for what a neighbour claimed, however much that is. Waiting for each of its claims
-/// with the patience for the first would take 36 s.
+/// Longer than any wait for a neighbour's claims, however many there are. Waiting for each of its claims as long as for
+/// the first would take 36 s.
 const SOON: Duration = Duration::from_secs(25);
 
 struct Pair {
@@ -40,10 +40,10 @@ impl Pair {
         for n in 0..parts {
             client.send_read(n << 20, 100_000).unwrap();
         }
-        // They wait for the store, so they have claimed.
+        // The reads wait for the store, so they have claimed.
         assert!(client.is_silent_for(Duration::from_millis(500)));
         wait_until("all of them wait", SOON, || stuck.metric("headstart_waiting_reads", "") == parts);
-        // What the claims are for goes on to be wanted.
+        // The claimed parts are still wanted.
         std::mem::forget(client);
         Some(Self { image, stuck, other, proxies, _nginx: nginx })
     }
@@ -64,7 +64,7 @@ fn a_neighbour_whose_store_hangs_is_not_waited_for() {
     let took = pair.other_reads_all();
     println!("beside a neighbour whose store hangs: {took:?}");
     assert!(took < SOON, "{took:?}");
-    // And what the other brought, the stuck one has.
+    // The stuck process has the bytes that the other fetched.
     pair.stuck.read_all(&pair.image, 1 << 20);
     assert!(pair.proxies[1].log().sent() > pair.image.layer().1 / 2);
 }
@@ -85,7 +85,8 @@ fn a_neighbour_that_was_killed_is_not_waited_for() {
         println!("after the neighbour was killed: {took:?}");
         let all = pair.other_reads_all();
         assert!(all < SOON, "{all:?}");
-        // Somebody who lives and does not bring it is waited for for three. A machine that stands still takes as long.
+        // The wait for a living process that does not fetch its claims is three seconds. A machine that stands still
+        // takes as long.
         if took < Duration::from_millis(2500) {
             return;
         }
@@ -100,12 +101,12 @@ fn a_neighbour_that_is_stopped_is_not_waited_for() {
     let took = pair.other_reads_all();
     println!("beside a neighbour that is stopped: {took:?}");
     assert!(took < SOON, "{took:?}");
-    // Awake again, it goes on with what is there.
+    // Awake again, the process goes on with the present bytes.
     pair.stuck.process.signal(Signal::CONT);
     pair.stuck.read_all(&pair.image, 1 << 20);
 }
 
-/// Stopped at any moment of its work, whatever locks it holds then.
+/// The process is stopped at any moment of its work, with any locks that it holds then.
 #[test]
 fn a_neighbour_that_is_stopped_at_work() {
     if !Nginx::is_installed() {
@@ -114,7 +115,7 @@ fn a_neighbour_that_is_stopped_at_work() {
     let image = Image::new(12);
     let nginx = image.serve();
     let proxy = FaultProxy::start(nginx.addr());
-    // So that there is work for a while.
+    // The delay makes the work last for a while.
     proxy.add(Rule::new(Fault::Late(Duration::from_millis(20))).on_path("/blobs/"));
     let slow = format!("{}/store:v1", proxy.url());
     let reference = format!("{}/store:v1", nginx.url());
@@ -129,7 +130,7 @@ fn a_neighbour_that_is_stopped_at_work() {
         let took = since.elapsed();
         println!("beside a neighbour that was stopped at work: {took:?}");
         assert!(took < SOON, "{took:?}");
-        // A third one can still attach.
+        // A third process can still attach.
         let since = Instant::now();
         let third = Attached::start(&image.scene, &reference, &cache, "");
         third.read_all(&image, 1 << 20);

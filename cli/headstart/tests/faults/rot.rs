@@ -1,18 +1,18 @@
-//! Bits that flip in the cache after the bytes were found right: found, dropped, fetched again.
+//! Bits that flip in the cache after the bytes were verified: they are found, dropped, and fetched again.
 
 use crate::attached::Attached;
 use crate::flipped::flip;
 use crate::image::Image;
 use headstart_testkit::nginx::Nginx;
 
-/// Until all of it is here: read once.
+/// Reads all of the disk once, so that it is cached.
 fn fill(image: &Image, reference: &str) {
     let mut attached = Attached::start(&image.scene, reference, "~/cache", "");
     attached.read_all(image, 1 << 20);
     attached.detach();
 }
 
-/// Frames have checksums: whoever reads one finds out, and gets the right bytes.
+/// Frames have checksums: a reader of a frame notices, and gets the right bytes.
 #[test]
 fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
     if !Nginx::is_installed() {
@@ -23,7 +23,7 @@ fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
     let reference = format!("http://{}/store:v1", nginx.addr());
     fill(&image, &reference);
     let cache = image.scene.path("cache");
-    // In the data of the disk, and in the index, by which the disk is opened.
+    // The place is in the data of the disk, and in the index, by which the disk is opened.
     for n in 1..=3 {
         let place = |len| match n {
             1 => len / 3,
@@ -41,7 +41,7 @@ fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
         let said = attached.warnings();
         let told: Vec<_> = said.iter().filter(|line| line.contains("the cache has changed")).collect();
         assert!(told.len() == 1 && told[0].contains(&layer), "{said:?}");
-        // While it is attached, as well.
+        // The same holds while it is attached.
         flip(&cache, &layer, |len| len / 4);
         attached.read_all(&image, 1 << 20);
         let more = attached.metric("headstart_cache_damaged_bytes_total", "") - damaged;
@@ -51,7 +51,7 @@ fn a_frame_that_was_changed_in_the_cache_is_fetched_again() {
     assert_eq!(image.scene.json("cache verify --dir ~/cache")["wrong_bytes"], 0);
 }
 
-/// Without checksums of frames nobody who reads finds out: a look at all of the cache does.
+/// Without checksums of frames a reader does not notice: verifying the whole cache does.
 #[test]
 fn what_has_no_frames_is_found_by_verifying_the_cache() {
     if !Nginx::is_installed() {
@@ -98,7 +98,7 @@ fn a_blob_without_a_hash_tree_is_verified_as_a_whole() {
     // A read finds it.
     flip(&scene.path("cache"), &layer, |len| len / 2);
     fill(&image, &reference);
-    // Or a look at all of it.
+    // Verifying the whole cache finds it, too.
     flip(&scene.path("cache"), &layer, |len| len / 2);
     assert_eq!(scene.run("cache verify --dir ~/cache --json").status, Some(1));
     assert_eq!(scene.json("cache verify --dir ~/cache --repair")["wrong_bytes"], len);

@@ -1,5 +1,5 @@
-//! Images without hash trees, as other tools make them, from a store that gives wrong bytes: found by the checksums of
-//! frames where there are any, and by the blob's digest once all of it is here.
+//! Images without hash trees, as other tools make them, from a store that gives wrong bytes: these are found by the
+//! checksums of frames if there are any, and by the blob's digest once all of it is here.
 
 use crate::attached::{Attached, wait_until};
 use crate::image::Image;
@@ -8,7 +8,7 @@ use headstart_testkit::faults::{Fault, FaultProxy, Rule};
 use headstart_testkit::nginx::Nginx;
 use std::time::Duration;
 
-/// Until a disk of a few MiB is filled and checked, on a busy machine, too.
+/// The longest time until a disk of a few MiB is filled and checked, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn wrong() -> Rule {
@@ -21,7 +21,7 @@ fn said(attached: &Attached, parts: &[&str]) -> Vec<String> {
     warnings.into_iter().filter(|line| parts.iter().all(|part| line.contains(part))).collect()
 }
 
-/// What `cache list` says of a blob.
+/// The state of a blob in `cache list`.
 fn kind_of(image: &Image, layer: &str) -> String {
     let list = image.scene.json("cache list --dir ~/cache");
     let found =
@@ -29,8 +29,8 @@ fn kind_of(image: &Image, layer: &str) -> String {
     found.unwrap()["kind"].as_str().unwrap().to_owned()
 }
 
-/// A flipped byte in what is filled, and nothing that covers it: found when the last byte has come, said, dropped,
-/// fetched again; what is served after that is right.
+/// A flipped byte in filled data that nothing covers: it is found when the last byte has come, reported, dropped and
+/// fetched again; bytes that are served after that are right.
 #[test]
 fn a_blob_is_checked_when_the_last_of_it_has_come() {
     if !Nginx::is_installed() {
@@ -40,7 +40,7 @@ fn a_blob_is_checked_when_the_last_of_it_has_come() {
     let (nginx, (layer, len)) = (image.serve(), image.layer_of("treeless"));
     let proxy = FaultProxy::start(nginx.addr());
     let reference = format!("{}/store:treeless", proxy.url());
-    // Not in what the layer is opened by.
+    // The flip is not in the parts that opening the layer reads.
     proxy.add(wrong().on_path(&layer).skip(3).times(1));
     let mut attached = Attached::start(&image.scene, &reference, "~/cache", "--fill 1GB/s");
     wait_until("it is found out", LIMIT, || attached.metric("headstart_cache_wrong_blobs_total", "") == 1);
@@ -55,7 +55,7 @@ fn a_blob_is_checked_when_the_last_of_it_has_come() {
     assert_eq!(attached.metric("headstart_cache_wrong_blobs_total", ""), 1);
     attached.detach();
     assert_eq!(kind_of(&image, &layer), "whole");
-    // Once more, from the cache: nothing is fetched and nothing is checked again.
+    // At the next attach, from the cache, nothing is fetched and nothing is checked again.
     proxy.clear_log();
     let attached = Attached::start(&image.scene, &reference, "~/cache", "--fill 1GB/s");
     attached.read_all(&image, 1 << 20);
@@ -63,7 +63,7 @@ fn a_blob_is_checked_when_the_last_of_it_has_come() {
     assert_eq!(attached.metric("headstart_cache_proven_blobs_total", ""), 0);
 }
 
-/// Whoever lets others choose images need not believe their stores.
+/// An operator that lets others choose images need not trust their stores.
 #[test]
 fn an_image_without_a_hash_tree_is_refused_where_one_is_asked_for() {
     if !Nginx::is_installed() {
@@ -78,8 +78,8 @@ fn an_image_without_a_hash_tree_is_refused_where_one_is_asked_for() {
     Attached::start(&image.scene, &reference, "~/cache", "--require-tree").detach();
 }
 
-/// Fetched again a few times and not for ever: then reads fail, and it is said which blob is wrong. A detach waits for
-/// nothing.
+/// The blob is fetched again a few times and not for ever: then reads fail, and a message names the wrong blob. A
+/// detach waits for nothing.
 #[test]
 fn a_store_that_is_always_wrong_is_given_up() {
     if !Nginx::is_installed() {
@@ -115,7 +115,7 @@ fn a_store_that_is_always_wrong_is_given_up() {
     attached.read_all(&image, 1 << 20);
 }
 
-/// Frames with checksums, read by a client: whatever comes wrong is fetched again, also while the layer is opened.
+/// Frames with checksums, read by a client: wrong ones are fetched again, even while the layer is opened.
 #[test]
 fn frames_that_come_wrong_are_fetched_again() {
     if !Nginx::is_installed() {

@@ -1,4 +1,4 @@
-//! A daemon while it runs.
+//! A running daemon.
 
 use crate::http;
 use crate::scene::{Scene, run_tool};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Until it is ready, and until it has ended: much longer than either takes, on a busy machine, too.
+/// The longest time until it is ready, and until it has ended: much longer than either takes, even on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon in the directory `h` of a scene. Killed when dropped.
@@ -18,7 +18,7 @@ pub(crate) struct Daemon<'s> {
     pub(crate) scene: &'s Scene,
     words: String,
     process: Process,
-    /// What it said when it could be used.
+    /// Its output when it could be used.
     pub(crate) ready: Value,
 }
 
@@ -31,7 +31,7 @@ impl<'s> Daemon<'s> {
         Self { scene, words, process, ready }
     }
 
-    /// Starts one as `dress` changes the command.
+    /// Starts one with the command changed by `dress`.
     #[track_caller]
     pub(crate) fn start_with(
         scene: &'s Scene,
@@ -85,37 +85,37 @@ impl<'s> Daemon<'s> {
         assert_eq!(self.process.stop(PATIENCE).code(), Some(0), "{}", self.process);
     }
 
-    /// The first line that it says with `part` in it. Standard error may come later than the line that it is ready.
+    /// The first line of its output with `part` in it. Standard error may come later than the line that it is ready.
     #[track_caller]
     pub(crate) fn says(&mut self, part: &str) -> String {
         self.process.line(part, PATIENCE, |line| line.contains(part))
     }
 
-    /// A command that asks it; what it says.
+    /// Runs a command against it; returns the JSON report.
     #[track_caller]
     pub(crate) fn ask(&self, words: &str) -> Value {
         self.scene.json(&format!("harvest {words} --dir ~/h"))
     }
 
-    /// The same, for people.
+    /// Runs a command against it; returns the output for people.
     #[track_caller]
     pub(crate) fn say(&self, words: &str) -> String {
         self.scene.ok(&format!("harvest {words} --dir ~/h")).stdout
     }
 
-    /// The same, and it fails.
+    /// Runs a command against it, which has to fail.
     #[track_caller]
     pub(crate) fn refuses(&self, words: &str, parts: &[&str]) {
         self.scene.fails(&format!("harvest {words} --dir ~/h"), parts);
     }
 
-    /// Makes a vSSD, and says where it is.
+    /// Makes a vSSD, and returns its URI.
     #[track_caller]
     pub(crate) fn create(&self, words: &str) -> String {
         uri(&self.ask(&format!("vssd create {words}")))
     }
 
-    /// Makes a vSSD, which may have to wait until what had its name or its channels is erased.
+    /// Makes a vSSD, which may have to wait until the flash of an earlier one of its name or channels is erased.
     #[track_caller]
     pub(crate) fn create_soon(&self, words: &str) -> Value {
         self.wait_for("there is room for it", || {
@@ -124,7 +124,7 @@ impl<'s> Daemon<'s> {
         })
     }
 
-    /// Waits until there is something.
+    /// Waits until `there` returns a value.
     #[track_caller]
     pub(crate) fn wait_for<T>(&self, what: &str, mut there: impl FnMut() -> Option<T>) -> T {
         let until = Instant::now() + PATIENCE;
@@ -137,7 +137,7 @@ impl<'s> Daemon<'s> {
         }
     }
 
-    /// Waits until no client has a vSSD open: the daemon hears a moment later that one has ended.
+    /// Waits until no client has a vSSD open: the daemon notices a moment later that one has ended.
     #[track_caller]
     pub(crate) fn wait_until_unused(&self, name: &str) {
         self.wait_for("without clients", || (self.vssd(name)["clients"] == 0).then_some(()));
@@ -151,7 +151,7 @@ impl<'s> Daemon<'s> {
         found.unwrap_or_else(|| panic!("no {name} in {listed}")).clone()
     }
 
-    /// Asks for spare flash until there is some: what is unsold is erased before it is lent.
+    /// Requests spare flash until there is some: unsold flash is erased before it is lent.
     #[track_caller]
     pub(crate) fn request(&self, words: &str) -> Value {
         self.wait_for("to spare", || {
@@ -160,7 +160,7 @@ impl<'s> Daemon<'s> {
         })
     }
 
-    /// Waits until a vSSD has this lease no more; without a number, none at all.
+    /// Waits until a vSSD does not have this lease any more; without a number, none at all.
     #[track_caller]
     pub(crate) fn wait_until_gone(&self, name: &str, lease: Option<u64>) {
         self.wait_for("gone", || {
@@ -169,7 +169,7 @@ impl<'s> Daemon<'s> {
         });
     }
 
-    /// A request as any program makes it over the Unix socket; the answer's status and body.
+    /// Sends a request over the Unix socket as any program does; returns the answer's status and body.
     #[track_caller]
     pub(crate) fn http(&self, request: &str) -> (u16, String) {
         let stream = UnixStream::connect(self.ready["harvest"].as_str().unwrap()).unwrap();
@@ -187,13 +187,13 @@ impl<'s> Daemon<'s> {
     }
 }
 
-/// Where a vSSD is served by NBD.
+/// The NBD URI of a vSSD.
 #[track_caller]
 pub(crate) fn uri(vssd: &Value) -> String {
     vssd["uris"][0].as_str().unwrap_or_else(|| panic!("{vssd}")).to_owned()
 }
 
-/// Commands of qemu-io, one after the other; all succeed, and what is read is what was expected.
+/// Runs commands of qemu-io, one after the other; all have to succeed, with the expected bytes.
 #[track_caller]
 pub(crate) fn qemu_io(scene: &Scene, uri: &str, commands: &[&str]) {
     let mut args = vec!["-f", "raw"];

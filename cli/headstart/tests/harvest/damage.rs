@@ -1,11 +1,11 @@
-//! A journal and flash that are not as they were written: found, put right, given up.
+//! A journal and flash with damage: found, repaired, given up.
 
 use crate::daemon::{Daemon, qemu_io, uri};
 use crate::scene::Scene;
 use crate::tools::installed;
 use std::fs;
 
-/// A daemon with a disk that holds what was flushed.
+/// A daemon with a disk that has flushed writes.
 fn written(scene: &Scene) -> Daemon<'_> {
     let daemon = Daemon::start(scene, "--size 256M");
     let db = daemon.create("db --channels 4");
@@ -13,7 +13,7 @@ fn written(scene: &Scene) -> Daemon<'_> {
     daemon
 }
 
-/// Turns a bit over.
+/// Flips a bit.
 fn flip(path: &std::path::Path, at: usize) {
     let mut bytes = fs::read(path).unwrap();
     bytes[at] ^= 4;
@@ -38,7 +38,7 @@ fn a_wrong_bit_of_the_journal_loses_nothing_that_was_flushed() {
             daemon.stop();
         }
         let whole = fs::read(&journal).unwrap();
-        // Of what was made durable last, and of what was before that.
+        // The places are in the part that was made durable last, and in the part before that.
         let groups = headstart_harvest::journal::FRONT;
         for at in [whole.len() - 20, groups + 3 * (whole.len() - groups) / 4, groups + 40, 9] {
             fs::write(&journal, &whole).unwrap();
@@ -116,7 +116,7 @@ fn a_table_of_flash_that_is_damaged_or_missing_is_made_again() {
         qemu_io(&scene, &uri(&daemon.vssd("db")), &["read -P 0x5a 0 4M", "read -P 0x33 4M 4M"]);
     }
     daemon.stop();
-    // Of flash that is gone there is nothing to save.
+    // From missing flash nothing can be saved.
     fs::remove_file(scene.path("h/flash")).unwrap();
     scene.fails("harvest serve ~/h", &["flash is elsewhere", "--flash", "--discard-all"]);
     scene.fails("harvest rescue ~/h", &["h/flash", "missing", "--discard-all"]);

@@ -47,12 +47,12 @@ fn what_was_written_is_there_after_restarts_and_kills() {
     qemu_io(&scene, &other, &["read -P 0 0 32M", "write -P 0x77 1M 1M", "write -P 0x11 33550336 4096"]);
     let written: &[&str] = &["read -P 0x5a 0 4M", "read -P 0 4M 6M", "read -P 0x33 10M 4k"];
     qemu_io(&scene, &db, written);
-    // Ended in good order, nothing is lost, flushed or not.
+    // After an orderly end nothing is lost, flushed or not.
     daemon.restart();
     assert_eq!(daemon.ready["vssds"], 2);
     qemu_io(&scene, &db, written);
     qemu_io(&scene, &other, &["read -P 0x77 1M 1M", "read -P 0 2M 1M", "read -P 0x11 33550336 4096"]);
-    // Killed, nothing that was flushed.
+    // After a kill, nothing is lost that was flushed.
     qemu_io(&scene, &db, &["write -P 0x44 20M 1M", "discard 0 1M", "flush"]);
     daemon.kill_and_start();
     qemu_io(&scene, &db, &["read -P 0 0 1M", "read -P 0x5a 1M 3M", "read -P 0x44 20M 1M"]);
@@ -76,7 +76,7 @@ fn an_orderly_restart_wears_no_flash() {
         qemu_io(&scene, &db, &[&format!("write -P 0x33 {}M 3M", 8 * round), "flush", "read -P 0x5a 0 4M"]);
     }
     assert_eq!(erasures(&daemon), before);
-    // A killed daemon may have programmed anything.
+    // A killed daemon may have programmed any flash.
     daemon.kill_and_start();
     qemu_io(&scene, &db, &["write -P 0x44 40M 3M", "flush", "read -P 0x5a 0 4M", "read -P 0x33 24M 3M"]);
     assert!(erasures(&daemon) > before);
@@ -92,7 +92,7 @@ fn a_channel_has_the_rate_that_it_was_given() {
     let daemon = Daemon::start(&scene, "--size 1G --channel-rate 16M");
     let (one, two) = (daemon.create("one --channels 1"), daemon.create("two --channels 2"));
     let begun = Instant::now();
-    // Of both, what comes in a burst is ahead of its time.
+    // For both, the data of a burst is ahead of its time.
     qemu_io(&scene, &one, &["write -P 1 0 32M"]);
     let took = begun.elapsed();
     assert!(took >= Duration::from_millis(1700), "{took:?}");
@@ -115,7 +115,7 @@ fn sizes_change_while_disks_are_used() {
     assert_eq!(resized["size"], 24 << 20);
     qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 0 16M 8M", "write -P 2 23M 1M"]);
     assert_eq!(daemon.vssd("db")["size"], 24 << 20);
-    // There are no clients now, but there is what they wrote.
+    // There are no clients now, but their data is there.
     daemon.wait_until_unused("db");
     daemon.refuses("vssd resize db 8M", &["db", "2 MiB", "--force"]);
     qemu_io(&scene, &db, &["read -P 1 15M 1M", "read -P 2 23M 1M"]);
@@ -126,10 +126,10 @@ fn sizes_change_while_disks_are_used() {
     daemon.refuses("vssd resize db 4M", &["db", "in use", "--force"]);
     daemon.ask("vssd resize db 4M --force");
     drop(client);
-    // What was beyond the end has not come back.
+    // The data beyond the end has not come back.
     daemon.ask("vssd resize db 24M");
     qemu_io(&scene, &db, &["read -P 0 8M 16M"]);
-    // Nothing is lost of what was never written.
+    // Nothing is lost if the removed part was never written.
     daemon.wait_until_unused("db");
     daemon.ask("vssd resize db 16M");
 }

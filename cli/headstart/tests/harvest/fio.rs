@@ -1,4 +1,4 @@
-//! Other people's load on a harvest disk while flash is lent, moved and taken back under it.
+//! Load of other programs on a harvest disk while flash is lent, moved and taken back under it.
 
 use crate::daemon::{Daemon, PATIENCE, uri};
 use crate::scene::{Scene, output_of};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A host with three that lend, and a disk of which more than a half is borrowed.
+/// A host with three lenders, and a disk of which more than a half is borrowed.
 fn lent<'s>(scene: &'s Scene, words: &str) -> (Daemon<'s>, String) {
     let daemon = Daemon::start(scene, "--size 2G");
     for shelf in ["shelf1", "shelf2", "shelf3"] {
@@ -22,7 +22,7 @@ fn lent<'s>(scene: &'s Scene, words: &str) -> (Daemon<'s>, String) {
     (daemon, batch)
 }
 
-/// Takes back what the disk has, which is there again for the next at once. Who lent it.
+/// Takes back a part of the disk's flash, which is available for the next lease at once. Returns the lender's name.
 #[track_caller]
 fn take_back(daemon: &Daemon<'_>) -> String {
     daemon.wait_for("where to move it to", || {
@@ -78,10 +78,10 @@ fn a_file_system_stays_whole_while_what_it_lies_on_is_taken_back() {
     }
     let scene = Scene::new();
     std::fs::create_dir(scene.path("mnt")).unwrap();
-    // Of a daemon that is killed because the test failed nothing stays mounted.
+    // If the test fails and the daemon is killed, nothing stays mounted.
     let _fuse = Mounted { dir: scene.path("mnt").display().to_string() };
     let (mut daemon, _) = lent(&scene, "--fuse ~/mnt");
-    // Larger than the flash behind it.
+    // The disk is larger than the flash behind it.
     daemon.ask("vssd resize batch 420M");
     tools::run(&scene, "mkfs.ext4", "-q -F -b 4096 mnt/disk.raw 420M");
     let Some(device) = LoopDevice::over(&scene.path("mnt/disk.raw")) else { return };
@@ -93,11 +93,11 @@ fn a_file_system_stays_whole_while_what_it_lies_on_is_taken_back() {
     let load = load.current_dir(scene.path("")).stdout(Stdio::null()).spawn().unwrap();
     let mut load = Running(load);
     let mut rounds = 0;
-    // Three times at least, also where the load is over before.
+    // There are three rounds at least, even if the load ends earlier.
     while load.0.try_wait().unwrap().is_none() || rounds < 3 {
         let lender = take_back(&daemon);
         daemon.create_soon(&format!("{lender} --kind unsold --channels 3"));
-        // One more for a while: what is written meanwhile is spread over it, too.
+        // One more lease for a while: writes meanwhile are spread over it, too.
         let more = daemon.request("batch --capacity 64M --for 1h")[0]["id"].as_u64().unwrap();
         std::thread::sleep(Duration::from_millis(200));
         daemon.ask(&format!("release batch --lease {more}"));
@@ -116,32 +116,32 @@ fn a_file_system_stays_whole_while_what_it_lies_on_is_taken_back() {
     daemon.stop();
 }
 
-/// Bytes that are written at once.
+/// Bytes of a single write.
 const UNIT: u64 = 64 << 10;
 
-/// Units that are written: what is beyond them is fio's.
+/// The number of written units: the space beyond them is fio's.
 const UNITS: u64 = (256 << 20) / UNIT;
 
-/// What a disk must hold.
+/// The expected content of a disk.
 #[derive(Default)]
 struct Known {
-    /// Units with what was written to them before a flush that was answered.
+    /// Units with the content that was written to them before an answered flush.
     flushed: BTreeMap<u64, u8>,
-    /// Units written since, by who then was cut off.
+    /// Units written since, by a client that then was cut off.
     unknown: BTreeSet<u64>,
     batches: u64,
     cut_off: u64,
-    /// Batches that were done, for who waits for them.
+    /// The number of completed batches, for the thread that waits for them.
     done: Arc<AtomicU64>,
 }
 
 impl Known {
-    /// Writes units here and there, and flushes: each time by a client of its own, until it is told to stop.
+    /// Writes units at scattered places, and flushes: each time with a client of its own, until it is told to stop.
     fn write(&mut self, uri: &str, stop: &AtomicBool) {
         let until = Instant::now() + PATIENCE;
         while !stop.load(Ordering::Relaxed) && Instant::now() < until {
             self.batches += 1;
-            // Odd, so that the units differ; no pattern is that of what was never written.
+            // The steps are odd, so that the units differ; no pattern is that of unwritten data.
             let unit = |step: u64| (self.batches * 7919 + step * 2741) % UNITS;
             let pattern = u8::try_from(self.batches % 255 + 1).unwrap();
             let units: BTreeSet<u64> = (0..48).map(unit).collect();
@@ -170,7 +170,7 @@ impl Known {
     }
 }
 
-/// Whether all of it worked, and what was read was what was expected.
+/// `true` if all commands worked, with the expected bytes.
 fn qemu_io(uri: &str, commands: &[String]) -> bool {
     let mut command = Command::new(find("qemu-io").unwrap());
     command.args(["-f", "raw"]).args(commands.iter().flat_map(|command| ["-c", command])).arg(uri);
@@ -192,7 +192,7 @@ fn what_was_flushed_is_there_after_kills_while_flash_moves() {
         let mut fio = Command::new(find("fio").unwrap());
         fio.args(["--name=load", "--ioengine=nbd", "--rw=randwrite", "--bs=4k", "--iodepth=4", "--fsync=64"]);
         fio.args(["--offset=256M", "--size=64M", "--time_based", "--runtime=60", "--uri", &uri]);
-        // Where its engine is missing, there is the other load.
+        // If its engine is missing, there is the other load.
         let fio =
             fio.stdout(Stdio::null()).stderr(Stdio::null()).current_dir(scene.path("")).spawn().unwrap();
         let fio = Running(fio);
@@ -207,7 +207,7 @@ fn what_was_flushed_is_there_after_kills_while_flash_moves() {
             }
             let lender = take_back(&daemon);
             daemon.create_soon(&format!("{lender} --kind unsold --channels 3"));
-            // Killed while the next move is at a different place each time.
+            // The daemon is killed while the next move is at a different place each time.
             let lender = take_back(&daemon);
             std::thread::sleep(Duration::from_millis(60 * round));
             daemon.kill_and_start();
@@ -220,7 +220,7 @@ fn what_was_flushed_is_there_after_kills_while_flash_moves() {
         assert_eq!(reports, json!([]));
     }
     assert!(known.batches > known.cut_off + 6, "{} batches, {} cut off", known.batches, known.cut_off);
-    // Nor is it in what is in memory alone.
+    // The data is not only in memory either.
     daemon.restart();
     known.check(&batch);
     daemon.stop();

@@ -1,4 +1,4 @@
-//! Spare flash: asked for, used, given back.
+//! Spare flash: requested, used, given back.
 
 use crate::daemon::{Daemon, qemu_io, uri};
 use crate::scene::Scene;
@@ -36,7 +36,7 @@ fn a_harvest_disk_grows_is_used_and_found_again() {
     assert!(status.contains("batch: lease") && status.contains("flash:"), "{status}");
     let host = daemon.ask("status");
     assert_eq!(host["leases"].as_array().map(Vec::len), leases.as_array().map(Vec::len), "{host}");
-    // With room for it, nothing is lost when it goes back.
+    // If there is room, nothing is lost when it goes back.
     qemu_io(&scene, &batch, &[&format!("discard {all}"), "write -P 0x13 0 4M", "flush"]);
     let id = lease["id"].as_u64().unwrap();
     daemon.refuses("release batch --lease 999999", &["batch"]);
@@ -64,7 +64,7 @@ fn what_its_owner_offers_is_lent() {
     assert_eq!((&offered["lent"], &offered["forecast"]["lasts_s"]), (&(128 << 20).into(), &14_400.into()));
     let leases = daemon.request("batch --capacity 64M --for 1h");
     assert_eq!(leases[0]["home"], "db", "{leases}");
-    // What is leased stays, and what is not goes home.
+    // Leased flash stays, and the rest goes home.
     let lent =
         leases.as_array().unwrap().iter().map(|lease| lease["capacity"].as_u64().unwrap()).sum::<u64>();
     daemon.wait_for("all home but what is leased", || {
@@ -82,7 +82,7 @@ fn who_has_it_next_reads_nothing_of_who_had_it() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 2G");
     let batch = daemon.create("batch --kind harvest");
-    // All channels but the harvest VM's own: whoever is next has the same flash.
+    // All channels except the harvest VM's own: the next vSSD has the same flash.
     let db = daemon.create("db --channels 15 --size 1G");
     qemu_io(&scene, &db, &["write -P 0x5a 0 1G", "flush"]);
     daemon.wait_until_unused("db");
@@ -120,13 +120,13 @@ fn a_larger_offer_takes_effect_at_once_and_what_is_not_to_be_had_is_said() {
     let db = daemon.vssd("db");
     assert_eq!((&db["offered"], &db["leased"]), (&0.into(), &leased.into()), "{db}");
     assert!(daemon.say("vssd list").contains(" lent"));
-    // More than there is.
+    // The offer is for more than there is.
     let web = daemon.create("web --channels 2");
     assert!(web.contains("web"));
     let said = daemon.say("offer web --capacity 2G --bandwidth 2");
     assert!(said.contains("of the 2 GiB are offered or lent"), "{said}");
     assert!(said.contains("offered") && !said.contains(" lent,"), "{said}");
-    // A little less is said, too, and so is what a request gets.
+    // A slightly smaller amount is reported, too, and so is the result of a request.
     daemon.ask("offer web --capacity 0");
     let said = daemon.say("offer web --capacity 70M");
     assert!(said.contains("only 64 MiB of the 70 MiB are offered or lent"), "{said}");

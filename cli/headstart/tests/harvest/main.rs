@@ -1,15 +1,15 @@
-//! `headstart harvest` as its users run it: vSSDs on a file, what is lent, restarts, mistakes.
+//! `headstart harvest` as its users run it: vSSDs on a file, lent flash, restarts, mistakes.
 //!
-//! | module | what it tests |
+//! | module | subject |
 //! |---|---|
 //! | [`daemon`] | the daemon while it runs |
 //! | [`disks`] | vSSDs as disks: written, resized, found again after restarts and kills |
 //! | [`fio`] | load on a harvest disk while flash is lent, moved and taken back under it |
-//! | [`damage`] | a journal and flash that are not as they were written |
-//! | [`leases`] | spare flash: asked for, used, given back |
+//! | [`damage`] | a journal and flash with damage |
+//! | [`leases`] | spare flash: requested, used, given back |
 //! | [`processes`] | the processes that serve vSSDs by vhost-user and as files: killed, stuck, started again |
-//! | [`refusals`] | what cannot work, and what is said then |
-//! | [`sockets`] | who can open which vSSD |
+//! | [`refusals`] | impossible requests, and their errors |
+//! | [`sockets`] | the users that can open each vSSD |
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 

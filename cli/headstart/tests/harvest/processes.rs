@@ -1,5 +1,5 @@
-//! The processes that serve vSSDs by vhost-user and as files: each vSSD has its own, and what befalls one befalls no
-//! other.
+//! The processes that serve vSSDs by vhost-user and as files: each vSSD has its own, and a fault of one does not affect
+//! another.
 
 use crate::daemon::{Daemon, qemu_io, uri};
 use crate::guest::{Machine, check_rounds, make_bootable, make_bootable_for};
@@ -19,11 +19,11 @@ use std::time::Instant;
 /// A user that no other program has files of.
 const OTHER: u32 = 51_004;
 
-/// A mount point of a scene: nothing stays mounted there, whatever becomes of the test.
+/// A mount point of a scene: nothing stays mounted there, whatever the result of the test.
 struct MountPoint(String);
 
 impl MountPoint {
-    /// A directory; nothing where there is no FUSE.
+    /// A directory; `None` if there is no FUSE.
     fn make(scene: &Scene, name: &str) -> Option<Self> {
         if !is_root() || !Path::new("/dev/fuse").exists() {
             skipped("there is no FUSE here");
@@ -120,7 +120,7 @@ fn a_process_that_dies_is_started_again_and_the_others_notice_nothing() {
         kill(&daemon, "a");
         assert_eq!(daemon.vssd("a")["process"]["restarts"], restarts);
         assert_eq!(read(&of_a, 4096, 8192), [1; 8192]);
-        // What is open stays open.
+        // An open file stays open.
         opened.write_all_at(&[restarts; 512], 512).unwrap();
         opened.sync_all().unwrap();
     }
@@ -175,7 +175,7 @@ fn the_processes_end_with_a_killed_daemon_and_come_back_with_the_next() {
     daemon.stop();
 }
 
-/// A process that does nothing any more holds up neither the daemon nor another vSSD, and can be got rid of.
+/// A stuck process holds up neither the daemon nor another vSSD, and can be removed.
 #[test]
 fn a_stuck_process_costs_the_others_nothing() {
     if !installed(&["qemu-io"]) {
@@ -310,12 +310,12 @@ fn what_cannot_be_served_so_is_refused_and_leaves_nothing() {
     assert!(scene.names("h").iter().all(|name| name != "exports") || scene.names("h/exports").is_empty());
     let made = daemon.ask("vssd create plain");
     assert_eq!(made["process"], Value::Null, "it needs none: {made}");
-    // It is the daemon's to start.
+    // Only the daemon starts it.
     scene.fails("harvest export a --pid-file ~/a.pid", &["harvest serve"]);
     assert!(!scene.path("a.pid").exists());
 }
 
-/// A daemon with the restrictions of its unit has its processes, and they have less protection than it.
+/// A daemon with the restrictions of its unit has its processes, and they have less protection than the daemon.
 #[test]
 fn a_daemon_with_the_restrictions_of_its_unit_has_processes() {
     if !is_root() || !installed(&["unshare", "setpriv"]) {
@@ -344,7 +344,7 @@ fn can_run_machines() -> bool {
     installed(&["qemu-system-x86_64", "nbdcopy"])
 }
 
-/// A vSSD with what a machine boots from on it.
+/// A vSSD with the boot disk of a machine.
 fn bootable(daemon: &Daemon<'_>, name: &str) -> String {
     let nbd = daemon.create(&format!("{name} --channels 2 --vhost-user ~/{name}.sock"));
     let copied = run_tool(
@@ -364,7 +364,7 @@ fn a_guest_goes_on_when_the_process_or_the_daemon_is_killed() {
         return;
     }
     let scene = Scene::new();
-    // Long enough for four restarts on a busy machine.
+    // The time is long enough for four restarts on a busy machine.
     make_bootable_for(&scene, 20);
     let mut daemon = Daemon::start(&scene, "--size 2G");
     let nbd = bootable(&daemon, "vm");
@@ -384,8 +384,8 @@ fn a_guest_goes_on_when_the_process_or_the_daemon_is_killed() {
     daemon.stop();
 }
 
-/// A hypervisor takes its memory away from under the process: that is the affair of this vSSD alone, and even its own
-/// process goes on or is there again.
+/// A hypervisor takes its memory away from under the process: this affects only this vSSD, and even its own process
+/// goes on or is there again.
 #[test]
 fn memory_that_is_taken_away_harms_no_other_vssd() {
     if !can_run_machines() {
@@ -402,7 +402,7 @@ fn memory_that_is_taken_away_harms_no_other_vssd() {
         let mut machine = Machine::boot_in(&scene, "bad.sock", &memory);
         machine.wait_for_rounds(2);
         File::options().write(true).open(&memory).unwrap().set_len(0).unwrap();
-        // It falls into its own pit.
+        // The hypervisor itself fails on its missing memory.
         let until = Instant::now() + crate::daemon::PATIENCE;
         while machine.is_running() && Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! What cannot work, and what is said then.
+//! Impossible requests, and their errors.
 
 use crate::daemon::Daemon;
 use crate::refused::{OTHER, give, refused};
@@ -27,7 +27,8 @@ fn without_a_daemon_it_is_said_how_to_start_one() {
 #[test]
 fn a_daemon_that_cannot_start_says_why() {
     let scene = Scene::new();
-    // In whatever directory it is started, it names places for programs in any.
+    // The paths in its output are absolute, whatever directory it is started in, because programs in other directories
+    // use them.
     let absolute = scene.path("h").display().to_string();
     scene.fails("harvest serve h", &[&absolute, "--size"]);
     fs::create_dir(scene.path("dir")).unwrap();
@@ -48,7 +49,7 @@ fn a_daemon_that_cannot_start_says_why() {
     assert_eq!(scene.run("harvest serve ~/h --size 1G --erase").status, Some(2));
     assert_eq!(scene.bytes("file"), b"precious");
     let mut daemon = Daemon::start(&scene, "--size 1G");
-    // The command that names it can be copied.
+    // The command with the path can be copied.
     let fuser = format!("`fuser {absolute}/lock`");
     scene.fails("harvest serve ~/h --nbd unix:~/other.sock", &["another process has this host open", &fuser]);
     assert!(daemon.ask("vssd list")["vssds"].as_array().unwrap().is_empty(), "the first is as it was");
@@ -56,7 +57,7 @@ fn a_daemon_that_cannot_start_says_why() {
     assert!(!scene.path("h/harvest.sock").exists() && !scene.path("h/nbd.sock").exists());
 }
 
-/// A start works after a first one that was killed, whatever that had done, and as well where the flash is elsewhere.
+/// A start works after a first one that was killed at any moment, even if the flash is elsewhere.
 #[test]
 fn a_first_start_that_was_killed_hinders_no_later_one() {
     let kill_when = |words: &str, is_time: &dyn Fn(&Scene, Duration) -> bool| {
@@ -89,7 +90,7 @@ fn a_first_start_that_was_killed_hinders_no_later_one() {
     }
 }
 
-/// Flash that nobody's first start has left is not taken, as before.
+/// Flash that no first start has left is not taken, as before.
 #[test]
 fn flash_whose_journal_is_lost_is_not_made_again() {
     let scene = Scene::new();
@@ -167,15 +168,15 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 fn where_nothing_is_to_spare_it_is_said_so() {
     let scene = Scene::new();
     let daemon = Daemon::start(&scene, "--size 1G");
-    // Nobody is there to lend.
+    // There is no lender.
     daemon.create("batch --kind harvest");
     daemon.refuses("request batch --capacity 16M", &["batch"]);
     let status = daemon.ask("status");
     assert_eq!((status["leases"].as_array().unwrap().len(), &status["pool"]), (0, &serde_json::json!([])));
 }
 
-/// A daemon believes only files of its user (its journal, its flash), and it neither waits for nor follows what is in
-/// the place of its lock.
+/// A daemon trusts only files of its user (its journal, its flash), and it neither waits for nor follows a file in the
+/// place of its lock.
 #[test]
 fn nothing_of_another_user_is_served() {
     let scene = Scene::new();

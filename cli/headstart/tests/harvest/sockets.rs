@@ -1,4 +1,5 @@
-//! Who can open which vSSD: a socket for each, owners and modes, names of certificates, ports that others reach.
+//! The users that can open each vSSD: a socket for each, owners and modes, names of certificates, ports that other
+//! hosts reach.
 
 use crate::daemon::{Daemon, qemu_io, uri};
 use crate::scene::Scene;
@@ -24,7 +25,7 @@ fn opens(uri: &str) -> bool {
     nbdinfo(&["--size", uri]).status.success()
 }
 
-/// `true` if a user of this number and group does.
+/// `true` if a client with this user's number and group does.
 fn opens_as(user: u32, group: u32, uri: &str) -> bool {
     let mut command = Command::new("setpriv");
     command.args(["--clear-groups", "--reuid"]).arg(user.to_string()).arg("--regid").arg(group.to_string());
@@ -49,7 +50,7 @@ fn a_vssds_socket_serves_that_vssd_and_no_other() {
         assert_eq!(mode(&socket), 0o600);
     }
     qemu_io(&scene, &a, &["write -P 0xaa 0 64k", "flush"]);
-    // What a tenant knows is its own socket.
+    // A tenant knows its own socket.
     let as_b = |name: &str| b.replace("/tenant-b?", &format!("/{name}?"));
     assert!(!opens(&as_b("tenant-a")), "a socket serves the disk of another");
     assert!(opens(&as_b("tenant-b")) && opens(&as_b("")));
@@ -64,7 +65,7 @@ fn a_vssds_socket_serves_that_vssd_and_no_other() {
     assert_eq!(fs::read_dir(scene.path("h/nbd")).unwrap().count(), 0, "a socket is left");
 }
 
-/// The file belongs to the daemon's user, and to no other, whoever may open the mount point.
+/// The file belongs to the daemon's user, and to no other, whatever users may open the mount point.
 #[test]
 fn the_file_of_a_vssd_has_neither_owner_nor_mode_of_its_mount_point() {
     if !is_root() || !Path::new("/dev/fuse").exists() {
@@ -85,7 +86,7 @@ fn the_file_of_a_vssd_has_neither_owner_nor_mode_of_its_mount_point() {
     daemon.stop();
 }
 
-/// An address of the operator's has all vSSDs, as in version 0.1, and says so.
+/// An address of the operator's has all vSSDs, as in version 0.1, with a warning.
 #[test]
 fn a_socket_for_all_is_only_there_where_it_is_asked_for() {
     if !installed(&["nbdinfo"]) {
@@ -154,7 +155,7 @@ fn owners_and_modes_hold_through_restarts_and_are_changed() {
 }
 
 /// Certificates of an authority as files with the names that libnbd looks for: a server's, and for each client one with
-/// its name, as an alternative name or, if `common`, as the common name alone.
+/// its name, as an alternative name or, if `common`, only as the common name.
 fn certificates(scene: &Scene, clients: &[(&str, bool)]) {
     let mut params = CertificateParams::new(vec!["headstart test CA".to_owned()]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -218,13 +219,13 @@ fn over_tls_a_vssd_belongs_to_names_of_certificates() {
     check(&daemon, "tenant-a");
     daemon.kill_and_start();
     check(&daemon, "tenant-a");
-    // It goes to another owner.
+    // The vSSD gets another owner.
     daemon.wait_until_unused("a");
     daemon.ask("vssd access a --tls-client admin");
     check(&daemon, "nobody");
 }
 
-/// A port that others reach needs certificates, or a word that says that nobody is kept out.
+/// A port that other hosts reach needs certificates, or an option that says that every client is admitted.
 #[test]
 fn a_port_that_others_reach_takes_a_word() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! `headstart attach`, running: what it said when the disks were ready, and how it ended.
+//! A running `headstart attach`: its output when the disks were ready, and its end.
 
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
@@ -9,18 +9,19 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Until the disks are ready, and until it has ended: much longer than either takes, on a busy machine, too.
+/// The longest time until the disks are ready, and until it has ended: much longer than either takes, even on a busy
+/// machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An attached disk, or several. Killed when dropped.
 pub(crate) struct Attached {
     process: Process,
-    /// What it said, in JSON, when the disks were ready.
+    /// Its JSON output when the disks were ready.
     pub(crate) ready: Value,
 }
 
 impl Attached {
-    /// Attaches; `words` follow `headstart attach`. Panics with all it said where that fails.
+    /// Attaches; `words` follow `headstart attach`. Panics with all its output if that fails.
     #[track_caller]
     pub(crate) fn start(scene: &Scene, words: &str) -> Self {
         Self::of(&mut scene.command(&format!("attach --json {words}")))
@@ -34,13 +35,13 @@ impl Attached {
         Self { process, ready: serde_json::from_str(&line).unwrap() }
     }
 
-    /// Where clients find the disks, one way after the other.
+    /// The URIs of the disks, one way after the other.
     pub(crate) fn uris(&self) -> Vec<String> {
         let ways = self.ready["ways"].as_array().unwrap();
         ways.iter().map(|way| way["uri"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// The first of them.
+    /// The first URI.
     pub(crate) fn uri(&self) -> String {
         self.uris().swap_remove(0)
     }
@@ -50,25 +51,25 @@ impl Attached {
         &mut self.process
     }
 
-    /// All it said so far, warnings included.
+    /// All its output so far, warnings included.
     pub(crate) fn said(&self) -> String {
         self.process.said()
     }
 
-    /// The first warning, waiting for it.
+    /// Waits for the first warning.
     #[track_caller]
     pub(crate) fn warning(&mut self) -> String {
         self.process.line("a warning", PATIENCE, |line| line.starts_with("headstart: warning: "))
     }
 
-    /// The first warning that has `part` in it, waiting for it.
+    /// Waits for the first warning with `part` in it.
     #[track_caller]
     pub(crate) fn warning_with(&mut self, part: &str) -> String {
         let is_it = |line: &str| line.starts_with("headstart: warning: ") && line.contains(part);
         self.process.line(part, PATIENCE, is_it)
     }
 
-    /// Asks it to detach, by SIGTERM; it does, and this is its report.
+    /// Asks it to detach, by SIGTERM, which has to succeed; returns its report.
     #[track_caller]
     pub(crate) fn detach(self) -> Value {
         self.detach_by(Signal::TERM)
@@ -85,7 +86,7 @@ impl Attached {
         serde_json::from_str(report).unwrap_or_else(|error| panic!("{error}:\n{said}"))
     }
 
-    /// What Prometheus would scrape; it was started with `--metrics 127.0.0.1:0`.
+    /// The metrics that Prometheus would scrape; it has to be started with `--metrics 127.0.0.1:0`.
     #[track_caller]
     pub(crate) fn metrics(&self) -> Metrics {
         let url = self.ready["metrics"].as_str().unwrap();
@@ -107,7 +108,7 @@ impl Attached {
     }
 }
 
-/// The disk of a printed line that starts QEMU, as `--image-opts` of QEMU's tools has it.
+/// The disk of a printed line that starts QEMU, in the form of `--image-opts` of QEMU's tools.
 #[track_caller]
 pub(crate) fn image_options(line: &Value) -> String {
     let line = line.as_str().unwrap();
@@ -120,7 +121,7 @@ pub(crate) fn image_options(line: &Value) -> String {
     format!("driver=raw,file.driver=nbd,{server},file.reconnect-delay={delay}")
 }
 
-/// The body that a plain GET gives.
+/// The body of the answer to a plain GET.
 #[track_caller]
 fn get(url: &str) -> String {
     let (host, path) = url.strip_prefix("http://").and_then(|rest| rest.split_once('/')).unwrap();
@@ -134,7 +135,7 @@ fn get(url: &str) -> String {
     body.to_owned()
 }
 
-/// A page of metrics: every sample with its labels, as they stand there.
+/// A page of metrics: every sample with its labels, as in the text.
 pub(crate) struct Metrics {
     pub(crate) text: String,
     pub(crate) samples: Vec<Sample>,
@@ -155,7 +156,7 @@ impl Sample {
 }
 
 impl Metrics {
-    /// Every line is a comment of a known form or a sample of a metric that was announced.
+    /// Parses a page. Every line has to be a comment of a known form or a sample of a metric that was announced.
     #[track_caller]
     fn parse(text: &str) -> Self {
         assert!(text.ends_with('\n'), "{text}");
@@ -200,7 +201,7 @@ impl Metrics {
         self.sum("headstart_request_seconds_count", &[("kind", kind)])
     }
 
-    /// Whether every byte of every image is on this host.
+    /// `true` if every byte of every image is on this host.
     pub(crate) fn all_is_local(&self) -> bool {
         self.sum("headstart_image_local_bytes", &[]) == self.sum("headstart_image_bytes", &[])
     }

@@ -1,11 +1,11 @@
-//! Bits that flip in a cache, behind the back of all that use it.
+//! Bits that flip in a cache, unnoticed by its users.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Flips a bit of the blob with this digest (64 hexadecimal digits) in the cache at `dir`; `at` says where, by the
-/// blob's length.
+/// Flips a bit of the blob with this digest (64 hexadecimal digits) in the cache at `dir`; `at` returns its place, by
+/// the blob's length.
 #[track_caller]
 pub(crate) fn flip(dir: &Path, digest: &str, at: impl Fn(u64) -> u64) {
     let is_data = |path: &Path| {

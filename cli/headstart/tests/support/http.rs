@@ -1,13 +1,14 @@
-//! HTTP as any program speaks it.
+//! HTTP in the form that any program speaks.
 
 use std::io::{Read, Write};
 
-/// `GET /path` or the like, with a body in the lines after it, over a connection of its own; the answer's status and
-/// body.
+/// Sends `GET /path` or the like, with a body in the lines after it, over a connection of its own; returns the answer's
+/// status and body.
 #[track_caller]
 pub(crate) fn ask(mut stream: impl Read + Write, request: &str) -> (u16, String) {
     let (line, body) = request.split_once('\n').unwrap_or((request, ""));
-    // At once: who is answered before all of it is read is cut off.
+    // The request is sent in one write, because the server may answer and close the connection before it has read all
+    // of it.
     let asked = format!(
         "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          Content-Length: {}\r\n\r\n{body}",

@@ -1,8 +1,8 @@
-//! A virtual machine that writes to its disk, reads it and compares, round after round, and says when.
+//! A virtual machine that writes to its disk, reads it and compares, round after round, and prints a sign of life.
 //!
-//! The machine is QEMU, the driver its firmware's, and what runs in it a boot sector. For eight seconds, or as many as
-//! are wanted, it writes the number of the round to one place, reads what the image has at another and writes that to a
-//! third, reads the number back and compares it, and prints a dot: a sign of life that the test takes the time of.
+//! The machine is QEMU, the driver its firmware's, and the program a boot sector. For eight seconds, or the given
+//! number, it writes the number of the round to one place, reads the image's bytes at another and writes them to a
+//! third, reads the number back and compares it, and prints a dot: the test records the time of each.
 
 use crate::disk::noise;
 use crate::scene::{Scene, run_tool};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Until the machine has done what is waited for: much longer than it takes, on a busy machine, too.
+/// The longest time until the machine has done its work: much longer than it takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const SECTOR: usize = 512;
@@ -23,13 +23,13 @@ const SECTOR: usize = 512;
 /// The number of sectors at the start that hold the image's content.
 const IMAGE: u64 = 0x1_0000;
 
-/// Numbers of rounds are written behind that, to so many sectors over and over, and copies behind those.
+/// The number of sectors behind that to which numbers of rounds are written, over and over; copies are behind those.
 const PLACES: u64 = 0x4000;
 
-/// Each round reads so many sectors further on.
+/// The number of sectors by which each round reads further on.
 const STRIDE: u64 = 137;
 
-/// Where the code has the ticks that it runs for.
+/// The place in the code of the number of ticks that it runs for.
 const TICKS: usize = 28;
 
 #[rustfmt::skip]
@@ -68,18 +68,18 @@ pub(crate) fn make_bootable(scene: &Scene) {
     make_bootable_for(scene, 8);
 }
 
-/// The same of a machine that runs for so many seconds.
+/// The same for a machine that runs for `seconds`.
 pub(crate) fn make_bootable_for(scene: &Scene, seconds: u32) {
     let mut bytes = noise(137, usize::try_from(IMAGE).unwrap() * SECTOR);
     bytes[..CODE.len()].copy_from_slice(&CODE);
-    // Of which there are 18.2 a second.
+    // There are 18.2 ticks a second.
     bytes[TICKS..TICKS + 4].copy_from_slice(&(seconds * 182).div_ceil(10).to_le_bytes());
     bytes[SECTOR - 2..SECTOR].copy_from_slice(&[0x55, 0xaa]);
     bytes.resize(bytes.len() + 2 * usize::try_from(PLACES).unwrap() * SECTOR, 0);
     fs::write(scene.path("disk.raw"), bytes).unwrap();
 }
 
-/// A machine that runs, and when it printed what. Killed when dropped.
+/// A running machine, and the times of its output. Killed when dropped.
 pub(crate) struct Machine {
     child: Child,
     printed: Arc<Mutex<Vec<(Instant, u8)>>>,
@@ -87,7 +87,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Boots from the disk at this socket; where that goes away, it is looked for again each second.
+    /// Boots from the disk at this socket; if the socket goes away, the machine connects again each second.
     pub(crate) fn boot(scene: &Scene, socket: &str) -> Self {
         Self::boot_with(scene, socket, "memory-backend-memfd,id=memory,share=on,size=64M")
     }
@@ -102,7 +102,7 @@ impl Machine {
         let mut child = Command::new(find("qemu-system-x86_64").unwrap())
             .args(["-accel", "tcg", "-M", "pc,memory-backend=memory", "-m", "64M", "-nodefaults"])
             .args(["-display", "none", "-serial", "stdio", "-no-reboot"])
-            // Its ticks begin anew at midnight.
+            // The machine's ticks begin again at midnight.
             .args(["-rtc", "base=2026-01-01T12:00:00"])
             .args(["-object", memory])
             .args(["-chardev", &format!("socket,id=disk,reconnect=1,path={}", scene.path(socket).display())])
@@ -129,7 +129,7 @@ impl Machine {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Rounds so far.
+    /// The number of rounds so far.
     pub(crate) fn rounds(&self) -> u64 {
         self.printed.lock().unwrap().iter().filter(|(_, byte)| *byte == b'.').count() as u64
     }
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Waits for its end, which is a good one; its rounds, and the longest time that one of them took.
+    /// Waits for its end, which has to be a good one; returns its rounds, and the longest time of one of them.
     #[track_caller]
     pub(crate) fn end(mut self) -> (u64, Duration) {
         let until = Instant::now() + PATIENCE;
@@ -170,7 +170,7 @@ impl Drop for Machine {
     }
 }
 
-/// Checks that the disk at `uri` has all that so many rounds ought to have left there.
+/// Checks that the disk at `uri` has all writes of `rounds` rounds.
 #[track_caller]
 pub(crate) fn check_rounds(scene: &Scene, uri: &str, rounds: u64) {
     let copied = run_tool(find("nbdcopy").unwrap().to_str().unwrap(), &[uri, "out.raw"], &scene.path(""));

@@ -1,4 +1,4 @@
-//! A command that must not go on: it ends by itself, soon, and says why.
+//! A command that must not go on: it ends by itself, soon, with the cause.
 
 use crate::scene::Scene;
 use headstart_testkit::process::Process;
@@ -9,10 +9,10 @@ use std::time::Duration;
 /// A user that is not the one of the tests, and that no other program has files of.
 pub(crate) const OTHER: u32 = 54_321;
 
-/// Until a command has ended that finds at once what is wrong, on a busy machine, too.
+/// The longest time until a command has ended that finds an error at once, even on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Runs a command that would go on if it were not refused. It fails, and what it says has all of `parts`.
+/// Runs a command that would go on if it were not refused. It has to fail, with all of `parts` in its output.
 #[track_caller]
 pub(crate) fn refused(scene: &Scene, words: &str, parts: &[&str]) {
     let mut process = Process::start(&mut scene.command(words));

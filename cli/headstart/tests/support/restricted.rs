@@ -1,7 +1,7 @@
-//! Programs under the restrictions of their systemd unit, as far as they can be had without systemd as process 1: its
-//! capabilities, no new privileges, its umask, its protection from the out-of-memory killer where that can be had, and
-//! a mount namespace of its own with `/usr` and `/etc` read-only. The filter of system calls and the device policy are
-//! systemd's to set, and are not tried here.
+//! Programs under the restrictions of their systemd unit, as far as these are possible without systemd as process 1:
+//! its capabilities, no new privileges, its umask, its protection from the out-of-memory killer if possible, and a
+//! mount namespace of its own with `/usr` and `/etc` read-only. Only systemd can set the filter of system calls and the
+//! device policy, and they are not tried here.
 
 use std::fs;
 use std::process::Command;
@@ -11,7 +11,7 @@ const RESTRICT: &str = "umask 0077; for dir in /usr /etc; do mount --bind $dir $
     mount -o remount,bind,ro $dir || exit 3; done; (echo -500 > /proc/$$/oom_score_adj) 2> /dev/null; caps=$1; shift; \
     exec setpriv --no-new-privs --bounding-set=\"$caps\" --inh-caps=-all \"$@\"";
 
-/// The capabilities of a unit, as setpriv wants to be told.
+/// The capabilities of a unit, in the form for setpriv.
 fn capabilities(unit: &str) -> String {
     let units = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/systemd");
     let text = fs::read_to_string(format!("{units}/{unit}")).unwrap();
@@ -20,7 +20,7 @@ fn capabilities(unit: &str) -> String {
     format!("-all{}", kept.collect::<String>())
 }
 
-/// The command `program` under the restrictions of `unit`; nothing where this machine does not allow them.
+/// The command `program` under the restrictions of `unit`; `None` if this machine does not allow them.
 pub(crate) fn restricted(unit: &str, program: &Command) -> Option<Command> {
     let capabilities = capabilities(unit);
     let restrict = ["--mount", "sh", "-c", RESTRICT, "sh", &capabilities];

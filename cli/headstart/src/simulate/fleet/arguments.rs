@@ -1,4 +1,4 @@
-//! What `headstart simulate fleet` is told, and the model that follows from it.
+//! The arguments of `headstart simulate fleet`, and the model that follows from them.
 
 use crate::simulate::arguments::{Away, away, percent};
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long an agent that is restarted is away.
+/// The time for which a restarted agent is away.
 const RESTARTS: Duration = Duration::from_secs(1);
 
 pub(super) const AFTER_HELP: &str = "\
@@ -306,7 +306,7 @@ fn racks(text: &str) -> std::result::Result<Racks, String> {
     Ok(Racks { hosts, rate })
 }
 
-/// A share of a million and a moment.
+/// A share, as a part of a million, and a moment.
 fn share_at(text: &str) -> std::result::Result<(u32, Nanos), String> {
     let wrong = || "not a percentage, `@` and a moment, such as 30%@2s".to_owned();
     let (share, at) = text.split_once('@').ok_or_else(wrong)?;
@@ -323,7 +323,7 @@ fn restart(text: &str) -> std::result::Result<Restart, String> {
 }
 
 impl Fleet {
-    /// Says what goes together with nothing.
+    /// Checks that the options go together.
     pub(super) fn check(&self) -> Result<()> {
         let boots = self.patterns.contains(&PatternName::Boots);
         if boots != self.traces.is_some() {

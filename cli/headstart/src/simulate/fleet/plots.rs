@@ -9,7 +9,7 @@ use headstart_plot::{Axis, Chart, Picture, Series};
 use headstart_sim::Nanos;
 use headstart_sim::fleet::FleetOutcome;
 
-/// Draws a pattern; the files.
+/// Draws a pattern; returns the files.
 pub(super) fn draw(
     pattern: PatternName,
     ran: &[Ran],
@@ -27,7 +27,7 @@ pub(super) fn draw(
     directory.save(&format!("fleet-{name}"), &picture)
 }
 
-/// Which share of the disks is complete when.
+/// The share of complete disks over time.
 fn completions(ran: &[Ran], warm: Option<&FleetOutcome>) -> Chart {
     let mut chart =
         Chart::new(Axis::linear("seconds").from(0.0), Axis::share("complete disks")).titled("completion");
@@ -50,7 +50,7 @@ fn curve(outcome: &FleetOutcome) -> Vec<(f64, f64)> {
     std::iter::once((0.0, 0.0)).chain(steps).collect()
 }
 
-/// What each disk read a second, slowest first.
+/// The bytes that each disk read in a second, slowest first.
 #[expect(clippy::cast_precision_loss, reason = "a picture")]
 fn throughputs(ran: &[Ran]) -> Chart {
     let mut chart =
@@ -75,7 +75,7 @@ fn bars(
     Chart::new(Axis::categories("", names), Axis::linear(label).from(0.0)).with(Series::bars("", heights))
 }
 
-/// Where a host's bytes came from, on average.
+/// The sources of a host's bytes, on average.
 fn transfers(ran: &[Ran], names: impl Iterator<Item = String>) -> Chart {
     type Part = (&'static str, fn(&headstart_sim::fleet::FleetSummary) -> f64);
     let summaries: Vec<_> = ran.iter().map(|ran| ran.outcome.summary()).collect();

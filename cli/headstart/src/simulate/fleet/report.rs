@@ -33,21 +33,21 @@ pub(super) struct Row {
     way: String,
     #[serde(flatten)]
     summary: FleetSummary,
-    /// The completion in times of what the least that the store has to send takes.
+    /// The completion, in multiples of the time for the least bytes that the store has to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     over_least: Option<f64>,
-    /// What the store sent in times of the least that it has to.
+    /// The bytes that the store sent, in multiples of the least that it has to send.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_over_least: Option<f64>,
-    /// How much later than with everything there beforehand 99 of 100 disks are complete, in seconds.
+    /// The time after which 99 of 100 disks are complete, less the time with everything there beforehand, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     later_p99: Option<f64>,
-    /// What the nodes counted, in sum.
+    /// The counts of all nodes together.
     timeouts: u64,
     duplicates: u64,
     withheld: u64,
     resets: u64,
-    /// What it took to simulate, in seconds.
+    /// The time of the simulation, in seconds.
     simulated_s: f64,
 }
 
@@ -81,7 +81,7 @@ impl Row {
 }
 
 impl Outcome for FleetReport {
-    /// Whether all disks read everything.
+    /// `true` if all disks read everything.
     fn is_right(&self) -> bool {
         self.rows
             .iter()

@@ -1,4 +1,4 @@
-//! What the disks of a simulated fleet read.
+//! The reads of the disks of a simulated fleet.
 
 use super::Fleet;
 use super::arguments::{PatternName, PlanName};
@@ -16,23 +16,23 @@ use std::sync::Arc;
 
 /// Bytes of a read of a pattern.
 const READ: u64 = 1 << 20;
-/// What machines started one after the other are apart, as a share of the region's time over the store's link: the
-/// paper's 5 s, for a region of 1 GiB over 1 Gbit/s.
+/// The time between the starts of machines that start one after the other, as a share of the region's time over the
+/// store's link: the paper's 5 s, for a region of 1 GiB over 1 Gbit/s.
 const SHIFT: f64 = 0.54;
-/// What all read before they go their own ways, as a share of what each then reads.
+/// The region that all read before their own, as a share of each disk's own region.
 const BOOT: f64 = 0.55;
 
 /// Bytes of an image that are compressed together.
 const FRAME: u64 = 32 << 10;
 
-/// What is read, and what of it is told.
+/// The reads, and the values for the report.
 pub(super) struct Reads {
     pub(super) workload: Workload,
-    /// Bytes that the store has to send at least, and how long that takes, in seconds; unknown of boots.
+    /// The bytes that the store has to send at least; unknown for boots.
     pub(super) region: Option<u64>,
-    /// Of boots: another deployment of the same, drawn otherwise.
+    /// For boots: another deployment of the same, drawn otherwise.
     pub(super) before: Option<Workload>,
-    /// And that with strays.
+    /// The earlier deployment, with strays.
     pub(super) strayed: Option<Workload>,
     pub(super) uplink: u64,
 }
@@ -91,7 +91,7 @@ impl Fleet {
         if let (PlanName::Recorded, [boots]) = (self.plan, images.as_mut_slice()) {
             plan =
                 boots.first().map_or(Plan::Lazy, |first| Plan::List(first.recorded_order(usize::MAX).into()));
-            // It is what another boot read, not the same one.
+            // The plan is the reads of another boot, not of the same one.
             if boots.len() > 1 {
                 boots.remove(0);
             }
@@ -113,7 +113,7 @@ impl Fleet {
         })
     }
 
-    /// The boots of an image; and where it is asked for, the same with strays.
+    /// The boots of an image; and, if requested, the same with strays.
     fn boots_of(&self, name: &str, all: &DataSet, progress: &dyn Progress) -> Result<(Boots, Boots)> {
         let set = all.filter(|_, creation| creation.image_id() == name);
         let graced = |boot: Boot| match self.grace {
@@ -161,7 +161,7 @@ impl Fleet {
     }
 }
 
-/// How long after each other machines start.
+/// The time between the starts of machines.
 fn shift(region: u64, uplink: u64) -> Nanos {
     let nanos = u128::from(share(region, SHIFT)) * 1_000_000_000 / u128::from(uplink.max(1));
     Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! What `headstart simulate harvest` is told.
+//! The arguments of `headstart simulate harvest`.
 
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};

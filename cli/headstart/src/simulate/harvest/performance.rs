@@ -1,4 +1,4 @@
-//! What a harvest VM gains and a regular one loses: tables and a picture of the runs in virtual time.
+//! The gain of a harvest VM and the loss of a regular one: tables and a picture of the runs in virtual time.
 
 use headstart_plot::{Axis, Chart, Picture, Series};
 use headstart_sim::harvest::performance::fio::Owner;

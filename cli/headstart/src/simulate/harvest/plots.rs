@@ -8,7 +8,7 @@ use headstart_sim::harvest::accuracy::RATIOS;
 use headstart_sim::harvest::availability::Available;
 use headstart_sim::harvest::statistics::Statistics;
 
-/// Draws what there is to draw; the files.
+/// Draws the pictures that there are data for; returns the files.
 pub(super) fn draw(
     report: &HarvestReport,
     statistics: Option<&Statistics>,
@@ -88,7 +88,7 @@ fn accuracy(report: &HarvestReport) -> Picture {
     picture
 }
 
-/// Figures 15 to 17, and what is harvested over time.
+/// Figures 15 to 17, and harvested storage over time.
 fn utilisation(source: &str, runs: &[&Ran]) -> Picture {
     let mut picture = Picture::new(format!("Utilisation: {source}")).columns(3);
     let count = runs.first().map_or(0, |ran| ran.groups().len());
@@ -121,7 +121,7 @@ fn utilisation(source: &str, runs: &[&Ran]) -> Picture {
     picture.with(over_time(runs))
 }
 
-/// What is used of all that is owned.
+/// The used part of all owned storage.
 fn over_time(runs: &[&Ran]) -> Chart {
     let days = |seconds: u32| f64::from(seconds) / 86_400.0;
     let y = Axis::share("capacity used, of all");

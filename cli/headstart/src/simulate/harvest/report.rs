@@ -12,7 +12,7 @@ use headstart_sim::harvest::{FleetSettings, Outcome as Harvested};
 use serde::Serialize;
 use std::fmt;
 
-/// All that was asked for.
+/// All requested figures.
 #[derive(Serialize)]
 pub(crate) struct HarvestReport {
     vms: usize,
@@ -35,7 +35,7 @@ pub(crate) struct HarvestReport {
     pub(super) plots: Vec<String>,
 }
 
-/// A figure of section 2.1, and the paper's.
+/// A figure of section 2.1, and the paper's value.
 #[derive(Serialize)]
 pub(super) struct StatisticsRow {
     what: &'static str,
@@ -84,12 +84,12 @@ pub(super) struct Availability {
 pub(super) struct Ran {
     pub(super) source: &'static str,
     pub(super) foresight: String,
-    /// The gain as a share of what no allocator exceeds.
+    /// The gain as a share of the upper bound for any allocator.
     of_ceiling: f64,
-    /// The gain as a share of a plan's that was made with all known.
+    /// The gain as a share of that of a plan that was made with everything known.
     #[serde(skip_serializing_if = "Option::is_none")]
     of_plan: Option<f64>,
-    /// The share of leases that were taken from a harvest VM that was not done.
+    /// The share of leases that were taken from a harvest VM before it was done.
     early: f64,
     /// The share of leases that were lost with their data.
     lost: f64,
@@ -98,13 +98,13 @@ pub(super) struct Ran {
 }
 
 impl Ran {
-    /// Of regular VMs, and what a plan gained.
+    /// A run on regular VMs, with the gain of a plan.
     pub(super) fn regular(foresight: ForesightName, outcome: Harvested, plan: Option<f64>) -> Self {
         let of_plan = plan.map(|plan| outcome.gain / plan.max(1e-9));
         Self { of_plan, ..Self::new("regular", foresight.name(), outcome) }
     }
 
-    /// Of unsold storage.
+    /// A run on unsold storage.
     pub(super) fn unsold(foresight: ForesightName, outcome: Harvested) -> Self {
         let clairvoyant = foresight == ForesightName::Clairvoyant;
         let name = if clairvoyant { foresight.name() } else { "histogram".to_owned() };
@@ -116,7 +116,7 @@ impl Ran {
         Self { source, foresight, of_ceiling, of_plan: None, early, lost, outcome }
     }
 
-    /// Groups of things: their names and figures.
+    /// The groups of figures: their names and values.
     pub(super) fn groups(&self) -> Vec<(&'static str, Utilisation)> {
         let of = &self.outcome;
         if self.source == "regular" {

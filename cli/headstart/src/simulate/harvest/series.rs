@@ -1,4 +1,4 @@
-//! Demand series of a directory, as `data/harvest` has them: `bandwidth/` and `capacity/`.
+//! Demand series of a directory, in the form of `data/harvest`: `bandwidth/` and `capacity/`.
 
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_harvest::predict::Series;

@@ -1,7 +1,7 @@
 //! Figures 9 and 16: single boots.
 //!
-//! Which boots are shown follows from how many blocks they read: one boot in the middle of its image's, or two at the
-//! quarters. So what is shown is neither broken nor something else than a boot, if most are.
+//! The choice of boots follows from the number of blocks that they read: one boot in the middle of its image's, or two
+//! at the quarters. So if most are whole boots, the shown ones are, too.
 
 use super::{Drawn, Material};
 use headstart_plot::{Axis, Chart, Picture, Series};
@@ -15,7 +15,7 @@ const IMAGES: usize = 2;
 const FIRST: usize = 200;
 
 impl Material<'_> {
-    /// The boots of each image and size of disk by how many blocks they read, the group with the most first.
+    /// The boots of each image and size of disk by the number of blocks that they read, the group with the most first.
     fn by_blocks(&self) -> Vec<Vec<usize>> {
         let of_group = |group: std::ops::Range<usize>| {
             let blocks = |index: &usize| self.blocks.get(*index).copied().flatten();
@@ -34,13 +34,13 @@ impl Material<'_> {
     }
 }
 
-/// A boot's name: which image, which disk.
+/// A boot's name: its image, its disk.
 fn name(trace: &Trace) -> String {
     let (image, volume) = (&trace.creation.image, &trace.creation.volume);
     if image.is_empty() { volume.clone() } else { format!("{image}, disk {volume}") }
 }
 
-/// The blocks of these boots' disks, or up to the last that was read where a size is not known.
+/// The blocks of these boots' disks, or up to the last read one if a size is not known.
 #[expect(clippy::cast_precision_loss, reason = "a plot")]
 fn blocks_axis(traces: &[&Trace]) -> Axis {
     let of_trace = |trace: &&Trace| {
@@ -112,9 +112,9 @@ fn order_chart(order: &[u64], common: &BTreeSet<usize>, blocks: Axis) -> Chart {
         .with(Series::points("in another order, or in one boot only", points(false)).small())
 }
 
-/// The places in both lists of a longest list that is in both in the same order.
+/// The places, in both lists, of a longest common subsequence.
 fn common_order(a: &[u64], b: &[u64]) -> [BTreeSet<usize>; 2] {
-    // Lengths of such lists of the rests from each pair of places on: a table of 200 by 200.
+    // The lengths of common subsequences of the rests from each pair of places on: a table of at most 201 by 201.
     let mut lengths = vec![vec![0_u16; b.len() + 1]; a.len() + 1];
     for i in (0..a.len()).rev() {
         for j in (0..b.len()).rev() {

@@ -1,4 +1,4 @@
-//! Figures 3 to 7 and 14: who makes disks of which images, where and when.
+//! Figures 3 to 7 and 14: the users that make disks of images, the clusters and the times.
 
 use super::{Drawn, Material, kind_name};
 use headstart_plot::{Axis, Chart, Color, Legend, Picture, Rule, Series};
@@ -7,13 +7,13 @@ use headstart_trace::Creation;
 /// Hours of a day.
 const DAY: f64 = 24.0;
 
-/// Of the line that adds up: no kind of image has it.
+/// The colour of the cumulative line: no kind of image has it.
 const SHARE: Color = Color(0x40, 0x40, 0x40);
 
-/// More hours than this are shown as days.
+/// The number of hours from which on days are shown.
 const DAYS_FROM: usize = 48;
 
-/// Whether a column of the table says anything.
+/// `true` if a column of the table has a value.
 fn known(material: &Material<'_>, column: impl Fn(&Creation) -> &str) -> bool {
     material.set.creations().iter().any(|creation| !column(creation).is_empty())
 }
@@ -90,7 +90,7 @@ pub(super) fn hours(material: &Material<'_>) -> Drawn {
     let (unit, since) = if last > DAYS_FROM { (DAY, "days since a noon") } else { (1.0, "hours since noon") };
     let axes = (Axis::linear(since).from(0.0), Axis::linear("images in use in an hour").from(0.0).whole());
     let chart = clusters.iter().fold(Chart::new(axes.0, axes.1), |chart, cluster| {
-        // To the last hour of any: later there were none.
+        // The axis ends at the last hour of any cluster: later there are no creations.
         let hours = cluster.images.iter().chain(std::iter::repeat(&0)).take(last).enumerate();
         #[expect(clippy::cast_precision_loss, reason = "a plot")]
         let points = hours.map(|(hour, images)| (hour as f64 / unit, *images as f64)).collect();

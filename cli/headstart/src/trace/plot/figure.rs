@@ -4,12 +4,12 @@ use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// One of the paper's figures that can be drawn of a data set.
+/// One of the paper's figures that can be drawn from a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(super) struct Figure(u8);
 
-/// Number, title, whether the traces have to be read for it.
+/// Number and title; `true` if the traces have to be read for it.
 const FIGURES: [(u8, &str, bool); 17] = [
     (2, "Reads that lie in several blocks, by size of block", true),
     (3, "Sizes of disks", false),
@@ -51,7 +51,7 @@ impl Figure {
         self.entry().is_some_and(|(.., needs)| *needs)
     }
 
-    /// The name of its files, without what they end with.
+    /// The name of its files, without the extension.
     pub(super) fn file(self) -> String {
         format!("figure-{:02}", self.0)
     }

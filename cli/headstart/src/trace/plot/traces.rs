@@ -1,4 +1,4 @@
-//! Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23: what all traces have in common.
+//! Figures 2, 8, 12, 13, 15, 18, 20, 22 and 23: the figures of all traces together.
 
 use super::{Drawn, Material, kind_name, style_of};
 use headstart_block::ByteSize;
@@ -7,7 +7,7 @@ use headstart_trace::stats::ByKind;
 use headstart_trace::stats::curves::Curve;
 use headstart_trace::stats::figures::{ALIKE, UniqueBlocks};
 
-/// Classes of figure 20, about.
+/// The approximate number of classes in figure 20.
 const CLASSES: f64 = 100.0;
 
 /// A distribution of each kind of image.
@@ -19,7 +19,7 @@ fn by_kind(x: Axis, y: &str, curves: &ByKind<Curve>) -> Chart {
     })
 }
 
-/// A picture of a chart, unless that has nothing in it.
+/// A picture of a chart, unless the chart is empty.
 fn one(chart: Chart, reason: &'static str) -> Drawn {
     if chart.series.is_empty() { Err(reason) } else { Ok(Picture::new("").panel(520.0, 320.0).with(chart)) }
 }
@@ -97,7 +97,7 @@ pub(super) fn unique_blocks(material: &Material<'_>) -> Drawn {
     if picture.charts.is_empty() { Err("no image has two boots on disks of one size") } else { Ok(picture) }
 }
 
-/// How many of an image's boots read how many blocks.
+/// The numbers of an image's boots by the blocks that they read.
 fn histogram(image: &UniqueBlocks) -> Chart {
     let most = f64::from(image.blocks.iter().max().copied().unwrap_or_default());
     let width = headstart_plot::round_step((most + 1.0) / CLASSES).max(1.0);
