@@ -7,8 +7,9 @@
 //! The library panics on some messages that only a holder of the key can make, and holds all entries that are named to
 //! it. Its task is started again then, without its state, and a line is logged; connections and disks go on meanwhile.
 //! Names are counted, and not the runs that hosts have had: many hosts that start again at once are no more hosts than
-//! before, as long as all their runs fit into a message. If the library itself was sound, the host stays the same run to the others, and goes on from its heartbeat:
-//! otherwise each start would leave an entry at all other hosts, and they would start again, too.
+//! before, as long as all their runs fit into a message. If the library itself was sound, the host stays the same run
+//! to the others, and goes on from its heartbeat: otherwise each start would leave an entry at all other hosts, and
+//! they would start again, too. If others were told more of the run than this host has said, it begins another one.
 
 mod claim;
 #[cfg(test)]

@@ -42,7 +42,7 @@ pub(super) struct Said {
 pub(super) struct Inspection {
     /// The most bytes that it has, unpacked.
     pub(super) unpacked: usize,
-    /// What it says of this host's run; `None` if it says nothing.
+    /// The state of this host's run that it tells; `None` if it tells none.
     pub(super) own: Option<Said>,
 }
 
