@@ -227,8 +227,10 @@ impl Cache {
     /// passes.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] there; what the operating system reports if this user may not look.
+    /// [`ErrorKind::Invalid`] there, [`ErrorKind::Denied`] if directories in it are another user's; what the operating
+    /// system reports if this user may not look.
     pub fn check_directory(dir: &Path) -> Result<()> {
+        Directory::check_trusted(dir)?;
         Directory::check_is_free(dir)
     }
 

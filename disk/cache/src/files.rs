@@ -238,14 +238,13 @@ impl Directory {
         let own = GuardedDir::open_own(path)?;
         // Another user may have left these while that was possible, or may do so where each user owns the entries that
         // it made. Checked before anything is changed, and again once no other user can change it.
-        let check_believed = || BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)));
-        check_believed()?;
+        Self::check_trusted(path)?;
         // If this cannot be told, opening the lock reports the reason.
         if matches!(was_there, Ok(false)) {
             Self::check_is_free(path)?;
         }
         close_to_others(&own, was_there.unwrap_or(false))?;
-        check_believed()?;
+        Self::check_trusted(path)?;
         let lock = options().create(true).truncate(false).open(path.join(LOCK));
         let lock = lock.map_err(|e| unusable(Error::io("cannot write to the cache directory", e)))?;
         check_own_file(&lock, &path.join(LOCK))?;
@@ -287,6 +286,14 @@ impl Directory {
         };
         let names = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
         names.map(|name| name.to_string_lossy().into_owned()).filter(|name| !is_own(name)).min()
+    }
+
+    /// Refuses a directory in which other users have the directories that disks and agents trust.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] there.
+    pub(crate) fn check_trusted(path: &Path) -> Result<()> {
+        BELIEVED.iter().try_for_each(|name| check_own(&path.join(name)))
     }
 
     /// Refuses a directory with entries that no release puts into a cache: their user may have others that need them.

@@ -325,30 +325,6 @@ fn the_cache_keeps_to_its_size() {
     assert!(usage["local_bytes"].as_u64().unwrap() > 0, "{usage}");
 }
 
-/// Each client's bytes push out those that another one waits for.
-#[test]
-fn many_readers_of_a_disk_larger_than_its_cache_all_get_their_bytes() {
-    let scene = noisy(24);
-    let Some(web) = Web::before(&scene) else { return };
-    if !can_check_bytes() {
-        return;
-    }
-    let attached = Attached::start(&scene, &format!("{} --cache-size 4M", web.image()));
-    for _ in 0..2 {
-        std::thread::scope(|scope| {
-            for client in 0..3 {
-                let (scene, uri) = (&scene, attached.uri());
-                scope.spawn(move || {
-                    let out = format!("out{client}.raw");
-                    tool(scene, "qemu-img", &["convert", "-m", "16", "-W", "-O", "raw", &uri, &out]);
-                    assert!(scene.bytes(&out) == scene.bytes("disk.raw"), "{out}");
-                });
-            }
-        });
-    }
-    attached.detach();
-}
-
 /// Bytes that the file system holds for the blobs in the cache, and for their maps.
 fn held_by_cache(scene: &Scene) -> u64 {
     let files =

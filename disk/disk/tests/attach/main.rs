@@ -533,3 +533,25 @@ fn a_directory_that_was_made_for_nothing_goes_away_again() {
     drop(attach(&dir));
     assert!(attach(&dir).made.is_none() && has_state(&dir));
 }
+
+/// As with a small cache and many readers, whose bytes push out each other's.
+#[test]
+fn bytes_that_are_evicted_at_once_are_read_from_memory() {
+    let rig = Rig::new();
+    let host = rig.host();
+    let disk = rig.attach(&host);
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let evicting = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = host.cache.prune(0);
+            }
+        });
+        let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            (0..6 * DISK / 65_536).for_each(|n| rig.check(&disk, n * 65_536 % DISK, 65_536));
+        }));
+        is_over.store(true, Ordering::Relaxed);
+        evicting.join().unwrap();
+        read.unwrap();
+    });
+}
