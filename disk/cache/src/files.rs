@@ -37,8 +37,8 @@ pub(crate) const EVICT_LOCK: &str = "evict";
 /// The name under which a sidecar is made before it gets its own.
 const NEW_SIDECAR: &str = "new.tmp";
 
-/// The locks of a cache, which are empty files.
-const LOCKS: [&str; 2] = [LOCK, EVICT_LOCK];
+/// The files that a start leaves empty: the locks, and the first sidecar if the start was interrupted.
+const EMPTY: [&str; 3] = [LOCK, EVICT_LOCK, NEW_SIDECAR];
 
 /// Directories that a cache directory may have before it is a cache: recorded boots, plans, and what a file system puts
 /// into its root.
@@ -279,7 +279,7 @@ impl Directory {
     pub(crate) fn foreign_entry(path: &Path) -> Option<String> {
         let is_own = |name: &str| match name {
             name if BY_DIGEST.contains(&name) => has_digests_only(&path.join(name)),
-            name if LOCKS.contains(&name) => is_regular(&path.join(name)).is_some_and(|len| len == 0),
+            name if EMPTY.contains(&name) => is_regular(&path.join(name)).is_some_and(|len| len == 0),
             STATE => is_begun_state(&path.join(name)),
             name if DIRECTORIES.contains(&name) => path.join(name).is_dir(),
             name => name.strip_suffix(".map").or_else(|| name.strip_suffix(".data")).is_some_and(is_stem),

@@ -358,7 +358,7 @@ fn that_a_layer_does_not_come_is_said_on_standard_error() {
         let mut quiet = start(0, "--quiet");
         let mut told = [start(1, ""), start(2, "--json")];
         let is_it =
-            |line: &str| line.starts_with("headstart: warning: ") && line.contains("has not answered yet");
+            |line: &str| line.starts_with("headstart: warning: ") && line.contains("nothing comes from");
         for told in &mut told {
             let line = told.line("that a layer does not come", PATIENCE, is_it);
             assert!(line.contains(&proxy.url()) && line.contains("15 s for each answer"), "{line}");

@@ -297,7 +297,7 @@ fn that_a_layer_does_not_come_is_said() {
     let server = Nginx::serve(&scene.path("store"));
     let proxy = FaultProxy::start(server.addr());
     proxy.add(Rule::new(Fault::Hang { after: Some(0) }).on_path(&layer));
-    let is_it = |line: &str| line.contains("has not answered yet");
+    let is_it = |line: &str| line.contains("nothing comes from");
     let image = format!("{}/:a", proxy.url());
     let start = |words: &str| Process::start(&mut scene.command(words));
     let mut quiet = start(&format!("image pull {image} file://~/quiet --quiet"));
