@@ -231,7 +231,11 @@ impl Cache {
     /// system reports if this user may not look.
     pub fn check_directory(dir: &Path) -> Result<()> {
         Directory::check_trusted(dir)?;
-        Directory::check_is_free(dir)
+        // A cache is not listed: it may have very many files.
+        match Directory::is_there(dir) {
+            Ok(false) => Directory::check_is_free(dir),
+            _ => Ok(()),
+        }
     }
 
     /// `true` if a directory is no cache yet, but holds entries that disks leave in one before that, such as recorded

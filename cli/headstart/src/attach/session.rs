@@ -194,12 +194,14 @@ impl Session {
         check_writable(args)?;
         // The check is needed even if nothing is read from it: recordings of boots are written there.
         check_own(&args.cache_dir())?;
-        args.cache.as_deref().map_or(Ok(()), Cache::check_directory)?;
         let created = Instant::now();
         let around = Arc::new(Around::before(args));
         let remote = args.images.iter().any(|image| !is_local(&image.reference.location));
         let mut warnings = Vec::new();
         let cache = remote.then(|| open_cache(args, &mut warnings)).transpose()?;
+        if let (None, Some(dir)) = (&cache, &args.cache) {
+            Cache::check_directory(dir)?;
+        }
         let mut stores = HashMap::<Location, Arc<dyn Store>>::new();
         for image in args.images.iter().filter(|image| !is_local(&image.reference.location)) {
             if !stores.contains_key(&image.reference.location) {

@@ -73,7 +73,7 @@ fn begin(path: &Path, file: &mut File) -> Result<Held> {
         None
     };
     pid_file::write(path, file)?;
-    // An agent may remove it meanwhile, and start the disk anew.
+    // An agent may remove it meanwhile, and start the disk again.
     if pid_file::is_removed(file, path) {
         return Err(Error::new(ErrorKind::Conflict, TAKEN).about(path.display()));
     }
