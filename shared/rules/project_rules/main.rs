@@ -6,6 +6,7 @@
 //! | module | rules |
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
+//! | [`commits`] | messages of commits |
 //! | [`circles`] | no circle of imports between the modules of a crate |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that they call no machine a person |
@@ -22,6 +23,7 @@
 )]
 
 mod circles;
+mod commits;
 mod house;
 mod licences;
 mod prose;
