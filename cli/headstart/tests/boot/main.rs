@@ -2,8 +2,8 @@
 //! empty cache, over vhost-user-blk, and from a FUSE file.
 //!
 //! The disk is the one that `scripts/demo-disk` makes, and `scripts/boot-vm` boots it. If there is none, or no QEMU,
-//! the tests print that on standard error and pass. Every boot takes both cores of a small machine, so they share a
-//! [`Host`], on which one boots after the other, and the first one, over NBD, fills the cache for all others.
+//! the test prints that on standard error and passes. Every boot takes both cores of a small machine, so the guests
+//! boot one after the other on one [`Host`], and the first one, over NBD, fills the cache for all others.
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 
@@ -26,7 +26,6 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tools::{find, installed, is_root, skipped};
 
@@ -36,9 +35,17 @@ const TIME_LIMIT: u64 = 180;
 const PARTITION: u64 = 1 << 20;
 
 #[test]
-fn over_nbd_from_a_web_server_and_what_it_writes_stays() {
-    let Some(host) = Host::get() else { return };
-    let first = host.first_boot();
+fn a_debian_disk_boots_over_nbd_vhost_user_and_fuse_and_keeps_its_writes() {
+    let Some(host) = Host::new() else { return };
+    let first = host.boot_over_nbd("over NBD with an empty cache");
+    boot_again_over_nbd(&host, &first);
+    boot_over_vhost_user_from_the_cache(&host, &first);
+    if has_fuse() {
+        boot_from_a_file_and_the_cache(&host, &first);
+    }
+}
+
+fn boot_again_over_nbd(host: &Host, first: &Boot) {
     assert_eq!(first.number, 1);
     assert!(first.fetched > 1 << 20, "{first:?} is not over the web server");
     // It reads 70 MB of 375, and whole blocks are fetched for it, which have 55 % of the image's bytes.
@@ -49,10 +56,7 @@ fn over_nbd_from_a_web_server_and_what_it_writes_stays() {
     assert!(second.fetched < first.fetched / 10, "{second:?} after {first:?}");
 }
 
-#[test]
-fn over_vhost_user_from_the_cache() {
-    let Some(host) = Host::get() else { return };
-    let first = host.first_boot();
+fn boot_over_vhost_user_from_the_cache(host: &Host, first: &Boot) {
     let disk = format!("vhost-user:{}", host.scene.path("vhost.sock").display());
     let boot = |dir: &str| {
         let attached = host.attach(&format!("--writable ~/{dir} --vhost-user ~/vhost.sock"));
@@ -79,13 +83,7 @@ fn goes_round_in_circles(failed: &str) -> bool {
     is_busy && accelerator.trim_end().ends_with(" tcg")
 }
 
-#[test]
-fn from_a_file_and_the_cache() {
-    let Some(host) = Host::get() else { return };
-    if !has_fuse() {
-        return;
-    }
-    let first = host.first_boot();
+fn boot_from_a_file_and_the_cache(host: &Host, first: &Boot) {
     fs::create_dir(host.scene.path("mnt")).unwrap();
     let attached = host.attach("--writable ~/fuse --fuse ~/mnt");
     let file = attached.uri();
@@ -123,13 +121,7 @@ struct Host {
     server: Nginx,
     /// Bytes of the image in its store.
     stored: u64,
-    first: OnceLock<Boot>,
-    booting: Mutex<()>,
 }
-
-/// The host on which tests run at the moment. It is removed with the last of them, which a static would not be; if one
-/// thread runs the tests one after the other, each has its own.
-static HOST: Mutex<Weak<Host>> = Mutex::new(Weak::new());
 
 /// A guest that was up, and is off.
 #[derive(Debug)]
@@ -142,7 +134,7 @@ struct Boot {
 
 impl Host {
     /// The host; `None`, with a message, if nothing can be booted.
-    fn get() -> Option<Arc<Self>> {
+    fn new() -> Option<Self> {
         let disk = repository().join("target/demo/debian.raw");
         if !disk.is_file() {
             skipped(&format!("there is no {} (scripts/demo-disk makes it)", disk.display()));
@@ -151,23 +143,11 @@ impl Host {
         if !installed(&["bash", "qemu-system-x86_64", "nginx"]) {
             return None;
         }
-        let mut shared = lock(&HOST);
-        let host = shared.upgrade().unwrap_or_else(|| Arc::new(Self::new(&disk)));
-        *shared = Arc::downgrade(&host);
-        Some(host)
-    }
-
-    fn new(disk: &Path) -> Self {
         let scene = Scene::new();
         scene.ok(&format!("image import --quiet {} file://~/store:v1 --codec lz4", disk.display()));
         let stored = scene.json("image inspect file://~/store:v1")["stored_bytes"].as_u64().unwrap();
         let server = Nginx::serve(&scene.path("store"));
-        Self { scene, server, stored, first: OnceLock::new(), booting: Mutex::new(()) }
-    }
-
-    /// The boot with an empty cache, run by whichever test comes first.
-    fn first_boot(&self) -> &Boot {
-        self.first.get_or_init(|| self.boot_over_nbd("over NBD with an empty cache"))
+        Some(Self { scene, server, stored })
     }
 
     fn boot_over_nbd(&self, what: &str) -> Boot {
@@ -197,7 +177,6 @@ impl Host {
         disk: &str,
         look: impl FnOnce(&Attached),
     ) -> Result<Boot, String> {
-        let _alone = lock(&self.booting);
         let sent_before = self.sent();
         let (seconds, number) = self.run_guest(what, &attached, disk)?;
         let (fetched, metrics) = (self.sent() - sent_before, attached.metrics());
@@ -267,9 +246,4 @@ impl Drop for Guest {
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
-
-/// A test that failed has reported that, and the others go on.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
