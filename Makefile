@@ -14,11 +14,8 @@ FUZZ_SECONDS ?= 30
 # Cases per property in `make soak`; `make test` takes each property's own number.
 SOAK_CASES ?= 100000
 
-# Tests at a time, in each of the test programs, which run one after the other: most wait for servers and disks rather
-# than for a processor.
-export RUST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
-
-# A test that hangs is a failed test. At a terminal the tests stay in its foreground, so that Ctrl-C reaches them.
+# Each test has a limit of its own (.config/nextest.toml); this one is for what hangs beside them. At a terminal the
+# tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
 .PHONY: help setup demo test bench bench-boot bench-swarm bench-harvest lint fuzz soak clean
@@ -36,9 +33,9 @@ demo: ## boot a real Debian disk over a slow link: after a download, lazily, and
 # On two cores that have built nothing yet, some 25 minutes, half of them for the compiler. The limit is for what hangs,
 # on a machine half as fast.
 test: ## all tests
-	@scripts/setup build disks servers clients demo
+	@scripts/setup build tests disks servers clients demo
 	@scripts/demo-disk || echo 'test: going on without the Debian disk: the tests that boot it are SKIPPED'
-	$(TIMEOUT) 60m $(CARGO) test --workspace --locked --no-fail-fast
+	$(TIMEOUT) 60m scripts/test
 
 bench: ## measure, with the peer's figure beside ours
 	@scripts/setup build disks servers clients
