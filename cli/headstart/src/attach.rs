@@ -108,7 +108,7 @@ impl Attach {
         // Sockets of an earlier process of the same disk are replaced, even those of earlier versions.
         let held = self.pid_file.as_deref().map(hold_pid_file).transpose()?;
         if let Some(file) = &self.pid_file {
-            crate::log::bound(file.with_extension("log"), headstart_agent::disks::LOG_MAX);
+            crate::log::bound(file.with_extension("log"), headstart_daemon::pid_file::LOG_MAX);
         }
         terminal.serves();
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -5,81 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Buckets of a [`Histogram`]: up to 1 µs, 2 µs, 4 µs ... 2^26 µs (67 s), and above.
-pub const BUCKETS: usize = 28;
-
-/// A latency distribution in powers of two of a microsecond.
-#[derive(Debug, Default)]
-pub struct Histogram {
-    counts: [AtomicU64; BUCKETS],
-    /// Sum of all values in nanoseconds.
-    sum: AtomicU64,
-}
-
-/// A [`Histogram`] at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Distribution {
-    /// Values in each bucket: `counts[i]` are above `2^(i-1)` and at most `2^i` microseconds; the last one has
-    /// the rest.
-    pub counts: [u64; BUCKETS],
-    /// Sum of all values.
-    pub sum: Duration,
-}
-
-impl Histogram {
-    /// Counts one value.
-    pub fn record(&self, value: Duration) {
-        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
-        self.counts[bucket(nanos)].fetch_add(1, Ordering::Relaxed);
-        self.sum.fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    /// The counts so far.
-    #[must_use]
-    pub fn snapshot(&self) -> Distribution {
-        Distribution {
-            counts: std::array::from_fn(|i| self.counts[i].load(Ordering::Relaxed)),
-            sum: Duration::from_nanos(self.sum.load(Ordering::Relaxed)),
-        }
-    }
-}
-
-/// The bucket of a value: the logarithm of its microseconds, rounded up.
-fn bucket(nanos: u64) -> usize {
-    let micros = nanos.div_ceil(1000);
-    let log = u64::BITS - micros.saturating_sub(1).leading_zeros();
-    (log as usize).min(BUCKETS - 1)
-}
-
-impl Distribution {
-    /// Upper bound of a bucket in seconds; `None` for the last, which has none.
-    #[must_use]
-    pub fn bound_s(bucket: usize) -> Option<f64> {
-        (bucket + 1 < BUCKETS).then(|| f64::from(1u32 << bucket) * 1e-6)
-    }
-
-    /// Number of values.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.counts.iter().sum()
-    }
-
-    /// An upper bound of the value that `part` (0 to 1) of all values do not exceed; zero without values.
-    #[must_use]
-    pub fn quantile(&self, part: f64) -> Duration {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a count")]
-        #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-        let wanted = ((self.count() as f64 * part).ceil() as u64).max(1);
-        let mut seen = 0;
-        for (i, count) in self.counts.iter().enumerate() {
-            seen += count;
-            if seen >= wanted {
-                return Duration::from_micros(1 << i);
-            }
-        }
-        Duration::ZERO
-    }
-}
+pub use headstart_telemetry::histogram::{BUCKETS, Distribution, Histogram};
 
 /// The counters of one disk.
 #[derive(Debug, Default)]
@@ -145,40 +71,5 @@ impl Stats {
 
     pub(crate) fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_value_is_in_the_bucket_that_it_does_not_exceed() {
-        for (nanos, expected) in [
-            (0, 0),
-            (1000, 0),
-            (1001, 1),
-            (2000, 1),
-            (2001, 2),
-            (4000, 2),
-            (67_108_864_000, 26),
-            (67_108_864_001, 27),
-            (u64::MAX, 27),
-        ] {
-            assert_eq!(bucket(nanos), expected, "{nanos}");
-        }
-    }
-
-    #[test]
-    fn quantiles_bound_their_values() {
-        let histogram = Histogram::default();
-        assert_eq!(histogram.snapshot().quantile(0.5), Duration::ZERO);
-        for micros in [3, 3, 3, 100] {
-            histogram.record(Duration::from_micros(micros));
-        }
-        let seen = histogram.snapshot();
-        assert_eq!((seen.count(), seen.sum), (4, Duration::from_micros(109)));
-        assert_eq!(seen.quantile(0.5), Duration::from_micros(4));
-        assert_eq!(seen.quantile(0.99), Duration::from_micros(128));
     }
 }

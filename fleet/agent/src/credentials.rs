@@ -127,7 +127,7 @@ impl Credentials {
             std::str::from_utf8(&read(&gossip_path)?).ok().and_then(|text| parse_hex(text.trim()));
         let gossip_key = gossip_key
             .ok_or_else(|| Error::corrupt("is not 64 hexadecimal digits").about(gossip_path.display()))?;
-        let trust = crate::file::read(&dir.join(TRUST), TRUST_LIST_MAX as u64)?;
+        let trust = headstart_daemon::file::read(&dir.join(TRUST), TRUST_LIST_MAX as u64)?;
         Ok(Self { name: name.to_owned(), authority, identity, gossip_key, trust })
     }
 

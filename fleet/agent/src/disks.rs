@@ -54,7 +54,7 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 pub use images::{DiskImage, KeptImage, images_record, keep_images};
-pub use process::{Held, LOG_MAX, hold_pid_file};
+pub use process::{Held, hold_pid_file};
 pub use record::ends_for_good;
 pub use space::{DiskSpace, tell_space};
 

@@ -29,9 +29,9 @@ pub mod ways;
 pub use export_process::ExportProcessStatus;
 pub use rest::{NewAccess, NewOffer, NewSize, NewVssd, Vssd};
 
-use crate::rest::{HttpPort, Rest};
 use exports::Exports;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::nbd::{Address, NbdSettings, TlsSettings};
 use headstart_export::{Leftover, SocketAccess};
 use headstart_harvest::host::{FlashPlace, Host, Options};

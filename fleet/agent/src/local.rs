@@ -21,7 +21,6 @@ mod wire;
 
 pub use client::{AgentSwarm, Connection};
 pub use server::LocalServer;
-pub(crate) use server::bind;
 
 #[cfg(test)]
 mod earlier;

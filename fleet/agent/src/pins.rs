@@ -13,10 +13,10 @@
 //! Only operators pin: a host accepts a pin from no other host, whatever its date, and hosts that are no operators do
 //! not pass pins on.
 
-use crate::file::{self, Readers};
 use crate::peers::orders::{Order, STORE_MAX};
 use crate::peers::pinning::Holding;
 use headstart_block::{Digest, Error, Result};
+use headstart_daemon::file::{self, Readers};
 use headstart_image::manifest::Manifest;
 use headstart_store::Location;
 use serde::{Deserialize, Serialize};

@@ -3,16 +3,9 @@
 //! The whole interface is served over a Unix socket in the agent's directory, which only its user can open. Requests
 //! that change nothing are served over TCP as well, if that is configured: for Prometheus, and for people.
 
-pub(crate) mod answers;
-mod listening;
 mod metrics;
 
-pub(crate) use listening::Rest;
-pub use listening::{HttpPort, serve};
-
-use self::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
-use crate::exposition;
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
 use crate::peers::orders::Order;
 use crate::peers::{CountedImage, Status, Swarm};
@@ -29,7 +22,11 @@ use axum::{Json, Router};
 use futures::stream::{self, Stream};
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_cache::Cache;
-use headstart_export::SocketAccess;
+use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use headstart_daemon::http::{HttpPort, Rest};
+use headstart_export::socket::listen;
+use headstart_export::{Leftover, SocketAccess};
+use headstart_telemetry::exposition;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::path::Path;
@@ -66,7 +63,9 @@ pub(crate) async fn start(
     let served = Arc::new(served);
     let all = looking().merge(changing()).route("/v1/swarm", get(swarm)).with_state(Arc::clone(&served));
     let over_tcp = looking().route("/v1/swarm", get(swarm_without_blobs)).with_state(served);
-    Rest::start(socket, access, all, port, over_tcp).await
+    // The caller has the lock of the directory: a socket there belongs to an agent that is gone.
+    let listener = listen(socket, access, Leftover::IsOurs)?;
+    Rest::start(socket, listener, all, port, over_tcp).await
 }
 
 fn looking() -> Router<Arc<Served>> {

@@ -8,13 +8,15 @@ use serde_json::Value;
 /// The crates and the row each stands in: a crate uses crates of lower rows only.
 ///
 /// The rows of the design, parts to come included, so that a new crate finds its place here.
-const ROWS: [(&str, u8); 23] = [
+const ROWS: [(&str, u8); 25] = [
     ("headstart-block", 0),
     ("headstart-sigbus", 0),
+    ("headstart-telemetry", 0),
     ("headstart-zfile", 1),
     ("headstart-lsmt", 1),
     ("headstart-trace", 1),
     ("headstart-store", 1),
+    ("headstart-daemon", 1),
     ("headstart-plot", 1),
     ("headstart-image", 2),
     ("headstart-plan", 2),

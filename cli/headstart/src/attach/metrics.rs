@@ -9,12 +9,12 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use headstart_agent::exposition::{self, Kind, Page};
 use headstart_block::{Error, Result};
 use headstart_disk::Preloaded;
 use headstart_disk::stats::SlowCause;
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_pull::Counters;
+use headstart_telemetry::exposition::{self, Kind, Page};
 use headstart_trace::Recorder;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Re
     let app = Router::new().route("/metrics", get(page)).with_state(session);
     // Requests may use the name in the address.
     let name = address.to_string().rsplit_once(':').map(|(name, _)| name.to_owned());
-    tokio::spawn(headstart_agent::serve(listener, app, name.into_iter().collect()));
+    tokio::spawn(headstart_daemon::http::serve(listener, app, name.into_iter().collect()));
     Ok(format!("http://{bound}/metrics"))
 }
 

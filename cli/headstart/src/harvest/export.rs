@@ -21,7 +21,7 @@ pub(crate) struct Export {
 
 impl Export {
     pub(super) fn run(&self, terminal: &Terminal) -> Result<Exported> {
-        crate::log::bound(self.pid_file.with_extension("log"), headstart_agent::disks::LOG_MAX);
+        crate::log::bound(self.pid_file.with_extension("log"), headstart_daemon::pid_file::LOG_MAX);
         terminal.serves();
         run_export_process(&self.pid_file, || terminal.is_cancelled()).map_err(|e| e.about(&self.name))?;
         Ok(Exported {})

@@ -5,8 +5,8 @@ use super::certificate::Roles;
 use super::cluster_lock::ClusterLock;
 use super::request::{REQUEST_MAX, SigningRequest};
 use super::{HOST_KEY, check_name};
-use crate::file::read_of_anybody;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::read_of_anybody;
 use rcgen::{KeyPair, PublicKeyData};
 use std::path::{Path, PathBuf};
 

@@ -8,10 +8,10 @@ use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::validity::{DAY, Validity};
 use super::{CA, CA_KEY, GOSSIP_KEY, HOST, HOST_KEY, HOSTS, TRUST, certificates, check_name, read_text};
-use crate::file::{Readers, replace};
 use aws_lc_rs::rand;
 use headstart_block::guarded::{OthersMay, check_own_directory, directory_of, not_made_in};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::{Readers, replace};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PublicKeyData, SanType, SubjectPublicKeyInfo,

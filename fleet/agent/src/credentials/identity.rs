@@ -7,10 +7,10 @@
 use super::certificate::HostCertificate;
 use super::request::SigningRequest;
 use super::{HOST, certificates, is_for};
-use crate::file::{Readers, replace};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::{Readers, replace};
 use rcgen::KeyPair;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};

@@ -6,10 +6,10 @@
 
 use super::authority::{Made, cannot_make};
 use super::{CA, GOSSIP_KEY, HOST, HOST_KEY, REQUEST, TRUST, check_name, read_text};
-use crate::file::{Readers, replace};
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
 use headstart_block::guarded::{OthersMay, check_own_directory, not_made_in};
 use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_daemon::file::{Readers, replace};
 use rcgen::{
     CertificateParams, CertificateSigningRequest, DnType, KeyPair, PKCS_ECDSA_P256_SHA256,
     SubjectPublicKeyInfo,

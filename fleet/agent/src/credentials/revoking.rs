@@ -6,10 +6,10 @@ use super::cluster_lock::ClusterLock;
 use super::records::Records;
 use super::trust_list::{TRUST_LIST_MAX, TrustList};
 use super::{CA, GOSSIP_KEY, TRUST, certificates, read_text};
-use crate::file::{Readers, read, replace};
 use aws_lc_rs::rand;
 use headstart_block::digest::parse_hex;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::{Readers, read, replace};
 use std::path::Path;
 
 /// A list as it is in a cluster's directory.

@@ -87,7 +87,7 @@ pub fn keep_images(pid_file: &Path, images: Vec<KeptImage>) -> Result<()> {
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let text = serde_json::to_vec(&Kept { version: VERSION, images })
         .map_err(|e| Error::invalid("is no list of images").caused_by(e))?;
-    crate::file::replace(&path, &text, crate::file::Readers::Owner)?;
+    headstart_daemon::file::replace(&path, &text, headstart_daemon::file::Readers::Owner)?;
     // The file that shows that this is no first start has to last as long.
     File::open(pid_file).and_then(|file| file.sync_all()).map_err(failed)?;
     let dir = path.parent().unwrap_or(Path::new("."));
@@ -119,7 +119,7 @@ pub(super) fn images_before(pid_file: &Path, must_be: bool) -> Result<Option<Vec
 pub(super) fn kept_images(pid_file: &Path) -> Result<Option<Vec<KeptImage>>> {
     let path = beside(pid_file);
     let about = |e: Error| e.about(path.display());
-    let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
+    let Some(text) = headstart_daemon::file::read(&path, LEN_MAX)? else { return Ok(None) };
     let Kept { version, images } = serde_json::from_slice(&text).map_err(|e| {
         about(Error::corrupt("does not say which images the disk has").caused_by(e)).remedy(ATTACH_AGAIN)
     })?;

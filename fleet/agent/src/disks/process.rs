@@ -3,8 +3,8 @@
 use super::images::{KeptImage, forget_images, images_before};
 use super::record::Recorded;
 use super::{DiskSpec, DisksSettings, file};
-use crate::pid_file::{self, append_to, holder};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::pid_file::{self, append_to, holder};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::File;
@@ -16,8 +16,6 @@ use tokio::io::unix::AsyncFd;
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-
-pub use crate::pid_file::LOG_MAX;
 
 /// The longest wait for the status of a process that has ended.
 const STATUS_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! The record of a disk for the next agent.
 
 use super::{DiskSpec, check_name, file};
-use crate::file::{Readers, replace};
 use headstart_block::{Error, Result};
+use headstart_daemon::file::{Readers, replace};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
@@ -57,7 +57,8 @@ impl Record {
 
     fn read(path: &Path) -> Result<Self> {
         let about = |e: Error| e.about(path.display());
-        let text = crate::file::read(path, LEN_MAX)?.ok_or_else(|| about(Error::corrupt("is gone")))?;
+        let text =
+            headstart_daemon::file::read(path, LEN_MAX)?.ok_or_else(|| about(Error::corrupt("is gone")))?;
         let mut record: Self = serde_json::from_slice(&text)
             .map_err(|e| about(Error::corrupt("is no record of a disk").caused_by(e)))?;
         if record.version != VERSION {
@@ -92,7 +93,7 @@ impl Recorded {
     /// If the record cannot be read or understood.
     pub(super) fn of(pid_file: &Path) -> Result<Option<Self>> {
         let path = pid_file.with_extension("json");
-        let Some(text) = crate::file::read(&path, LEN_MAX)? else { return Ok(None) };
+        let Some(text) = headstart_daemon::file::read(&path, LEN_MAX)? else { return Ok(None) };
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(|e| Error::corrupt("is no record of a disk").caused_by(e).about(path.display()))
@@ -103,7 +104,7 @@ impl Recorded {
 /// agent has a record of it. A record that cannot be read counts as one.
 #[must_use]
 pub fn ends_for_good(pid_file: &Path) -> bool {
-    match crate::file::read(&pid_file.with_extension("json"), LEN_MAX) {
+    match headstart_daemon::file::read(&pid_file.with_extension("json"), LEN_MAX) {
         Ok(None) => true,
         Ok(Some(text)) => serde_json::from_slice(&text).is_ok_and(|record: Record| record.detaching),
         Err(_) => false,

@@ -55,7 +55,7 @@ pub fn tell_space(pid_file: &Path, spaces: &[DiskSpace]) -> Result<()> {
 
 /// The report of the process; empty if there is none.
 pub(super) fn space_of(dir: &Path, name: &str) -> Vec<DiskSpace> {
-    let said = crate::file::read(&file(dir, name, ENDING), LEN_MAX);
+    let said = headstart_daemon::file::read(&file(dir, name, ENDING), LEN_MAX);
     let said = said.ok().flatten().and_then(|text| serde_json::from_slice(&text).ok());
     said.unwrap_or_default()
 }

@@ -272,9 +272,9 @@ impl ExportProcess {
 /// Removes the files that the export process of a vSSD has left in the daemon's directory, unless it lives.
 pub(super) fn forget(dir: &Path, name: &str) {
     let pid_file = dir.join(DIRECTORY).join(format!("{name}.pid"));
-    if crate::pid_file::holder(&pid_file).is_none() {
+    if headstart_daemon::pid_file::holder(&pid_file).is_none() {
         let log = pid_file.with_extension("log");
-        for file in [&pid_file, &crate::pid_file::earlier(&log), &log] {
+        for file in [&pid_file, &headstart_daemon::pid_file::earlier(&log), &log] {
             let _ = std::fs::remove_file(file);
         }
     }
@@ -361,7 +361,7 @@ impl Supervisor {
     }
 
     fn tell_of_end(&self, pause: Duration) {
-        let why = crate::pid_file::last_words(&self.pid_file.with_extension("log"));
+        let why = headstart_daemon::pid_file::last_words(&self.pid_file.with_extension("log"));
         let why = why.as_deref().unwrap_or("not said");
         let vssd = &self.shared.name;
         let pause_ms = pause.as_millis();
@@ -475,7 +475,7 @@ impl Supervisor {
     /// The error of a process that ended before it served.
     fn why_not(&self) -> Error {
         let log = self.pid_file.with_extension("log");
-        let said = crate::pid_file::last_words(&log).unwrap_or_else(|| "it has ended".to_owned());
+        let said = headstart_daemon::pid_file::last_words(&log).unwrap_or_else(|| "it has ended".to_owned());
         Error::new(ErrorKind::Unavailable, format!("its export process does not start: {said}"))
             .remedy(format!("look at {}", log.display()))
     }

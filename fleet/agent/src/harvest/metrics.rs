@@ -2,9 +2,9 @@
 
 use super::export_process::ExportProcessStatus;
 use super::rest::{Served, Vssd};
-use crate::exposition::{Kind, Number, Page};
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{FlashStatus, HostStatus, JournalStatus};
+use headstart_telemetry::exposition::{Kind, Number, Page};
 use std::fmt::Display;
 
 /// The prefix of all names.

@@ -9,9 +9,6 @@ use super::exports::Exports;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use crate::disks::check_name;
-use crate::exposition;
-use crate::rest::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
-use crate::rest::{HttpPort, Rest};
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
@@ -19,13 +16,17 @@ use axum::response::IntoResponse;
 use axum::routing::{delete, get, patch, post, put};
 use axum::{Json, Router};
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
-use headstart_export::SocketAccess;
+use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
+use headstart_daemon::http::{HttpPort, Rest};
+use headstart_export::socket::listen;
+use headstart_export::{Leftover, SocketAccess};
 use headstart_harvest::GssdId;
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{
     FlashStatus, ForecastStatus, Host, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
     ReportKind, VssdSpec, VssdStatus, Wish,
 };
+use headstart_telemetry::exposition;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -52,7 +53,9 @@ pub(super) async fn start(
 ) -> Result<Rest> {
     let served = Arc::new(served);
     let all = looking().merge(changing()).with_state(Arc::clone(&served));
-    Rest::start(socket, access, all, port, looking().with_state(served)).await
+    // The caller has the lock of the directory: a socket there belongs to a daemon that is gone.
+    let listener = listen(socket, access, Leftover::IsOurs)?;
+    Rest::start(socket, listener, all, port, looking().with_state(served)).await
 }
 
 fn looking() -> Router<Arc<Served>> {

@@ -3,8 +3,8 @@
 //! The file has the vSSDs that are not served only by their own socket to the daemon's user. Version 0.1 wrote only the
 //! paths of vhost-user and FUSE there.
 
-use crate::file::{self, Readers};
 use headstart_block::{Error, Result};
+use headstart_daemon::file::{self, Readers};
 use headstart_export::SocketAccess;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

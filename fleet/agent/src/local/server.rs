@@ -71,7 +71,7 @@ impl Drop for LocalServer {
 
 /// Listens at `socket`, for the users that `access` names. A socket that is already there belongs to an agent that is
 /// gone: the caller has the lock of its directory.
-pub(crate) fn bind(socket: &Path, access: &SocketAccess) -> Result<(UnixListener, SocketFile)> {
+fn bind(socket: &Path, access: &SocketAccess) -> Result<(UnixListener, SocketFile)> {
     let (listener, file) = headstart_export::socket::listen(socket, access, Leftover::IsOurs)?;
     let about = |e| Error::io("cannot listen there", e).about(socket.display());
     listener.set_nonblocking(true).map_err(about)?;

@@ -4,9 +4,9 @@
 //! headstart recent 1\n    then the list, postcard
 //! ```
 
-use crate::file::{self, Readers};
 use crate::peers::Swarm;
 use headstart_block::{Error, Result};
+use headstart_daemon::file::{self, Readers};
 use headstart_swarm::recent::{Recent, Saved};
 use std::path::Path;
 

@@ -9,12 +9,12 @@
 //! Hosts of protocol version 1 get no list: they find no other hosts once the key has changed.
 
 use crate::credentials::{Credentials, HostCertificate, TRUST_LIST_MAX, TrustList};
-use crate::file::{self, Readers};
 use crate::peers::frame::{Kind, VERSION_1};
 use crate::peers::gossip::Seal;
 use crate::peers::host::Host;
 use crate::peers::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::{self, Readers};
 use rustls::pki_types::CertificateDer;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -2,9 +2,9 @@
 
 use super::Served;
 use crate::disks::DiskState;
-use crate::exposition::{Kind, Number, Page};
 use crate::keeper::PinStatus;
 use crate::scrub::ScrubCounts;
+use headstart_telemetry::exposition::{Kind, Number, Page};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const STATES: [(DiskState, &str); 4] = [

@@ -2,8 +2,8 @@
 
 use super::FLUSHING;
 use super::channel::{Assignment, Channel, Fault, News, Order};
-use crate::pid_file;
 use headstart_block::{BlockDevice, Error, Result};
+use headstart_daemon::pid_file;
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::nbd::RemoteDisk;
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};

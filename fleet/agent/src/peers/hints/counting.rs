@@ -9,8 +9,8 @@
 //! The file is replaced as a whole, at intervals and at the end. A file that cannot be used is reported, ignored and
 //! replaced: only statistics are lost, which the next boots make again.
 
-use crate::file::{self, Readers};
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::file::{self, Readers};
 use headstart_swarm::PeerKey;
 use headstart_swarm::tracker::{Answer, Counts, Hint, ImageKey, Report, Settings, Tracker};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! Small files of the agent: its state between two starts, and the files of a cluster.
+//! Small files of a daemon: its state between two starts, keys and certificates.
 
 use headstart_block::guarded::{check_own, check_own_file, open_regular};
 use headstart_block::{Error, Result};
@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The users that may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub enum Readers {
     /// The owner only: the content gives the right to read blobs, or to belong to a cluster.
     Owner,
     /// All users.
@@ -22,7 +22,7 @@ pub(crate) enum Readers {
 /// [`headstart_block::ErrorKind::Denied`] where the file, or a symbolic link in its place, belongs to another user than
 /// root and the one that this process acts as; [`headstart_block::ErrorKind::Corrupt`] for a longer file; errors of the
 /// operating system.
-pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+pub fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     check_own(path)?;
     let Some(file) = open(path)? else { return Ok(None) };
     check_own_file(&file, path)?;
@@ -33,7 +33,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
 ///
 /// # Errors
 /// As [`read`], apart from the owner.
-pub(crate) fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
+pub fn read_of_anybody(path: &Path, most: u64) -> Result<Option<Vec<u8>>> {
     open(path)?.map(|file| all_of(&file, path, most)).transpose()
 }
 
@@ -56,7 +56,7 @@ fn all_of(file: &File, path: &Path, most: u64) -> Result<Vec<u8>> {
 }
 
 /// Replaces a file atomically and durably. Users without the right to read it cannot read it at any time.
-pub(crate) fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
+pub fn replace(path: &Path, bytes: &[u8], readers: Readers) -> Result<()> {
     let failed = |e| Error::io("cannot write", e).about(path.display());
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");

@@ -10,8 +10,8 @@
 //!   counted.
 //! * Digests are left out of answers: to other hosts of a swarm, knowing the digest of a blob is enough to ask for it.
 
-use crate::accepting::AFTER_ERROR;
-use crate::local::bind;
+use super::accepting::AFTER_ERROR;
+use super::answers::refused;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
@@ -21,19 +21,18 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use futures::TryStreamExt;
 use headstart_block::{Error, Result};
-use headstart_export::socket::{SocketAccess, SocketFile};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use std::any::Any;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
-
-use super::answers::refused;
 
 /// Connections over TCP that may be open at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -57,26 +56,31 @@ pub struct HttpPort {
 }
 
 /// The servers. They end when this is dropped.
-pub(crate) struct Rest {
+pub struct Rest {
     tasks: Vec<AbortHandle>,
-    _socket: SocketFile,
+    /// The value that removes the socket when it is dropped.
+    _socket: Box<dyn Any + Send + Sync>,
     /// The TCP address of the read-only interface.
-    pub(crate) address: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
 }
 
 impl Rest {
-    /// Serves `all` at a Unix socket to the users that `access` names, and the read-only part over TCP.
+    /// Serves `all` at the Unix socket at `path`, and the read-only part over TCP. The socket is its listener, and a
+    /// value that is kept as long as the servers run.
     ///
     /// # Errors
     /// If it cannot listen.
-    pub(crate) async fn start(
-        socket: &Path,
-        access: &SocketAccess,
+    pub async fn start(
+        path: &Path,
+        socket: (UnixListener, impl Any + Send + Sync),
         all: Router,
         port: Option<HttpPort>,
         looking: Router,
     ) -> Result<Self> {
-        let (listener, file) = bind(socket, access)?;
+        let (listener, file) = socket;
+        let failed = |e| Error::io("cannot listen there", e).about(path.display());
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let mut tasks = Vec::new();
         tasks.push(tokio::spawn(async move { drop(axum::serve(listener, all).await) }).abort_handle());
         let mut bound = None;
@@ -86,7 +90,7 @@ impl Rest {
             bound = Some(listener.local_addr().map_err(failed)?);
             tasks.push(tokio::spawn(serve(listener, looking, names)).abort_handle());
         }
-        Ok(Self { tasks, _socket: file, address: bound })
+        Ok(Self { tasks, _socket: Box::new(file), address: bound })
     }
 }
 

@@ -10,16 +10,11 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// The pause after an error of `accept`, for example when the process has no descriptors left.
-pub(crate) const AFTER_ERROR: Duration = Duration::from_millis(50);
+pub(super) const AFTER_ERROR: Duration = Duration::from_millis(50);
 
 /// Serves all requests of connections, `connections_max` at a time, until it is dropped. A connection is closed if the
 /// head of a request does not arrive within `head_time` after the end of the previous answer.
-pub(crate) async fn serve_all(
-    listener: TcpListener,
-    router: Router,
-    connections_max: usize,
-    head_time: Duration,
-) {
+pub async fn serve_all(listener: TcpListener, router: Router, connections_max: usize, head_time: Duration) {
     let places = Arc::new(Semaphore::new(connections_max));
     let mut open = JoinSet::new();
     loop {

@@ -28,7 +28,7 @@ const TRIES: u32 = 16;
 /// # Errors
 /// [`ErrorKind::Conflict`] if another process has it, [`ErrorKind::Denied`] if the file belongs to another user; errors
 /// of the operating system.
-pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
+pub fn lock(path: &Path, taken: &'static str) -> Result<File> {
     let about = |e: Error| e.about(path.display());
     let mut tries = 0;
     loop {
@@ -51,7 +51,7 @@ pub(crate) fn lock(path: &Path, taken: &'static str) -> Result<File> {
 
 /// Removes a file of process numbers that this process made, has the lock of and has not written to: it says no more
 /// than none. A file that has taken its place is another process's, and stays.
-pub(crate) fn give_back(path: &Path, file: File) {
+pub fn give_back(path: &Path, file: File) {
     let of = |found: &Metadata| (found.dev(), found.ino());
     let is_ours = |found: &Metadata| path.symlink_metadata().is_ok_and(|at| of(&at) == of(found));
     if file.metadata().is_ok_and(|found| found.len() == 0 && is_ours(&found)) {
@@ -61,12 +61,12 @@ pub(crate) fn give_back(path: &Path, file: File) {
 }
 
 /// `true` if the file has been removed since it was opened: its lock keeps no other process away.
-pub(crate) fn is_removed(file: &File, path: &Path) -> bool {
+pub fn is_removed(file: &File, path: &Path) -> bool {
     file.metadata().is_ok_and(|found| found.nlink() == 0) && path.symlink_metadata().is_ok()
 }
 
 /// Writes the number of this process. At no moment the file is empty: that says that this is not the first process.
-pub(crate) fn write(path: &Path, file: &mut File) -> Result<()> {
+pub fn write(path: &Path, file: &mut File) -> Result<()> {
     let id = format!("{}\n", std::process::id());
     file.write_all(id.as_bytes())
         .and_then(|()| file.set_len(id.len() as u64))
@@ -75,7 +75,7 @@ pub(crate) fn write(path: &Path, file: &mut File) -> Result<()> {
 
 /// Puts this process into a session of its own, so that signals to the daemon's session do not reach it, and gives up
 /// the daemon's protection from the out-of-memory killer.
-pub(crate) fn leave_parent() {
+pub fn leave_parent() {
     if let Err(error) = give_up_oom_protection(Path::new(OOM_SCORE)) {
         tracing::warn!(%error, "this process keeps the daemon's protection from the out-of-memory killer");
     }
@@ -91,7 +91,7 @@ fn give_up_oom_protection(score: &Path) -> std::io::Result<()> {
 }
 
 /// The process that has the lock of a file.
-pub(crate) fn holder(path: &Path) -> Option<u32> {
+pub fn holder(path: &Path) -> Option<u32> {
     let mut file = File::open(path).ok()?;
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => {}
@@ -103,7 +103,7 @@ pub(crate) fn holder(path: &Path) -> Option<u32> {
 }
 
 /// Opens a file that only this user can open, for appending.
-pub(crate) fn append_to(path: &Path) -> std::io::Result<File> {
+pub fn append_to(path: &Path) -> std::io::Result<File> {
     let file = private::options().create(true).append(true).open(path)?;
     private::close(&file)?;
     Ok(file)
@@ -113,7 +113,7 @@ pub(crate) fn append_to(path: &Path) -> std::io::Result<File> {
 const NEXT: &str = "-- the next process --";
 
 /// Opens a log for a process that is about to start; a log that is too long is replaced.
-pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
+pub fn open_log(path: &Path) -> std::io::Result<File> {
     if path.metadata().is_ok_and(|log| log.len() > LOG_MAX) {
         let _ = std::fs::rename(path, earlier(path));
     }
@@ -126,14 +126,14 @@ pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
 }
 
 /// The log before a log.
-pub(crate) fn earlier(log: &Path) -> PathBuf {
+pub fn earlier(log: &Path) -> PathBuf {
     let mut name = OsString::from(log);
     name.push(".1");
     name.into()
 }
 
 /// The last error in the log of a process, if it is the last process that the log was opened for.
-pub(crate) fn last_words(log: &Path) -> Option<String> {
+pub fn last_words(log: &Path) -> Option<String> {
     // The process may have begun a new log just now.
     let files = [earlier(log), log.to_owned()];
     let text: Vec<u8> = files.iter().filter_map(|file| std::fs::read(file).ok()).flatten().collect();
@@ -144,7 +144,7 @@ pub(crate) fn last_words(log: &Path) -> Option<String> {
 }
 
 /// The warnings in a log behind its byte `from`; in all of it if another log was begun since.
-pub(crate) fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
+pub fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
     let bytes = std::fs::read(log).unwrap_or_default();
     let behind = usize::try_from(from).ok().and_then(|from| bytes.get(from..)).unwrap_or(&bytes);
     let text = String::from_utf8_lossy(behind);
@@ -152,12 +152,12 @@ pub(crate) fn warnings_behind(log: &Path, from: u64) -> Vec<String> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Waits until a released lock is free: a program that another test starts has it for a moment.
     #[track_caller]
-    pub(crate) fn wait_until_free(path: &Path) {
+    fn wait_until_free(path: &Path) {
         let is_free = (0..3000).any(|_| {
             std::thread::park_timeout(std::time::Duration::from_millis(10));
             holder(path).is_none()

@@ -1,6 +1,6 @@
 //! Prometheus' text format, version 0.0.4, as far as it is used here.
 
-use headstart_disk::stats::{BUCKETS, Distribution};
+use crate::histogram::{BUCKETS, Distribution};
 use std::fmt::{Display, Write};
 
 /// The media type of a page.
@@ -109,7 +109,7 @@ impl Display for Labels<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_disk::stats::Histogram;
+    use crate::histogram::Histogram;
     use std::time::Duration;
 
     #[test]

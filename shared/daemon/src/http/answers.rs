@@ -10,15 +10,16 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
-/// Why something could not be done.
+/// The cause of a refusal.
 #[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Failure {
+#[schema(description = "Why something could not be done.")]
+pub struct Failure {
     /// In words: the thing, the cause, and what to do.
-    pub(crate) error: String,
+    pub error: String,
 }
 
 /// An error as an answer.
-pub(crate) struct Refusal(pub(crate) Error);
+pub struct Refusal(pub Error);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
@@ -35,7 +36,7 @@ impl IntoResponse for Refusal {
 }
 
 /// A request's body. A malformed one is refused in the same form as other errors.
-pub(crate) struct Body<T>(pub(crate) T);
+pub struct Body<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Response;
@@ -49,7 +50,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 }
 
 /// The parameter in a path. A malformed one is answered as not found.
-pub(crate) struct UrlPath<T>(pub(crate) T);
+pub struct UrlPath<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath<T> {
     type Rejection = Response;
@@ -60,12 +61,14 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for UrlPath
     }
 }
 
-pub(crate) fn refused(status: StatusCode, why: &str) -> Response {
+/// The refusal of a request with a status other than that of an error.
+pub fn refused(status: StatusCode, why: &str) -> Response {
     (status, Json(Failure { error: format!("{why}; /openapi.json says what can be asked for") }))
         .into_response()
 }
 
-pub(crate) async fn nothing(uri: Uri) -> Response {
+/// The answer for a path that no route has.
+pub async fn nothing(uri: Uri) -> Response {
     no_such(&uri)
 }
 
@@ -73,10 +76,11 @@ fn no_such(uri: &Uri) -> Response {
     refused(StatusCode::NOT_FOUND, &format!("there is nothing at {}", uri.path()))
 }
 
-pub(crate) async fn not_here(method: Method, uri: Uri) -> Response {
+/// The answer for a method that a path does not have at this server.
+pub async fn not_here(method: Method, uri: Uri) -> Response {
     let why = format!("{method} of {} is not for here, or over the Unix socket alone", uri.path());
     refused(StatusCode::METHOD_NOT_ALLOWED, &why)
 }
 
 /// The result of a handler.
-pub(crate) type Answer<T> = Result<T, Refusal>;
+pub type Answer<T> = Result<T, Refusal>;

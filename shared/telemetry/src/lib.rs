@@ -1,0 +1,11 @@
+//! The metrics of every program of the project: how they are counted, and the page that Prometheus scrapes.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`exposition`] | Prometheus' text format |
+//! | [`histogram`] | latency distributions |
+
+#![forbid(unsafe_code)]
+
+pub mod exposition;
+pub mod histogram;
