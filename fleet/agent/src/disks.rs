@@ -42,6 +42,7 @@ mod space;
 
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result, private};
+use headstart_daemon::names::check_disk_name;
 use headstart_store::ProxyUrl;
 use keeper::Keeper;
 use process::Process;
@@ -60,9 +61,6 @@ pub use space::{DiskSpace, tell_space};
 
 /// The number of events that a slow watcher may be behind before it misses some.
 const EVENTS_MAX: usize = 256;
-
-/// Longest name of a disk.
-const NAME_MAX: usize = 64;
 
 /// A disk that is to be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -216,7 +214,7 @@ impl Disks {
     /// [`ErrorKind::Conflict`] if there is a disk of that name, [`ErrorKind::Invalid`] if the name is not valid, and
     /// the error of its process.
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
-        check_name(&spec.name)?;
+        check_disk_name(&spec.name)?;
         check_arguments(&spec)?;
         let keeper = {
             let mut keepers = self.keepers();
@@ -296,19 +294,6 @@ fn clear(dir: &Path, record: &Record) -> Result<()> {
 
 fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "there is no disk of that name").about(name)
-}
-
-/// Checks that a disk can have this name.
-///
-/// # Errors
-/// [`ErrorKind::Invalid`] if it cannot.
-pub fn check_name(name: &str) -> Result<()> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if !matches!(name.len(), 1..=NAME_MAX) || !name.chars().all(allowed) || name.starts_with('.') {
-        return Err(Error::invalid(format!("`{}` is no name of a disk", name.escape_debug()))
-            .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
-    }
-    Ok(())
 }
 
 /// Options of `headstart attach` that an agent sets itself, or that make no disk.

@@ -1,4 +1,4 @@
-//! The daemons of a host: the agent, which its disks share, and the one that lends spare flash.
+//! The daemon of a host: the agent, which its disks share.
 //!
 //! | module | content |
 //! |---|---|
@@ -6,7 +6,6 @@
 //! | [`daemon`] | the assembled agent |
 //! | [`disks`] | the disks' processes |
 //! | [`local`] | the socket between the disks' processes and the agent |
-//! | [`harvest`] | the daemon that lends spare flash |
 //! | [`keeper`] | the content that is here by an order |
 //! | [`pins`] | the images that hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
@@ -18,7 +17,6 @@
 pub mod credentials;
 pub mod daemon;
 pub mod disks;
-pub mod harvest;
 pub mod keeper;
 pub mod local;
 pub mod peers;

@@ -41,7 +41,7 @@ const KNOWN: [Known; 22] = [
     ("headstart", "harvest", &["lease", "vssd"]),
     ("headstart-agent", "", &["credentials", "peers", "pins"]),
     ("headstart-agent", "credentials", &["authority", "records"]),
-    ("headstart-agent", "harvest", &["metrics", "rest"]),
+    ("headstart-harvestd", "", &["metrics", "rest"]),
     (
         "headstart-agent",
         "peers",

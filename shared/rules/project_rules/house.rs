@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The crates and the row each stands in: a crate uses crates of lower rows only.
 ///
 /// The rows of the design, parts to come included, so that a new crate finds its place here.
-const ROWS: [(&str, u8); 25] = [
+const ROWS: [(&str, u8); 26] = [
     ("headstart-block", 0),
     ("headstart-sigbus", 0),
     ("headstart-telemetry", 0),
@@ -28,6 +28,7 @@ const ROWS: [(&str, u8); 25] = [
     ("headstart-disk", 5),
     ("headstart-export", 5),
     ("headstart-snapshotter", 5),
+    ("headstart-harvestd", 6),
     ("headstart-agent", 6),
     ("headstart-control", 6),
     ("headstart", 7),

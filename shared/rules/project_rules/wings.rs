@@ -41,16 +41,11 @@ struct Exception {
     reason: &'static str,
 }
 
-const EXCEPTIONS: [Exception; 4] = [
+const EXCEPTIONS: [Exception; 3] = [
     Exception {
         user: "disk/disk",
         used: "fleet/swarm",
         reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
-    },
-    Exception {
-        user: "fleet/agent",
-        used: "harvest/harvest",
-        reason: "the agent's crate has the daemon of spare flash, until that is a crate of the harvest wing",
     },
     Exception {
         user: "cli/headstart",

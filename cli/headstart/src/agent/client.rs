@@ -4,11 +4,12 @@ use super::{LOOK, default_dir};
 use crate::local_client::{Away, LocalClient};
 use crate::terminal::Terminal;
 use headstart_agent::daemon::SOCKET;
-use headstart_agent::disks::{DiskSpec, check_name};
+use headstart_agent::disks::DiskSpec;
 use headstart_agent::keeper::WarmSpec;
 use headstart_agent::peers::CountedImage;
 use headstart_agent::pins::Pin;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_daemon::names::check_disk_name;
 use headstart_image::progress::Progress;
 use headstart_swarm::tracker::Counts;
 use reqwest::{Method, Response};
@@ -51,7 +52,7 @@ impl AgentClient {
     /// As [`AgentClient::attach`]; [`ErrorKind::Invalid`] if no disk can have this name.
     pub(crate) fn detach(&self, name: &str) -> Result<Value> {
         // A valid name contains no character with a meaning in a path.
-        check_name(name)?;
+        check_disk_name(name)?;
         self.0.ask(Method::DELETE, &format!("/v1/disks/{name}"), None)
     }
 

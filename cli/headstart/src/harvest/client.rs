@@ -3,10 +3,10 @@
 use crate::agent::default_state;
 use crate::local_client::{Away, LocalClient};
 use clap::Args;
-use headstart_agent::disks::check_name;
-use headstart_agent::harvest::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use headstart_block::{Error, Result};
+use headstart_daemon::names::check_disk_name;
 use headstart_harvest::host::{HostStatus, LeaseStatus, Report, Wish};
+use headstart_harvestd::{NewAccess, NewOffer, NewSize, NewVssd, SOCKET, Vssd};
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,6 +113,6 @@ impl HarvestClient {
 
 /// The path of a vSSD's resource. A valid name contains no character with a meaning in a path.
 fn of(name: &str, rest: &str) -> Result<String> {
-    check_name(name)?;
+    check_disk_name(name)?;
     Ok(format!("/v1/vssds/{name}{rest}"))
 }

@@ -3,8 +3,8 @@
 use crate::report::Outcome;
 use crate::terminal::Terminal;
 use clap::Args;
-use headstart_agent::harvest::export_process::run_export_process;
 use headstart_block::Result;
+use headstart_harvestd::export_process::run_export_process;
 use headstart_image::progress::Progress;
 use serde::Serialize;
 use std::fmt;

@@ -1,8 +1,9 @@
 //! The record of a disk for the next agent.
 
-use super::{DiskSpec, check_name, file};
+use super::{DiskSpec, file};
 use headstart_block::{Error, Result};
 use headstart_daemon::file::{Readers, replace};
+use headstart_daemon::names::check_disk_name;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
@@ -67,7 +68,7 @@ impl Record {
                     .remedy("start the agent of the release that wrote it"),
             ));
         }
-        check_name(&record.spec.name).map_err(about)?;
+        check_disk_name(&record.spec.name).map_err(about)?;
         if *path != *file(path.parent().unwrap_or(Path::new("")), &record.spec.name, "json") {
             return Err(about(Error::corrupt("is the record of another disk")));
         }

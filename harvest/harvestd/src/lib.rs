@@ -20,6 +20,8 @@
 //! | `rest` | the interface for programs over HTTP |
 //! | `metrics` | the page that Prometheus scrapes |
 
+#![forbid(unsafe_code)]
+
 pub mod export_process;
 pub mod exports;
 mod metrics;

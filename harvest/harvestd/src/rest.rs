@@ -8,7 +8,6 @@ use super::export_process::ExportProcessStatus;
 use super::exports::Exports;
 use super::ways::Ways;
 use super::{broke_off, metrics};
-use crate::disks::check_name;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{StatusCode, Uri};
@@ -18,6 +17,7 @@ use axum::{Json, Router};
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, not_here, nothing};
 use headstart_daemon::http::{HttpPort, Rest};
+use headstart_daemon::names::check_disk_name;
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
 use headstart_harvest::GssdId;
@@ -272,7 +272,7 @@ impl Served {
         let NewVssd { socket_owner, socket_mode, tls_clients, .. } = new;
         let ways = Ways { nbd, vhost_user, fuse, socket_owner, socket_mode, tls_clients };
         let spec = VssdSpec { kind, channels, size };
-        check_name(&name)?;
+        check_disk_name(&name)?;
         let is_served = kind != Kind::Unsold;
         if !is_served && !ways.is_none() {
             let error = Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(&name);
