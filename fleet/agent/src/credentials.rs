@@ -70,6 +70,9 @@ const TRUST: &str = "trust";
 const RECORDS: &str = "records.json";
 const REQUEST: &str = "request.pem";
 
+/// Longest name of a host, in bytes: as in DNS.
+pub(crate) const NAME_MAX: usize = 253;
+
 /// The lock of a cluster's directory.
 const LOCK: &str = "lock";
 
@@ -272,10 +275,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
             && !part.starts_with('-')
             && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
     };
-    if name.len() <= crate::peers::frame::NAME_MAX
-        && name.split('.').all(is_name)
-        && ServerName::try_from(name).is_ok()
-    {
+    if name.len() <= NAME_MAX && name.split('.').all(is_name) && ServerName::try_from(name).is_ok() {
         return Ok(());
     }
     Err(Error::invalid(format!("`{}` is no name of a host", name.escape_debug()))

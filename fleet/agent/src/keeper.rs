@@ -13,7 +13,8 @@
 //! take turns: an order of a terabyte does not hold up one of a megabyte.
 
 use crate::peers::complaints::complain;
-use crate::peers::orders::{Asked, Done, Order, Word};
+use crate::peers::order::Order;
+use crate::peers::orders::{Asked, Done, Word};
 use crate::peers::{SharedBlob, Swarm};
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};

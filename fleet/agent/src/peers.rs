@@ -20,6 +20,8 @@
 //! | `joining` | the search for the first host of the swarm, and the errors of other listeners there |
 //! | `remembering` | the recent requests to a root, kept over a restart |
 //! | `pinning` | the hosts that keep each part of a blob |
+//! | [`order`] | a blob to be fetched |
+//! | [`pin`] | an image that hosts keep together |
 //! | [`orders`] | the orders between hosts to fetch ahead of need |
 //! | `telling_roots` | agents name their blobs to roots, so that those can fetch them |
 //! | `hints` | the first reads of an image's disks, sent and received |
@@ -48,9 +50,11 @@ mod host;
 mod joining;
 mod link;
 mod members;
+pub mod order;
 pub mod orders;
 mod outbox;
 mod parking;
+pub mod pin;
 pub(crate) mod pinning;
 mod proof;
 mod remembering;

@@ -7,9 +7,9 @@ mod metrics;
 
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
-use crate::peers::orders::Order;
+use crate::peers::order::Order;
+use crate::peers::pin::Pin;
 use crate::peers::{CountedImage, Status, Swarm};
-use crate::pins::Pin;
 use crate::proxy::Proxy;
 use crate::scrub::ScrubCounts;
 use axum::extract::State;

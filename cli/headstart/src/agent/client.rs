@@ -7,7 +7,7 @@ use headstart_agent::daemon::SOCKET;
 use headstart_agent::disks::DiskSpec;
 use headstart_agent::keeper::WarmSpec;
 use headstart_agent::peers::CountedImage;
-use headstart_agent::pins::Pin;
+use headstart_agent::peers::pin::Pin;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::names::check_disk_name;
 use headstart_image::progress::Progress;

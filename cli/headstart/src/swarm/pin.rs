@@ -6,7 +6,7 @@ use crate::report::{Outcome, count};
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_agent::pins::Pin;
+use headstart_agent::peers::pin::Pin;
 use headstart_block::{Error, Result};
 use headstart_image::reference::Reference;
 use serde::Serialize;

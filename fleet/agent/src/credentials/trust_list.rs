@@ -27,7 +27,7 @@ use x509_parser::prelude::FromDer;
 const HEAD: &[u8] = b"headstart trust 1\n";
 
 /// The most bytes of a list, so that it fits into a frame between hosts.
-pub(crate) const TRUST_LIST_MAX: usize = crate::peers::frame::MESSAGE_MAX;
+pub(crate) const TRUST_LIST_MAX: usize = 64 << 10;
 
 /// Bytes of a list beside its content, at most: the head, lengths, and a signature of P-256.
 const AROUND_MAX: usize = 128;

@@ -5,9 +5,11 @@
 
 use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
 use crate::peers::SharedBlob;
-use crate::peers::orders::{Asked, Done, Order, Word};
+use crate::peers::order::Order;
+use crate::peers::orders::{Asked, Done, Word};
+use crate::peers::pin::{KnownPin, Pin};
 use crate::peers::pinning::Holding;
-use crate::pins::{Pin, Pins};
+use crate::pins::Pins;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, CachedBlob};
@@ -276,7 +278,7 @@ impl Keeper {
     /// Handles the list of pins that another host knows: sends it the others, if it would accept them from this one,
     /// and may read the pinned images: it keeps a part, is an operator, or has shown that it knows the image. The end
     /// of a pin is sent to any host.
-    pub(super) fn tell_unknown(&self, asked: &Asked, known: &[crate::pins::Known]) {
+    pub(super) fn tell_unknown(&self, asked: &Asked, known: &[KnownPin]) {
         if !self.swarm.roles().operator {
             return;
         }

@@ -37,7 +37,7 @@
 //! untrusted: lengths are checked before memory is allocated for them, and a body that is too long, too short or
 //! malformed is an offence that ends the connection.
 
-use crate::credentials::{CERTIFICATE_MAX, REQUEST_MAX};
+use crate::credentials::{CERTIFICATE_MAX, NAME_MAX, REQUEST_MAX, TRUST_LIST_MAX};
 use headstart_block::{Error, Result};
 use headstart_swarm::tracker::{Answer, REPORT_MAX, Report};
 use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
@@ -49,6 +49,7 @@ pub const HEADER: usize = 16;
 
 /// Most bytes of a message's body.
 pub const MESSAGE_MAX: usize = 64 << 10;
+const _: () = assert!(TRUST_LIST_MAX <= MESSAGE_MAX, "a list of the authority's fits a message");
 
 /// Runs that one advert carries at most: fewer bytes than [`MESSAGE_MAX`], whatever their numbers.
 pub const RUNS_MAX: usize = 4096;
@@ -68,9 +69,6 @@ const _: () = assert!(CHUNK as u64 == CHUNK_SIZE);
 
 /// Most bytes of a hello's body.
 pub const HELLO_MAX: usize = 512;
-
-/// Longest name of a host, in bytes: as in DNS.
-pub const NAME_MAX: usize = 253;
 
 /// Bytes of a hello's nonce that name the process: they are the same in all of its hellos.
 pub(super) const PROCESS: usize = 16;

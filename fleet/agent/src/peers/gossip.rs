@@ -28,7 +28,7 @@ use inspection::RunId;
 use run::{Broken, Run, broken};
 use transport::{Noticed, Sealed};
 
-use crate::peers::frame::NAME_MAX;
+use crate::credentials::NAME_MAX;
 use crate::peers::whereabouts::Process;
 use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, spawn_chitchat,

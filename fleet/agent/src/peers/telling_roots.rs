@@ -12,7 +12,8 @@
 
 use crate::peers::frame::Kind;
 use crate::peers::host::Host;
-use crate::peers::orders::{Order, Word};
+use crate::peers::order::Order;
+use crate::peers::orders::Word;
 use headstart_store::Location;
 use headstart_swarm::{BlobId, Role, Time};
 use std::collections::HashMap;

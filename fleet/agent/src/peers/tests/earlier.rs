@@ -4,7 +4,8 @@
 use crate::peers::frame::{
     HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_refusal, decode_report, push_encoded,
 };
-use crate::peers::orders::{Order, Word};
+use crate::peers::order::Order;
+use crate::peers::orders::Word;
 use headstart_block::{Error, ErrorKind};
 use headstart_swarm::tracker::{Access, Answer, Hint, ImageKey, Report};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
