@@ -50,7 +50,7 @@ bench-boot: ## boots over slow links, ours and others', into docs/benchmarks.md:
 bench-swarm: ## many hosts read one image at once, as network namespaces of this machine (root): see BENCH=--help
 	@scripts/setup build servers clients
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
-	@$(CARGO) build --release --locked --quiet -p headstart-agent --example rogue
+	@$(CARGO) build --release --locked --quiet -p headstart-peer-net --example rogue
 	@python3 -B benches/swarm $(BENCH)
 
 bench-harvest: ## vSSDs beside other servers, a regular VM beside a harvest VM: ten quiet minutes, see BENCH=--help

@@ -10,7 +10,7 @@ STRUCK, SLOWER = 0.3, 100
 # Where frames go that nobody is to get.
 NOWHERE = "02:00:00:00:00:01"
 
-# In the place of one agent there is a program that says it has everything (fleet/agent/examples/rogue.rs).
+# In the place of one agent there is a program that says it has everything (fleet/peer-net/examples/rogue.rs).
 ROGUES = {
     "silent": "one host says that it has everything, and never answers",
     "promising": "one host says that it has everything, promises it, and never sends it",

@@ -191,7 +191,7 @@ impl Train {
             let counts = if is_socket {
                 AgentClient::new(Some(file))?.counts().map_err(|e| e.about(file.display()))?
             } else {
-                headstart_agent::peers::read_counts(file)?
+                headstart_peer_net::read_counts(file)?
             };
             let found = named.iter().map(|image| Counted::find(&counts, image, &self.stores));
             let found: Vec<Counted> = found.filter_map(Result::transpose).collect::<Result<_>>()?;

@@ -12,14 +12,14 @@
 //! ([`crate::stores`]). The resources that orders may use are bounded before they are used (`budget`), and their parts
 //! take turns: an order of a terabyte does not hold up one of a megabyte.
 
-use crate::peers::complaints::complain;
-use crate::peers::order::Order;
-use crate::peers::orders::{Asked, Done, Word};
-use crate::peers::{SharedBlob, Swarm};
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_disk::Carrier;
+use headstart_peer_net::complain;
+use headstart_peer_net::order::Order;
+use headstart_peer_net::orders::{Asked, Done, Word};
+use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
 use serde::{Deserialize, Serialize};
@@ -477,9 +477,12 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
             let done = keeper.obey_word(&asked).await.unwrap_or_else(|error| {
                 let (said, host) = (keeper.swarm.complaints(), &asked.host);
                 complain!(said, NotDone, host, %error, "what another host ordered cannot be done");
-                Done::refused(asked.word.len(), &error)
+                Done::refused(asked.word.ordered_bytes(), &error)
             });
             keeper.swarm.obeyed(&asked, &done);
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

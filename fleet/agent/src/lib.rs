@@ -2,7 +2,6 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`credentials`] | the members of a cluster: its certificate authority, hosts' certificates, the gossip key |
 //! | [`daemon`] | the assembled agent |
 //! | [`disks`] | the disks' processes |
 //! | [`local`] | the socket between the disks' processes and the agent |
@@ -12,18 +11,13 @@
 //! | [`proxy`] | blobs for other programs, over HTTP |
 //! | `rest` | the interface for programs over HTTP |
 //! | `scrub` | a slow verification of the cache |
-//! | [`peers`] | the swarm: connections to other hosts, and the state machine that decides on the messages |
 
-pub mod credentials;
 pub mod daemon;
 pub mod disks;
 pub mod keeper;
 pub mod local;
-pub mod peers;
 pub mod pins;
 pub mod proxy;
 mod rest;
-#[cfg(test)]
-mod sample;
 mod scrub;
 pub mod stores;

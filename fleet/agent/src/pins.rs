@@ -13,11 +13,11 @@
 //! Only operators pin: a host accepts a pin from no other host, whatever its date, and hosts that are no operators do
 //! not pass pins on.
 
-use crate::peers::order::Order;
-use crate::peers::pin::{KnownPin, Pin, now};
-use crate::peers::pinning::Holding;
 use headstart_block::{Digest, Error, Result};
 use headstart_daemon::file::{self, Readers};
+use headstart_peer_net::order::Order;
+use headstart_peer_net::pin::{KnownPin, Pin, now};
+use headstart_peer_net::pinning::Holding;
 use headstart_store::Location;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -32,7 +32,6 @@ mod wish;
 #[cfg(test)]
 mod tests;
 
-use crate::peers::{SharedBlob, Swarm};
 use crate::proxy::acceptance::Acceptances;
 use crate::proxy::origin::Origin;
 use crate::proxy::wish::{Asked, Wish, is_of_this_host};
@@ -46,6 +45,7 @@ use axum::response::{IntoResponse, Response};
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_daemon::http::serve_all;
+use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::Settings;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -7,9 +7,6 @@ mod metrics;
 
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
-use crate::peers::order::Order;
-use crate::peers::pin::Pin;
-use crate::peers::{CountedImage, Status, Swarm};
 use crate::proxy::Proxy;
 use crate::scrub::ScrubCounts;
 use axum::extract::State;
@@ -26,6 +23,9 @@ use headstart_daemon::http::answers::{Answer, Body, Failure, Refusal, UrlPath, n
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::socket::listen;
 use headstart_export::{Leftover, SocketAccess};
+use headstart_peer_net::order::Order;
+use headstart_peer_net::pin::Pin;
+use headstart_peer_net::{CountedImage, Status, Swarm};
 use headstart_telemetry::exposition;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;

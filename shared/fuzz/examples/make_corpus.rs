@@ -5,7 +5,6 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
-use headstart_agent::peers::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
 use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
@@ -22,6 +21,7 @@ use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};
 use headstart_lsmt::writable::{NewDisk, WritableDisk};
 use headstart_lsmt::{LayerMeta, LayerWriter, Segment};
+use headstart_peer_net::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
 use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;

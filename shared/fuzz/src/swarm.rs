@@ -2,11 +2,11 @@
 //!
 //! What a frame says is looked at as a host does that shares one blob: whether the chunks it speaks of are there.
 
-use headstart_agent::credentials::SigningRequest;
-use headstart_agent::peers::frame::{
+use headstart_block::{Error, Result};
+use headstart_peer_net::credentials::SigningRequest;
+use headstart_peer_net::frame::{
     HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_report, is_within, push_encoded,
 };
-use headstart_block::{Error, Result};
 use headstart_swarm::Message;
 
 /// The blob that both share, in bytes.

@@ -39,11 +39,11 @@ const KNOWN: [Known; 21] = [
     ("headstart", "agent", &["disk", "watch"]),
     ("headstart", "attach", &["arguments", "plans", "recording", "session"]),
     ("headstart", "harvest", &["lease", "vssd"]),
-    ("headstart-agent", "credentials", &["authority", "records"]),
+    ("headstart-peer-net", "credentials", &["authority", "records"]),
     ("headstart-harvestd", "", &["metrics", "rest"]),
     (
-        "headstart-agent",
-        "peers",
+        "headstart-peer-net",
+        "",
         &[
             "core",
             "fetching",

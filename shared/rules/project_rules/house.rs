@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The crates and the row each stands in: a crate uses crates of lower rows only.
 ///
 /// The rows of the design, parts to come included, so that a new crate finds its place here.
-const ROWS: [(&str, u8); 26] = [
+const ROWS: [(&str, u8); 27] = [
     ("headstart-block", 0),
     ("headstart-sigbus", 0),
     ("headstart-telemetry", 0),
@@ -29,9 +29,10 @@ const ROWS: [(&str, u8); 26] = [
     ("headstart-export", 5),
     ("headstart-snapshotter", 5),
     ("headstart-harvestd", 6),
-    ("headstart-agent", 6),
-    ("headstart-control", 6),
-    ("headstart", 7),
+    ("headstart-peer-net", 6),
+    ("headstart-agent", 7),
+    ("headstart-control", 7),
+    ("headstart", 8),
     // For tests only, of every crate.
     ("headstart-testkit", 1),
     // Beside the house: they look at all of it, and nothing uses them.

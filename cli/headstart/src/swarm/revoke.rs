@@ -4,9 +4,9 @@
 use crate::agent::AgentSocket;
 use crate::report::{Outcome, count};
 use clap::Args;
-use headstart_agent::credentials::{self, Published};
 use headstart_block::guarded::shell_word;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_peer_net::credentials::{self, Published};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;

@@ -4,16 +4,16 @@
 //! The parts of hosts that have been away for long are kept by the next hosts, until they are back.
 
 use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
-use crate::peers::SharedBlob;
-use crate::peers::order::Order;
-use crate::peers::orders::{Asked, Done, Word};
-use crate::peers::pin::{KnownPin, Pin};
-use crate::peers::pinning::Holding;
 use crate::pins::Pins;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, CachedBlob};
 use headstart_disk::{Carrier, PinnedImages};
+use headstart_peer_net::SharedBlob;
+use headstart_peer_net::order::Order;
+use headstart_peer_net::orders::{Asked, Done, Word};
+use headstart_peer_net::pin::{KnownPin, Pin};
+use headstart_peer_net::pinning::Holding;
 use headstart_store::{Location, Reference, Selector};
 use headstart_swarm::PeerKey;
 use serde::Serialize;
@@ -431,7 +431,7 @@ impl Keeper {
     fn gone(&self) -> HashSet<PeerKey> {
         let away = self.keeping.away();
         let gone = away.iter().filter(|(_, until)| **until <= Instant::now());
-        gone.map(|(host, _)| crate::peers::key_of(host)).collect()
+        gone.map(|(host, _)| headstart_peer_net::key_of(host)).collect()
     }
 
     fn look_who_is_away(&self) {

@@ -3,10 +3,10 @@
 use super::wire::{
     DirectoryId, FromAgent, FromDisk, Part, TELLS_OF_COMPANY, UNDERSTOOD, VERSION, receive, send, send_all,
 };
-use crate::peers::{Boots, SharedBlob, Swarm};
 use crate::stores::{Attached, Stores};
 use headstart_block::{ByteRange, Error, Result};
 use headstart_export::socket::{Leftover, SocketAccess, SocketFile};
+use headstart_peer_net::{Boots, SharedBlob, Swarm};
 use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{ReaderId, Urgency};
 use std::collections::HashMap;

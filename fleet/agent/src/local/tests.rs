@@ -2,14 +2,14 @@
 
 use super::wire::{DirectoryId, FromAgent, FromDisk, VERSION, receive, send};
 use super::*;
-use crate::peers::{Security, Swarm, SwarmSettings};
-use crate::sample::sample;
 use crate::stores::Stores;
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::{BlobSpec, Cache, CacheSettings, CachedBlob};
 use headstart_disk::Swarm as _;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::Tree;
+use headstart_peer_net::testing::sample;
+use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_store::{Settings, Urgency};
 use headstart_swarm::tracker::{Access, ImageKey};
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! The right of a client to a blob: the client's server gave some of its bytes.
 
-use crate::peers::SharedBlob;
 use crate::proxy::wish::Wish;
 use crate::proxy::{Face, add, local};
 use futures::future::{join_all, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
+use headstart_peer_net::SharedBlob;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Clients of the proxy, before a registry of another project and before servers that lie.
 
 use super::*;
-use crate::peers::{Security, SwarmSettings};
-use crate::sample::{Sample, sample};
 use axum::http::header::{AUTHORIZATION, CONTENT_RANGE, LOCATION, RANGE, WWW_AUTHENTICATE};
 use headstart_block::Digest;
 use headstart_cache::{Cache, CacheSettings};
+use headstart_peer_net::testing::{Sample, sample};
+use headstart_peer_net::{Security, SwarmSettings};
 use headstart_store::{Location, Redirects, Store};
 use headstart_swarm::Role;
 use headstart_testkit::redirect::{Behaviour, Front};

@@ -97,7 +97,7 @@ fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
     ]
 }
 
-fn connections(c: &crate::peers::Counters) -> [Number; 14] {
+fn connections(c: &headstart_peer_net::Counters) -> [Number; 14] {
     [
         ("connections", "Connections that were made, either way.", c.connections),
         ("refused_connections", "Connections that were refused.", c.refused_connections),
@@ -120,7 +120,7 @@ fn connections(c: &crate::peers::Counters) -> [Number; 14] {
     ]
 }
 
-fn hints(c: &crate::peers::HintCounters) -> [Number; 6] {
+fn hints(c: &headstart_peer_net::HintCounters) -> [Number; 6] {
     [
         ("first_reads", "Slices of images that disks read for the first time while they booted.", c.reads),
         ("foreseen_reads", "Of those, what other disks were known to have read.", c.foreseen),

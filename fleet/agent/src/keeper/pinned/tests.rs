@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::keeper::Obeying;
-use crate::peers::{Security, Swarm, SwarmSettings};
 use crate::pins::tests::pin;
-use crate::sample::{Sample, sample};
 use crate::stores::Stores;
 use headstart_cache::{Cache, CacheSettings};
 use headstart_image::manifest::{Config, Layer, NewImage};
+use headstart_peer_net::testing::{Sample, sample};
+use headstart_peer_net::{Security, Swarm, SwarmSettings};
 use headstart_swarm::{CHUNK_SIZE, Role};
 use std::net::SocketAddr;
 use tempfile::TempDir;

@@ -1,0 +1,388 @@
+//! The state machine with the meaning of its numbers (blobs, hosts, wants), and the execution of its actions.
+
+use crate::blob::{Blob, Identity};
+use crate::frame::{self, Kind, PROOF};
+use crate::host::Host;
+use crate::link::Link;
+use crate::outbox::{Overflow, Serve};
+use crate::pinning::Holdings;
+use headstart_block::ByteRange;
+use headstart_swarm::event::Served;
+use headstart_swarm::{
+    Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time,
+    Urgency, WantId, Why,
+};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// The time for which a dropped host is left alone.
+const SHUNNED: Duration = Duration::from_secs(600);
+
+/// The state machine and the meaning of its numbers.
+pub(super) struct Core {
+    pub(super) node: Node,
+    pub(super) actions: Vec<Action>,
+    pub(super) blobs: HashMap<BlobId, Entry>,
+    pub(super) by_identity: HashMap<Identity, BlobId>,
+    pub(super) peers: HashMap<PeerId, Peer>,
+    pub(super) by_key: HashMap<PeerKey, PeerId>,
+    pub(super) shunned: HashMap<PeerKey, Time>,
+    pub(super) wants: HashMap<WantId, oneshot::Sender<Vec<Chunks>>>,
+    pub(super) wake_at: Option<Time>,
+    pub(super) last_blob: u32,
+    pub(super) last_peer: u32,
+    pub(super) last_want: u64,
+    pub(super) last_reader: u64,
+    /// Wants of the agent's own: parts of trees. The agent fetches those that the swarm does not send.
+    pub(super) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
+    pub(super) own_wanted: HashSet<(BlobId, Chunks)>,
+    pub(super) fetching: HashSet<FetchId>,
+    /// The pinned parts of blobs, open or not.
+    pub(super) holdings: Holdings,
+    /// The events that actions have led to: the machine gets them after its present actions.
+    pub(super) deferred: VecDeque<Deferred>,
+    pub(super) stopped: bool,
+}
+
+/// An event that an action has led to.
+pub(super) enum Deferred {
+    PeerDown(PeerId),
+    Want(WantId, BlobId, Chunks, Urgency),
+    /// A request that cannot be sent: the machine treats it as refused by the other host.
+    NotAsked(PeerId, RequestId, Chunks),
+    /// Chunks that are not sent.
+    NotServed(PeerId, Option<RequestId>, BlobId, Chunks),
+}
+
+pub(super) struct Entry {
+    pub(super) blob: Arc<Blob>,
+    pub(super) users: usize,
+    /// The number of disks that preload by a plan.
+    pub(super) planned: usize,
+    /// The time at which the last user went.
+    pub(super) idle_since: Time,
+}
+
+pub(super) struct Peer {
+    pub(super) link: Arc<Link>,
+    /// The proofs that it has to send to show that it may read a blob.
+    pub(super) expected: HashMap<[u8; PROOF], BlobId>,
+    /// The proofs that it has sent, by its numbers, and the other way round.
+    pub(super) proofs: HashMap<u32, [u8; PROOF]>,
+    pub(super) numbers: HashMap<[u8; PROOF], u32>,
+    /// The blobs that both share, by its numbers and by this host's.
+    pub(super) shared: HashMap<u32, BlobId>,
+    pub(super) shared_blobs: HashSet<BlobId>,
+    /// For a root: the blobs that were named to it, and the times.
+    pub(super) told: HashMap<BlobId, Time>,
+}
+
+impl Core {
+    pub(super) fn new(node: Node) -> Self {
+        Self {
+            node,
+            actions: Vec::new(),
+            blobs: HashMap::new(),
+            by_identity: HashMap::new(),
+            peers: HashMap::new(),
+            by_key: HashMap::new(),
+            shunned: HashMap::new(),
+            wants: HashMap::new(),
+            wake_at: None,
+            last_blob: 0,
+            last_peer: 0,
+            last_want: 0,
+            last_reader: 0,
+            own_wants: HashMap::new(),
+            own_wanted: HashSet::new(),
+            fetching: HashSet::new(),
+            holdings: Holdings::new(),
+            deferred: VecDeque::new(),
+            stopped: false,
+        }
+    }
+
+    pub(super) fn next_blob(&mut self) -> BlobId {
+        self.last_blob += 1;
+        BlobId(self.last_blob)
+    }
+
+    pub(super) fn add(
+        &mut self,
+        host: &Arc<Host>,
+        blob: Arc<Blob>,
+        carrier: Option<&Arc<headstart_disk::Carrier>>,
+    ) -> Arc<Blob> {
+        if let Some(carrier) = carrier {
+            blob.set_carrier(carrier);
+        }
+        let id = blob.id;
+        let users = usize::from(!blob.is_outboard());
+        self.by_identity.insert(blob.identity, id);
+        let entry = Entry { blob: Arc::clone(&blob), users, planned: 0, idle_since: host.now() };
+        self.blobs.insert(id, entry);
+        let local = blob.local_chunks(ByteRange::between(0, blob.len()));
+        let (key, len) = (blob.key(), blob.len());
+        self.drive(host, Event::Opened { blob: id, key, len, local: &local, fetchable: carrier.is_some() });
+        self.tell_holding_of_new(host, &blob);
+        let mut sharing = Vec::new();
+        let mut full = Vec::new();
+        for (name, peer) in &mut self.peers {
+            let theirs = blob.proof(&peer.link.binding, peer.link.side.other());
+            peer.expected.insert(theirs, id);
+            if let Some(number) = peer.numbers.get(&theirs) {
+                peer.shared.insert(*number, id);
+                peer.shared_blobs.insert(id);
+                sharing.push(*name);
+            }
+            let ours = blob.proof(&peer.link.binding, peer.link.side);
+            if peer.link.outbox.control(Kind::Proof, id.0, &ours).is_err() {
+                full.push(*name);
+            }
+        }
+        for peer in sharing {
+            self.drive(host, Event::PeerShares { peer, blob: id });
+        }
+        full.into_iter().for_each(|peer| self.disconnect(host, peer));
+        self.settle(host);
+        host.opened.notify_one();
+        blob
+    }
+
+    pub(super) fn remove(&mut self, host: &Arc<Host>, blob: &Blob) {
+        self.blobs.remove(&blob.id);
+        self.by_identity.remove(&blob.identity);
+        let mut full = Vec::new();
+        for (name, peer) in &mut self.peers {
+            peer.expected.retain(|_, id| *id != blob.id);
+            peer.shared.retain(|_, id| *id != blob.id);
+            peer.shared_blobs.remove(&blob.id);
+            if peer.link.outbox.control(Kind::Withdrawn, blob.id.0, &[]).is_err() {
+                full.push(*name);
+            }
+        }
+        self.drive(host, Event::Closed { blob: blob.id });
+        full.into_iter().for_each(|peer| self.disconnect(host, peer));
+        self.settle(host);
+    }
+
+    /// Moves the machine, executes its actions, and feeds it the events that those led to.
+    pub(super) fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
+        self.step(host, event);
+        self.settle(host);
+    }
+
+    pub(super) fn settle(&mut self, host: &Arc<Host>) {
+        while let Some(deferred) = self.deferred.pop_front() {
+            match deferred {
+                Deferred::PeerDown(peer) => self.step(host, Event::PeerDown { peer }),
+                Deferred::Want(want, blob, chunks, urgency) if self.blobs.contains_key(&blob) => {
+                    self.step(host, Event::Want { want, blob, chunks, urgency });
+                }
+                Deferred::Want(want, _, chunks, _) => self.answer(host, want, vec![chunks]),
+                Deferred::NotAsked(peer, request, chunks) => {
+                    let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+                    self.step(host, Event::Received { peer, message });
+                }
+                Deferred::NotServed(peer, request, blob, chunks) => {
+                    let outcome = Served::Well;
+                    self.step(host, Event::Served { peer, request, blob, chunks, outcome });
+                }
+            }
+        }
+    }
+
+    pub(super) fn step(&mut self, host: &Arc<Host>, event: Event<'_>) {
+        let mut actions = std::mem::take(&mut self.actions);
+        let now = host.now();
+        tracing::trace!(at = now.0, ?event, "in");
+        self.node.on_event(now, event, &mut actions);
+        for action in actions.drain(..) {
+            tracing::trace!(at = now.0, ?action, "out");
+            self.act(host, action);
+        }
+        self.actions = actions;
+    }
+
+    pub(super) fn act(&mut self, host: &Arc<Host>, action: Action) {
+        match action {
+            Action::Send { peer, message } => self.say(host, peer, message),
+            Action::Serve { peer, request, blob, chunks, urgency } => {
+                self.serve(host, peer, request, blob, chunks, urgency);
+            }
+            Action::Fetch { fetch, blob, chunks, urgency } => {
+                let blob = self.blobs.get(&blob).map(|entry| Arc::clone(&entry.blob));
+                let again = !self.fetching.insert(fetch);
+                host.fetch(fetch, blob, chunks, urgency, again);
+            }
+            Action::Answer { want, elsewhere } => self.answer(host, want, elsewhere),
+            Action::Drop { peer, offence } => self.shun(host, peer, offence, "the state machine says so"),
+            Action::WakeAt(at) => {
+                let earlier = self.wake_at.is_none_or(|before| at < before);
+                self.wake_at = Some(at);
+                if earlier {
+                    host.earlier.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Sends a message of the machine, unless it is about a blob that the other host has not proved.
+    pub(super) fn say(&mut self, host: &Arc<Host>, name: PeerId, mut message: Message) {
+        let Some(peer) = self.peers.get(&name) else { return };
+        if let Some(blob) = blob_of(&mut message).map(|blob| *blob) {
+            if !peer.shared_blobs.contains(&blob) {
+                if let Message::Ask { request, chunks, .. } = message {
+                    self.deferred.push_back(Deferred::NotAsked(name, request, chunks));
+                }
+                return;
+            }
+            if let (Message::Ask { request, chunks, .. }, Some(entry)) = (&message, self.blobs.get(&blob)) {
+                peer.link.expect(*request, &entry.blob, *chunks);
+            }
+        }
+        let asked = match &message {
+            Message::Ask { blob, chunks, urgency, .. } => {
+                let entry = self.blobs.get(blob);
+                entry.map(|entry| (Arc::clone(&entry.blob), *chunks, *urgency))
+            }
+            _ => None,
+        };
+        self.send(host, name, message);
+        if let Some((blob, chunks, urgency)) = asked {
+            self.want_tree_of(&blob, chunks, urgency);
+        }
+    }
+
+    /// Requested chunks are of no use without the pages of the tree: they are fetched at the same time.
+    pub(super) fn want_tree_of(&mut self, blob: &Blob, chunks: Chunks, urgency: Urgency) {
+        let Some(tree) = &blob.tree else { return };
+        for chunks in blob.missing_tree_chunks(chunks.bytes(blob.len())) {
+            if self.own_wanted.insert((tree.id, chunks)) {
+                self.last_want += 1;
+                let want = WantId(self.last_want);
+                self.own_wants.insert(want, (Arc::clone(tree), chunks));
+                self.deferred.push_back(Deferred::Want(want, tree.id, chunks, urgency));
+            }
+        }
+    }
+
+    pub(super) fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
+        if let Some(answer) = self.wants.remove(&want) {
+            // The receiver is gone only if the disk is gone.
+            let _ = answer.send(elsewhere);
+        } else if let Some((tree, wanted)) = self.own_wants.remove(&want) {
+            self.own_wanted.remove(&(tree.id, wanted));
+            host.fetch_own(&tree, elsewhere);
+        }
+    }
+
+    pub(super) fn send(&mut self, host: &Arc<Host>, name: PeerId, message: Message) {
+        let Some(peer) = self.peers.get(&name) else { return };
+        if split(message).into_iter().any(|message| peer.link.outbox.send(message).is_err()) {
+            self.cut_off(host, name);
+        }
+    }
+
+    pub(super) fn serve(
+        &mut self,
+        host: &Arc<Host>,
+        name: PeerId,
+        request: Option<RequestId>,
+        blob: BlobId,
+        chunks: Chunks,
+        urgency: Urgency,
+    ) {
+        let Some(peer) = self.peers.get(&name) else { return };
+        let entry = self.blobs.get(&blob).filter(|_| peer.shared_blobs.contains(&blob) && chunks.count > 0);
+        let Some(entry) = entry else {
+            self.deferred.push_back(Deferred::NotServed(name, request, blob, chunks));
+            return;
+        };
+        let serve = Serve { request, blob: Arc::clone(&entry.blob), chunks, urgency };
+        if let Err(Overflow) = peer.link.outbox.serve(serve, &host.lanes, host.now_ms()) {
+            self.cut_off(host, name);
+        }
+    }
+
+    /// Drops a host that does not read its frames.
+    pub(super) fn cut_off(&mut self, host: &Arc<Host>, name: PeerId) {
+        self.shun(host, name, Offence::Slow, "it does not read what it is sent");
+    }
+
+    pub(super) fn shun(&mut self, host: &Arc<Host>, name: PeerId, offence: Offence, what: &str) {
+        let Some(peer) = self.peers.get(&name) else { return };
+        let (link, until) = (Arc::clone(&peer.link), host.now() + SHUNNED);
+        self.shunned.insert(link.key, until);
+        let count = match offence {
+            Offence::Corrupt => &host.counts.dropped_corrupt,
+            _ => &host.counts.dropped_other,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        tracing::warn!(host = %link.name, ?offence, what, "a host is left alone for ten minutes");
+        self.disconnect(host, name);
+    }
+
+    /// Notifies waiting tasks after a change of the hosts that share a blob, if at most one shares it now.
+    pub(super) fn look_for_company(&self, host: &Host, blob: BlobId) {
+        let sharers = self.peers.values().filter(|peer| peer.shared_blobs.contains(&blob));
+        if sharers.take(2).count() < 2 {
+            host.company.send_replace(());
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, host: &Arc<Host>, name: PeerId) {
+        let Some(peer) = self.peers.remove(&name) else { return };
+        if self.by_key.get(&peer.link.key) == Some(&name) {
+            self.by_key.remove(&peer.link.key);
+        }
+        peer.link.outbox.close(&host.lanes);
+        peer.link.close();
+        host.orders.gone(name);
+        host.renewals.gone(name);
+        peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
+        // Not at once: the caller may be executing the actions of the machine.
+        self.deferred.push_back(Deferred::PeerDown(name));
+    }
+}
+
+/// Splits adverts that are too long for one message.
+fn split(message: Message) -> Vec<Message> {
+    let parts =
+        |runs: Vec<Chunks>| -> Vec<Vec<Chunks>> { runs.chunks(frame::RUNS_MAX).map(<[_]>::to_vec).collect() };
+    match message {
+        Message::Have { blob, runs } if runs.len() > frame::RUNS_MAX => {
+            parts(runs).into_iter().map(|runs| Message::Have { blob, runs }).collect()
+        }
+        Message::Lost { blob, runs } if runs.len() > frame::RUNS_MAX => {
+            parts(runs).into_iter().map(|runs| Message::Lost { blob, runs }).collect()
+        }
+        Message::Read { blob, runs } if runs.len() > frame::RUNS_MAX => {
+            parts(runs).into_iter().map(|runs| Message::Read { blob, runs }).collect()
+        }
+        Message::Sketch { blob, mut least } => {
+            least.truncate(frame::SKETCH_MAX);
+            vec![Message::Sketch { blob, least }]
+        }
+        Message::Sorry { request, chunks, why, mut others } => {
+            others.truncate(frame::OTHERS_MAX);
+            vec![Message::Sorry { request, chunks, why, others }]
+        }
+        other => vec![other],
+    }
+}
+
+/// The field of a message that names its blob.
+pub(super) fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
+    match message {
+        Message::Have { blob, .. }
+        | Message::Lost { blob, .. }
+        | Message::Ask { blob, .. }
+        | Message::Sketch { blob, .. }
+        | Message::Read { blob, .. } => Some(blob),
+        _ => None,
+    }
+}

@@ -1,0 +1,662 @@
+//! The swarm: connections to other hosts, and the state machine that decides on the messages.
+//!
+//! | module | content |
+//! |---|---|
+//! | `host` | the state that all tasks share: a task that has an event moves the state machine |
+//! | [`credentials`] | the members of a cluster: its certificate authority, hosts' certificates, the gossip key |
+//! | `core` | the state machine with the meaning of its numbers, and the execution of its actions |
+//! | `link` | one connection: its two tasks, and the open requests over it |
+//! | `outbox` | the queue of frames to be sent, in their order |
+//! | [`frame`] | the format of connections, byte by byte |
+//! | `channel` | the identity of the other end |
+//! | `proof` | the proof of a host that it may read a blob |
+//! | `blob` | the verification and storage of received bytes |
+//! | `parking` | chunks that came before the pages of the tree that they are checked by |
+//! | `fetching` | the agent's own fetches from stores |
+//! | `finding` | blobs for programs without one of their own |
+//! | `members` | connections made, accepted, made again |
+//! | `strangers` | connections at the door, whose other end is not known yet |
+//! | `gossip` | the members of the swarm |
+//! | `whereabouts` | the addresses of hosts, even if two have one name |
+//! | `joining` | the search for the first host of the swarm, and the errors of other listeners there |
+//! | `remembering` | the recent requests to a root, kept over a restart |
+//! | `pinning` | the hosts that keep each part of a blob |
+//! | [`order`] | a blob to be fetched |
+//! | [`pin`] | an image that hosts keep together |
+//! | [`orders`] | the orders between hosts to fetch ahead of need |
+//! | `telling_roots` | agents name their blobs to roots, so that those can fetch them |
+//! | `hints` | the first reads of an image's disks, sent and received |
+//! | `trust` | hosts that are members no longer, and the gossip key |
+//! | `renewing` | certificates renewed over connections |
+//! | `status` | the state as plain data |
+//!
+//! # Trust
+//!
+//! No host connects without a certificate of the cluster, and a host is a root or a tracker only if its certificate has
+//! that role. A host with a certificate is asked and answered only about blobs that it proves it may read: it knows the
+//! root of their hash trees. (In the topology `roots`, agents send it their roots.) The bytes that it sends are checked
+//! against that root before they are in the cache. A host that sends wrong bytes is dropped, and left alone for a
+//! while. Memory that waits for or from any host is bounded.
+
+#![forbid(unsafe_code)]
+
+mod blob;
+mod channel;
+pub mod complaints;
+mod core;
+pub mod credentials;
+mod fetching;
+mod finding;
+pub mod frame;
+mod gossip;
+mod hints;
+mod host;
+mod joining;
+mod link;
+mod members;
+pub mod order;
+pub mod orders;
+mod outbox;
+mod parking;
+pub mod pin;
+pub mod pinning;
+mod proof;
+mod remembering;
+mod renewing;
+mod status;
+mod strangers;
+mod telling_roots;
+mod trust;
+mod whereabouts;
+
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use hints::{Boots, CountedImage, HintCounters, read_counts};
+pub use members::key_of;
+pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
+
+use crate::blob::Blob;
+use crate::channel::Wire;
+use crate::credentials::{Credentials, Roles, Signer, check_name, unix_now};
+use crate::frame::Hello;
+use crate::gossip::{Claims, Gossip, Gossiper, Member, Seal};
+use crate::hints::{Counting, HintsSide};
+use crate::host::Host;
+use crate::members::Door;
+use crate::renewing::Renewals;
+use crate::trust::Trust;
+use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_cache::{BlobSpec, Cache, CachedBlob};
+use headstart_disk::Carrier;
+use headstart_store::Store;
+use headstart_swarm::tracker::ImageKey;
+use headstart_swarm::{Chunks, Event, Node, PeerKey, ReaderId, Role, Settings, Topology, Urgency, WantId};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// The security of the connections between hosts.
+pub enum Security {
+    /// Mutual TLS under the cluster's certificate authority; gossip sealed with its key. The host's name is that of
+    /// its certificate.
+    Tls(Credentials),
+    /// Nothing is encrypted and every host is trusted: only on loopback, for trying out.
+    PlainOnLoopback {
+        /// The host's name.
+        name: String,
+    },
+}
+
+/// The part of a host in the swarm.
+pub struct SwarmSettings {
+    /// The security of the connections between hosts.
+    pub security: Security,
+    /// The address to listen at: TCP for other hosts' connections, UDP for gossip. Port 0 takes a free port.
+    pub listen: SocketAddr,
+    /// The address at which other hosts reach this one, if it is another.
+    pub advertise: Option<SocketAddr>,
+    /// The addresses of hosts that know others: `host:port`, any of them.
+    pub join: Vec<String>,
+    /// The role of this host in the swarm.
+    pub role: Role,
+    /// The settings of the state machine.
+    pub node: Settings,
+    /// The most hosts that it is connected to. Trackers come on top.
+    pub connections_max: usize,
+    /// The file of the counts of all hosts' reads, if this host is a tracker.
+    pub tracker: Option<PathBuf>,
+    /// The file of the revoked hosts. Without one, revocations are not known after a restart.
+    pub trust: Option<PathBuf>,
+    /// The cluster's directory, with `ca.pem` and `ca.key`, if this host renews the certificates of others.
+    pub authority: Option<PathBuf>,
+}
+
+impl SwarmSettings {
+    /// The settings without the roles that a certificate of an earlier version cannot give.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Denied`] if the host is to have a role that its certificate does not give.
+    fn with_roles(mut self) -> Result<Self> {
+        let Security::Tls(credentials) = &self.security else { return Ok(self) };
+        let says = credentials.identity.says();
+        let (roles, is_earlier) = (says.roles, says.is_of_earlier_version());
+        let lacks_root = self.role == Role::Root && !roles.root;
+        let lacks_tracker = self.tracker.is_some() && !roles.tracker;
+        let lacks_authority = self.authority.is_some() && !roles.authority;
+        if is_earlier {
+            tracing::warn!(
+                remedy = "run `headstart swarm init DIR --host NAME...` where the authority is, which keeps it, and \
+                          copy what it makes to each host",
+                "this host's certificate was made by an earlier version: it gives no roles and lasts for ever; the \
+                 host is a plain member"
+            );
+        }
+        let lacks = [(lacks_root, "root"), (lacks_tracker, "tracker"), (lacks_authority, "authority")];
+        for (lacks, role) in lacks {
+            if lacks && !is_earlier {
+                let (name, option) = (&credentials.name, format!("--{role}"));
+                return Err(Error::new(
+                    ErrorKind::Denied,
+                    format!("the certificate of `{name}` gives no such role"),
+                )
+                .about(option)
+                .remedy(format!(
+                    "run `headstart swarm init DIR --{role} {name}` where the authority is, and copy \
+                         DIR/hosts/{name} here"
+                )));
+            }
+        }
+        if lacks_root {
+            self.role = Role::Agent;
+        }
+        if lacks_tracker {
+            self.tracker = None;
+        }
+        if lacks_authority {
+            self.authority = None;
+        }
+        Ok(self)
+    }
+}
+
+impl SwarmSettings {
+    fn is_plain(&self) -> bool {
+        matches!(self.security, Security::PlainOnLoopback { .. })
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if hosts without certificates could be reached from beyond loopback.
+    fn check_addresses(&self) -> Result<()> {
+        let mut reached = [Some(self.listen), self.advertise].into_iter().flatten();
+        match reached.find(|address| self.is_plain() && !address.ip().is_loopback()) {
+            Some(address) => Err(Error::invalid("without certificates it listens on loopback only")
+                .about(address)
+                .remedy("make certificates by `headstart swarm init`, or listen on 127.0.0.1")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The proof of this host's identity, and the state that comes from its certificate.
+struct Own {
+    wire: Wire,
+    name: String,
+    seal: Arc<Seal>,
+    trust: Trust,
+    roles: Roles,
+    renewals: Renewals,
+    claims: Option<Claims>,
+}
+
+impl Own {
+    fn of(settings: &SwarmSettings) -> Result<Self> {
+        let key = match &settings.security {
+            Security::Tls(credentials) => Some(credentials.gossip_key),
+            Security::PlainOnLoopback { .. } => None,
+        };
+        let seal = Arc::new(Seal::new(key)?);
+        Ok(match &settings.security {
+            Security::Tls(credentials) => {
+                let (authority, identity) = (settings.authority.as_ref(), Arc::clone(&credentials.identity));
+                let signer = authority.map(|dir| Signer::open(dir, credentials)).transpose()?;
+                Self {
+                    wire: Wire::tls(credentials)?,
+                    name: credentials.name.clone(),
+                    trust: Trust::open(credentials, settings.trust.clone(), Arc::clone(&seal))?,
+                    seal,
+                    roles: credentials.roles(),
+                    claims: Some(Claims::of(Arc::clone(&identity))),
+                    renewals: Renewals::of(identity, signer),
+                }
+            }
+            Security::PlainOnLoopback { name } => {
+                check_name(name)?;
+                let (name, roles) = (name.clone(), Roles::ALL);
+                let trust = Trust::none(Arc::clone(&seal));
+                let renewals = Renewals::default();
+                Self { wire: Wire::Plain, name, seal, trust, roles, renewals, claims: None }
+            }
+        })
+    }
+}
+
+/// The number of attempts to find a port that is free for both.
+const PORT_TRIES: u32 = 16;
+
+/// The longest time for taking leave of the other hosts.
+const STOPPING: Duration = Duration::from_secs(2);
+
+/// One host's part in the swarm. Dropping it ends all connections.
+pub struct Swarm {
+    host: Arc<Host>,
+    name: String,
+    role: Role,
+    /// The roles that this host's certificate gives.
+    roles: Roles,
+    key: PeerKey,
+    /// Chunks of a stripe.
+    stripe: u32,
+    address: SocketAddr,
+    stopping: watch::Sender<bool>,
+    tasks: Mutex<Option<JoinSet<()>>>,
+}
+
+impl Swarm {
+    /// Listens, joins the other hosts, and connects to them as they are found. `runtime` has to be multi-threaded, and
+    /// should be one of its own: its threads read and write the cache's files.
+    ///
+    /// # Errors
+    /// If it cannot listen, or there is no security on an address that other hosts reach.
+    pub async fn start(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
+        let started = runtime.clone().spawn(Self::start_here(settings, cache, runtime)).await;
+        started.map_err(|e| Error::io("the swarm did not start", std::io::Error::other(e)))?
+    }
+
+    async fn start_here(settings: SwarmSettings, cache: Arc<Cache>, runtime: Handle) -> Result<Arc<Self>> {
+        let settings = settings.with_roles()?;
+        settings.check_addresses()?;
+        let only_loopback = settings.is_plain();
+        let own = Own::of(&settings)?;
+        let (name, roles) = (own.name, own.roles);
+        let (listener, datagrams, listening) = listen(settings.listen).await?;
+        let address = match settings.advertise {
+            Some(address) if address.port() == 0 => SocketAddr::new(address.ip(), listening.port()),
+            Some(address) => address,
+            None => reachable(listening, &settings.join).await?,
+        };
+        let key = key_of(&name);
+        let is_root = settings.role == Role::Root;
+        let stripe = settings.node.stripe;
+        let tells_roots = !is_root && settings.node.topology == Topology::Roots;
+        let node = Node::new(key, settings.role, settings.node);
+        let counting = match &settings.tracker {
+            Some(file) => Some(tokio::task::block_in_place(|| Counting::start(file))?),
+            None => None,
+        };
+        let is_tracker = counting.is_some();
+        let host = Host::new(cache, runtime.clone(), node, HintsSide::new(counting), own.trust, own.renewals);
+        let (stopping, stopped) = watch::channel(false);
+        let door = Arc::new(Door {
+            host: Arc::clone(&host),
+            wire: own.wire,
+            hello: Hello {
+                version: frame::VERSION,
+                name: name.clone(),
+                is_root,
+                is_tracker,
+                nonce: process()?,
+            },
+            key,
+            connections_max: settings.connections_max,
+            only_loopback,
+            strangers: Mutex::default(),
+            first_dials: Door::first_dials(),
+            stopping: stopped,
+        });
+        let seeds = settings.join.clone();
+        let strays = Arc::clone(&host.counts.strays);
+        let gossip = Gossiper {
+            socket: Arc::new(datagrams),
+            seal: own.seal,
+            claims: own.claims,
+            own: Member { name: name.clone(), address },
+            process: door.hello.process(),
+            seeds,
+            strays,
+        };
+        let gossip = Gossip::join(gossip).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn_on(Arc::clone(&host).keep_time(), &runtime);
+        tasks.spawn_on(Arc::clone(&door).accept(listener), &runtime);
+        tasks.spawn_on(Arc::clone(&door).follow(gossip), &runtime);
+        tasks.spawn_on(Arc::clone(&door).join(settings.join), &runtime);
+        tasks.spawn_on(hints::keep_going(Arc::clone(&host), stopping.subscribe()), &runtime);
+        tasks.spawn_on(Arc::clone(&door).renew(), &runtime);
+        tasks.spawn_on(door.look_after(), &runtime);
+        if tells_roots {
+            tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
+        }
+        let tasks = Mutex::new(Some(tasks));
+        let role = settings.role;
+        Ok(Arc::new(Self { host, name, role, roles, key, stripe, address, stopping, tasks }))
+    }
+
+    /// The address at which other hosts reach it.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Takes part in a blob, together with the outboard of its hash tree, while the returned value lives. A blob
+    /// without a hash tree never goes through the swarm: every want of it is answered with the store. Opening one again
+    /// is cheap.
+    ///
+    /// With a `store` this host fetches from there the chunks that others ask for, and tree pages that it needs itself.
+    ///
+    /// # Errors
+    /// As [`Cache::blob`].
+    pub fn open(self: &Arc<Self>, blob: &BlobSpec, store: Option<Arc<dyn Store>>) -> Result<SharedBlob> {
+        self.open_for(None, blob, store)
+    }
+
+    /// As [`open`](Self::open), for a disk that reads the blob: its [reader](Self::new_reader) bounds the prefetched
+    /// bytes of all its blobs by the bytes that it reads of them.
+    ///
+    /// # Errors
+    /// As [`Cache::blob`].
+    pub fn open_for(
+        self: &Arc<Self>,
+        reader: Option<ReaderId>,
+        blob: &BlobSpec,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<SharedBlob> {
+        let cached = self.host.cache.blob(blob)?;
+        let tree = cached.spec().tree;
+        let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
+        let carrier = store.map(|store| Arc::new(Carrier::new(store)));
+        let blob = self.host.open(&cached, tree, carrier.as_ref(), reader.is_some());
+        if let Some(reader) = reader {
+            self.host.event(Event::ReadBy { blob: blob.id, reader });
+        }
+        let shared = |blob: &Arc<Blob>| Shared {
+            swarm: Arc::clone(self),
+            blob: Arc::clone(blob),
+            planned: AtomicBool::new(false),
+        };
+        let outboard = blob.tree.as_ref().map(|outboard| {
+            let cached = Arc::clone(&outboard.cached);
+            Box::new(SharedBlob { cached, shared: Some(shared(outboard)), tree: None })
+        });
+        Ok(SharedBlob { cached, shared: Some(shared(&blob)), tree: outboard })
+    }
+
+    /// An id for a disk, by which it opens all its blobs.
+    #[must_use]
+    pub fn new_reader(&self) -> ReaderId {
+        self.host.new_reader()
+    }
+
+    /// A disk of an image begins to boot on this host; `is_new` if it was not counted before. `None` if too many boot.
+    pub fn boots(&self, image: ImageKey, is_new: bool) -> Option<Boots> {
+        Boots::new(&self.host, image, is_new)
+    }
+
+    /// The use of hints, and their cost.
+    #[must_use]
+    pub fn hint_counters(&self) -> HintCounters {
+        self.host.hints.counters()
+    }
+
+    /// The counts of images, if this host is a tracker.
+    #[must_use]
+    pub fn counts(&self) -> Option<Vec<CountedImage>> {
+        let counting = self.host.hints.counting.as_ref()?;
+        Some(counting.all().iter().map(CountedImage::of).collect())
+    }
+
+    /// The roles that this host's certificate gives; every role without security.
+    #[must_use]
+    pub fn roles(&self) -> Roles {
+        self.roles
+    }
+
+    /// The present state of the swarm, for people.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::of(&self.host, &self.name, (self.role, self.roles), self.address)
+    }
+
+    /// `true` if this host is connected to any other.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.host.is_connected()
+    }
+
+    /// The names of the connected hosts that have accepted this one: it is in the swarm if there are any.
+    #[must_use]
+    pub fn taken_by(&self) -> Vec<String> {
+        let links = self.host.links().into_iter().map(|(link, _)| link);
+        let taken = links.filter(|link| link.is_taken.load(Ordering::Relaxed));
+        let mut names: Vec<_> = taken.map(|link| link.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Seconds until this host's certificate ends, 0 once it has; `None` without a certificate.
+    #[must_use]
+    pub fn certificate_seconds(&self) -> Option<u64> {
+        let identity = self.host.renewals.identity.as_ref()?;
+        Some(identity.says().validity.not_after.saturating_sub(unix_now()))
+    }
+
+    /// The counts of this host's connections so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.host.counts.read()
+    }
+
+    /// The counts of the state machine.
+    #[must_use]
+    pub fn node_counters(&self) -> headstart_swarm::Counters {
+        self.host.node_counters()
+    }
+
+    /// Takes leave of the other hosts, and ends all connections, within a bounded time.
+    pub async fn stop(&self) {
+        self.end();
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(tasks) = tasks {
+            let all = tasks.join_all();
+            // Tasks that take longer end anyway, later.
+            let _ = tokio::time::timeout(STOPPING, all).await;
+        }
+    }
+
+    fn end(&self) {
+        self.stopping.send_replace(true);
+        self.host.stop();
+    }
+}
+
+impl Drop for Swarm {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A nonce whose first half names this process in all of its hellos.
+fn process() -> Result<[u8; 32]> {
+    let mut nonce = [0; 32];
+    let drawn = aws_lc_rs::rand::fill(&mut nonce[..frame::PROCESS]);
+    drawn.map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
+    Ok(nonce)
+}
+
+/// Listens for connections and for datagrams at the same port.
+async fn listen(at: SocketAddr) -> Result<(TcpListener, UdpSocket, SocketAddr)> {
+    let failed = |e| Error::io("cannot listen", e).about(at).remedy("is another agent running?");
+    for attempt in 1.. {
+        let listener = TcpListener::bind(at).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        match UdpSocket::bind(address).await {
+            Ok(datagrams) => return Ok((listener, datagrams, address)),
+            Err(error) if at.port() != 0 || attempt >= PORT_TRIES => return Err(failed(error)),
+            Err(_) => {}
+        }
+    }
+    Err(Error::invalid("cannot listen"))
+}
+
+/// Addresses that no host has (RFC 5737, RFC 3849): datagrams to them would take the default route.
+const NOBODY: [&str; 2] = ["192.0.2.1:9", "[2001:db8::1]:9"];
+
+/// The address at which other hosts reach a listener. If it listens on all addresses: the source address of datagrams
+/// to the other hosts, or to any address, if the others are on this host or not known yet.
+async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAddr> {
+    if !listening.ip().is_unspecified() {
+        return Ok(listening);
+    }
+    let unspecified = SocketAddr::new(listening.ip(), 0);
+    let mut on_loopback = None;
+    for other in others.iter().map(String::as_str).chain(NOBODY) {
+        let Ok(socket) = UdpSocket::bind(unspecified).await else { continue };
+        // This sends nothing.
+        if socket.connect(other).await.is_ok()
+            && let Ok(own) = socket.local_addr()
+        {
+            let own = SocketAddr::new(own.ip(), listening.port());
+            if !own.ip().is_loopback() {
+                return Ok(own);
+            }
+            on_loopback = Some(own);
+        }
+    }
+    on_loopback.ok_or_else(|| {
+        Error::invalid("it is not known where other hosts reach this one")
+            .about(listening)
+            .remedy("say where, by --advertise")
+    })
+}
+
+/// One disk's part in one blob. All methods take ranges of the blob in bytes; bytes past its end are ignored.
+pub struct SharedBlob {
+    cached: Arc<CachedBlob>,
+    shared: Option<Shared>,
+    tree: Option<Box<SharedBlob>>,
+}
+
+/// A use of a blob.
+struct Shared {
+    swarm: Arc<Swarm>,
+    blob: Arc<Blob>,
+    planned: AtomicBool,
+}
+
+impl SharedBlob {
+    /// The blob in the cache.
+    #[must_use]
+    pub fn blob(&self) -> &Arc<CachedBlob> {
+        &self.cached
+    }
+
+    /// The outboard of its hash tree, a blob of its own to the swarm.
+    #[must_use]
+    pub fn tree(&self) -> Option<&SharedBlob> {
+        self.tree.as_deref()
+    }
+
+    /// Fetches `range` from other hosts into the cache. When it returns, all chunks that touch `range` are local and
+    /// verified except the returned ones: ascending runs of whole chunks, cut at the blob's end, which the disk is to
+    /// fetch from the store itself, all of each run, and then to report by [`became_local`](Self::became_local).
+    /// Dropping the future is fine: the range is no longer wanted then.
+    pub async fn want(&self, range: ByteRange, urgency: Urgency) -> Vec<ByteRange> {
+        let len = self.cached.spec().len;
+        let chunks = Chunks::touched(range.intersect(ByteRange::between(0, len)));
+        let whole = chunks.bytes(len);
+        if chunks.count == 0 || self.cached.is_local(whole) {
+            return Vec::new();
+        }
+        let Some(shared) = &self.shared else { return vec![whole] };
+        let host = &shared.swarm.host;
+        let mut missing = 0;
+        self.cached.missing(whole, &mut |run| missing += run.len());
+        let (want, answer) = host.want(&shared.blob, chunks, urgency);
+        let waiting = Waiting { host, want };
+        let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);
+        drop(waiting);
+        let elsewhere = host.checked(&shared.blob, chunks, &elsewhere);
+        let mut left = 0;
+        for range in &elsewhere {
+            self.cached.missing(*range, &mut |run| left += run.len());
+        }
+        host.counts.elsewhere_bytes.fetch_add(left, Ordering::Relaxed);
+        host.counts.brought_bytes.fetch_add(missing - left.min(missing), Ordering::Relaxed);
+        elsewhere
+    }
+
+    /// A disk brought `range` into the cache. Parts of it that are not there in whole chunks are ignored.
+    pub fn became_local(&self, range: ByteRange) {
+        if let Some(shared) = &self.shared {
+            shared.swarm.host.became_local(&shared.blob, range);
+        }
+    }
+
+    /// A disk read `range`, which was local.
+    pub fn read(&self, range: ByteRange) {
+        let chunks = Chunks::touched(range.intersect(ByteRange::between(0, self.cached.spec().len)));
+        if let Some(shared) = self.shared.as_ref().filter(|_| chunks.count > 0) {
+            shared.swarm.host.event(Event::Read { blob: shared.blob.id, chunks });
+        }
+    }
+
+    /// `true` if another host shares it: otherwise no host sends chunks of it, and none waits for those that are
+    /// fetched here.
+    pub fn has_company(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.swarm.host.has_company(shared.blob.id))
+    }
+
+    /// A receiver that changes whenever the result of [`has_company`](Self::has_company) may have changed.
+    pub fn company(&self) -> Option<watch::Receiver<()>> {
+        self.shared.as_ref().map(|shared| shared.swarm.host.company.subscribe())
+    }
+
+    /// A disk begins or stops to preload by a plan: while it does, adverts of other hosts are only recorded.
+    pub fn planned(&self, running: bool) {
+        if let Some(shared) = &self.shared
+            && shared.planned.swap(running, Ordering::AcqRel) != running
+        {
+            shared.swarm.host.planned(shared.blob.id, running);
+        }
+    }
+}
+
+impl Drop for SharedBlob {
+    fn drop(&mut self) {
+        self.planned(false);
+        // The outboard is closed with its blob.
+        if let Some(shared) = self.shared.as_ref().filter(|shared| !shared.blob.is_outboard()) {
+            shared.swarm.host.close(shared.blob.id);
+        }
+    }
+}
+
+/// A want that is forgotten when its caller is dropped.
+struct Waiting<'a> {
+    host: &'a Arc<Host>,
+    want: WantId,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.host.forget(self.want);
+    }
+}

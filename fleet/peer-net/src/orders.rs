@@ -1,0 +1,482 @@
+//! The orders from one host to another to fetch ahead of need, and their outcomes.
+//!
+//! An order is between two hosts of the cluster, and beside the state machine: it does not change the routing of
+//! requests. The sender of an order includes the root of the blob's hash tree, so that the other host may read the blob
+//! from then on; without it, that host could not check the fetched bytes. An agent without a keeper obeys no orders.
+//!
+//! # Obedience
+//!
+//! Operators give the orders to fetch, to pin and to unpin: hosts whose certificate has that role. Any other host gets
+//! a refusal. A root also takes part in the blobs that any agent names (`Word::Open`), if they are in a store that this
+//! host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's stores). An
+//! order that is not obeyed, or not in full, is answered with the reason.
+
+use crate::Swarm;
+use crate::complain;
+use crate::complaints::Complaints;
+use crate::frame::{DONE, Kind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
+use crate::host::Host;
+use crate::link::Link;
+use crate::order::{Order, PARTS_MAX};
+use crate::pin::{KnownPin, Pin};
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_cache::BlobSpec;
+use headstart_swarm::{PeerId, Role};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokio::sync::{mpsc, oneshot};
+
+/// Orders of other hosts that wait; more are refused.
+const WAITING_MAX: usize = 1024;
+
+/// An order or a notice between hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Word {
+    /// A blob to be fetched.
+    Bring(Order),
+    /// An image to be kept, or not any more; done when the host's part of it is there.
+    Pin(Box<Pin>),
+    /// The pins that the sender knows: the receiver sends it the others.
+    Known(Vec<KnownPin>),
+    /// A blob that a disk of the sender has, and that the receiver, a root, is to take part in; the order has no parts.
+    Open(Order),
+}
+
+impl Word {
+    /// The same as several words that can be sent.
+    fn split(&self) -> Vec<Self> {
+        match self {
+            Self::Bring(order) => order.split().into_iter().map(Self::Bring).collect(),
+            other => vec![other.clone()],
+        }
+    }
+
+    /// The number of ordered bytes, as far as it is known.
+    pub fn ordered_bytes(&self) -> u64 {
+        match self {
+            Self::Bring(order) => order.len,
+            Self::Pin(pin) => {
+                let orders = pin.orders().unwrap_or_default();
+                orders.iter().fold(1, |sum: u64, order| sum.saturating_add(order.len))
+            }
+            Self::Known(_) | Self::Open(_) => 0,
+        }
+    }
+
+    /// Checks that the word can be sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it is too long.
+    pub fn check(&self) -> Result<()> {
+        self.encode().map(drop)
+    }
+
+    /// Parses a word from received bytes.
+    pub(super) fn decode(body: &[u8]) -> Result<Self> {
+        let nonsense = || Error::corrupt("is no order");
+        let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+        let fits = match &word {
+            Self::Bring(order) => order.parts.len() <= PARTS_MAX,
+            Self::Open(order) => order.parts.is_empty(),
+            // The content of a pin is checked where it is used.
+            Self::Pin(_) | Self::Known(_) => true,
+        };
+        if fits && rest.is_empty() { Ok(word) } else { Err(nonsense()) }
+    }
+
+    /// The bytes that are sent.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if they are too many.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let bytes = postcard::to_extend(self, Vec::new());
+        let bytes = bytes.map_err(|e| Error::invalid("is no order").caused_by(e))?;
+        if bytes.len() > MESSAGE_MAX {
+            let error =
+                Error::invalid(format!("{} bytes to be told to a host, of {MESSAGE_MAX}", bytes.len()));
+            return Err(error.remedy("name fewer hosts, or flatten an image of many layers"));
+        }
+        Ok(bytes)
+    }
+}
+
+/// The outcome of an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// The ordered bytes, in whole chunks.
+    pub bytes: u64,
+    /// The bytes of these that could not be fetched.
+    pub lacking: u64,
+    /// The first reason for missing bytes, if there is one.
+    pub why: Option<String>,
+}
+
+impl Done {
+    /// The outcome of both orders.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            lacking: self.lacking.saturating_add(other.lacking),
+            why: self.why.or(other.why),
+        }
+    }
+
+    /// The outcome of an order of `bytes` that was refused because of `error`.
+    pub fn refused(bytes: u64, error: &Error) -> Self {
+        Self { bytes, lacking: bytes, why: Some(error.to_string()) }
+    }
+
+    /// `true` if no part of the order was done.
+    fn is_refused(&self) -> bool {
+        self.why.is_some() && self.lacking == self.bytes
+    }
+
+    /// The encoding that earlier builds understand, too: the reason goes in a frame of its own.
+    fn encode(&self) -> [u8; DONE] {
+        let mut bytes = [0; DONE];
+        bytes[..8].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.lacking.to_le_bytes());
+        bytes
+    }
+
+    fn decode(body: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_le_bytes(body.get(at..at + 8)?.try_into().ok()?));
+        Some(Self { bytes: number(0)?, lacking: number(8)?, why: None })
+    }
+}
+
+/// A cause in the form for other hosts: without paths of this host, and with URLs without credentials and queries.
+fn for_others(why: &str) -> String {
+    let is_lead = |c: char| matches!(c, '(' | '[' | '<' | '`' | '"' | '\'');
+    let is_end = |c: char| matches!(c, ':' | ';' | ',' | '.' | ')' | ']' | '>' | '`' | '"' | '\'');
+    let mut is_path = false;
+    let words = why.split(' ').map(|word| {
+        let (lead, rest) = word.split_at(word.find(|c: char| !is_lead(c)).unwrap_or(word.len()));
+        let (body, end) = rest.split_at(rest.trim_end_matches(is_end).len());
+        let is_file = body.starts_with('/') || body.starts_with("file:");
+        // A path may contain blanks.
+        is_path = is_file || (is_path && body.contains('/') && !body.contains("://"));
+        match body.split_once("://") {
+            _ if is_path => format!("{lead}(a path){end}"),
+            Some((scheme, url)) => {
+                let url = url.split(['?', '#']).next().unwrap_or_default();
+                let (host, path) = url.split_at(url.find('/').unwrap_or(url.len()));
+                // In the URL of a bucket, the name comes first, and then its place.
+                let is_bucket = matches!(scheme, "s3" | "gs" | "az");
+                let host = if is_bucket { host.split('@').next() } else { host.rsplit('@').next() };
+                let host = host.unwrap_or_default();
+                format!("{lead}{scheme}://{host}{path}{end}")
+            }
+            None => word.to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Another host's order.
+pub struct Asked {
+    peer: PeerId,
+    number: u32,
+    /// Its name.
+    pub host: String,
+    /// `true` if it is an operator.
+    pub is_operator: bool,
+    /// The order.
+    pub word: Word,
+}
+
+/// An order of this host that is not done.
+struct Waiting {
+    done: oneshot::Sender<Done>,
+    /// The reason why the other host does not obey it, once it was received.
+    why: Option<String>,
+}
+
+/// The orders of a host.
+#[derive(Default)]
+pub(super) struct Orders {
+    /// The queue for the orders of other hosts.
+    taken: OnceLock<mpsc::Sender<Asked>>,
+    /// The callers that wait for each order.
+    waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
+    pub(super) last: AtomicU32,
+    /// Lines of the log about orders of other hosts.
+    complaints: Complaints,
+}
+
+impl Orders {
+    /// Removes an order that has no waiting caller.
+    fn forget(&self, key: (PeerId, u32)) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
+    }
+
+    /// Removes the orders to a host that is not connected any more.
+    pub(super) fn gone(&self, peer: PeerId) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.retain(|(of, _), _| *of != peer);
+    }
+}
+
+impl Host {
+    /// Handles an order of another host.
+    pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let word = Word::decode(body)?;
+        let (host, is_operator) = (link.name.clone(), link.roles.operator);
+        let asked = Asked { peer: link.peer, number, host, is_operator, word };
+        if !is_operator && matches!(asked.word, Word::Bring(_) | Word::Pin(_)) {
+            let cause = "it takes orders only from hosts whose certificate has the role `operator`";
+            let remedy = format!("order it at an operator's host, or give `{}` that role", asked.host);
+            let error = Error::new(ErrorKind::Denied, cause).remedy(remedy);
+            tracing::debug!(host = %asked.host, "a host that is no operator orders something");
+            self.done(&asked, &Done::refused(asked.word.ordered_bytes(), &error));
+            return Ok(());
+        }
+        let refused = match self.orders.taken.get() {
+            Some(taken) => taken.try_send(asked).err().map(|refused| match refused {
+                mpsc::error::TrySendError::Full(asked) | mpsc::error::TrySendError::Closed(asked) => asked,
+            }),
+            None => Some(asked),
+        };
+        if let Some(asked) = refused {
+            let busy = Error::new(ErrorKind::Unavailable, "it has too many orders already");
+            self.done(&asked, &Done::refused(asked.word.ordered_bytes(), &busy));
+        }
+        Ok(())
+    }
+
+    fn done(&self, asked: &Asked, done: &Done) {
+        let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
+        let Some(link) = link else { return };
+        if link.note_order(done.is_refused(), self.now_ms()) {
+            let host = &link.name;
+            complain!(
+                self.orders.complaints,
+                OrdersInVain,
+                host,
+                "a host whose orders are all refused is disconnected"
+            );
+            return link.close();
+        }
+        let mut sent = Ok(());
+        if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
+            let why = for_others(why);
+            sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(&why));
+        }
+        if sent.and_then(|()| link.outbox.control(Kind::Done, asked.number, &done.encode())).is_err() {
+            // The host sends orders and does not read.
+            link.close();
+        }
+    }
+
+    /// Handles the refusal of an order of this host, in full or in part; its outcome follows.
+    pub(super) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let why = decode_refusal(body)?;
+        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waiting) = waiting.get_mut(&(link.peer, number)) {
+            waiting.why = Some(why);
+        }
+        Ok(())
+    }
+
+    /// Handles the outcome of an order of this host.
+    pub(super) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
+        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
+            // A caller that has stopped waiting needs no outcome.
+            let _ = waiting.send(Done { why, ..done });
+        }
+        Ok(())
+    }
+}
+
+impl Swarm {
+    /// Receives other hosts' orders from now on. Only the first caller gets them.
+    pub fn take_orders(&self) -> mpsc::Receiver<Asked> {
+        let (taken, orders) = mpsc::channel(WAITING_MAX);
+        let _ = self.host.orders.taken.set(taken);
+        orders
+    }
+
+    /// Sends the outcome of an order.
+    pub fn obeyed(&self, asked: &Asked, done: &Done) {
+        self.host.done(asked, done);
+    }
+
+    /// Records that this host took part in a blob as ordered, which has no answer.
+    pub fn took_part(&self, asked: &Asked) {
+        if let Some(peer) = self.host.core().peers.get(&asked.peer) {
+            peer.link.note_order(false, self.host.now_ms());
+        }
+    }
+
+    /// The lines that were logged about other hosts' orders.
+    pub fn complaints(&self) -> &Complaints {
+        &self.host.orders.complaints
+    }
+
+    /// `true` if the sender of an order has shown that it may read all of these blobs.
+    pub fn has_shown(&self, asked: &Asked, blobs: &[BlobSpec]) -> bool {
+        self.host.has_shown(asked.peer, blobs)
+    }
+
+    /// The hosts that have shown that they may read all of these blobs, and those that are operators, by name.
+    pub fn entitled_hosts(&self, blobs: &[BlobSpec]) -> Vec<String> {
+        let links = self.host.links().into_iter().map(|(link, _)| link);
+        let entitled = links.filter(|link| link.roles.operator || self.host.has_shown(link.peer, blobs));
+        entitled.map(|link| link.name.clone()).collect()
+    }
+
+    /// Sends an order to another host, and waits until it is done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no connection to it, [`ErrorKind::Unavailable`] if the connection ends.
+    pub async fn order(&self, name: &str, word: &Word) -> Result<Done> {
+        let link = self.host.link_to(name).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "this host is not connected to it")
+                .about(name)
+                .remedy("`headstart swarm status` lists the hosts")
+        })?;
+        let mut all = Done::default();
+        for word in word.split() {
+            let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
+            let (done, waiting) = oneshot::channel();
+            let key = (link.peer, number);
+            self.host
+                .orders
+                .waiting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(key, Waiting { done, why: None });
+            let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
+            let sent = word.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
+            // The connection may have been closed before the waiting order was registered.
+            if link.is_closed() || !matches!(sent, Ok(Ok(()))) {
+                self.host.orders.forget(key);
+                return Err(sent.err().unwrap_or_else(away));
+            }
+            all = all.and(waiting.await.map_err(|_| away())?);
+        }
+        Ok(all)
+    }
+
+    /// Sends a word to a host without waiting; a word that is too long is not sent, nor one for a host that is away.
+    /// Returns the number of bytes.
+    pub fn tell(&self, name: &str, word: &Word) -> usize {
+        let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
+        match (self.host.link_to(name), word.encode()) {
+            (Some(link), Ok(body)) => {
+                // A host that does not read it will be cut off by the frames that follow.
+                let _ = link.outbox.control(Kind::Order, number, &body);
+                return body.len();
+            }
+            (_, Err(error)) => tracing::warn!(%error, host = name, "a host is not told"),
+            (None, _) => {}
+        }
+        0
+    }
+
+    /// The number of bytes that the cache can hold in all.
+    pub fn room(&self) -> u64 {
+        self.host.cache.room()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The role of this host.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The operators that it is connected to, by name.
+    pub fn connected_operators(&self) -> Vec<String> {
+        let links = self.host.links().into_iter().filter(|(link, _)| link.roles.operator);
+        let mut hosts: Vec<_> = links.map(|(link, _)| link.name.clone()).collect();
+        hosts.sort_unstable();
+        hosts
+    }
+
+    /// The hosts that it is connected to, by name.
+    pub fn connected_hosts(&self) -> Vec<(String, Role)> {
+        let links = self.host.links();
+        let mut hosts: Vec<_> = links.into_iter().map(|(link, _)| (link.name.clone(), link.role)).collect();
+        hosts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        hosts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_block::ByteRange;
+
+    fn order(parts: usize) -> Order {
+        let hex = "ab".repeat(32);
+        Order {
+            digest: format!("sha256:{hex}"),
+            len: 1 << 40,
+            tree_root: hex.clone(),
+            tree_digest: format!("sha256:{hex}"),
+            tree_len: 1 << 30,
+            store: "https://host/images".to_owned(),
+            parts: (0..parts as u64).map(|n| (n << 20, 1 << 19)).collect(),
+        }
+    }
+
+    #[test]
+    fn an_order_is_sent_in_frames_that_it_fits() {
+        let orders = order(5000).split();
+        assert_eq!(orders.len(), 3);
+        for sent in &orders {
+            let word = Word::Bring(sent.clone());
+            assert_eq!(Word::decode(&word.encode().unwrap()).unwrap(), word);
+            assert!(sent.spec().is_ok());
+        }
+        let opened = Word::Open(order(0));
+        assert_eq!(Word::decode(&opened.encode().unwrap()).unwrap(), opened);
+        assert!(Word::decode(&Word::Open(order(1)).encode().unwrap()).is_err());
+        assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
+        assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
+        let done = Done { bytes: 5, lacking: 3, why: None };
+        assert_eq!(Done::decode(&done.encode()), Some(done));
+    }
+
+    #[test]
+    fn a_cause_tells_others_no_secrets_of_this_host() {
+        for (why, told) in [
+            ("oci://h:5/vm/a: connection refused; name it by --plain-http h:5", None),
+            (
+                "cannot write /var/cache/headstart/blobs/x: No space left",
+                Some("cannot write (a path): No space left"),
+            ),
+            ("`/srv/my images/a b`: gone", Some("`(a path) (a path) b`: gone")),
+            ("file:///srv/images:a: is local", Some("(a path): is local")),
+            ("(https://user:pass@h/a/b?X-Amz-Signature=s#f): 403", Some("(https://h/a/b): 403")),
+            ("s3://b@127.0.0.1:9000/p/index.json: no", Some("s3://b/p/index.json: no")),
+        ] {
+            assert_eq!(for_others(why), told.unwrap_or(why));
+        }
+        assert!(refusal(&for_others(&"/x ".repeat(5000))).len() <= crate::frame::REFUSED_MAX);
+    }
+
+    #[test]
+    fn nonsense_is_no_order() {
+        let sent = Word::Bring(order(3)).encode().unwrap();
+        for cut in 0..sent.len() {
+            assert!(Word::decode(&sent[..cut]).is_err());
+        }
+        assert!(Word::decode(&[&sent[..], &[0]].concat()).is_err());
+        let long = Pin { manifest: "x".repeat(70_000), ..Pin::default() };
+        assert!(Word::Pin(Box::new(long)).encode().is_err());
+        assert!(Order { digest: "sha256:x".to_owned(), ..order(0) }.spec().is_err());
+        assert!(Order { store: "x".repeat(5000), ..order(0) }.spec().is_err());
+        let beyond = Order { parts: vec![(u64::MAX, 2), (1 << 41, 5), (0, 0)], ..order(0) };
+        assert_eq!(beyond.ranges(), []);
+    }
+}

@@ -1,0 +1,171 @@
+//! Blobs that some hosts keep, stripe by stripe in turn: the machine gets the holders of each open blob.
+//!
+//! The outboard of a blob's hash tree is kept by the same hosts, as a blob of its own.
+
+use crate::blob::{Blob, Identity};
+use crate::core::Core;
+use crate::host::Host;
+use crate::members::key_of;
+use crate::{SharedBlob, Swarm};
+use headstart_block::ByteRange;
+use headstart_swarm::{BlobId, Chunks, Event, PeerKey, placement};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The hosts that keep a blob: stripe `n` is kept by the `copies` hosts from the `n`th on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    hosts: Vec<PeerKey>,
+    copies: u32,
+}
+
+impl Holding {
+    /// A holding by these hosts, with `copies` of each byte.
+    pub fn new(hosts: &[String], copies: u32) -> Self {
+        Self { hosts: hosts.iter().map(|host| key_of(host)).collect(), copies }
+    }
+
+    /// The part that `key` keeps of a blob of `len` bytes: ascending runs with gaps between them. It replaces hosts
+    /// before it that are `gone`.
+    fn ranges(&self, key: PeerKey, gone: &HashSet<PeerKey>, stripe: u32, len: u64) -> Vec<ByteRange> {
+        let all = Chunks::touched(ByteRange::between(0, len)).count;
+        let mut ranges: Vec<ByteRange> = Vec::new();
+        for number in 0..all.div_ceil(stripe.max(1)) {
+            if !self.keeps(key, gone, number) {
+                continue;
+            }
+            let range = placement::chunks_of(number, stripe, all).bytes(len);
+            match ranges.last_mut() {
+                Some(last) if last.end() == range.offset() => {
+                    *last = ByteRange::between(last.offset(), range.end());
+                }
+                _ => ranges.push(range),
+            }
+        }
+        ranges
+    }
+
+    /// `true` if `key` is one of the first hosts of a stripe's order, or of those that are left of it.
+    fn keeps(&self, key: PeerKey, gone: &HashSet<PeerKey>, number: u32) -> bool {
+        let all = u32::try_from(self.hosts.len()).unwrap_or(u32::MAX);
+        let order = || placement::holders(&self.hosts, all, number);
+        let copies = self.copies.max(1) as usize;
+        let is_first = order().take(copies).any(|host| host == key);
+        is_first
+            || !gone.is_empty() && order().filter(|host| !gone.contains(host)).take(copies).any(|h| h == key)
+    }
+
+    /// `true` if `key` is one of the hosts that keep the blob.
+    pub fn has(&self, key: PeerKey) -> bool {
+        self.hosts.contains(&key)
+    }
+}
+
+/// The holdings by blobs and outboards.
+pub(super) type Holdings = HashMap<Identity, Arc<Holding>>;
+
+impl Core {
+    /// Sends the holders of an open blob to the machine.
+    pub(super) fn tell_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
+        let (holders, copies) = holding.map_or((&[][..], 0), |holding| (&holding.hosts[..], holding.copies));
+        self.drive(host, Event::Pinned { blob, holders, copies });
+    }
+
+    /// Sends the holders of a blob that is opened just now.
+    pub(super) fn tell_holding_of_new(&mut self, host: &Arc<Host>, blob: &Blob) {
+        if let Some(holding) = self.holdings.get(&blob.identity).cloned() {
+            self.tell_holding(host, blob.id, Some(&holding));
+        }
+    }
+}
+
+impl Host {
+    /// Sets the holdings from now on.
+    fn set_holdings(self: &Arc<Self>, holdings: Holdings) {
+        let mut core = self.core();
+        let before = std::mem::replace(&mut core.holdings, holdings);
+        let open: Vec<_> = core.blobs.iter().map(|(id, entry)| (*id, entry.blob.identity)).collect();
+        for (id, identity) in open {
+            let holding = core.holdings.get(&identity).cloned();
+            if holding.as_deref() != before.get(&identity).map(|holding| &**holding) {
+                core.tell_holding(self, id, holding.as_deref());
+            }
+        }
+    }
+}
+
+impl Swarm {
+    /// Sets the holders of blobs, and of their hash trees, from now on.
+    pub fn set_holdings<'a>(
+        &self,
+        kept: impl Iterator<Item = (&'a headstart_cache::BlobSpec, &'a Arc<Holding>)>,
+    ) {
+        let mut holdings = Holdings::new();
+        for (spec, holding) in kept {
+            let Some(tree) = &spec.tree else { continue };
+            let root = *tree.root.as_bytes();
+            for (digest, len) in [(spec.digest, spec.len), (tree.digest, tree.size)] {
+                holdings.insert(Identity { digest, len, root }, Arc::clone(holding));
+            }
+        }
+        self.host.set_holdings(holdings);
+    }
+
+    /// Its name as a number.
+    pub fn key(&self) -> PeerKey {
+        self.key
+    }
+}
+
+impl SharedBlob {
+    /// The part of the blob that this host keeps, while the hosts in `gone` are away.
+    pub fn kept(&self, holding: &Holding, gone: &HashSet<PeerKey>) -> Vec<ByteRange> {
+        let Some(shared) = &self.shared else { return Vec::new() };
+        let swarm = &shared.swarm;
+        holding.ranges(swarm.key, gone, swarm.stripe, self.cached.spec().len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_swarm::CHUNK_SIZE;
+
+    const LEN: u64 = CHUNK_SIZE * 30 + 17;
+
+    fn holding(copies: u32) -> (Holding, Vec<PeerKey>) {
+        let hosts: Vec<_> = [7, 1, 9, 4].map(PeerKey).into();
+        (Holding { hosts: hosts.clone(), copies }, hosts)
+    }
+
+    #[test]
+    fn all_of_a_blob_is_kept_as_often_as_was_said() {
+        for copies in 1..=5 {
+            let (holding, hosts) = holding(copies);
+            let kept = |key: &PeerKey| {
+                let ranges = holding.ranges(*key, &HashSet::new(), 4, LEN);
+                assert!(ranges.windows(2).all(|pair| pair[0].end() < pair[1].offset()));
+                ranges.iter().map(|range| range.len()).sum::<u64>()
+            };
+            assert_eq!(hosts.iter().map(kept).sum::<u64>(), LEN * u64::from(copies.min(4)));
+            assert_eq!(kept(&PeerKey(2)), 0);
+        }
+    }
+
+    #[test]
+    fn those_that_are_left_keep_what_the_gone_kept() {
+        let (holding, hosts) = holding(2);
+        for gone in &hosts {
+            let gone = HashSet::from([*gone]);
+            let left = hosts.iter().filter(|host| !gone.contains(host));
+            let kept: Vec<_> = left.map(|host| holding.ranges(*host, &gone, 4, LEN)).collect();
+            for chunk in 0..=30 {
+                let at = chunk * CHUNK_SIZE;
+                let has = |ranges: &&Vec<ByteRange>| ranges.iter().any(|r| r.offset() <= at && at < r.end());
+                assert_eq!(kept.iter().filter(has).count(), 2, "{chunk}");
+            }
+        }
+        let (a, b) = (hosts[0], HashSet::from([hosts[1], hosts[2], hosts[3]]));
+        assert_eq!(holding.ranges(a, &b, 4, LEN), [ByteRange::between(0, LEN)]);
+    }
+}

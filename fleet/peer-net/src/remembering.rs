@@ -1,0 +1,80 @@
+//! The recent requests to a root, kept over a restart: it can predict at once what its agents will request next.
+//!
+//! ```text
+//! headstart recent 1\n    then the list, postcard
+//! ```
+
+use crate::Swarm;
+use headstart_block::{Error, Result};
+use headstart_daemon::file::{self, Readers};
+use headstart_swarm::recent::{Recent, Saved};
+use std::path::Path;
+
+/// The first bytes of the file.
+const MAGIC: &[u8] = b"headstart recent 1\n";
+
+/// The largest accepted file, in bytes: the longest list takes a tenth of it.
+const LEN_MAX: u64 = 64 << 20;
+
+/// The most requests that are loaded from it.
+const REQUESTS_MAX: usize = 1 << 16;
+
+impl Swarm {
+    /// Loads the requests that an earlier agent has written to `path`, if there are any.
+    ///
+    /// # Errors
+    /// If it cannot be read, or has other content.
+    pub fn remember(&self, path: &Path) -> Result<()> {
+        let Some(bytes) = file::read(path, LEN_MAX)? else { return Ok(()) };
+        let saved = decode(&bytes).map_err(|e| e.about(path.display()))?;
+        self.host.core().node.set_recent(Recent::load(&saved, REQUESTS_MAX));
+        Ok(())
+    }
+
+    /// Writes the recent requests to this host to `path`; nothing if there were none.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_recent(&self, path: &Path) -> Result<()> {
+        let saved = {
+            let core = self.host.core();
+            let recent = core.node.recent();
+            if recent.is_empty() {
+                return Ok(());
+            }
+            recent.save()
+        };
+        file::replace(path, &encode(&saved)?, Readers::Owner)
+    }
+}
+
+fn encode(saved: &Saved) -> Result<Vec<u8>> {
+    postcard::to_extend(saved, MAGIC.to_vec()).map_err(|e| Error::invalid("cannot be kept").caused_by(e))
+}
+
+fn decode(bytes: &[u8]) -> Result<Saved> {
+    let nonsense = || Error::corrupt("is no list of recent requests of this version").remedy("remove it");
+    let list = bytes.strip_prefix(MAGIC).ok_or_else(nonsense)?;
+    let (saved, rest) = postcard::take_from_bytes(list).map_err(|e| nonsense().caused_by(e))?;
+    if rest.is_empty() { Ok(saved) } else { Err(nonsense()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use headstart_swarm::{BlobKey, Chunks, PeerKey};
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_else_is_believed() {
+        let mut recent = Recent::new(100);
+        for agent in 1..4 {
+            recent.asked(PeerKey(agent), BlobKey(7), Chunks { first: 3, count: 50 }, |_| true);
+        }
+        let bytes = encode(&recent.save()).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), recent.save());
+        for cut in 0..bytes.len() {
+            assert!(decode(&bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(decode(&[&bytes[..], &[0]].concat()).is_err());
+    }
+}

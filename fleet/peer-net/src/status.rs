@@ -1,0 +1,258 @@
+//! The present and past activity of the swarm, as plain data.
+
+use crate::credentials::Roles;
+use crate::gossip::{Member, Strays};
+use crate::host::Host;
+use crate::link::Link;
+use crate::members::key_of;
+use headstart_swarm::Role;
+use serde::Serialize;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use utoipa::ToSchema;
+
+/// What it does at present.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Status {
+    /// This host's name.
+    pub name: String,
+    /// What it is to others: `root` or `agent`.
+    #[schema(value_type = String)]
+    pub role: &'static str,
+    /// Whether it counts what disks read, as a tracker.
+    pub tracker: bool,
+    /// What its certificate lets it be, whether it is or not; every role where it has no certificate.
+    #[schema(value_type = Vec<String>)]
+    pub roles: Vec<&'static str>,
+    /// Where it listens.
+    #[schema(value_type = Option<String>)]
+    pub address: Option<SocketAddr>,
+    /// The last second in which its certificate is valid, since 1970; nothing where it has none.
+    pub certificate_until: Option<u64>,
+    /// The reason for which its certificate, which is due, was not renewed at the last try.
+    pub certificate_failure: Option<String>,
+    /// The hosts that it is connected to, by name.
+    pub peers: Vec<PeerStatus>,
+    /// The hosts that it has heard of and is not connected to, by name.
+    pub unconnected: Vec<MemberStatus>,
+    /// The blobs that it takes part in.
+    pub blobs: Vec<BlobStatus>,
+    /// What its connections did so far.
+    pub counters: Counters,
+    /// What it decided so far.
+    #[schema(value_type = std::collections::BTreeMap<String, u64>)]
+    pub decisions: headstart_swarm::Counters,
+}
+
+/// A host that others tell of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct MemberStatus {
+    /// Its name.
+    pub name: String,
+    /// Where it says that it is.
+    #[schema(value_type = String)]
+    pub address: SocketAddr,
+    /// Why it could not be connected to when that was tried last, where this host is the one to try.
+    pub error: Option<String>,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct PeerStatus {
+    /// The other host's name.
+    pub name: String,
+    /// What it is: `root` or `agent`.
+    #[schema(value_type = String)]
+    pub role: &'static str,
+    /// Whether it counts what disks read, as a tracker.
+    pub tracker: bool,
+    /// What its certificate lets it be, whether it is or not.
+    #[schema(value_type = Vec<String>)]
+    pub roles: Vec<&'static str>,
+    /// The version of the protocol that is spoken.
+    pub protocol: u16,
+    /// Where it listens, or else the other end of the connection.
+    #[schema(value_type = String)]
+    pub address: SocketAddr,
+    /// How many blobs both have proved to each other that they may read.
+    pub shared_blobs: usize,
+    /// Bytes of chunks that went there.
+    pub sent_bytes: u64,
+    /// Bytes of chunks that came from there.
+    pub received_bytes: u64,
+    /// Messages and chunks that wait to be sent.
+    pub waiting: usize,
+}
+
+/// One blob.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BlobStatus {
+    /// Its digest.
+    pub digest: String,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Bytes of it that are here.
+    pub local_bytes: u64,
+    /// How many disks have it.
+    pub users: usize,
+    /// How many other hosts share it.
+    pub peers: usize,
+}
+
+/// What it did so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Counters {
+    /// Connections that were made, either way.
+    pub connections: u64,
+    /// Connections that were refused: no certificate of the cluster, no answer in time, too many.
+    pub refused_connections: u64,
+    /// Hosts that were dropped for bytes that are not what they should be.
+    pub dropped_corrupt: u64,
+    /// Hosts that were dropped for lies, slowness or nonsense.
+    pub dropped_other: u64,
+    /// Bytes of chunks that went to others.
+    pub sent_bytes: u64,
+    /// Bytes of chunks that came from others, verified or not.
+    pub received_bytes: u64,
+    /// Bytes of chunks that came from others and were not asked for (any more).
+    pub stray_bytes: u64,
+    /// Bytes that this host's agent fetched from stores for others.
+    pub fetched_bytes: u64,
+    /// What of disks' wants the swarm brought, in bytes.
+    pub brought_bytes: u64,
+    /// What of disks' wants was left to the store, in bytes.
+    pub elsewhere_bytes: u64,
+    /// Datagrams that no host of the cluster made.
+    pub refused_datagrams: u64,
+    /// The number of times that this host's certificate was renewed.
+    pub renewed_certificates: u64,
+    /// Certificates of other hosts that this one renewed, as an authority.
+    pub signed_certificates: u64,
+    /// Requests for certificates that this host refused.
+    pub refused_requests: u64,
+}
+
+/// The same counters, as atomics.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) connections: AtomicU64,
+    pub(super) refused_connections: AtomicU64,
+    pub(super) dropped_corrupt: AtomicU64,
+    pub(super) dropped_other: AtomicU64,
+    pub(super) sent_bytes: AtomicU64,
+    pub(super) received_bytes: AtomicU64,
+    pub(super) stray_bytes: AtomicU64,
+    pub(super) fetched_bytes: AtomicU64,
+    pub(super) brought_bytes: AtomicU64,
+    pub(super) elsewhere_bytes: AtomicU64,
+    pub(super) renewed_certificates: AtomicU64,
+    pub(super) signed_certificates: AtomicU64,
+    pub(super) refused_requests: AtomicU64,
+    pub(super) strays: Arc<Strays>,
+}
+
+impl Counts {
+    pub(super) fn read(&self) -> Counters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counters {
+            connections: read(&self.connections),
+            refused_connections: read(&self.refused_connections),
+            dropped_corrupt: read(&self.dropped_corrupt),
+            dropped_other: read(&self.dropped_other),
+            sent_bytes: read(&self.sent_bytes),
+            received_bytes: read(&self.received_bytes),
+            stray_bytes: read(&self.stray_bytes),
+            fetched_bytes: read(&self.fetched_bytes),
+            brought_bytes: read(&self.brought_bytes),
+            elsewhere_bytes: read(&self.elsewhere_bytes),
+            refused_datagrams: read(&self.strays.count),
+            renewed_certificates: read(&self.renewed_certificates),
+            signed_certificates: read(&self.signed_certificates),
+            refused_requests: read(&self.refused_requests),
+        }
+    }
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Root => "root",
+        Role::Agent => "agent",
+    }
+}
+
+/// The hosts that were refused because others of their names are connected.
+fn rivals(host: &Host, links: &[(Arc<Link>, usize)], members: &[Member]) -> Vec<MemberStatus> {
+    let whereabouts = host.whereabouts();
+    let rival = |link: &Link| {
+        let address = whereabouts.of_rival(link, members)?;
+        let error = format!("two hosts are called `{}`, and the other one is connected", link.name);
+        Some(MemberStatus { name: link.name.clone(), address, error: Some(error) })
+    };
+    let mut rivals: Vec<_> = links.iter().filter_map(|(link, _)| rival(link)).collect();
+    rivals.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    rivals
+}
+
+impl Status {
+    pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
+        let members = host.members();
+        let links = host.links();
+        let rivals = rivals(host, &links, &members);
+        let mut peers: Vec<_> = links
+            .into_iter()
+            .map(|(link, shared_blobs)| PeerStatus {
+                name: link.name.clone(),
+                role: word(link.role),
+                tracker: link.is_tracker,
+                roles: link.roles.names().collect(),
+                protocol: link.protocol,
+                // A host that connected to this one has an ephemeral port.
+                address: host.whereabouts().of_link(&link, &members),
+                shared_blobs,
+                sent_bytes: link.sent.load(Ordering::Relaxed),
+                received_bytes: link.received.load(Ordering::Relaxed),
+                waiting: link.outbox.waiting(),
+            })
+            .collect();
+        peers.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let mut blobs: Vec<_> = host
+            .blobs()
+            .into_iter()
+            .filter(|(blob, ..)| !blob.is_outboard())
+            .map(|(blob, users, peers)| BlobStatus {
+                digest: blob.identity.digest.to_string(),
+                len: blob.len(),
+                local_bytes: blob.cached.local_bytes(),
+                users,
+                peers,
+            })
+            .collect();
+        blobs.sort_unstable_by(|a, b| a.digest.cmp(&b.digest));
+        let is_connected = |name: &String| peers.binary_search_by(|peer| peer.name.cmp(name)).is_ok();
+        let unconnected = members.into_iter().filter(|member| !is_connected(&member.name));
+        let unconnected = unconnected.map(|Member { name, address }| {
+            let error = host.why_unreached(key_of(&name));
+            MemberStatus { name, address, error }
+        });
+        let namesakes: Vec<_> = host.namesakes().iter().copied().collect();
+        let namesakes = namesakes.into_iter().map(|address| {
+            let error = Some("it has this host's name".to_owned());
+            MemberStatus { name: name.to_owned(), address, error }
+        });
+        Self {
+            name: name.to_owned(),
+            role: word(role),
+            tracker: host.hints.counting.is_some(),
+            roles: roles.names().collect(),
+            address: Some(address),
+            certificate_until: host.renewals.identity.as_ref().map(|one| one.says().validity.not_after),
+            certificate_failure: host.renewals.failure(),
+            unconnected: namesakes.chain(rivals).chain(unconnected).collect(),
+            peers,
+            blobs,
+            counters: host.counts.read(),
+            decisions: host.node_counters(),
+        }
+    }
+}

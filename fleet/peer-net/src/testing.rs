@@ -1,0 +1,282 @@
+//! Clusters, hosts and blobs for the tests of this crate and of those that use it (feature `testing`).
+//!
+//! Each host has a cache directory of its own; certificates are made for the test. Waits are bounded.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc, reason = "a part of tests")]
+
+mod sample;
+
+pub use sample::{Sample, sample};
+
+use crate::channel::{self, Wire};
+use crate::credentials::{Credentials, InitSettings, init};
+use crate::frame::{self, HEADER, Header, Hello, Kind, VERSION, push_encoded, push_frame};
+use crate::{Security, SharedBlob, Swarm, SwarmSettings, proof};
+use headstart_block::{Error, Result};
+use headstart_cache::{BlobSpec, Cache, CacheSettings};
+use headstart_swarm::{Chunks, Message, RequestId, Role, Settings, Urgency};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// The limit of every wait.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A cluster's certificates, and hosts.
+pub struct Cluster {
+    /// The directory of its certificates and of the hosts' caches.
+    pub dir: TempDir,
+    /// The runtime of the hosts.
+    pub runtime: tokio::runtime::Runtime,
+}
+
+/// A host of a cluster.
+pub struct TestHost {
+    /// Its part in the swarm.
+    pub swarm: Arc<Swarm>,
+    /// Its cache.
+    pub cache: Arc<Cache>,
+}
+
+impl Cluster {
+    /// A cluster of hosts of these names; those that begin with `operator` give orders.
+    pub fn new(names: &[&str]) -> Self {
+        let dir = TempDir::new().unwrap();
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        // All hosts may be roots and trackers, and claim the roles of the test, except those whose names begin with
+        // `plain`.
+        let may = || names.iter().filter(|name| !name.starts_with("plain")).cloned().collect::<Vec<_>>();
+        // The hosts whose names begin with `operator` give orders.
+        let operators = names.iter().filter(|name| name.starts_with("operator")).cloned().collect();
+        let settings = InitSettings {
+            hosts: names.clone(),
+            roots: may(),
+            trackers: may(),
+            operators,
+            ..InitSettings::default()
+        };
+        init(&dir.path().join("pki"), &settings).unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
+        Self { dir, runtime }
+    }
+
+    /// The credentials of a host.
+    pub fn credentials(&self, name: &str) -> Credentials {
+        Credentials::load(&self.dir.path().join("pki/hosts").join(name), name).unwrap()
+    }
+
+    /// The cache of a host.
+    pub fn cache(&self, name: &str) -> Arc<Cache> {
+        Cache::open(&self.dir.path().join(name), CacheSettings::default()).unwrap()
+    }
+
+    /// A host with plain settings.
+    pub fn host(&self, name: &str, role: Role, join: &[SocketAddr]) -> TestHost {
+        self.host_with(name, role, join, None)
+    }
+
+    /// A host that counts what all read.
+    pub fn tracker(&self, name: &str, join: &[SocketAddr]) -> TestHost {
+        self.host_with(name, Role::Agent, join, Some(self.dir.path().join("counts")))
+    }
+
+    /// The settings of a host.
+    pub fn settings(&self, name: &str, join: &[SocketAddr]) -> SwarmSettings {
+        SwarmSettings {
+            security: Security::Tls(self.credentials(name)),
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: None,
+            join: join.iter().map(ToString::to_string).collect(),
+            role: Role::Agent,
+            node: Settings::default(),
+            connections_max: 100,
+            trust: None,
+            authority: None,
+            tracker: None,
+        }
+    }
+
+    /// A host with a role, and with a file of counts if it is a tracker.
+    pub fn host_with(
+        &self,
+        name: &str,
+        role: Role,
+        join: &[SocketAddr],
+        tracker: Option<PathBuf>,
+    ) -> TestHost {
+        self.start(name, SwarmSettings { role, tracker, ..self.settings(name, join) })
+    }
+
+    /// A host that waits for others even if the machine is busy for seconds.
+    pub fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
+        let patience = (Duration::from_secs(5), Duration::from_secs(20));
+        let node = Settings { patience, ..Settings::default() };
+        self.start(name, SwarmSettings { node, ..self.settings(name, join) })
+    }
+
+    /// A host with these settings.
+    pub fn start(&self, name: &str, settings: SwarmSettings) -> TestHost {
+        let cache = self.cache(name);
+        let handle = self.runtime.handle().clone();
+        let swarm = self.runtime.block_on(Swarm::start(settings, Arc::clone(&cache), handle)).unwrap();
+        TestHost { swarm, cache }
+    }
+
+    /// Waits until something holds.
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        #[expect(clippy::disallowed_methods, reason = "a time limit")]
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < LONG, "{what}");
+            self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(10)).await });
+        }
+    }
+}
+
+impl TestHost {
+    /// Puts all of a blob into the host's cache.
+    pub fn fill(&self, sample: &Sample) {
+        let blob = self.cache.blob(&sample.spec).unwrap();
+        blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
+        for (at, part) in sample.bytes.chunks(1 << 20).enumerate() {
+            blob.insert((at as u64) << 20, part).unwrap();
+        }
+    }
+
+    /// Opens a blob for a disk of the host.
+    pub fn attach(&self, sample: &Sample) -> SharedBlob {
+        self.swarm.open_for(Some(self.swarm.new_reader()), &sample.spec, None).unwrap()
+    }
+
+    /// `true` if it is connected to this number of hosts.
+    pub fn is_connected_to(&self, hosts: usize) -> bool {
+        self.swarm.status().peers.len() == hosts
+    }
+
+    /// `true` if it shares all of its blobs with this number of hosts.
+    pub fn shares_with(&self, hosts: usize) -> bool {
+        self.swarm.status().blobs.iter().all(|blob| blob.peers == hosts)
+    }
+
+    /// `true` if it has received adverts of others.
+    pub fn has_heard(&self) -> bool {
+        let counters = self.swarm.node_counters();
+        counters.withheld + counters.prefetched > 0
+    }
+}
+
+/// One end of a connection that sends frames that no real host would.
+pub struct Rogue {
+    pub(crate) stream: channel::Stream,
+    pub(crate) binding: proof::Binding,
+}
+
+impl Rogue {
+    /// Connects to `to` as the host whose credentials it has.
+    pub fn connect(cluster: &Cluster, credentials: &Credentials, to: (&str, SocketAddr)) -> Result<Self> {
+        Self::connect_as(cluster, credentials, to, false)
+    }
+
+    /// Connects to `to`, and says that it is a root or none.
+    pub fn connect_as(
+        cluster: &Cluster,
+        credentials: &Credentials,
+        to: (&str, SocketAddr),
+        is_root: bool,
+    ) -> Result<Self> {
+        let hello = Hello {
+            version: VERSION,
+            name: credentials.name().to_owned(),
+            is_root,
+            is_tracker: false,
+            nonce: [0; 32],
+        };
+        let wire = Wire::tls(credentials)?;
+        cluster.runtime.block_on(async {
+            let socket = TcpStream::connect(to.1).await.map_err(|e| Error::io("cannot connect", e))?;
+            let channel = wire.connect(socket, to.0, &hello).await?;
+            Ok(Self { stream: channel.stream, binding: channel.binding })
+        })
+    }
+
+    /// Sends bytes; `false` if the other end does not take them, or has closed the connection.
+    pub fn sends(&mut self, cluster: &Cluster, bytes: &[u8]) -> bool {
+        let sending = async { tokio::time::timeout(LONG, self.stream.write_all(bytes)).await };
+        matches!(cluster.runtime.block_on(sending), Ok(Ok(())))
+    }
+
+    /// Sends bytes.
+    pub fn send(&mut self, cluster: &Cluster, bytes: &[u8]) {
+        cluster.runtime.block_on(async {
+            // The connection may have been closed: the next read shows that.
+            let _ = self.stream.write_all(bytes).await;
+            let _ = self.stream.flush().await;
+        });
+    }
+
+    /// Proves that it may read a blob, to which it gives a number.
+    pub fn prove(&mut self, cluster: &Cluster, number: u32, blob: &BlobSpec, root: &[u8; 32]) {
+        let proof = proof::proof(root, &self.binding, proof::Side::Dialer, &blob.digest);
+        let mut frame = Vec::new();
+        push_frame(&mut frame, Kind::Proof, number, 0, proof.as_bytes());
+        self.send(cluster, &frame);
+    }
+
+    /// Sends a message.
+    pub fn say(&mut self, cluster: &Cluster, message: &Message) {
+        let mut frame = Vec::new();
+        push_encoded(&mut frame, Kind::Message, message).unwrap();
+        self.send(cluster, &frame);
+    }
+
+    /// The next frame that is no ping; `None` if the connection is closed.
+    pub fn next(&mut self, cluster: &Cluster) -> Option<(Header, Vec<u8>)> {
+        cluster.runtime.block_on(async {
+            tokio::time::timeout(LONG, async {
+                loop {
+                    let mut header = [0; HEADER];
+                    self.stream.read_exact(&mut header).await.ok()?;
+                    let header = Header::decode(&header).unwrap();
+                    let mut body = vec![0; header.len];
+                    self.stream.read_exact(&mut body).await.ok()?;
+                    match header.kind {
+                        Kind::Ping => {}
+                        Kind::Bye => return None,
+                        _ => return Some((header, body)),
+                    }
+                }
+            })
+            .await
+            .unwrap()
+        })
+    }
+
+    /// The next message; no chunk may come before it.
+    pub fn next_message(&mut self, cluster: &Cluster) -> Option<Message> {
+        loop {
+            let (header, body) = self.next(cluster)?;
+            if header.kind == Kind::Message {
+                return Some(frame::decode_message(&body).unwrap());
+            }
+            assert_ne!(header.kind, Kind::Chunk, "bytes of a blob");
+        }
+    }
+}
+
+/// A request for a chunk of a blob.
+pub fn ask(request: u32, blob: u32, chunk: u32) -> Message {
+    Message::Ask {
+        request: RequestId(request),
+        blob: headstart_swarm::BlobId(blob),
+        chunks: Chunks::one(chunk),
+        urgency: Urgency::Demand,
+        hops: 0,
+        insist: false,
+    }
+}
