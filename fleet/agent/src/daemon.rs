@@ -21,7 +21,6 @@
 use crate::disks::{Disks, DisksSettings};
 use crate::keeper::{Keeper, Obeying, PINS};
 use crate::local::LocalServer;
-use crate::proxy::Proxy;
 use crate::rest::{self, Served};
 use crate::scrub::Scrub;
 use crate::stores::Stores;
@@ -32,6 +31,7 @@ use headstart_cache::Cache;
 use headstart_daemon::http::{HttpPort, Rest};
 use headstart_export::SocketAccess;
 use headstart_peer_net::{Swarm, SwarmSettings};
+use headstart_range_proxy::Proxy;
 use headstart_store::{RateLimit, set_shared_rate};
 use headstart_swarm::Role;
 use std::fs::File;

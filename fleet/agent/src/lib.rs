@@ -8,7 +8,6 @@
 //! | [`keeper`] | the content that is here by an order |
 //! | [`pins`] | the images that hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
-//! | [`proxy`] | blobs for other programs, over HTTP |
 //! | `rest` | the interface for programs over HTTP |
 //! | `scrub` | a slow verification of the cache |
 
@@ -17,7 +16,6 @@ pub mod disks;
 pub mod keeper;
 pub mod local;
 pub mod pins;
-pub mod proxy;
 mod rest;
 mod scrub;
 pub mod stores;

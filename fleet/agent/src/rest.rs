@@ -7,7 +7,6 @@ mod metrics;
 
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
 use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
-use crate::proxy::Proxy;
 use crate::scrub::ScrubCounts;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -26,6 +25,7 @@ use headstart_export::{Leftover, SocketAccess};
 use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::Pin;
 use headstart_peer_net::{CountedImage, Status, Swarm};
+use headstart_range_proxy::Proxy;
 use headstart_telemetry::exposition;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;

@@ -82,7 +82,7 @@ fn cached(served: &Served) -> [Number; 3] {
     ]
 }
 
-fn proxied(c: &crate::proxy::ProxyCounters) -> [Number; 6] {
+fn proxied(c: &headstart_range_proxy::ProxyCounters) -> [Number; 6] {
     [
         ("requests", "Requests to the range proxy.", c.requests),
         ("served_requests", "Of those, what the cache and the swarm answered.", c.served),

@@ -25,6 +25,8 @@
 //! memory are bounded. Only programs on this host reach the proxy, and it answers only to names of this host, so that
 //! no web page reaches it by a name of its own.
 
+#![forbid(unsafe_code)]
+
 mod acceptance;
 mod origin;
 mod wish;
@@ -32,9 +34,9 @@ mod wish;
 #[cfg(test)]
 mod tests;
 
-use crate::proxy::acceptance::Acceptances;
-use crate::proxy::origin::Origin;
-use crate::proxy::wish::{Asked, Wish, is_of_this_host};
+use crate::acceptance::Acceptances;
+use crate::origin::Origin;
+use crate::wish::{Asked, Wish, is_of_this_host};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -200,7 +202,7 @@ impl Drop for Proxy {
 }
 
 /// The refusal of a request.
-pub(crate) struct Refusal(StatusCode, String);
+struct Refusal(StatusCode, String);
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {

@@ -1,7 +1,7 @@
 //! The right of a client to a blob: the client's server gave some of its bytes.
 
-use crate::proxy::wish::Wish;
-use crate::proxy::{Face, add, local};
+use crate::wish::Wish;
+use crate::{Face, add, local};
 use futures::future::{join_all, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_peer_net::SharedBlob;

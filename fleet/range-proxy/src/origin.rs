@@ -1,7 +1,7 @@
 //! The server that a client would have asked.
 
-use crate::proxy::Refusal;
-use crate::proxy::wish::{Wish, remove_of_connection};
+use crate::Refusal;
+use crate::wish::{Wish, remove_of_connection};
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, RANGE};

@@ -1,6 +1,6 @@
 //! The request of a client: the URL behind the proxy's address, and the blob of the swarm that it may name.
 
-use crate::proxy::Refusal;
+use crate::Refusal;
 use axum::http::header::{
     CONNECTION, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
