@@ -23,7 +23,7 @@ pub(crate) use disk::{AgentSocket, DiskCommand, DiskReport};
 use crate::daemon::{self, LOOK};
 use crate::report::Report;
 use crate::terminal::Terminal;
-use headstart_agent::daemon::{Agent, AgentSettings};
+use headstart_agentd::daemon::{Agent, AgentSettings};
 use headstart_block::{Error, Result};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_image::progress::Progress;

@@ -38,7 +38,7 @@ pub(crate) use arguments::{Attach, NamedImage};
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};
-use headstart_agent::disks::{Held, ends_for_good, hold_pid_file, keep_images};
+use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;

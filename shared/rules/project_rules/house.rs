@@ -31,7 +31,7 @@ const ROWS: [(&str, u8); 28] = [
     ("headstart-harvestd", 6),
     ("headstart-peer-net", 6),
     ("headstart-range-proxy", 7),
-    ("headstart-agent", 8),
+    ("headstart-agentd", 8),
     ("headstart-control", 8),
     ("headstart", 9),
     // For tests only, of every crate.

@@ -42,7 +42,7 @@ const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people",
 /// Packages that are not translated yet: doc comments that open with one of [`OPENERS`], and words for persons.
 const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart", 89, 17),
-    ("headstart-agent", 22, 2),
+    ("headstart-agentd", 22, 2),
     ("headstart-peer-net", 25, 4),
     ("headstart-harvestd", 9, 3),
     ("headstart-harvest", 18, 3),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Crates that need unsafe code, each for a reason.
 const NEED_IT: [(&str, &str); 6] = [
-    ("headstart-agent", "a process's descriptor is watched"),
+    ("headstart-agentd", "a process's descriptor is watched"),
     ("headstart-cache", "sidecars are mapped and shared by processes"),
     ("headstart-export", "kernel interfaces without safe wrappers"),
     ("headstart-lsmt", "SIMD in the index"),

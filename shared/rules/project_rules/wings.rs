@@ -160,7 +160,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
         ("disk/pull", "learn/plan"),
         ("harvest/harvest", "disk/export"),
         ("lab/sim", "lab/plot"),
-        ("shared/fuzz", "fleet/agent"),
+        ("shared/fuzz", "fleet/agentd"),
     ] {
         assert!(may_use(user, used), "{user} may use {used}");
     }
@@ -168,10 +168,10 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
         ("core/image", "disk/cache"),
         ("harvest/harvest", "disk/disk"),
         ("harvest/harvest", "fleet/swarm"),
-        ("fleet/agent", "harvest/harvest"),
+        ("fleet/agentd", "harvest/harvest"),
         ("cli/headstart", "lab/sim"),
         ("disk/disk", "shared/fuzz"),
-        ("shared/testkit", "fleet/agent"),
+        ("shared/testkit", "fleet/agentd"),
         ("disk/disk/part", "core/block"),
         ("elsewhere/disk", "core/block"),
     ] {

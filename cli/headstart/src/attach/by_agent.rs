@@ -3,7 +3,7 @@
 use super::{Attach, NamedImage};
 use crate::agent::{AgentClient, DiskReport};
 use crate::report::Report;
-use headstart_agent::disks::DiskSpec;
+use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, Result};
 use headstart_store::{Location, Selector};
 use std::path::Path;

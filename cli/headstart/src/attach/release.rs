@@ -7,7 +7,7 @@ use super::session::writable_of;
 use super::{Attach, RUNTIME_THREADS};
 use crate::report::{Outcome, Report, count};
 use futures::future::join_all;
-use headstart_agent::disks::{KeptImage, hold_pid_file, images_record};
+use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
 use headstart_block::{Error, Result};
 use headstart_disk::KnownImage;
 use headstart_disk::attach::is_local;

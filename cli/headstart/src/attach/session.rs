@@ -3,8 +3,8 @@
 use super::arguments::Attach;
 use super::keep_base::{self, Copies, Kept};
 use super::recording::Traces;
-use headstart_agent::disks::{Held, KeptImage, images_record};
-use headstart_agent::local::AgentSwarm;
+use headstart_agentd::disks::{Held, KeptImage, images_record};
+use headstart_agentd::local::AgentSwarm;
 use headstart_block::guarded::check_own;
 use headstart_block::{ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
