@@ -17,6 +17,7 @@
 //! | [`exports`] | each vSSD as a disk, by NBD and the other requested ways |
 //! | [`export_process`] | the processes that serve them by vhost-user and FUSE |
 //! | [`ways`] | the users that may open each vSSD, and the ways in which it is served: its stored settings |
+//! | `vssd` | a vSSD as it is shown |
 //! | `rest` | the interface for programs over HTTP |
 //! | `metrics` | the page that Prometheus scrapes |
 
@@ -26,10 +27,12 @@ pub mod export_process;
 pub mod exports;
 mod metrics;
 mod rest;
+mod vssd;
 pub mod ways;
 
 pub use export_process::ExportProcessStatus;
-pub use rest::{NewAccess, NewOffer, NewSize, NewVssd, Vssd};
+pub use rest::{NewAccess, NewOffer, NewSize, NewVssd};
+pub use vssd::Vssd;
 
 use exports::Exports;
 use headstart_block::{Error, ErrorKind, Result};

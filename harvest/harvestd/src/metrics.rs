@@ -1,7 +1,7 @@
 //! The metrics of a host that lends spare flash, for Prometheus.
 
 use super::export_process::ExportProcessStatus;
-use super::rest::{Served, Vssd};
+use super::vssd::Vssd;
 use headstart_harvest::broker::Counters;
 use headstart_harvest::host::{FlashStatus, HostStatus, JournalStatus};
 use headstart_telemetry::exposition::{Kind, Number, Page};
@@ -30,10 +30,6 @@ const VSSD_IO: [OfVssd; 2] = [
     ("read_bytes", "Bytes that a vSSD's VM read.", |vssd| vssd.status.read_bytes),
     ("written_bytes", "Bytes that a vSSD's VM wrote.", |vssd| vssd.status.written_bytes),
 ];
-
-pub(super) fn render(served: &Served) -> String {
-    page(&served.vssds(), &served.host.status())
-}
 
 /// Counters begin at zero with each daemon, as Prometheus expects; only erasures of flash go on.
 pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {

@@ -6,6 +6,7 @@
 
 use super::export_process::ExportProcessStatus;
 use super::exports::Exports;
+use super::vssd::Vssd;
 use super::ways::Ways;
 use super::{broke_off, metrics};
 use axum::extract::State;
@@ -207,32 +208,6 @@ impl NewAccess {
         let Self { socket_owner, socket_mode, tls_clients } = self;
         Ways { socket_owner, socket_mode, tls_clients, ..ways }
     }
-}
-
-/// A vSSD, and where clients find it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Vssd {
-    /// How it is.
-    #[serde(flatten)]
-    pub status: VssdStatus,
-    /// Where it is served: by NBD first.
-    pub uris: Vec<String>,
-    /// Clients that have it open by NBD.
-    pub clients: usize,
-    /// Why it is not served in one of the ways that were asked for.
-    pub error: Option<String>,
-    /// The process that serves it by vhost-user or as a file; null where it is not served so.
-    #[serde(default)]
-    pub process: Option<ExportProcessStatus>,
-    /// The owner of its sockets and its file; null for the daemon's user.
-    #[serde(default)]
-    pub socket_owner: Option<String>,
-    /// Their permissions, in octal; null for 0600, or 0660 where the owner names a group.
-    #[serde(default)]
-    pub socket_mode: Option<String>,
-    /// Names of certificates that may open it at the daemon's NBD address.
-    #[serde(default)]
-    pub tls_clients: Vec<String>,
 }
 
 impl Served {
@@ -523,7 +498,7 @@ async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
 /// Metrics, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, content_type = "text/plain", body = String)))]
 async fn page(served: Shared) -> Answer<impl IntoResponse> {
-    let page = blocking(served, |served| Ok(metrics::render(served))).await?;
+    let page = blocking(served, |served| Ok(metrics::page(&served.vssds(), &served.host.status()))).await?;
     Ok(([(CONTENT_TYPE, exposition::TEXT)], page))
 }
 

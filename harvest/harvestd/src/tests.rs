@@ -1,4 +1,3 @@
-use super::rest::Vssd;
 use super::*;
 use headstart_harvest::VssdId;
 use headstart_harvest::broker::Counters;

@@ -237,6 +237,58 @@ impl Authority {
         self.issuer.key()
     }
 
+    /// The records, with everything in the directory that the trust list revokes. They are made if the directory is one
+    /// of an earlier version.
+    ///
+    /// # Errors
+    /// As [`Records::read`]; an error if a host's certificate cannot be read.
+    pub(super) fn records(&self) -> Result<Records> {
+        let list = self.trust_list()?.map(|(list, _)| list);
+        let revoked = || list.iter().flat_map(|list| &list.revoked).map(|revoked| &revoked.name);
+        let mut records = match Records::read(self.dir())? {
+            Some(records) => records,
+            None => {
+                let hosts = self.hosts()?.into_iter().chain(revoked().cloned());
+                Records { earlier_hosts: hosts.collect(), ..Records::new() }
+            }
+        };
+        for name in revoked() {
+            if let (Some(list), Some(certificate)) = (&list, self.certificate_of(name)?)
+                && list.revocation(&certificate).is_some()
+            {
+                records.revoke(&certificate);
+            }
+        }
+        Ok(records)
+    }
+
+    /// The validity of a certificate that is signed now for `days`, which is recorded.
+    ///
+    /// # Errors
+    /// As [`validity`](Self::validity) and [`kept_records`](Self::kept_records).
+    pub(super) fn valid_for(&self, days: u32) -> Result<Validity> {
+        let seconds = u64::from(days) * DAY;
+        let validity = self.validity(seconds, unix_now())?;
+        let mut records = Records::read(self.dir())?.map_or_else(|| self.kept_records(), Ok)?;
+        if records.longest_seconds < seconds {
+            records.longest_seconds = seconds;
+            records.write(self.dir())?;
+        }
+        Ok(validity)
+    }
+
+    /// The records, written if they have changed.
+    ///
+    /// # Errors
+    /// As [`Records::read`]; an error if a host's certificate cannot be read; errors of the operating system.
+    pub(super) fn kept_records(&self) -> Result<Records> {
+        let records = self.records()?;
+        if Records::read(self.dir())?.as_ref() != Some(&records) {
+            records.write(self.dir())?;
+        }
+        Ok(records)
+    }
+
     pub(super) fn host_dir(&self, name: &str) -> PathBuf {
         self.dir.join(HOSTS).join(name)
     }

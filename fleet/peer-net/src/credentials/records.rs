@@ -15,10 +15,8 @@
 //! version. Version 0.1.0 does not know this file, and signs for any key.
 
 use super::RECORDS;
-use super::authority::Authority;
-use super::certificate::{HostCertificate, unix_now};
+use super::certificate::HostCertificate;
 use super::trust_list::Revoked;
-use super::validity::{DAY, Validity};
 use headstart_block::{Digest, Error, Result};
 use headstart_daemon::file::{Readers, read, replace};
 use serde::{Deserialize, Serialize};
@@ -36,9 +34,9 @@ const LEN_MAX: u64 = 32 << 20;
 pub(super) struct Records {
     version: u32,
     /// The longest time for which a certificate was signed, in seconds.
-    longest_seconds: u64,
+    pub(super) longest_seconds: u64,
     /// Names of hosts that had certificates before there were records, made by any version of headstart.
-    earlier_hosts: BTreeSet<String>,
+    pub(super) earlier_hosts: BTreeSet<String>,
     /// The host's name by the hash of each revoked public key.
     revoked_keys: BTreeMap<String, String>,
 }
@@ -85,7 +83,7 @@ impl Records {
     }
 
     /// Records the key of a host as revoked.
-    fn revoke(&mut self, host: &HostCertificate) {
+    pub(super) fn revoke(&mut self, host: &HostCertificate) {
         self.revoked_keys.insert(hash(&host.public_key), host.name.clone());
     }
 
@@ -106,63 +104,11 @@ fn hash(public_key: &[u8]) -> String {
     Digest::of(public_key).hex()
 }
 
-impl Authority {
-    /// The records, with everything in the directory that the trust list revokes. They are made if the directory is one
-    /// of an earlier version.
-    ///
-    /// # Errors
-    /// As [`Records::read`]; an error if a host's certificate cannot be read.
-    fn records(&self) -> Result<Records> {
-        let list = self.trust_list()?.map(|(list, _)| list);
-        let revoked = || list.iter().flat_map(|list| &list.revoked).map(|revoked| &revoked.name);
-        let mut records = match Records::read(self.dir())? {
-            Some(records) => records,
-            None => {
-                let hosts = self.hosts()?.into_iter().chain(revoked().cloned());
-                Records { earlier_hosts: hosts.collect(), ..Records::new() }
-            }
-        };
-        for name in revoked() {
-            if let (Some(list), Some(certificate)) = (&list, self.certificate_of(name)?)
-                && list.revocation(&certificate).is_some()
-            {
-                records.revoke(&certificate);
-            }
-        }
-        Ok(records)
-    }
-
-    /// The validity of a certificate that is signed now for `days`, which is recorded.
-    ///
-    /// # Errors
-    /// As [`validity`](Self::validity) and [`kept_records`](Self::kept_records).
-    pub(super) fn valid_for(&self, days: u32) -> Result<Validity> {
-        let seconds = u64::from(days) * DAY;
-        let validity = self.validity(seconds, unix_now())?;
-        let mut records = Records::read(self.dir())?.map_or_else(|| self.kept_records(), Ok)?;
-        if records.longest_seconds < seconds {
-            records.longest_seconds = seconds;
-            records.write(self.dir())?;
-        }
-        Ok(validity)
-    }
-
-    /// The records, written if they have changed.
-    ///
-    /// # Errors
-    /// As [`Records::read`]; an error if a host's certificate cannot be read; errors of the operating system.
-    pub(super) fn kept_records(&self) -> Result<Records> {
-        let records = self.records()?;
-        if Records::read(self.dir())?.as_ref() != Some(&records) {
-            records.write(self.dir())?;
-        }
-        Ok(records)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credentials::authority::Authority;
+    use crate::credentials::validity::DAY;
     use crate::credentials::{InitSettings, init, revoke};
     use headstart_block::ErrorKind;
     use std::fs;
