@@ -18,7 +18,7 @@ use headstart_block::{ByteRange, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_disk::Carrier;
 use headstart_peer_net::complain;
 use headstart_peer_net::order::Order;
-use headstart_peer_net::orders::{Asked, Done, Word};
+use headstart_peer_net::remote_commands::{Asked, Command, Done};
 use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
@@ -161,12 +161,12 @@ impl Keeper {
             order.spec()?;
         }
         let hosts = self.hosts(&spec.hosts, spec.roots)?;
-        let words: Vec<_> = spec.blobs.iter().cloned().map(Word::Bring).collect();
+        let words: Vec<_> = spec.blobs.iter().cloned().map(Command::Bring).collect();
         Ok(self.tell(hosts, &words).await)
     }
 
     /// Sends orders to hosts, and waits until they are done.
-    async fn tell(&self, hosts: Vec<String>, words: &[Word]) -> Vec<Warmed> {
+    async fn tell(&self, hosts: Vec<String>, words: &[Command]) -> Vec<Warmed> {
         let telling = hosts.into_iter().map(async |host| {
             let (Done { bytes, lacking, why }, error) = match self.tell_host(&host, words).await {
                 Ok(done) => (done, None),
@@ -179,14 +179,14 @@ impl Keeper {
         futures::future::join_all(telling).await
     }
 
-    async fn tell_host(&self, host: &str, words: &[Word]) -> Result<Done> {
+    async fn tell_host(&self, host: &str, words: &[Command]) -> Result<Done> {
         let mut all = Done::default();
         for word in words {
             let done = match word {
-                Word::Bring(order) if host == self.swarm.name() => {
+                Command::Bring(order) if host == self.swarm.name() => {
                     self.bring(order, || self.stores.get(&order.store), None).await?
                 }
-                Word::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
+                Command::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
                 word => self.swarm.order(host, word).await?,
             };
             all = all.and(done);
@@ -224,7 +224,7 @@ impl Keeper {
     /// Follows an order of another host.
     async fn obey_word(&self, asked: &Asked) -> Result<Done> {
         match &asked.word {
-            Word::Bring(order) => {
+            Command::Bring(order) => {
                 let mut why = None;
                 let store = || {
                     let (store, refused) = self.store_of_others(order);
@@ -234,13 +234,13 @@ impl Keeper {
                 let done = self.bring(order, store, Some(&asked.host)).await?;
                 Ok(Done { why: done.why.or(why), ..done })
             }
-            Word::Pin(pin) => {
+            Command::Pin(pin) => {
                 let described = self.described_by(pin)?;
                 let _share = self.budget.take(&asked.host, described, 0, self.swarm.room())?;
                 self.obey_pin(pin).await
             }
             // Neither of these waits its turn.
-            Word::Known(_) | Word::Open(_) => Ok(Done::default()),
+            Command::Known(_) | Command::Open(_) => Ok(Done::default()),
         }
     }
 
@@ -455,11 +455,11 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
     while let Some(asked) = orders.recv().await {
         while tasks.try_join_next().is_some() {}
         match &asked.word {
-            Word::Known(known) => {
+            Command::Known(known) => {
                 keeper.tell_unknown(&asked, known);
                 continue;
             }
-            Word::Open(order) => {
+            Command::Open(order) => {
                 match keeper.take_part(order, &asked) {
                     Ok(()) => keeper.swarm.took_part(&asked),
                     Err(error) => {
@@ -470,7 +470,7 @@ async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
                 }
                 continue;
             }
-            Word::Bring(_) | Word::Pin(_) => {}
+            Command::Bring(_) | Command::Pin(_) => {}
         }
         let keeper = Arc::clone(&keeper);
         tasks.spawn(async move {

@@ -73,6 +73,9 @@ pub const HELLO_MAX: usize = 512;
 /// Bytes of a hello's nonce that name the process: they are the same in all of its hellos.
 pub(super) const PROCESS: usize = 16;
 
+/// The number of a process, which it has drawn at random.
+pub(super) type Process = [u8; PROCESS];
+
 /// Bytes of the outcome of an order.
 pub const DONE: usize = 16;
 

@@ -29,7 +29,7 @@ use run::{Broken, Run, broken};
 use transport::{Noticed, Sealed};
 
 use crate::credentials::NAME_MAX;
-use crate::whereabouts::Process;
+use crate::frame::Process;
 use chitchat::{
     ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState, spawn_chitchat,
 };

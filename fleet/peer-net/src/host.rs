@@ -6,23 +6,49 @@
 //! events can grow.
 //!
 //! Locks are taken in this order: the machine, then a connection's requests or its outbox.
+//!
+//! | module | content |
+//! |---|---|
+//! | `core` | the state machine with the meaning of its numbers, and the execution of its actions |
+//! | `link` | one connection: its two tasks, and the open requests over it |
+//! | `fetches` | the agent's own fetches from stores |
+//! | `verification_queue` | chunks that came before the pages of the tree that they are checked by |
+//! | `hints` | the first reads of an image's disks, sent and received |
+//! | `pinning` | the hosts that keep each part of a blob |
+//! | `remote_commands` | the orders between hosts to fetch ahead of need |
+//! | `renewals` | certificates renewed over connections |
+//! | `trust` | hosts that are members no longer, and the gossip key |
+//! | `whereabouts` | the addresses of hosts, even if two have one name |
+//! | `status` | the state as plain data |
 
+mod core;
+mod fetches;
+pub(crate) mod hints;
+pub(crate) mod link;
+pub mod pinning;
+pub mod remote_commands;
+pub(crate) mod renewals;
+pub(crate) mod status;
+pub(crate) mod trust;
+pub(crate) mod verification_queue;
+pub(crate) mod whereabouts;
+
+use self::core::{Core, Entry, Peer, blob_of};
+use self::fetches::Fetches;
+use self::hints::HintsSide;
+use self::link::{Link, served_event};
+use self::remote_commands::RemoteCommands;
+use self::renewals::Renewals;
+use self::status::Counts;
+use self::trust::Trust;
+use self::verification_queue::{Unverified, VerificationQueue};
+use self::whereabouts::Whereabouts;
 use crate::blob::{Blob, Identity, Kept, Late};
-use crate::core::{Core, Entry, Peer, blob_of};
-use crate::fetching::Fetches;
 use crate::frame::{self, Kind, PROOF};
 use crate::gossip::{Member, Members};
-use crate::hints::HintsSide;
-use crate::link::{Link, served_event};
-use crate::members::key_of;
-use crate::orders::Orders;
 use crate::outbox::{Lanes, Sending};
-use crate::parking::{Parked, Parking};
+use crate::peer_key::key_of;
 use crate::proof;
-use crate::renewing::Renewals;
-use crate::status::Counts;
-use crate::trust::Trust;
-use crate::whereabouts::Whereabouts;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
@@ -43,18 +69,18 @@ use tokio::sync::{Notify, oneshot, watch};
 const PROOFS_MAX: usize = 16_384;
 
 /// The state that all tasks share.
-pub(super) struct Host {
-    pub(super) cache: Arc<Cache>,
-    pub(super) runtime: Handle,
-    pub(super) counts: Counts,
-    pub(super) lanes: Lanes,
-    pub(super) parking: Parking,
-    pub(super) fetches: Fetches,
-    pub(super) hints: HintsSide,
+pub(crate) struct Host {
+    pub(crate) cache: Arc<Cache>,
+    pub(crate) runtime: Handle,
+    pub(crate) counts: Counts,
+    pub(crate) lanes: Lanes,
+    pub(crate) verification_queue: VerificationQueue,
+    pub(crate) fetches: Fetches,
+    pub(crate) hints: HintsSide,
     /// Notifies of an earlier time at which the machine wants to be woken.
-    pub(super) earlier: Notify,
+    pub(crate) earlier: Notify,
     /// Notifies of another blob.
-    pub(super) opened: Notify,
+    pub(crate) opened: Notify,
     /// The other hosts according to the gossip, by name.
     members: Mutex<Vec<Member>>,
     /// Their addresses.
@@ -64,21 +90,21 @@ pub(super) struct Host {
     /// The addresses at which other hosts with this host's name answered.
     namesakes: Mutex<BTreeSet<SocketAddr>>,
     whereabouts: Mutex<Whereabouts>,
-    pub(super) orders: Orders,
-    pub(super) trust: Trust,
-    pub(super) renewals: Renewals,
+    pub(crate) orders: RemoteCommands,
+    pub(crate) trust: Trust,
+    pub(crate) renewals: Renewals,
     /// Changes when another host begins to share a blob, or stops.
-    pub(super) company: watch::Sender<()>,
+    pub(crate) company: watch::Sender<()>,
     core: Mutex<Core>,
     started: Instant,
 }
 
 /// The receiver of a want's answer.
-pub(super) type Answer = oneshot::Receiver<Vec<Chunks>>;
+pub(crate) type Answer = oneshot::Receiver<Vec<Chunks>>;
 
 impl Host {
     #[expect(clippy::disallowed_methods, reason = "the clock that the state machine goes by")]
-    pub(super) fn new(
+    pub(crate) fn new(
         cache: Arc<Cache>,
         runtime: Handle,
         node: Node,
@@ -91,7 +117,7 @@ impl Host {
             runtime,
             counts: Counts::default(),
             lanes: Lanes::default(),
-            parking: Parking::default(),
+            verification_queue: VerificationQueue::default(),
             fetches: Fetches::new(node.settings().longest()),
             hints,
             earlier: Notify::new(),
@@ -101,7 +127,7 @@ impl Host {
             unreached: Mutex::default(),
             namesakes: Mutex::default(),
             whereabouts: Mutex::default(),
-            orders: Orders::default(),
+            orders: RemoteCommands::default(),
             trust,
             renewals,
             company: watch::channel(()).0,
@@ -110,25 +136,25 @@ impl Host {
         })
     }
 
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time(u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.now().0 / 1000
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         // A panic in the machine leaves its state as it is; wants have their time limits.
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn event(self: &Arc<Self>, event: Event<'_>) {
+    pub(crate) fn event(self: &Arc<Self>, event: Event<'_>) {
         self.core().drive(self, event);
     }
 
     /// Wakes the machine at the times that it asks for, and does the periodic work.
-    pub(super) async fn keep_time(self: Arc<Self>) {
+    pub(crate) async fn keep_time(self: Arc<Self>) {
         loop {
             let earlier = self.earlier.notified();
             let now = self.now();
@@ -153,7 +179,7 @@ impl Host {
     // Calls of disks.
 
     /// Takes part in a blob and in its tree's outboard, or adds a user to it.
-    pub(super) fn open(
+    pub(crate) fn open(
         self: &Arc<Self>,
         cached: &Arc<CachedBlob>,
         tree: Tree,
@@ -181,14 +207,14 @@ impl Host {
     }
 
     /// An id for a disk that reads.
-    pub(super) fn new_reader(&self) -> ReaderId {
+    pub(crate) fn new_reader(&self) -> ReaderId {
         let mut core = self.core();
         core.last_reader += 1;
         ReaderId(core.last_reader)
     }
 
     /// Removes a user from a blob.
-    pub(super) fn close(&self, id: BlobId) {
+    pub(crate) fn close(&self, id: BlobId) {
         let now = self.now();
         let mut core = self.core();
         if let Some(entry) = core.blobs.get_mut(&id) {
@@ -198,7 +224,7 @@ impl Host {
     }
 
     /// Leaves the blobs that had no user for the time `after`.
-    pub(super) fn leave_unused(self: &Arc<Self>, after: Duration) {
+    pub(crate) fn leave_unused(self: &Arc<Self>, after: Duration) {
         let now = self.now();
         let mut core = self.core();
         let is_unused = |entry: &Entry| entry.users == 0 && now.since(entry.idle_since) >= after;
@@ -211,7 +237,7 @@ impl Host {
         }
     }
 
-    pub(super) fn want(self: &Arc<Self>, blob: &Blob, chunks: Chunks, urgency: Urgency) -> (WantId, Answer) {
+    pub(crate) fn want(self: &Arc<Self>, blob: &Blob, chunks: Chunks, urgency: Urgency) -> (WantId, Answer) {
         let (answer, answered) = oneshot::channel();
         let mut core = self.core();
         core.last_want += 1;
@@ -228,7 +254,7 @@ impl Host {
 
     /// The chunks that a disk has to fetch itself: those that the machine returned, and those that are missing although
     /// the machine takes them to be here; the machine is notified of the latter.
-    pub(super) fn checked(
+    pub(crate) fn checked(
         self: &Arc<Self>,
         blob: &Blob,
         wanted: Chunks,
@@ -242,14 +268,14 @@ impl Host {
         missing.into_iter().map(|run| run.bytes(blob.len())).collect()
     }
 
-    pub(super) fn forget(self: &Arc<Self>, want: WantId) {
+    pub(crate) fn forget(self: &Arc<Self>, want: WantId) {
         let mut core = self.core();
         if core.wants.remove(&want).is_some() {
             core.drive(self, Event::Forget { want });
         }
     }
 
-    pub(super) fn planned(self: &Arc<Self>, id: BlobId, running: bool) {
+    pub(crate) fn planned(self: &Arc<Self>, id: BlobId, running: bool) {
         let mut core = self.core();
         let Some(entry) = core.blobs.get_mut(&id) else { return };
         let was = entry.planned > 0;
@@ -263,7 +289,7 @@ impl Host {
     // Events of other hosts.
 
     /// Adds a connected host. `None` if it is not to be connected.
-    pub(super) fn connected(
+    pub(crate) fn connected(
         self: &Arc<Self>,
         key: PeerKey,
         connections_max: usize,
@@ -318,28 +344,28 @@ impl Host {
     }
 
     /// Removes a host that is not connected any more.
-    pub(super) fn disconnected(self: &Arc<Self>, peer: PeerId) {
+    pub(crate) fn disconnected(self: &Arc<Self>, peer: PeerId) {
         let mut core = self.core();
         core.disconnect(self, peer);
         core.settle(self);
     }
 
     /// Drops a host that has broken the rules, and leaves it alone for a while.
-    pub(super) fn shun(self: &Arc<Self>, peer: PeerId, offence: Offence, what: &str) {
+    pub(crate) fn shun(self: &Arc<Self>, peer: PeerId, offence: Offence, what: &str) {
         let mut core = self.core();
         core.shun(self, peer, offence, what);
         core.settle(self);
     }
 
     /// `true` if this host is connected to `key`, or leaves it alone.
-    pub(super) fn needs_no_connection(&self, key: PeerKey) -> bool {
+    pub(crate) fn needs_no_connection(&self, key: PeerKey) -> bool {
         let now = self.now();
         let core = self.core();
         core.by_key.contains_key(&key) || core.shunned.get(&key).is_some_and(|until| *until > now)
     }
 
     /// Handles a host's proof that it may read a blob.
-    pub(super) fn proved(self: &Arc<Self>, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+    pub(crate) fn proved(self: &Arc<Self>, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let mut mac = [0; PROOF];
         mac.copy_from_slice(body.get(..PROOF).ok_or_else(|| Error::corrupt("a short proof"))?);
         let mut core = self.core();
@@ -360,7 +386,7 @@ impl Host {
     }
 
     /// Handles a host's notice that it does not share a blob any more.
-    pub(super) fn withdrawn(self: &Arc<Self>, link: &Link, number: u32) {
+    pub(crate) fn withdrawn(self: &Arc<Self>, link: &Link, number: u32) {
         let mut core = self.core();
         let Some(peer) = core.peers.get_mut(&link.peer) else { return };
         if let Some(mac) = peer.proofs.remove(&number) {
@@ -376,14 +402,14 @@ impl Host {
     }
 
     /// The blob to which a host gave this number, if both share it.
-    pub(super) fn shared_blob(&self, link: &Link, number: u32) -> Option<Arc<Blob>> {
+    pub(crate) fn shared_blob(&self, link: &Link, number: u32) -> Option<Arc<Blob>> {
         let core = self.core();
         let id = core.peers.get(&link.peer)?.shared.get(&number)?;
         core.blobs.get(id).map(|entry| Arc::clone(&entry.blob))
     }
 
     /// Handles a message of a host to the machine.
-    pub(super) fn received(self: &Arc<Self>, link: &Link, mut message: Message) -> Result<()> {
+    pub(crate) fn received(self: &Arc<Self>, link: &Link, mut message: Message) -> Result<()> {
         let mut core = self.core();
         if let Some(theirs) = blob_of(&mut message) {
             let shared = core.peers.get(&link.peer).and_then(|peer| peer.shared.get(&theirs.0)).copied();
@@ -416,7 +442,7 @@ impl Host {
     }
 
     /// Handles the bytes of a chunk: the first `len` of `body`, which may be taken.
-    pub(super) fn arrived(
+    pub(crate) fn arrived(
         self: &Arc<Self>,
         peer: PeerId,
         request: Option<RequestId>,
@@ -427,7 +453,7 @@ impl Host {
     ) {
         match blob.keep(chunk, body.get(..len).unwrap_or_default(), peer) {
             Ok(Kept::TreeMissing) => {
-                self.park(Parked { peer, request, blob: Arc::clone(blob), chunk }, body, len);
+                self.park(Unverified { peer, request, blob: Arc::clone(blob), chunk }, body, len);
             }
             Ok(Kept::Whole(late)) => {
                 self.tell_arrival(peer, request, blob, chunk, &Ok(()));
@@ -439,7 +465,7 @@ impl Host {
 
     /// Chunks of an outboard could be checked after a delay: others may have the right ones, and the senders of wrong
     /// ones are liars.
-    pub(super) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
+    pub(crate) fn checked_late(self: &Arc<Self>, blob: &Blob, late: &Late) {
         for chunk in &late.right {
             self.tell_local(blob, blob.bytes_of(*chunk));
         }
@@ -449,7 +475,7 @@ impl Host {
         }
     }
 
-    pub(super) fn tell_arrival(
+    pub(crate) fn tell_arrival(
         self: &Arc<Self>,
         peer: PeerId,
         request: Option<RequestId>,
@@ -477,7 +503,7 @@ impl Host {
     }
 
     /// Handles the end of sending a chunk, successful or not.
-    pub(super) fn served(self: &Arc<Self>, link: &Link, sending: &Sending, outcome: Served) {
+    pub(crate) fn served(self: &Arc<Self>, link: &Link, sending: &Sending, outcome: Served) {
         let mut core = self.core();
         let (blob, chunks) = (sending.serve.blob.id, Chunks::one(sending.chunk));
         if outcome != Served::Well && core.blobs.contains_key(&blob) {
@@ -489,14 +515,14 @@ impl Host {
     }
 
     /// Handles the end of a fetch.
-    pub(super) fn fetched(self: &Arc<Self>, fetch: FetchId, ok: bool) {
+    pub(crate) fn fetched(self: &Arc<Self>, fetch: FetchId, ok: bool) {
         let mut core = self.core();
         if core.fetching.remove(&fetch) {
             core.drive(self, Event::Fetched { fetch, ok });
         }
     }
 
-    pub(super) fn stop(self: &Arc<Self>) {
+    pub(crate) fn stop(self: &Arc<Self>) {
         let mut core = self.core();
         core.stopped = true;
         let peers: Vec<_> = core.peers.keys().copied().collect();
@@ -510,7 +536,7 @@ impl Host {
     }
 
     /// The blob of that digest that this host takes part in; `None` for outboards.
-    pub(super) fn data_blob(&self, digest: &Digest) -> Option<Arc<Blob>> {
+    pub(crate) fn data_blob(&self, digest: &Digest) -> Option<Arc<Blob>> {
         let core = self.core();
         let is_it = |blob: &Blob| blob.identity.digest == *digest && !blob.is_outboard();
         core.blobs.values().map(|entry| &entry.blob).find(|blob| is_it(blob)).cloned()
@@ -519,12 +545,12 @@ impl Host {
     // Status for people.
 
     /// The other hosts according to the gossip, by name.
-    pub(super) fn members(&self) -> Vec<Member> {
+    pub(crate) fn members(&self) -> Vec<Member> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Records the other hosts, and those that have this host's own name.
-    pub(super) fn set_members(&self, told: &Members) {
+    pub(crate) fn set_members(&self, told: &Members) {
         let Members { others: members, namesakes, processes } = told;
         let all = members.iter().chain(namesakes);
         let keys: HashSet<PeerKey> = all.map(|member| key_of(&member.name)).collect();
@@ -538,24 +564,24 @@ impl Host {
     }
 
     /// `true` if a host of the swarm is at this address, according to gossip and connections.
-    pub(super) fn is_known_address(&self, address: IpAddr) -> bool {
+    pub(crate) fn is_known_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.known_addresses.lock().unwrap_or_else(PoisonError::into_inner).contains(&address)
             || self.core().peers.values().any(|peer| peer.link.address.ip().to_canonical() == address)
     }
 
     /// The addresses of other hosts that have this host's name.
-    pub(super) fn namesakes(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
+    pub(crate) fn namesakes(&self) -> MutexGuard<'_, BTreeSet<SocketAddr>> {
         self.namesakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that a host with this host's name answers at `address`.
-    pub(super) fn met_namesake(&self, address: SocketAddr) {
+    pub(crate) fn met_namesake(&self, address: SocketAddr) {
         self.namesakes().insert(address);
     }
 
     /// The addresses at which hosts listen.
-    pub(super) fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {
+    pub(crate) fn whereabouts(&self) -> MutexGuard<'_, Whereabouts> {
         self.whereabouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -564,18 +590,18 @@ impl Host {
     }
 
     /// Records why a host cannot be connected to; returns `true` if the cause is new.
-    pub(super) fn cannot_reach(&self, key: PeerKey, error: &Error) -> bool {
+    pub(crate) fn cannot_reach(&self, key: PeerKey, error: &Error) -> bool {
         let why = error.to_string();
         self.unreached().insert(key, why.clone()).is_none_or(|before| before != why)
     }
 
     /// The cause why a host could not be connected to at the last attempt.
-    pub(super) fn why_unreached(&self, key: PeerKey) -> Option<String> {
+    pub(crate) fn why_unreached(&self, key: PeerKey) -> Option<String> {
         self.unreached().get(&key).cloned()
     }
 
     /// The hosts that count disks' reads; this one without a connection.
-    pub(super) fn trackers(&self) -> Vec<(PeerKey, Option<Arc<Link>>)> {
+    pub(crate) fn trackers(&self) -> Vec<(PeerKey, Option<Arc<Link>>)> {
         let core = self.core();
         let own = self.hints.counting.is_some().then(|| (core.node.key(), None));
         let others = core.peers.values().map(|peer| &peer.link).filter(|link| link.is_tracker);
@@ -583,24 +609,24 @@ impl Host {
     }
 
     /// `true` if this host is connected to any other.
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         !self.core().peers.is_empty()
     }
 
     /// The connection to a host, by the number of its name.
-    pub(super) fn link_of(&self, key: PeerKey) -> Option<Arc<Link>> {
+    pub(crate) fn link_of(&self, key: PeerKey) -> Option<Arc<Link>> {
         let core = self.core();
         let peer = core.by_key.get(&key).and_then(|peer| core.peers.get(peer));
         peer.map(|peer| Arc::clone(&peer.link))
     }
 
     /// The connection to a host.
-    pub(super) fn link_to(&self, name: &str) -> Option<Arc<Link>> {
+    pub(crate) fn link_to(&self, name: &str) -> Option<Arc<Link>> {
         self.core().peers.values().map(|peer| &peer.link).find(|link| link.name == name).cloned()
     }
 
     /// `true` if a host has shown that it may read all of these blobs.
-    pub(super) fn has_shown(&self, peer: PeerId, blobs: &[BlobSpec]) -> bool {
+    pub(crate) fn has_shown(&self, peer: PeerId, blobs: &[BlobSpec]) -> bool {
         let core = self.core();
         let Some(peer) = core.peers.get(&peer) else { return false };
         let is_shown = |spec: &BlobSpec| {
@@ -613,7 +639,7 @@ impl Host {
     }
 
     /// The connections, and the numbers of blobs that both ends share, without outboards.
-    pub(super) fn links(&self) -> Vec<(Arc<Link>, usize)> {
+    pub(crate) fn links(&self) -> Vec<(Arc<Link>, usize)> {
         let core = self.core();
         // An outboard is counted with its blob.
         let is_data = |id: &&BlobId| core.blobs.get(id).is_some_and(|entry| !entry.blob.is_outboard());
@@ -622,12 +648,12 @@ impl Host {
     }
 
     /// `true` if another host shares a blob.
-    pub(super) fn has_company(&self, id: BlobId) -> bool {
+    pub(crate) fn has_company(&self, id: BlobId) -> bool {
         self.core().peers.values().any(|peer| peer.shared_blobs.contains(&id))
     }
 
     /// The blobs with their numbers of users, and of hosts that share each.
-    pub(super) fn blobs(&self) -> Vec<(Arc<Blob>, usize, usize)> {
+    pub(crate) fn blobs(&self) -> Vec<(Arc<Blob>, usize, usize)> {
         let core = self.core();
         let sharers = |id| core.peers.values().filter(|peer| peer.shared_blobs.contains(&id)).count();
         core.blobs
@@ -636,7 +662,7 @@ impl Host {
             .collect()
     }
 
-    pub(super) fn node_counters(&self) -> headstart_swarm::Counters {
+    pub(crate) fn node_counters(&self) -> headstart_swarm::Counters {
         self.core().node.counters()
     }
 }

@@ -11,8 +11,9 @@
 //! The gossip about these hosts is ignored, because a revoked host that has the earlier key may be its source.
 
 use crate::channel::Channel;
-use crate::link::Link;
-use crate::members::{Door, key_of};
+use crate::host::link::Link;
+use crate::members::Door;
+use crate::peer_key::key_of;
 use headstart_block::{Error, Result};
 use headstart_swarm::PeerKey;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -2,33 +2,25 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `host` | the state that all tasks share: a task that has an event moves the state machine |
+//! | `host` | the state that all tasks share, and its parts: the state machine, connections, orders, hints |
 //! | [`credentials`] | the members of a cluster: its certificate authority, hosts' certificates, the gossip key |
-//! | `core` | the state machine with the meaning of its numbers, and the execution of its actions |
-//! | `link` | one connection: its two tasks, and the open requests over it |
 //! | `outbox` | the queue of frames to be sent, in their order |
 //! | [`frame`] | the format of connections, byte by byte |
 //! | `channel` | the identity of the other end |
 //! | `proof` | the proof of a host that it may read a blob |
 //! | `blob` | the verification and storage of received bytes |
-//! | `parking` | chunks that came before the pages of the tree that they are checked by |
-//! | `fetching` | the agent's own fetches from stores |
-//! | `finding` | blobs for programs without one of their own |
+//! | `lookup` | blobs for programs without one of their own |
 //! | `members` | connections made, accepted, made again |
 //! | `strangers` | connections at the door, whose other end is not known yet |
 //! | `gossip` | the members of the swarm |
-//! | `whereabouts` | the addresses of hosts, even if two have one name |
+//! | [`remote_commands`] | the orders between hosts to fetch ahead of need |
+//! | `renewing` | this host's certificate renewed when it is due |
 //! | `joining` | the search for the first host of the swarm, and the errors of other listeners there |
-//! | `remembering` | the recent requests to a root, kept over a restart |
-//! | `pinning` | the hosts that keep each part of a blob |
+//! | `recent_log` | the recent requests to a root, kept over a restart |
+//! | `peer_key` | the name of a host as a number |
 //! | [`order`] | a blob to be fetched |
 //! | [`pin`] | an image that hosts keep together |
-//! | [`orders`] | the orders between hosts to fetch ahead of need |
-//! | `telling_roots` | agents name their blobs to roots, so that those can fetch them |
-//! | `hints` | the first reads of an image's disks, sent and received |
-//! | `trust` | hosts that are members no longer, and the gossip key |
-//! | `renewing` | certificates renewed over connections |
-//! | `status` | the state as plain data |
+//! | `root_announce` | agents name their blobs to roots, so that those can fetch them |
 //!
 //! # Trust
 //!
@@ -43,51 +35,44 @@
 mod blob;
 mod channel;
 pub mod complaints;
-mod core;
 pub mod credentials;
-mod fetching;
-mod finding;
 pub mod frame;
 mod gossip;
-mod hints;
 mod host;
 mod joining;
-mod link;
+mod lookup;
 mod members;
 pub mod order;
-pub mod orders;
 mod outbox;
-mod parking;
+mod peer_key;
 pub mod pin;
-pub mod pinning;
 mod proof;
-mod remembering;
+mod recent_log;
 mod renewing;
-mod status;
+mod root_announce;
 mod strangers;
-mod telling_roots;
-mod trust;
-mod whereabouts;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
-pub use hints::{Boots, CountedImage, HintCounters, read_counts};
-pub use members::key_of;
-pub use status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
+pub use host::hints::{Boots, CountedImage, HintCounters, read_counts};
+pub use host::pinning;
+pub use host::remote_commands;
+pub use host::status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
+pub use peer_key::key_of;
 
 use crate::blob::Blob;
 use crate::channel::Wire;
 use crate::credentials::{Credentials, Roles, Signer, check_name, unix_now};
 use crate::frame::Hello;
 use crate::gossip::{Claims, Gossip, Gossiper, Member, Seal};
-use crate::hints::{Counting, HintsSide};
 use crate::host::Host;
+use crate::host::hints::{self, Counting, HintsSide};
+use crate::host::renewals::Renewals;
+use crate::host::trust::Trust;
 use crate::members::Door;
-use crate::renewing::Renewals;
-use crate::trust::Trust;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
@@ -343,7 +328,7 @@ impl Swarm {
         tasks.spawn_on(Arc::clone(&door).renew(), &runtime);
         tasks.spawn_on(door.look_after(), &runtime);
         if tells_roots {
-            tasks.spawn_on(telling_roots::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
+            tasks.spawn_on(root_announce::keep_telling(Arc::clone(&host), stopping.subscribe()), &runtime);
         }
         let tasks = Mutex::new(Some(tasks));
         let role = settings.role;

@@ -8,7 +8,8 @@ use crate::credentials::{REMEDY, Reminder, unix_now};
 use crate::frame::{Hello, Kind, REFUSED_CONNECTION, VERSION_1, push_frame, refusal};
 use crate::gossip::{Gossip, Member, Members};
 use crate::host::Host;
-use crate::link::Link;
+use crate::host::link::Link;
+use crate::peer_key::key_of;
 use crate::proof::Side;
 use crate::strangers::{Place, Strangers, Verdict};
 use headstart_block::{Error, ErrorKind, Result};
@@ -75,15 +76,6 @@ pub(super) struct Door {
     /// The permits for connections to hosts that have never been connected to.
     pub(super) first_dials: Semaphore,
     pub(super) stopping: watch::Receiver<bool>,
-}
-
-/// The name of a host as a number.
-pub fn key_of(name: &str) -> PeerKey {
-    let mut hasher = blake3::Hasher::new_derive_key("headstart swarm 1 name of a host");
-    hasher.update(name.as_bytes());
-    let mut key = [0; 8];
-    hasher.finalize_xof().fill(&mut key);
-    PeerKey(u64::from_le_bytes(key))
 }
 
 /// Records an address; returns `true` if it was not known.

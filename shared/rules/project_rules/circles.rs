@@ -33,32 +33,12 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 /// The circles that are still to be cut. No new one is added.
 ///
 /// One that has gone, or has become smaller, is taken off.
-const KNOWN: [Known; 19] = [
+const KNOWN: [Known; 18] = [
     ("headstart", "", &["attach", "image", "layer_map", "plan", "published", "swarm"]),
     ("headstart", "", &["log", "terminal"]),
     ("headstart", "agent", &["disk", "watch"]),
     ("headstart", "attach", &["arguments", "plans", "recording", "session"]),
     ("headstart", "harvest", &["lease", "vssd"]),
-    (
-        "headstart-peer-net",
-        "",
-        &[
-            "core",
-            "fetching",
-            "gossip",
-            "hints",
-            "host",
-            "link",
-            "members",
-            "orders",
-            "parking",
-            "pinning",
-            "renewing",
-            "status",
-            "trust",
-            "whereabouts",
-        ],
-    ),
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
     ("headstart-cache", "", &["durable", "files"]),
     ("headstart-disk", "", &["fetch", "preloading", "puller", "stream", "swarm"]),

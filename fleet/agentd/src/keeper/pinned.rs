@@ -11,9 +11,9 @@ use headstart_cache::{BlobSpec, CachedBlob};
 use headstart_disk::{Carrier, PinnedImages};
 use headstart_peer_net::SharedBlob;
 use headstart_peer_net::order::Order;
-use headstart_peer_net::orders::{Asked, Done, Word};
 use headstart_peer_net::pin::{KnownPin, Pin};
 use headstart_peer_net::pinning::Holding;
+use headstart_peer_net::remote_commands::{Asked, Command, Done};
 use headstart_store::{Location, Reference, Selector};
 use headstart_swarm::PeerKey;
 use serde::Serialize;
@@ -234,9 +234,9 @@ impl Keeper {
 
     /// Sends a pin to hosts, this one first.
     async fn say(&self, hosts: Vec<String>, pin: Pin) -> Result<Vec<Warmed>> {
-        let word = Word::Pin(Box::new(pin));
+        let word = Command::Pin(Box::new(pin));
         word.check()?;
-        if let Word::Pin(pin) = &word {
+        if let Command::Pin(pin) = &word {
             self.adopt(pin)?;
         }
         Ok(self.tell(hosts, &[word]).await)
@@ -300,7 +300,7 @@ impl Keeper {
                 // The host asks again soon.
                 break;
             }
-            told += self.swarm.tell(&asked.host, &Word::Pin(Box::new(pin)));
+            told += self.swarm.tell(&asked.host, &Command::Pin(Box::new(pin)));
         }
     }
 
@@ -498,7 +498,7 @@ impl Keeper {
         let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(host) = place.and_then(|place| hosts.get(place)) else { return false };
-        self.swarm.tell(host, &Word::Known(self.keeping.pins().known()));
+        self.swarm.tell(host, &Command::Known(self.keeping.pins().known()));
         true
     }
 }

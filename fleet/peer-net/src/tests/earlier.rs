@@ -4,8 +4,8 @@
 use crate::frame::{
     HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_refusal, decode_report, push_encoded,
 };
+use crate::host::remote_commands::Command;
 use crate::order::Order;
-use crate::orders::Word;
 use headstart_block::{Error, ErrorKind};
 use headstart_swarm::tracker::{Access, Answer, Hint, ImageKey, Report};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
@@ -32,7 +32,7 @@ fn decode(kind: Kind, body: &[u8]) -> Result<(), Error> {
     match kind {
         Kind::Hello => Hello::decode(body).map(drop),
         Kind::Message => decode_message(body).map(drop),
-        Kind::Order => Word::decode(body).map(drop),
+        Kind::Order => Command::decode(body).map(drop),
         Kind::Report => decode_report(body).map(drop),
         Kind::Hints => decode_answer(body).map(drop),
         Kind::Chunk | Kind::Push | Kind::Proof | Kind::Withdrawn | Kind::Ping | Kind::Bye | Kind::Done => {
@@ -116,10 +116,10 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         parts: vec![(3, 4)],
     };
     let bytes = [0, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 1, 3, 4];
-    check(Kind::Order, &Word::Bring(order.clone()), &bytes, Word::decode);
+    check(Kind::Order, &Command::Bring(order.clone()), &bytes, Command::decode);
     let whole = Order { parts: Vec::new(), ..order };
     let bytes = [3, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 0];
-    check(Kind::Order, &Word::Open(whole), &bytes, Word::decode);
+    check(Kind::Order, &Command::Open(whole), &bytes, Command::decode);
 }
 
 #[track_caller]

@@ -269,7 +269,7 @@ fn what_cannot_be_checked_yet_takes_bounded_memory() {
         rogue.send(&cluster, &frame);
     }
     cluster.wait_until("all have come", || a.swarm.counters().received_bytes >= 600 << 16);
-    assert!(a.swarm.host.parking.bytes() <= 16 << 20);
+    assert!(a.swarm.host.verification_queue.bytes() <= 16 << 20);
     assert_eq!(at_a.blob().local_bytes(), 0);
 }
 

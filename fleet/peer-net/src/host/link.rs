@@ -41,39 +41,39 @@ const STRAY_PART: u64 = 8;
 const PUSHED_PART: u64 = 2;
 
 /// One connection.
-pub(super) struct Link {
-    pub(super) peer: PeerId,
-    pub(super) key: PeerKey,
-    pub(super) name: String,
-    pub(super) role: Role,
+pub(crate) struct Link {
+    pub(crate) peer: PeerId,
+    pub(crate) key: PeerKey,
+    pub(crate) name: String,
+    pub(crate) role: Role,
     /// `true` if the other host counts disks' reads.
-    pub(super) is_tracker: bool,
+    pub(crate) is_tracker: bool,
     /// The roles that the other host's certificate gives.
-    pub(super) roles: Roles,
+    pub(crate) roles: Roles,
     /// The version of the protocol on this connection: frames and words of version 2 are sent only if it is that or a
     /// later one.
-    pub(super) protocol: u16,
-    pub(super) address: SocketAddr,
+    pub(crate) protocol: u16,
+    pub(crate) address: SocketAddr,
     /// The process of the other host.
-    pub(super) process: [u8; PROCESS],
+    pub(crate) process: [u8; PROCESS],
     /// The other host's certificate, which it may have renewed since the connection was made.
     certificate: Mutex<Option<HostCertificate>>,
     /// The end that this host is.
-    pub(super) side: Side,
-    pub(super) binding: Binding,
-    pub(super) outbox: Outbox,
+    pub(crate) side: Side,
+    pub(crate) binding: Binding,
+    pub(crate) outbox: Outbox,
     requests: Mutex<BTreeMap<RequestId, Request>>,
-    pub(super) sent: AtomicU64,
-    pub(super) received: AtomicU64,
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
     strays: AtomicU64,
     /// The start of the current hour, in milliseconds of the host's clock, and the requests for certificates in it.
     certificate_requests: Mutex<(u64, u32)>,
     /// The orders of the other host that were refused.
     in_vain: Mutex<InVain>,
     /// `true` once the other host has sent a frame other than a refusal: it has accepted this host.
-    pub(super) is_taken: AtomicBool,
+    pub(crate) is_taken: AtomicBool,
     /// The time of the last received frame, in milliseconds of the host's clock.
-    pub(super) heard: AtomicU64,
+    pub(crate) heard: AtomicU64,
     closed: AtomicBool,
     closing: Notify,
 }
@@ -103,7 +103,7 @@ impl Request {
 
 impl Link {
     /// A connection whose other end was admitted.
-    pub(super) fn new(
+    pub(crate) fn new(
         peer: PeerId,
         key: PeerKey,
         channel: &Channel,
@@ -139,29 +139,29 @@ impl Link {
     }
 
     /// The other host's certificate.
-    pub(super) fn certificate(&self) -> Option<HostCertificate> {
+    pub(crate) fn certificate(&self) -> Option<HostCertificate> {
         self.certificate.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Sets a new certificate of the other host, for the same name and key.
-    pub(super) fn set_certificate(&self, renewed: HostCertificate) {
+    pub(crate) fn set_certificate(&self, renewed: HostCertificate) {
         *self.certificate.lock().unwrap_or_else(PoisonError::into_inner) = Some(renewed);
     }
 
     /// `true` if the other host's certificate has ended.
-    pub(super) fn has_ended(&self, now: u64) -> bool {
+    pub(crate) fn has_ended(&self, now: u64) -> bool {
         let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
         certificate.as_ref().is_some_and(|one| now > one.validity.not_after)
     }
 
     /// `true` if the other host's certificate gives it the role of an authority.
-    pub(super) fn is_authority(&self) -> bool {
+    pub(crate) fn is_authority(&self) -> bool {
         let certificate = self.certificate.lock().unwrap_or_else(PoisonError::into_inner);
         certificate.as_ref().is_some_and(|certificate| certificate.roles.authority)
     }
 
     /// Counts a request of the other host for a certificate; returns the number of requests within an hour.
-    pub(super) fn count_certificate_request(&self, now_ms: u64) -> u32 {
+    pub(crate) fn count_certificate_request(&self, now_ms: u64) -> u32 {
         let mut requests = self.certificate_requests.lock().unwrap_or_else(PoisonError::into_inner);
         if now_ms.saturating_sub(requests.0) >= HOUR_MS {
             *requests = (now_ms, 0);
@@ -175,7 +175,7 @@ impl Link {
     }
 
     /// Records chunks that are about to be requested. A second request under the same number changes nothing.
-    pub(super) fn expect(&self, request: RequestId, blob: &Arc<Blob>, chunks: Chunks) {
+    pub(crate) fn expect(&self, request: RequestId, blob: &Arc<Blob>, chunks: Chunks) {
         let mut requests = self.requests();
         requests.entry(request).or_insert_with(|| {
             let mut coming = vec![u64::MAX; (chunks.count as usize).div_ceil(64)];
@@ -203,7 +203,7 @@ impl Link {
     }
 
     /// Records that these chunks do not come.
-    pub(super) fn refused(&self, request: RequestId, chunks: Chunks) {
+    pub(crate) fn refused(&self, request: RequestId, chunks: Chunks) {
         let mut requests = self.requests();
         let Some(entry) = requests.get_mut(&request) else { return };
         let of_it = entry.chunks.numbers();
@@ -217,22 +217,22 @@ impl Link {
     }
 
     /// Records the outcome of an order of the other host. Returns `true` if too many of its orders are refused.
-    pub(super) fn note_order(&self, is_refused: bool, now_ms: u64) -> bool {
+    pub(crate) fn note_order(&self, is_refused: bool, now_ms: u64) -> bool {
         self.in_vain.lock().unwrap_or_else(PoisonError::into_inner).note(is_refused, now_ms)
     }
 
     /// Ends the connection; any thread may call this.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.closing.notify_waiters();
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
     /// Returns when the connection is to end.
-    pub(super) async fn closed(&self) {
+    pub(crate) async fn closed(&self) {
         let mut closing = std::pin::pin!(self.closing.notified());
         closing.as_mut().enable();
         if !self.closed.load(Ordering::Acquire) {
@@ -241,10 +241,10 @@ impl Link {
     }
 
     /// Moves the bytes of the connection until it ends.
-    pub(super) async fn run(
+    pub(crate) async fn run(
         self: &Arc<Self>,
         host: &Arc<Host>,
-        stream: super::channel::Stream,
+        stream: crate::channel::Stream,
     ) -> Result<()> {
         let (reading, writing) = tokio::io::split(stream);
         let (link, its_host) = (Arc::clone(self), Arc::clone(host));
@@ -444,7 +444,7 @@ async fn send(
 }
 
 /// The event for the state machine after a chunk was sent, or could not be.
-pub(super) fn served_event<'a>(link: &Link, sending: &Sending, outcome: Served) -> Event<'a> {
+pub(crate) fn served_event<'a>(link: &Link, sending: &Sending, outcome: Served) -> Event<'a> {
     Event::Served {
         peer: link.peer,
         request: sending.serve.request,

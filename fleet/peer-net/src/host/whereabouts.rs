@@ -5,19 +5,16 @@
 //! gossip has the addresses of both. Each host sends its process with its address, and the same process in its hello.
 //! No decision depends on the processes in the gossip: they only give people the right addresses.
 
-use crate::frame::PROCESS;
+use crate::frame::Process;
 use crate::gossip::Member;
-use crate::link::Link;
+use crate::host::link::Link;
 use headstart_swarm::PeerKey;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
-/// The number of a process, which it has drawn at random.
-pub(super) type Process = [u8; PROCESS];
-
 /// The processes that listen at addresses, and those that were refused.
 #[derive(Debug, Default)]
-pub(super) struct Whereabouts {
+pub(crate) struct Whereabouts {
     listening: HashMap<SocketAddr, Process>,
     /// The last process that was refused because another host of its name was connected, by name.
     refused: HashMap<PeerKey, Process>,
@@ -25,25 +22,25 @@ pub(super) struct Whereabouts {
 
 impl Whereabouts {
     /// Records the content of the gossip: the processes at addresses, and all names.
-    pub(super) fn heard(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
+    pub(crate) fn heard(&mut self, listening: HashMap<SocketAddr, Process>, names: &HashSet<PeerKey>) {
         self.listening = listening;
         self.refused.retain(|key, _| names.contains(key));
     }
 
     /// Records a host that was refused because another one of its name is connected.
-    pub(super) fn refused(&mut self, key: PeerKey, process: Process) {
+    pub(crate) fn refused(&mut self, key: PeerKey, process: Process) {
         self.refused.insert(key, process);
     }
 
     /// The address at which the host at the other end of a connection listens, if it is known; otherwise the other end
     /// of the connection.
-    pub(super) fn of_link(&self, link: &Link, members: &[Member]) -> SocketAddr {
+    pub(crate) fn of_link(&self, link: &Link, members: &[Member]) -> SocketAddr {
         self.of_process(&link.name, link.process, members).unwrap_or(link.address)
     }
 
     /// The address of the host that was refused because it has the name of another one, which is connected by `link`;
     /// `None` if none was refused, or if it is gone.
-    pub(super) fn of_rival(&self, link: &Link, members: &[Member]) -> Option<SocketAddr> {
+    pub(crate) fn of_rival(&self, link: &Link, members: &[Member]) -> Option<SocketAddr> {
         let process = self.refused.get(&link.key).filter(|process| **process != link.process)?;
         addresses(&link.name, members).find(|address| self.listening.get(address) == Some(process))
     }

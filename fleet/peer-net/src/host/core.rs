@@ -3,9 +3,9 @@
 use crate::blob::{Blob, Identity};
 use crate::frame::{self, Kind, PROOF};
 use crate::host::Host;
-use crate::link::Link;
+use crate::host::link::Link;
+use crate::host::pinning::{Holding, Holdings};
 use crate::outbox::{Overflow, Serve};
-use crate::pinning::Holdings;
 use headstart_block::ByteRange;
 use headstart_swarm::event::Served;
 use headstart_swarm::{
@@ -22,33 +22,33 @@ use tokio::sync::oneshot;
 const SHUNNED: Duration = Duration::from_secs(600);
 
 /// The state machine and the meaning of its numbers.
-pub(super) struct Core {
-    pub(super) node: Node,
-    pub(super) actions: Vec<Action>,
-    pub(super) blobs: HashMap<BlobId, Entry>,
-    pub(super) by_identity: HashMap<Identity, BlobId>,
-    pub(super) peers: HashMap<PeerId, Peer>,
-    pub(super) by_key: HashMap<PeerKey, PeerId>,
-    pub(super) shunned: HashMap<PeerKey, Time>,
-    pub(super) wants: HashMap<WantId, oneshot::Sender<Vec<Chunks>>>,
-    pub(super) wake_at: Option<Time>,
-    pub(super) last_blob: u32,
-    pub(super) last_peer: u32,
-    pub(super) last_want: u64,
-    pub(super) last_reader: u64,
+pub(crate) struct Core {
+    pub(crate) node: Node,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) blobs: HashMap<BlobId, Entry>,
+    pub(crate) by_identity: HashMap<Identity, BlobId>,
+    pub(crate) peers: HashMap<PeerId, Peer>,
+    pub(crate) by_key: HashMap<PeerKey, PeerId>,
+    pub(crate) shunned: HashMap<PeerKey, Time>,
+    pub(crate) wants: HashMap<WantId, oneshot::Sender<Vec<Chunks>>>,
+    pub(crate) wake_at: Option<Time>,
+    pub(crate) last_blob: u32,
+    pub(crate) last_peer: u32,
+    pub(crate) last_want: u64,
+    pub(crate) last_reader: u64,
     /// Wants of the agent's own: parts of trees. The agent fetches those that the swarm does not send.
-    pub(super) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
-    pub(super) own_wanted: HashSet<(BlobId, Chunks)>,
-    pub(super) fetching: HashSet<FetchId>,
+    pub(crate) own_wants: HashMap<WantId, (Arc<Blob>, Chunks)>,
+    pub(crate) own_wanted: HashSet<(BlobId, Chunks)>,
+    pub(crate) fetching: HashSet<FetchId>,
     /// The pinned parts of blobs, open or not.
-    pub(super) holdings: Holdings,
+    pub(crate) holdings: Holdings,
     /// The events that actions have led to: the machine gets them after its present actions.
-    pub(super) deferred: VecDeque<Deferred>,
-    pub(super) stopped: bool,
+    pub(crate) deferred: VecDeque<Deferred>,
+    pub(crate) stopped: bool,
 }
 
 /// An event that an action has led to.
-pub(super) enum Deferred {
+pub(crate) enum Deferred {
     PeerDown(PeerId),
     Want(WantId, BlobId, Chunks, Urgency),
     /// A request that cannot be sent: the machine treats it as refused by the other host.
@@ -57,31 +57,31 @@ pub(super) enum Deferred {
     NotServed(PeerId, Option<RequestId>, BlobId, Chunks),
 }
 
-pub(super) struct Entry {
-    pub(super) blob: Arc<Blob>,
-    pub(super) users: usize,
+pub(crate) struct Entry {
+    pub(crate) blob: Arc<Blob>,
+    pub(crate) users: usize,
     /// The number of disks that preload by a plan.
-    pub(super) planned: usize,
+    pub(crate) planned: usize,
     /// The time at which the last user went.
-    pub(super) idle_since: Time,
+    pub(crate) idle_since: Time,
 }
 
-pub(super) struct Peer {
-    pub(super) link: Arc<Link>,
+pub(crate) struct Peer {
+    pub(crate) link: Arc<Link>,
     /// The proofs that it has to send to show that it may read a blob.
-    pub(super) expected: HashMap<[u8; PROOF], BlobId>,
+    pub(crate) expected: HashMap<[u8; PROOF], BlobId>,
     /// The proofs that it has sent, by its numbers, and the other way round.
-    pub(super) proofs: HashMap<u32, [u8; PROOF]>,
-    pub(super) numbers: HashMap<[u8; PROOF], u32>,
+    pub(crate) proofs: HashMap<u32, [u8; PROOF]>,
+    pub(crate) numbers: HashMap<[u8; PROOF], u32>,
     /// The blobs that both share, by its numbers and by this host's.
-    pub(super) shared: HashMap<u32, BlobId>,
-    pub(super) shared_blobs: HashSet<BlobId>,
+    pub(crate) shared: HashMap<u32, BlobId>,
+    pub(crate) shared_blobs: HashSet<BlobId>,
     /// For a root: the blobs that were named to it, and the times.
-    pub(super) told: HashMap<BlobId, Time>,
+    pub(crate) told: HashMap<BlobId, Time>,
 }
 
 impl Core {
-    pub(super) fn new(node: Node) -> Self {
+    pub(crate) fn new(node: Node) -> Self {
         Self {
             node,
             actions: Vec::new(),
@@ -105,12 +105,12 @@ impl Core {
         }
     }
 
-    pub(super) fn next_blob(&mut self) -> BlobId {
+    pub(crate) fn next_blob(&mut self) -> BlobId {
         self.last_blob += 1;
         BlobId(self.last_blob)
     }
 
-    pub(super) fn add(
+    pub(crate) fn add(
         &mut self,
         host: &Arc<Host>,
         blob: Arc<Blob>,
@@ -152,7 +152,20 @@ impl Core {
         blob
     }
 
-    pub(super) fn remove(&mut self, host: &Arc<Host>, blob: &Blob) {
+    /// Sends the holders of an open blob to the machine.
+    pub(crate) fn tell_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
+        let (holders, copies) = holding.map_or((&[][..], 0), |holding| (&holding.hosts[..], holding.copies));
+        self.drive(host, Event::Pinned { blob, holders, copies });
+    }
+
+    /// Sends the holders of a blob that is opened just now.
+    pub(crate) fn tell_holding_of_new(&mut self, host: &Arc<Host>, blob: &Blob) {
+        if let Some(holding) = self.holdings.get(&blob.identity).cloned() {
+            self.tell_holding(host, blob.id, Some(&holding));
+        }
+    }
+
+    pub(crate) fn remove(&mut self, host: &Arc<Host>, blob: &Blob) {
         self.blobs.remove(&blob.id);
         self.by_identity.remove(&blob.identity);
         let mut full = Vec::new();
@@ -170,12 +183,12 @@ impl Core {
     }
 
     /// Moves the machine, executes its actions, and feeds it the events that those led to.
-    pub(super) fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
+    pub(crate) fn drive(&mut self, host: &Arc<Host>, event: Event<'_>) {
         self.step(host, event);
         self.settle(host);
     }
 
-    pub(super) fn settle(&mut self, host: &Arc<Host>) {
+    pub(crate) fn settle(&mut self, host: &Arc<Host>) {
         while let Some(deferred) = self.deferred.pop_front() {
             match deferred {
                 Deferred::PeerDown(peer) => self.step(host, Event::PeerDown { peer }),
@@ -195,7 +208,7 @@ impl Core {
         }
     }
 
-    pub(super) fn step(&mut self, host: &Arc<Host>, event: Event<'_>) {
+    pub(crate) fn step(&mut self, host: &Arc<Host>, event: Event<'_>) {
         let mut actions = std::mem::take(&mut self.actions);
         let now = host.now();
         tracing::trace!(at = now.0, ?event, "in");
@@ -207,7 +220,7 @@ impl Core {
         self.actions = actions;
     }
 
-    pub(super) fn act(&mut self, host: &Arc<Host>, action: Action) {
+    pub(crate) fn act(&mut self, host: &Arc<Host>, action: Action) {
         match action {
             Action::Send { peer, message } => self.say(host, peer, message),
             Action::Serve { peer, request, blob, chunks, urgency } => {
@@ -231,7 +244,7 @@ impl Core {
     }
 
     /// Sends a message of the machine, unless it is about a blob that the other host has not proved.
-    pub(super) fn say(&mut self, host: &Arc<Host>, name: PeerId, mut message: Message) {
+    pub(crate) fn say(&mut self, host: &Arc<Host>, name: PeerId, mut message: Message) {
         let Some(peer) = self.peers.get(&name) else { return };
         if let Some(blob) = blob_of(&mut message).map(|blob| *blob) {
             if !peer.shared_blobs.contains(&blob) {
@@ -258,7 +271,7 @@ impl Core {
     }
 
     /// Requested chunks are of no use without the pages of the tree: they are fetched at the same time.
-    pub(super) fn want_tree_of(&mut self, blob: &Blob, chunks: Chunks, urgency: Urgency) {
+    pub(crate) fn want_tree_of(&mut self, blob: &Blob, chunks: Chunks, urgency: Urgency) {
         let Some(tree) = &blob.tree else { return };
         for chunks in blob.missing_tree_chunks(chunks.bytes(blob.len())) {
             if self.own_wanted.insert((tree.id, chunks)) {
@@ -270,7 +283,7 @@ impl Core {
         }
     }
 
-    pub(super) fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
+    pub(crate) fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
         if let Some(answer) = self.wants.remove(&want) {
             // The receiver is gone only if the disk is gone.
             let _ = answer.send(elsewhere);
@@ -280,14 +293,14 @@ impl Core {
         }
     }
 
-    pub(super) fn send(&mut self, host: &Arc<Host>, name: PeerId, message: Message) {
+    pub(crate) fn send(&mut self, host: &Arc<Host>, name: PeerId, message: Message) {
         let Some(peer) = self.peers.get(&name) else { return };
         if split(message).into_iter().any(|message| peer.link.outbox.send(message).is_err()) {
             self.cut_off(host, name);
         }
     }
 
-    pub(super) fn serve(
+    pub(crate) fn serve(
         &mut self,
         host: &Arc<Host>,
         name: PeerId,
@@ -309,11 +322,11 @@ impl Core {
     }
 
     /// Drops a host that does not read its frames.
-    pub(super) fn cut_off(&mut self, host: &Arc<Host>, name: PeerId) {
+    pub(crate) fn cut_off(&mut self, host: &Arc<Host>, name: PeerId) {
         self.shun(host, name, Offence::Slow, "it does not read what it is sent");
     }
 
-    pub(super) fn shun(&mut self, host: &Arc<Host>, name: PeerId, offence: Offence, what: &str) {
+    pub(crate) fn shun(&mut self, host: &Arc<Host>, name: PeerId, offence: Offence, what: &str) {
         let Some(peer) = self.peers.get(&name) else { return };
         let (link, until) = (Arc::clone(&peer.link), host.now() + SHUNNED);
         self.shunned.insert(link.key, until);
@@ -327,14 +340,14 @@ impl Core {
     }
 
     /// Notifies waiting tasks after a change of the hosts that share a blob, if at most one shares it now.
-    pub(super) fn look_for_company(&self, host: &Host, blob: BlobId) {
+    pub(crate) fn look_for_company(&self, host: &Host, blob: BlobId) {
         let sharers = self.peers.values().filter(|peer| peer.shared_blobs.contains(&blob));
         if sharers.take(2).count() < 2 {
             host.company.send_replace(());
         }
     }
 
-    pub(super) fn disconnect(&mut self, host: &Arc<Host>, name: PeerId) {
+    pub(crate) fn disconnect(&mut self, host: &Arc<Host>, name: PeerId) {
         let Some(peer) = self.peers.remove(&name) else { return };
         if self.by_key.get(&peer.link.key) == Some(&name) {
             self.by_key.remove(&peer.link.key);
@@ -376,7 +389,7 @@ fn split(message: Message) -> Vec<Message> {
 }
 
 /// The field of a message that names its blob.
-pub(super) fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
+pub(crate) fn blob_of(message: &mut Message) -> Option<&mut BlobId> {
     match message {
         Message::Have { blob, .. }
         | Message::Lost { blob, .. }

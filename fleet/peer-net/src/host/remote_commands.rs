@@ -7,16 +7,16 @@
 //! # Obedience
 //!
 //! Operators give the orders to fetch, to pin and to unpin: hosts whose certificate has that role. Any other host gets
-//! a refusal. A root also takes part in the blobs that any agent names (`Word::Open`), if they are in a store that this
-//! host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's stores). An
-//! order that is not obeyed, or not in full, is answered with the reason.
+//! a refusal. A root also takes part in the blobs that any agent names (`Command::Open`), if they are in a store that
+//! this host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's stores).
+//! An order that is not obeyed, or not in full, is answered with the reason.
 
 use crate::Swarm;
 use crate::complain;
 use crate::complaints::Complaints;
 use crate::frame::{DONE, Kind, MESSAGE_MAX, REFUSED_ORDER, VERSION_1, decode_refusal, refusal};
 use crate::host::Host;
-use crate::link::Link;
+use crate::host::link::Link;
 use crate::order::{Order, PARTS_MAX};
 use crate::pin::{KnownPin, Pin};
 use headstart_block::{Error, ErrorKind, Result};
@@ -33,7 +33,7 @@ const WAITING_MAX: usize = 1024;
 
 /// An order or a notice between hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Word {
+pub enum Command {
     /// A blob to be fetched.
     Bring(Order),
     /// An image to be kept, or not any more; done when the host's part of it is there.
@@ -44,7 +44,7 @@ pub enum Word {
     Open(Order),
 }
 
-impl Word {
+impl Command {
     /// The same as several words that can be sent.
     fn split(&self) -> Vec<Self> {
         match self {
@@ -74,7 +74,7 @@ impl Word {
     }
 
     /// Parses a word from received bytes.
-    pub(super) fn decode(body: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(body: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no order");
         let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
         let fits = match &word {
@@ -185,7 +185,7 @@ pub struct Asked {
     /// `true` if it is an operator.
     pub is_operator: bool,
     /// The order.
-    pub word: Word,
+    pub word: Command,
 }
 
 /// An order of this host that is not done.
@@ -197,24 +197,24 @@ struct Waiting {
 
 /// The orders of a host.
 #[derive(Default)]
-pub(super) struct Orders {
+pub(crate) struct RemoteCommands {
     /// The queue for the orders of other hosts.
     taken: OnceLock<mpsc::Sender<Asked>>,
     /// The callers that wait for each order.
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
-    pub(super) last: AtomicU32,
+    pub(crate) last: AtomicU32,
     /// Lines of the log about orders of other hosts.
     complaints: Complaints,
 }
 
-impl Orders {
+impl RemoteCommands {
     /// Removes an order that has no waiting caller.
     fn forget(&self, key: (PeerId, u32)) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
     }
 
     /// Removes the orders to a host that is not connected any more.
-    pub(super) fn gone(&self, peer: PeerId) {
+    pub(crate) fn gone(&self, peer: PeerId) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|(of, _), _| *of != peer);
     }
@@ -222,11 +222,11 @@ impl Orders {
 
 impl Host {
     /// Handles an order of another host.
-    pub(super) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
-        let word = Word::decode(body)?;
+    pub(crate) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+        let word = Command::decode(body)?;
         let (host, is_operator) = (link.name.clone(), link.roles.operator);
         let asked = Asked { peer: link.peer, number, host, is_operator, word };
-        if !is_operator && matches!(asked.word, Word::Bring(_) | Word::Pin(_)) {
+        if !is_operator && matches!(asked.word, Command::Bring(_) | Command::Pin(_)) {
             let cause = "it takes orders only from hosts whose certificate has the role `operator`";
             let remedy = format!("order it at an operator's host, or give `{}` that role", asked.host);
             let error = Error::new(ErrorKind::Denied, cause).remedy(remedy);
@@ -272,7 +272,7 @@ impl Host {
     }
 
     /// Handles the refusal of an order of this host, in full or in part; its outcome follows.
-    pub(super) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+    pub(crate) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
         let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waiting) = waiting.get_mut(&(link.peer, number)) {
@@ -282,7 +282,7 @@ impl Host {
     }
 
     /// Handles the outcome of an order of this host.
-    pub(super) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
+    pub(crate) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
         let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
@@ -334,7 +334,7 @@ impl Swarm {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no connection to it, [`ErrorKind::Unavailable`] if the connection ends.
-    pub async fn order(&self, name: &str, word: &Word) -> Result<Done> {
+    pub async fn order(&self, name: &str, word: &Command) -> Result<Done> {
         let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
                 .about(name)
@@ -365,7 +365,7 @@ impl Swarm {
 
     /// Sends a word to a host without waiting; a word that is too long is not sent, nor one for a host that is away.
     /// Returns the number of bytes.
-    pub fn tell(&self, name: &str, word: &Word) -> usize {
+    pub fn tell(&self, name: &str, word: &Command) -> usize {
         let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
         match (self.host.link_to(name), word.encode()) {
             (Some(link), Ok(body)) => {
@@ -434,13 +434,13 @@ mod tests {
         let orders = order(5000).split();
         assert_eq!(orders.len(), 3);
         for sent in &orders {
-            let word = Word::Bring(sent.clone());
-            assert_eq!(Word::decode(&word.encode().unwrap()).unwrap(), word);
+            let word = Command::Bring(sent.clone());
+            assert_eq!(Command::decode(&word.encode().unwrap()).unwrap(), word);
             assert!(sent.spec().is_ok());
         }
-        let opened = Word::Open(order(0));
-        assert_eq!(Word::decode(&opened.encode().unwrap()).unwrap(), opened);
-        assert!(Word::decode(&Word::Open(order(1)).encode().unwrap()).is_err());
+        let opened = Command::Open(order(0));
+        assert_eq!(Command::decode(&opened.encode().unwrap()).unwrap(), opened);
+        assert!(Command::decode(&Command::Open(order(1)).encode().unwrap()).is_err());
         assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
         assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
         let done = Done { bytes: 5, lacking: 3, why: None };
@@ -467,13 +467,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_order() {
-        let sent = Word::Bring(order(3)).encode().unwrap();
+        let sent = Command::Bring(order(3)).encode().unwrap();
         for cut in 0..sent.len() {
-            assert!(Word::decode(&sent[..cut]).is_err());
+            assert!(Command::decode(&sent[..cut]).is_err());
         }
-        assert!(Word::decode(&[&sent[..], &[0]].concat()).is_err());
+        assert!(Command::decode(&[&sent[..], &[0]].concat()).is_err());
         let long = Pin { manifest: "x".repeat(70_000), ..Pin::default() };
-        assert!(Word::Pin(Box::new(long)).encode().is_err());
+        assert!(Command::Pin(Box::new(long)).encode().is_err());
         assert!(Order { digest: "sha256:x".to_owned(), ..order(0) }.spec().is_err());
         assert!(Order { store: "x".repeat(5000), ..order(0) }.spec().is_err());
         let beyond = Order { parts: vec![(u64::MAX, 2), (1 << 41, 5), (0, 0)], ..order(0) };

@@ -2,21 +2,20 @@
 //!
 //! The outboard of a blob's hash tree is kept by the same hosts, as a blob of its own.
 
-use crate::blob::{Blob, Identity};
-use crate::core::Core;
+use crate::blob::Identity;
 use crate::host::Host;
-use crate::members::key_of;
+use crate::peer_key::key_of;
 use crate::{SharedBlob, Swarm};
 use headstart_block::ByteRange;
-use headstart_swarm::{BlobId, Chunks, Event, PeerKey, placement};
+use headstart_swarm::{Chunks, PeerKey, placement};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// The hosts that keep a blob: stripe `n` is kept by the `copies` hosts from the `n`th on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
-    hosts: Vec<PeerKey>,
-    copies: u32,
+    pub(super) hosts: Vec<PeerKey>,
+    pub(super) copies: u32,
 }
 
 impl Holding {
@@ -62,22 +61,7 @@ impl Holding {
 }
 
 /// The holdings by blobs and outboards.
-pub(super) type Holdings = HashMap<Identity, Arc<Holding>>;
-
-impl Core {
-    /// Sends the holders of an open blob to the machine.
-    pub(super) fn tell_holding(&mut self, host: &Arc<Host>, blob: BlobId, holding: Option<&Holding>) {
-        let (holders, copies) = holding.map_or((&[][..], 0), |holding| (&holding.hosts[..], holding.copies));
-        self.drive(host, Event::Pinned { blob, holders, copies });
-    }
-
-    /// Sends the holders of a blob that is opened just now.
-    pub(super) fn tell_holding_of_new(&mut self, host: &Arc<Host>, blob: &Blob) {
-        if let Some(holding) = self.holdings.get(&blob.identity).cloned() {
-            self.tell_holding(host, blob.id, Some(&holding));
-        }
-    }
-}
+pub(crate) type Holdings = HashMap<Identity, Arc<Holding>>;
 
 impl Host {
     /// Sets the holdings from now on.

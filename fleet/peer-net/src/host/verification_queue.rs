@@ -21,32 +21,32 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPTS: u32 = 4;
 
 #[derive(Default)]
-pub(super) struct Parking {
+pub(crate) struct VerificationQueue {
     bytes: AtomicU64,
 }
 
-impl Parking {
+impl VerificationQueue {
     /// The number of waiting bytes.
     #[cfg(test)]
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
 /// A chunk that waits.
-pub(super) struct Parked {
-    pub(super) peer: PeerId,
-    pub(super) request: Option<RequestId>,
-    pub(super) blob: Arc<Blob>,
-    pub(super) chunk: u32,
+pub(crate) struct Unverified {
+    pub(crate) peer: PeerId,
+    pub(crate) request: Option<RequestId>,
+    pub(crate) blob: Arc<Blob>,
+    pub(crate) chunk: u32,
 }
 
 impl Host {
     /// Keeps a chunk until its pages are here. Its bytes are taken out of `body`.
-    pub(super) fn park(self: &Arc<Self>, parked: Parked, body: &mut Vec<u8>, len: usize) {
+    pub(crate) fn park(self: &Arc<Self>, parked: Unverified, body: &mut Vec<u8>, len: usize) {
         let size = len as u64;
-        if self.parking.bytes.fetch_add(size, Ordering::Relaxed) + size > PARKED_MAX {
-            self.parking.bytes.fetch_sub(size, Ordering::Relaxed);
+        if self.verification_queue.bytes.fetch_add(size, Ordering::Relaxed) + size > PARKED_MAX {
+            self.verification_queue.bytes.fetch_sub(size, Ordering::Relaxed);
             let full = Error::new(ErrorKind::NoSpace, "too many chunks wait for their hash tree");
             return self.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &Err(full));
         }
@@ -56,12 +56,12 @@ impl Host {
         self.runtime.spawn(async move {
             let checked = tokio::time::timeout(PATIENCE, host.check_later(&parked, &bytes)).await;
             let kept = checked.unwrap_or_else(|_| Err(tree_away()));
-            host.parking.bytes.fetch_sub(size, Ordering::Relaxed);
+            host.verification_queue.bytes.fetch_sub(size, Ordering::Relaxed);
             host.tell_arrival(parked.peer, parked.request, &parked.blob, parked.chunk, &kept);
         });
     }
 
-    async fn check_later(self: &Arc<Self>, parked: &Parked, bytes: &[u8]) -> headstart_block::Result<()> {
+    async fn check_later(self: &Arc<Self>, parked: &Unverified, bytes: &[u8]) -> headstart_block::Result<()> {
         let blob = &parked.blob;
         for _ in 0..ATTEMPTS {
             if let Some(tree) = &blob.tree {

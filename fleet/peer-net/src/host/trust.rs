@@ -12,7 +12,7 @@ use crate::credentials::{Credentials, HostCertificate, TRUST_LIST_MAX, TrustList
 use crate::frame::{Kind, VERSION_1};
 use crate::gossip::Seal;
 use crate::host::Host;
-use crate::link::Link;
+use crate::host::link::Link;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::file::{self, Readers};
 use rustls::pki_types::CertificateDer;
@@ -26,7 +26,7 @@ const OVERLAP_MS: u64 = 60_000;
 const AGAIN_MS: u64 = 10_000;
 
 /// This host's state of its authority's lists.
-pub(super) struct Trust {
+pub(crate) struct Trust {
     authorities: Vec<CertificateDer<'static>>,
     own: Option<HostCertificate>,
     seal: Arc<Seal>,
@@ -70,7 +70,7 @@ impl Trust {
     ///
     /// # Errors
     /// Errors of reading. A list that its authority has not signed is ignored with a warning.
-    pub(super) fn open(credentials: &Credentials, file: Option<PathBuf>, seal: Arc<Seal>) -> Result<Self> {
+    pub(crate) fn open(credentials: &Credentials, file: Option<PathBuf>, seal: Arc<Seal>) -> Result<Self> {
         let kept = match &file {
             Some(file) => file::read(file, TRUST_LIST_MAX as u64)?,
             None => None,
@@ -87,7 +87,7 @@ impl Trust {
     }
 
     /// The state of hosts without certificates: no host can be revoked.
-    pub(super) fn none(seal: Arc<Seal>) -> Self {
+    pub(crate) fn none(seal: Arc<Seal>) -> Self {
         Self { authorities: Vec::new(), own: None, seal, file: None, held: Mutex::default() }
     }
 
@@ -147,12 +147,12 @@ impl Trust {
     }
 
     /// The list in the form that others receive.
-    pub(super) fn current(&self) -> Option<Arc<Vec<u8>>> {
+    pub(crate) fn current(&self) -> Option<Arc<Vec<u8>>> {
         self.held().list.as_ref().map(|(_, bytes)| Arc::clone(bytes))
     }
 
     /// The error that refuses a host with this certificate, if it is revoked.
-    pub(super) fn refusal(&self, certificate: Option<&HostCertificate>) -> Option<Error> {
+    pub(crate) fn refusal(&self, certificate: Option<&HostCertificate>) -> Option<Error> {
         let certificate = certificate?;
         let held = self.held();
         let revoked = held.list.as_ref()?.0.revocation(certificate)?;
@@ -167,7 +167,7 @@ impl Trust {
     }
 
     /// Drops the earlier gossip key once its time is over, and stores a list that could not be stored.
-    pub(super) fn tick(&self, now_ms: u64) {
+    pub(crate) fn tick(&self, now_ms: u64) {
         let mut held = self.held();
         if held.unkept.is_some_and(|at| now_ms >= at) {
             self.keep(&mut held, now_ms);
@@ -185,7 +185,7 @@ impl Host {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the authority has not signed it, [`ErrorKind::Unsupported`] if it is of another
     /// version; [`ErrorKind::Conflict`] if this host's user sends one that is not later than the known one.
-    pub(super) fn trust_told(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn trust_told(self: &Arc<Self>, from: Option<&Link>, bytes: &[u8]) -> Result<()> {
         let offered = match tokio::task::block_in_place(|| self.trust.offer(bytes, self.now_ms())) {
             // The other host broke no rule. Both go on with their lists until there is a later one.
             Err(error) if error.kind() == ErrorKind::Conflict && from.is_some() => {
@@ -232,7 +232,7 @@ impl Host {
     }
 
     /// Sends a host the list that is known here.
-    pub(super) fn tell_trust(&self, link: &Link) {
+    pub(crate) fn tell_trust(&self, link: &Link) {
         if let Some(bytes) = self.trust.current().filter(|_| link.protocol > VERSION_1)
             && link.outbox.control(Kind::Trust, 0, &bytes).is_err()
         {
@@ -242,7 +242,7 @@ impl Host {
     }
 }
 
-impl super::Swarm {
+impl crate::Swarm {
     /// Gives this host and all others a list that the authority signed: revoked hosts, and a gossip key. Returns the
     /// names of the hosts that it is sent to at once; those pass it on.
     ///

@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 /// The number of concurrent background fetches.
 const BACKGROUND_MAX: usize = 4;
 
-pub(super) struct Fetches {
+pub(crate) struct Fetches {
     /// The longest time for a fetch: a waiting host gives up after it.
     longest: Duration,
     background: Semaphore,
@@ -23,14 +23,14 @@ pub(super) struct Fetches {
 }
 
 impl Fetches {
-    pub(super) fn new(longest: Duration) -> Self {
+    pub(crate) fn new(longest: Duration) -> Self {
         Self { longest, background: Semaphore::new(BACKGROUND_MAX), queued: Mutex::default() }
     }
 }
 
 impl Host {
     /// Fetches requested chunks, and notifies the machine. A repeated call with more urgency does not queue.
-    pub(super) fn fetch(
+    pub(crate) fn fetch(
         self: &Arc<Self>,
         fetch: FetchId,
         blob: Option<Arc<Blob>>,
@@ -86,7 +86,7 @@ impl Host {
     }
 
     /// Fetches parts of a tree that the agent needs and the swarm does not send.
-    pub(super) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, elsewhere: Vec<Chunks>) {
+    pub(crate) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, elsewhere: Vec<Chunks>) {
         let Some(carrier) = tree.carrier().filter(|_| !elsewhere.is_empty()) else { return };
         let (host, tree) = (Arc::clone(self), Arc::clone(tree));
         self.runtime.spawn(async move {
@@ -105,7 +105,7 @@ impl Host {
     /// The bytes of `range` may be here now: the machine is notified of the chunks that are. For an outboard, the pages
     /// that connect them to the root are fetched first if there is a store: without those no other host gets the
     /// chunks.
-    pub(super) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
+    pub(crate) fn became_local(self: &Arc<Self>, blob: &Arc<Blob>, range: ByteRange) {
         let Some(carrier) = blob.carrier().filter(|_| blob.is_outboard()) else {
             return self.tell_local(blob, range);
         };
@@ -127,7 +127,7 @@ impl Host {
         });
     }
 
-    pub(super) fn tell_local(self: &Arc<Self>, blob: &Blob, range: ByteRange) {
+    pub(crate) fn tell_local(self: &Arc<Self>, blob: &Blob, range: ByteRange) {
         for chunks in blob.local_chunks(range) {
             self.event(Event::BecameLocal { blob: blob.id, chunks });
         }

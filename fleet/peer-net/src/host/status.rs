@@ -3,8 +3,8 @@
 use crate::credentials::Roles;
 use crate::gossip::{Member, Strays};
 use crate::host::Host;
-use crate::link::Link;
-use crate::members::key_of;
+use crate::host::link::Link;
+use crate::peer_key::key_of;
 use headstart_swarm::Role;
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -135,25 +135,25 @@ pub struct Counters {
 
 /// The same counters, as atomics.
 #[derive(Default)]
-pub(super) struct Counts {
-    pub(super) connections: AtomicU64,
-    pub(super) refused_connections: AtomicU64,
-    pub(super) dropped_corrupt: AtomicU64,
-    pub(super) dropped_other: AtomicU64,
-    pub(super) sent_bytes: AtomicU64,
-    pub(super) received_bytes: AtomicU64,
-    pub(super) stray_bytes: AtomicU64,
-    pub(super) fetched_bytes: AtomicU64,
-    pub(super) brought_bytes: AtomicU64,
-    pub(super) elsewhere_bytes: AtomicU64,
-    pub(super) renewed_certificates: AtomicU64,
-    pub(super) signed_certificates: AtomicU64,
-    pub(super) refused_requests: AtomicU64,
-    pub(super) strays: Arc<Strays>,
+pub(crate) struct Counts {
+    pub(crate) connections: AtomicU64,
+    pub(crate) refused_connections: AtomicU64,
+    pub(crate) dropped_corrupt: AtomicU64,
+    pub(crate) dropped_other: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
+    pub(crate) received_bytes: AtomicU64,
+    pub(crate) stray_bytes: AtomicU64,
+    pub(crate) fetched_bytes: AtomicU64,
+    pub(crate) brought_bytes: AtomicU64,
+    pub(crate) elsewhere_bytes: AtomicU64,
+    pub(crate) renewed_certificates: AtomicU64,
+    pub(crate) signed_certificates: AtomicU64,
+    pub(crate) refused_requests: AtomicU64,
+    pub(crate) strays: Arc<Strays>,
 }
 
 impl Counts {
-    pub(super) fn read(&self) -> Counters {
+    pub(crate) fn read(&self) -> Counters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Counters {
             connections: read(&self.connections),
@@ -195,7 +195,7 @@ fn rivals(host: &Host, links: &[(Arc<Link>, usize)], members: &[Member]) -> Vec<
 }
 
 impl Status {
-    pub(super) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
+    pub(crate) fn of(host: &Host, name: &str, (role, roles): (Role, Roles), address: SocketAddr) -> Self {
         let members = host.members();
         let links = host.links();
         let rivals = rivals(host, &links, &members);

@@ -19,12 +19,12 @@
 
 mod counting;
 
-pub(super) use counting::Counting;
+pub(crate) use counting::Counting;
 pub use counting::{CountedImage, read_counts};
 
 use crate::frame::{self, Kind};
 use crate::host::Host;
-use crate::link::Link;
+use crate::host::link::Link;
 use headstart_block::{Plan, Result};
 use headstart_disk::swarm::Hinted;
 use headstart_swarm::hints::Hints;
@@ -75,10 +75,10 @@ pub struct HintCounters {
 }
 
 /// This host's side of hints.
-pub(super) struct HintsSide {
+pub(crate) struct HintsSide {
     images: Mutex<Images>,
     /// The counts, if this host is a tracker.
-    pub(super) counting: Option<Counting>,
+    pub(crate) counting: Option<Counting>,
     /// Wakes the reporter after a disk has read, or there is another disk.
     wake: Notify,
     reports: AtomicU64,
@@ -101,7 +101,7 @@ struct Image {
 }
 
 impl HintsSide {
-    pub(super) fn new(counting: Option<Counting>) -> Self {
+    pub(crate) fn new(counting: Option<Counting>) -> Self {
         Self { images: Mutex::default(), counting, wake: Notify::new(), reports: AtomicU64::new(0) }
     }
 
@@ -130,7 +130,7 @@ impl HintsSide {
         }
     }
 
-    pub(super) fn counters(&self) -> HintCounters {
+    pub(crate) fn counters(&self) -> HintCounters {
         let images = self.images();
         let mut all = images.before;
         images.by_key.values().for_each(|image| all.add(&image.hints));
@@ -184,7 +184,7 @@ pub struct Boots {
 
 impl Boots {
     /// A disk of an image begins to boot; `is_new` if it was not counted before. `None` if there are too many images.
-    pub(super) fn new(host: &Arc<Host>, image: ImageKey, is_new: bool) -> Option<Self> {
+    pub(crate) fn new(host: &Arc<Host>, image: ImageKey, is_new: bool) -> Option<Self> {
         let mut images = host.hints.images();
         if !images.by_key.contains_key(&image) {
             images.make_room();
@@ -240,7 +240,7 @@ impl Drop for Boots {
 }
 
 /// Reports the reads of disks and saves the counts, until the swarm ends.
-pub(super) async fn keep_going(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
+pub(crate) async fn keep_going(host: Arc<Host>, mut stopping: watch::Receiver<bool>) {
     tokio::select! {
         () = report(&host) => {}
         () = keep_counts(&host) => {}
@@ -310,7 +310,7 @@ fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Re
 
 impl Host {
     /// Handles a report of another host; answers it if this one counts.
-    pub(super) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
+    pub(crate) fn reported(&self, link: &Link, body: &[u8]) -> Result<()> {
         let report = frame::decode_report(body)?;
         if let Some(counting) = &self.hints.counting {
             link.outbox.statistics(Kind::Hints, &counting.report(link.key, &report));
@@ -319,7 +319,7 @@ impl Host {
     }
 
     /// Handles a tracker's answer.
-    pub(super) fn hinted(&self, link: &Link, body: &[u8]) -> Result<()> {
+    pub(crate) fn hinted(&self, link: &Link, body: &[u8]) -> Result<()> {
         let answer = frame::decode_answer(body)?;
         if link.is_tracker {
             self.hints.heard(&answer);
