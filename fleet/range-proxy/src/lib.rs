@@ -7,9 +7,9 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `wish` | the request of a client |
-//! | `origin` | the server that the client would have asked |
-//! | `acceptance` | the right of a client to a blob |
+//! | `request` | the request of a client |
+//! | `upstream` | the server that the client would have asked |
+//! | `authorization` | the right of a client to a blob |
 //!
 //! # The right to a blob
 //!
@@ -27,16 +27,16 @@
 
 #![forbid(unsafe_code)]
 
-mod acceptance;
-mod origin;
-mod wish;
+mod authorization;
+mod request;
+mod upstream;
 
 #[cfg(test)]
 mod tests;
 
-use crate::acceptance::Acceptances;
-use crate::origin::Origin;
-use crate::wish::{Asked, Wish, is_of_this_host};
+use crate::authorization::Authorizations;
+use crate::request::{Asked, ClientRequest, is_of_this_host};
+use crate::upstream::Upstream;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
@@ -116,15 +116,15 @@ fn add(count: &AtomicU64, more: u64) {
 /// The proxy. It ends when this is dropped.
 pub struct Proxy {
     address: SocketAddr,
-    face: Arc<Face>,
+    state: Arc<ProxyState>,
     task: AbortHandle,
 }
 
 /// The state that all requests share.
-struct Face {
+struct ProxyState {
     swarm: Arc<Swarm>,
-    origin: Origin,
-    acceptances: Acceptances,
+    upstream: Upstream,
+    authorizations: Authorizations,
     turns: Arc<Semaphore>,
     counts: Counts,
     /// The port that it listens at.
@@ -146,20 +146,20 @@ impl Proxy {
         let failed = |e| Error::io("the proxy cannot listen", e).about(address);
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let face = Arc::new(Face {
+        let state = Arc::new(ProxyState {
             swarm,
-            origin: Origin::new(stores)?,
-            acceptances: Acceptances::default(),
+            upstream: Upstream::new(stores)?,
+            authorizations: Authorizations::default(),
             turns: Arc::new(Semaphore::new(REQUESTS_MAX)),
             counts: Counts::default(),
             port: address.port(),
         });
-        let all = Router::new().fallback(answer).with_state(Arc::clone(&face));
-        let tidied = Arc::clone(&face);
+        let all = Router::new().fallback(answer).with_state(Arc::clone(&state));
+        let tidied = Arc::clone(&state);
         let tidying = async move {
             loop {
                 tokio::time::sleep(TIDY_EVERY).await;
-                tidied.acceptances.forget_unused();
+                tidied.authorizations.forget_unused();
             }
         };
         let serving = serve_all(listener, all, CONNECTIONS_MAX, HEAD_TIME);
@@ -170,7 +170,7 @@ impl Proxy {
             }
         };
         let task = tokio::spawn(both).abort_handle();
-        Ok(Self { address, face, task })
+        Ok(Self { address, state, task })
     }
 
     /// The address that it listens at.
@@ -183,7 +183,7 @@ impl Proxy {
     #[must_use]
     pub fn counters(&self) -> ProxyCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let counts = &self.face.counts;
+        let counts = &self.state.counts;
         ProxyCounters {
             requests: read(&counts.requests),
             served: read(&counts.served),
@@ -210,10 +210,10 @@ impl IntoResponse for Refusal {
     }
 }
 
-async fn answer(State(face): State<Arc<Face>>, request: Request) -> Response {
-    add(&face.counts.requests, 1);
+async fn answer(State(state): State<Arc<ProxyState>>, request: Request) -> Response {
+    add(&state.counts.requests, 1);
     let (head, _) = request.into_parts();
-    match face.answer(&head).await {
+    match state.answer(&head).await {
         Ok(response) => response,
         Err(refusal) => {
             let refused = matches!(refusal.0, StatusCode::METHOD_NOT_ALLOWED);
@@ -226,7 +226,7 @@ async fn answer(State(face): State<Arc<Face>>, request: Request) -> Response {
     }
 }
 
-impl Face {
+impl ProxyState {
     async fn answer(self: &Arc<Self>, request: &Parts) -> std::result::Result<Response, Refusal> {
         if !matches!(request.method, Method::GET | Method::HEAD) {
             return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "it only gives GET and HEAD on".to_owned()));
@@ -235,24 +235,24 @@ impl Face {
             let why = "it is asked by names of this host only, such as localhost";
             return Err(Refusal(StatusCode::FORBIDDEN, why.to_owned()));
         }
-        let wish = Wish::of(request, self.port)?;
+        let client_request = ClientRequest::of(request, self.port)?;
         let turn = tokio::time::timeout(TURN, Arc::clone(&self.turns).acquire_owned()).await;
         let Ok(Ok(turn)) = turn else {
             return Err(Refusal(StatusCode::SERVICE_UNAVAILABLE, "too many requests; ask again".to_owned()));
         };
-        if let Some((digest, asked)) = wish.blob
-            && let Some(blob) = self.accepted(&wish, &digest).await
+        if let Some((digest, asked)) = client_request.blob
+            && let Some(blob) = self.authorized(&client_request, &digest).await
             && let Some(range) = asked.within(blob.blob().spec().len)
         {
-            return self.serve(Arc::new(wish), blob, asked, range, turn).await;
+            return self.serve(Arc::new(client_request), blob, asked, range, turn).await;
         }
-        self.origin.pass(&wish, turn).await
+        self.upstream.pass(&client_request, turn).await
     }
 
     /// Answers with bytes of a blob that the client may have.
     async fn serve(
         self: &Arc<Self>,
-        wish: Arc<Wish>,
+        client_request: Arc<ClientRequest>,
         blob: Arc<SharedBlob>,
         asked: Asked,
         range: ByteRange,
@@ -276,14 +276,15 @@ impl Face {
         let mut parts = range.parts(PART);
         // This comes before the answer begins, because it may fail.
         let first = parts.next().unwrap_or(range);
-        let first = self.part(&wish, &blob, first).await.map_err(|e| {
+        let first = self.part(&client_request, &blob, first).await.map_err(|e| {
             Refusal(StatusCode::BAD_GATEWAY, format!("cannot get a part of {}: {e}", spec.digest))
         })?;
         add(&self.counts.served, 1);
-        let face = Arc::clone(self);
+        let state = Arc::clone(self);
         let rest = stream::iter(parts).map(move |part| {
-            let (face, wish, blob) = (Arc::clone(&face), Arc::clone(&wish), Arc::clone(&blob));
-            async move { face.part(&wish, &blob, part).await }
+            let (state, client_request, blob) =
+                (Arc::clone(&state), Arc::clone(&client_request), Arc::clone(&blob));
+            async move { state.part(&client_request, &blob, part).await }
         });
         // The turn ends with the last part.
         let rest = rest.buffered(PARTS_AHEAD - 1).map(move |part| {
@@ -295,7 +296,12 @@ impl Face {
     }
 
     /// A part of a blob; from the client's server, if this host cannot get it.
-    async fn part(&self, wish: &Wish, blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
+    async fn part(
+        &self,
+        client_request: &ClientRequest,
+        blob: &SharedBlob,
+        part: ByteRange,
+    ) -> Result<Bytes> {
         match local(blob, part).await {
             Ok(bytes) => {
                 add(&self.counts.served_bytes, part.len());
@@ -303,7 +309,7 @@ impl Face {
             }
             Err(error) => {
                 tracing::debug!(%error, blob = %blob.blob().spec().digest, "the client's server is asked instead");
-                let bytes = self.origin.read(wish, part, blob.blob().spec().len).await?;
+                let bytes = self.upstream.read(client_request, part, blob.blob().spec().len).await?;
                 add(&self.counts.filled_bytes, part.len());
                 Ok(bytes)
             }

@@ -1,7 +1,7 @@
 //! The server that a client would have asked.
 
 use crate::Refusal;
-use crate::wish::{Wish, remove_of_connection};
+use crate::request::{ClientRequest, remove_of_connection};
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_RANGE, RANGE};
@@ -15,7 +15,8 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-pub(super) struct Origin {
+/// The way to the servers that clients would have asked.
+pub(super) struct Upstream {
     /// The client that passes redirects on.
     passing: Client,
     follows: Client,
@@ -23,7 +24,7 @@ pub(super) struct Origin {
     stall: Duration,
 }
 
-impl Origin {
+impl Upstream {
     pub(super) fn new(stores: &Settings) -> Result<Self> {
         Ok(Self {
             passing: headstart_store::http_client(stores, Redirects::Report)?,
@@ -36,13 +37,15 @@ impl Origin {
     /// Passes on the server's answer unchanged. `turn` ends with the last of it.
     pub(super) async fn pass(
         &self,
-        wish: &Wish,
+        client_request: &ClientRequest,
         turn: OwnedSemaphorePermit,
     ) -> std::result::Result<Response, Refusal> {
-        let request =
-            self.passing.request(wish.method.clone(), wish.url.clone()).headers(wish.headers.clone());
+        let request = self
+            .passing
+            .request(client_request.method.clone(), client_request.url.clone())
+            .headers(client_request.headers.clone());
         let about = |status, why: &dyn std::fmt::Display| {
-            let host = wish.url.host_str().unwrap_or_default();
+            let host = client_request.url.host_str().unwrap_or_default();
             Refusal(status, format!("no answer from {host}: {why}"))
         };
         let answer = match timeout(self.first_byte, request.send()).await {
@@ -63,14 +66,19 @@ impl Origin {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the server cannot decide; [`ErrorKind::Denied`] if it gives anything else than
     /// those.
-    pub(super) async fn read(&self, wish: &Wish, range: ByteRange, len: u64) -> Result<Bytes> {
+    pub(super) async fn read(
+        &self,
+        client_request: &ClientRequest,
+        range: ByteRange,
+        len: u64,
+    ) -> Result<Bytes> {
         let away = |why: &str| Error::new(ErrorKind::Unavailable, format!("the client's server {why}"));
-        let mut headers = wish.headers.clone();
+        let mut headers = client_request.headers.clone();
         let told = format!("{}-{}", range.offset(), range.end().saturating_sub(1));
         if let Ok(value) = format!("bytes={told}").parse() {
             headers.insert(RANGE, value);
         }
-        let request = self.follows.get(wish.url.clone()).headers(headers);
+        let request = self.follows.get(client_request.url.clone()).headers(headers);
         let answer = timeout(self.first_byte, request.send()).await.map_err(|_| away("takes too long"))?;
         let mut answer = answer.map_err(|e| away("cannot be asked").caused_by(e.without_url()))?;
         match answer.status() {

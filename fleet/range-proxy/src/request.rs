@@ -29,7 +29,7 @@ const CONDITIONS: [HeaderName; 5] =
 
 /// A request in the form for the client's server.
 #[derive(Debug)]
-pub(super) struct Wish {
+pub(super) struct ClientRequest {
     pub(super) method: Method,
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
@@ -37,7 +37,7 @@ pub(super) struct Wish {
     pub(super) blob: Option<(Digest, Asked)>,
 }
 
-impl Wish {
+impl ClientRequest {
     /// Parses a request, which came to `port`.
     pub(super) fn of(request: &Parts, port: u16) -> Result<Self, Refusal> {
         let bad = |why: &str| Refusal(StatusCode::BAD_REQUEST, why.to_owned());
@@ -180,28 +180,33 @@ mod tests {
             .0
     }
 
-    fn wish(path: &str, headers: &[(&str, &str)]) -> Result<Wish, StatusCode> {
-        Wish::of(&request(path, headers), 9731).map_err(|Refusal(status, _)| status)
+    fn client_request(path: &str, headers: &[(&str, &str)]) -> Result<ClientRequest, StatusCode> {
+        ClientRequest::of(&request(path, headers), 9731).map_err(|Refusal(status, _)| status)
     }
 
     #[test]
     fn the_url_is_what_follows_the_first_name() {
         let path = format!("/dadip2p/https://registry.lan:5000/v2/a/b/blobs/sha256:{HEX}?x=%2F&y");
-        let wish = wish(&path, &[("host", "localhost:9731"), ("range", "bytes=5-9"), ("te", "x")]).unwrap();
-        assert_eq!(wish.url.as_str(), &path["/dadip2p/".len()..]);
-        assert_eq!(wish.blob, Some((format!("sha256:{HEX}").parse().unwrap(), Asked::FromTo(5, 9))));
-        assert_eq!(wish.headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["range"]);
+        let client_request =
+            client_request(&path, &[("host", "localhost:9731"), ("range", "bytes=5-9"), ("te", "x")])
+                .unwrap();
+        assert_eq!(client_request.url.as_str(), &path["/dadip2p/".len()..]);
+        assert_eq!(
+            client_request.blob,
+            Some((format!("sha256:{HEX}").parse().unwrap(), Asked::FromTo(5, 9)))
+        );
+        assert_eq!(client_request.headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["range"]);
     }
 
     #[test]
     fn what_is_no_url_is_refused() {
         for path in ["/", "/x", "/x/y", "/https://registry/", "/x/ftp://a/b", "/x/http://", "/x/https:/a/b"] {
-            assert_eq!(wish(path, &[]).unwrap_err(), StatusCode::BAD_REQUEST, "{path}");
+            assert_eq!(client_request(path, &[]).unwrap_err(), StatusCode::BAD_REQUEST, "{path}");
         }
         for path in
             ["/x/http://127.0.0.1:9731/x/http://a/", "/x/http://LOCALHOST:9731/", "/x/http://[::1]:9731/"]
         {
-            assert_eq!(wish(path, &[]).unwrap_err(), StatusCode::LOOP_DETECTED, "{path}");
+            assert_eq!(client_request(path, &[]).unwrap_err(), StatusCode::LOOP_DETECTED, "{path}");
         }
     }
 
@@ -253,14 +258,14 @@ mod tests {
     #[test]
     fn conditions_are_the_servers_business() {
         let path = format!("/x/http://a/sha256:{HEX}");
-        assert!(wish(&path, &[]).unwrap().blob.is_some());
-        assert!(wish(&path, &[("if-range", "\"x\"")]).unwrap().blob.is_none());
+        assert!(client_request(&path, &[]).unwrap().blob.is_some());
+        assert!(client_request(&path, &[("if-range", "\"x\"")]).unwrap().blob.is_none());
     }
 
     #[test]
     fn a_key_is_the_clients_and_not_the_ranges() {
         let path = format!("/x/http://a/sha256:{HEX}");
-        let key = |path: &str, headers: &[(&str, &str)]| wish(path, headers).unwrap().key();
+        let key = |path: &str, headers: &[(&str, &str)]| client_request(path, headers).unwrap().key();
         let mine = key(&path, &[("authorization", "Bearer mine"), ("range", "bytes=0-1")]);
         assert_eq!(mine, key(&path, &[("authorization", "Bearer mine"), ("range", "bytes=5-9")]));
         assert_ne!(mine, key(&path, &[("authorization", "Bearer yours")]));

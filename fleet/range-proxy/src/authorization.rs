@@ -1,7 +1,7 @@
 //! The right of a client to a blob: the client's server gave some of its bytes.
 
-use crate::wish::Wish;
-use crate::{Face, add, local};
+use crate::request::ClientRequest;
+use crate::{ProxyState, add, local};
 use futures::future::{join_all, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_peer_net::SharedBlob;
@@ -33,8 +33,9 @@ const REMEMBERED_MAX: usize = 4096;
 const PART: u64 = 16 << 10;
 const PARTS: usize = 4;
 
+/// The clients that may have blobs, and the blobs that are doubted.
 #[derive(Default)]
-pub(super) struct Acceptances {
+pub(super) struct Authorizations {
     clients: Mutex<HashMap<[u8; 32], Arc<Client>>>,
     /// The doubted blobs, and the start of each doubt.
     doubted: Mutex<HashMap<Digest, Instant>>,
@@ -42,13 +43,13 @@ pub(super) struct Acceptances {
 
 /// A client's requests for a blob: all requests with the same authorization.
 struct Client {
-    word: tokio::sync::Mutex<Word>,
+    decision: tokio::sync::Mutex<Decision>,
     used: Mutex<Instant>,
 }
 
 /// The last decision of the client's server.
 #[derive(Clone)]
-enum Word {
+enum Decision {
     Nothing,
     Refused(Instant),
     Accepted(Instant, Arc<SharedBlob>),
@@ -59,7 +60,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Acceptances {
+impl Authorizations {
     fn known(&self, key: &[u8; 32]) -> Option<Arc<Client>> {
         let client = locked(&self.clients).get(key).map(Arc::clone)?;
         *locked(&client.used) = Instant::now();
@@ -76,7 +77,7 @@ impl Acceptances {
             let oldest = clients.iter().min_by_key(|(_, client)| *locked(&client.used)).map(|(key, _)| *key);
             oldest.and_then(|key| clients.remove(&key));
         }
-        let new = || Arc::new(Client { word: Word::Nothing.into(), used: Mutex::new(now) });
+        let new = || Arc::new(Client { decision: Decision::Nothing.into(), used: Mutex::new(now) });
         Arc::clone(clients.entry(key).or_insert_with(new))
     }
 
@@ -98,46 +99,50 @@ impl Acceptances {
     }
 }
 
-impl Face {
+impl ProxyState {
     /// The requested blob, if this host takes part in it and the client may have it.
-    pub(super) async fn accepted(&self, wish: &Wish, digest: &Digest) -> Option<Arc<SharedBlob>> {
-        let key = wish.key();
-        let client = match self.acceptances.known(&key) {
+    pub(super) async fn authorized(
+        &self,
+        client_request: &ClientRequest,
+        digest: &Digest,
+    ) -> Option<Arc<SharedBlob>> {
+        let key = client_request.key();
+        let client = match self.authorizations.known(&key) {
             Some(client) => client,
             None => {
                 // Nothing is remembered of blobs that this host has no part in.
                 self.swarm.find(digest)?;
-                self.acceptances.add(key)
+                self.authorizations.add(key)
             }
         };
         // Other requests of the client wait for the same answer.
-        let mut word = client.word.lock().await;
-        let (blob, before) = match &*word {
-            Word::Accepted(at, blob) if at.elapsed() < FRESH => return Some(Arc::clone(blob)),
-            Word::Accepted(at, blob) => (Arc::clone(blob), Some(*at)),
-            Word::Refused(at) if at.elapsed() < REFUSED => return None,
-            Word::Refused(_) | Word::Nothing => (Arc::new(self.swarm.find(digest)?), None),
+        let mut decision = client.decision.lock().await;
+        let (blob, before) = match &*decision {
+            Decision::Accepted(at, blob) if at.elapsed() < FRESH => return Some(Arc::clone(blob)),
+            Decision::Accepted(at, blob) => (Arc::clone(blob), Some(*at)),
+            Decision::Refused(at) if at.elapsed() < REFUSED => return None,
+            Decision::Refused(_) | Decision::Nothing => (Arc::new(self.swarm.find(digest)?), None),
         };
-        if self.acceptances.is_doubted(digest) {
+        if self.authorizations.is_doubted(digest) {
             return None;
         }
         add(&self.counts.checks, 1);
         let now = Instant::now();
-        match self.check(wish, &blob).await {
-            Ok(()) => *word = Word::Accepted(now, Arc::clone(&blob)),
+        match self.check(client_request, &blob).await {
+            Ok(()) => *decision = Decision::Accepted(now, Arc::clone(&blob)),
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 tracing::debug!(%error, blob = %digest, "it cannot be said whether a client may have a blob");
                 // The earlier decision holds for a while.
                 if before.is_none_or(|at| at.elapsed() >= STALE) {
-                    *word = Word::Refused(now);
+                    *decision = Decision::Refused(now);
                 }
             }
             Err(error) => {
                 tracing::debug!(%error, blob = %digest, "a client may not have a blob");
-                *word = Word::Refused(now);
+                *decision = Decision::Refused(now);
             }
         }
-        matches!(*word, Word::Accepted(..)).then_some(blob)
+        matches!(*decision, Decision::Accepted(..)).then_some(blob)
     }
 
     /// Checks that the client's server gives it bytes of this very blob.
@@ -145,13 +150,17 @@ impl Face {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the server cannot be asked; [`ErrorKind::Denied`] if it refuses;
     /// [`ErrorKind::Corrupt`] if the bytes are others, or only some come.
-    async fn check(&self, wish: &Wish, blob: &SharedBlob) -> Result<()> {
+    async fn check(&self, client_request: &ClientRequest, blob: &SharedBlob) -> Result<()> {
         let len = blob.blob().spec().len;
         let parts = draw(len)?;
         // A refused client causes no fetch.
-        let theirs = join_all(parts.iter().map(|part| self.origin.read(wish, *part, len))).await;
+        let theirs = join_all(parts.iter().map(|part| self.upstream.read(client_request, *part, len))).await;
         if theirs.iter().any(Result::is_ok) && theirs.iter().any(Result::is_err) {
-            return Err(self.is_doubtful(wish, blob, "a client's server has a part of this blob's bytes"));
+            return Err(self.is_doubtful(
+                client_request,
+                blob,
+                "a client's server has a part of this blob's bytes",
+            ));
         }
         let theirs = theirs.into_iter().collect::<Result<Vec<_>>>()?;
         let away = |e: Error| Error::new(ErrorKind::Unavailable, "the blob cannot be read").caused_by(e);
@@ -159,15 +168,15 @@ impl Face {
         if theirs == ours {
             return Ok(());
         }
-        Err(self.is_doubtful(wish, blob, "a client's server has other bytes than this blob's"))
+        Err(self.is_doubtful(client_request, blob, "a client's server has other bytes than this blob's"))
     }
 
     /// Accepts no client for a blob for a while.
-    fn is_doubtful(&self, wish: &Wish, blob: &SharedBlob, cause: &'static str) -> Error {
+    fn is_doubtful(&self, client_request: &ClientRequest, blob: &SharedBlob, cause: &'static str) -> Error {
         add(&self.counts.impostors, 1);
         let digest = blob.blob().spec().digest;
-        self.acceptances.doubt(digest);
-        let host = wish.url.host_str().unwrap_or_default();
+        self.authorizations.doubt(digest);
+        let host = client_request.url.host_str().unwrap_or_default();
         tracing::warn!(blob = %digest, host, "{cause}");
         Error::corrupt(cause)
     }
