@@ -19,8 +19,8 @@
 //! by another release at any time.
 
 use crate::disks::{Disks, DisksSettings};
-use crate::keeper::{Keeper, Obeying, PINS};
 use crate::local::LocalServer;
+use crate::pin_manager::{CommandLoop, PINS, PinManager};
 use crate::rest::{self, Served};
 use crate::scrub::Scrub;
 use crate::stores::Stores;
@@ -96,7 +96,7 @@ pub struct Agent {
     swarm: Option<Arc<Swarm>>,
     swarm_socket: PathBuf,
     local: Option<LocalServer>,
-    obeying: Option<Obeying>,
+    command_loop: Option<CommandLoop>,
     socket: PathBuf,
     rest: Rest,
     proxy: Option<Arc<Proxy>>,
@@ -141,8 +141,9 @@ impl Agent {
             }
             None => None,
         };
-        let keeper = swarm.as_ref().map(|swarm| Keeper::new(Arc::clone(swarm), stores, &state, cache.dir()));
-        let obeying = keeper.as_ref().map(Keeper::obey);
+        let pin_manager =
+            swarm.as_ref().map(|swarm| PinManager::new(Arc::clone(swarm), stores, &state, cache.dir()));
+        let command_loop = pin_manager.as_ref().map(PinManager::follow_commands);
         // Relative paths mean something else to disks, whose working directories are their own.
         let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let disks = Disks::open(DisksSettings {
@@ -158,13 +159,13 @@ impl Agent {
         let scrub = settings.scrub_rate.map(|rate| Scrub::start(Arc::clone(&cache), rate)).transpose()?;
         let counts = scrub.as_ref().map(|scrub| Arc::clone(&scrub.counts));
         let served =
-            Served { disks, swarm: swarm.clone(), keeper, proxy: proxy.clone(), cache, scrub: counts };
+            Served { disks, swarm: swarm.clone(), pin_manager, proxy: proxy.clone(), cache, scrub: counts };
         let rest = rest::start(&socket, &access, http, served).await?;
         Ok(Self {
             swarm,
             swarm_socket,
             local,
-            obeying,
+            command_loop,
             socket,
             rest,
             recent,
@@ -207,7 +208,7 @@ impl Agent {
     /// Takes leave of the swarm and ends. Disks go on.
     pub async fn stop(self) {
         drop(self.rest);
-        drop(self.obeying);
+        drop(self.command_loop);
         drop(self.local);
         if let Some(swarm) = &self.swarm {
             if let Some(path) = &self.recent {

@@ -31,26 +31,26 @@
 //! | `space` | the space that its writable layers take |
 //! | `process` | one process, started here or found |
 //! | `ended` | the end of a process, and its cause |
-//! | `keeper` | the life of one disk |
+//! | `supervisor` | the life of one disk |
 
 mod ended;
 mod images;
-mod keeper;
 mod process;
 mod record;
 mod space;
+mod supervisor;
 
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Error, ErrorKind, Result, private};
 use headstart_daemon::names::check_disk_name;
 use headstart_store::ProxyUrl;
-use keeper::Keeper;
 use process::Process;
 use record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use supervisor::Supervisor;
 use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
@@ -161,7 +161,7 @@ pub struct DisksSettings {
 /// The disks of a host. Dropping it leaves them alone.
 pub struct Disks {
     settings: Arc<DisksSettings>,
-    keepers: Mutex<BTreeMap<String, Arc<Keeper>>>,
+    supervisors: Mutex<BTreeMap<String, Arc<Supervisor>>>,
     events: broadcast::Sender<DiskStatus>,
 }
 
@@ -179,13 +179,13 @@ impl Disks {
         own.check_closed()?;
         own.check_entries()?;
         let (events, _) = broadcast::channel(EVENTS_MAX);
-        let disks = Arc::new(Self { settings: Arc::new(settings), keepers: Mutex::default(), events });
+        let disks = Arc::new(Self { settings: Arc::new(settings), supervisors: Mutex::default(), events });
         for record in record::all(&disks.settings.dir)? {
             match record {
                 Ok(record) => {
                     let name = record.spec.name.clone();
-                    let keeper = disks.keep(record);
-                    disks.keepers().insert(name, keeper);
+                    let supervisor = disks.keep(record);
+                    disks.supervisors().insert(name, supervisor);
                 }
                 Err(error) => tracing::warn!(%error, "a disk is left alone"),
             }
@@ -193,19 +193,19 @@ impl Disks {
         Ok(disks)
     }
 
-    fn keepers(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Keeper>>> {
-        self.keepers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn supervisors(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Supervisor>>> {
+        self.supervisors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(self: &Arc<Self>, record: Record) -> Arc<Keeper> {
+    fn keep(self: &Arc<Self>, record: Record) -> Arc<Supervisor> {
         let name = record.spec.name.clone();
         let disks = Arc::downgrade(self);
         let over = move || {
             if let Some(disks) = disks.upgrade() {
-                disks.keepers().remove(&name);
+                disks.supervisors().remove(&name);
             }
         };
-        Keeper::start(Arc::clone(&self.settings), record, self.events.clone(), over)
+        Supervisor::start(Arc::clone(&self.settings), record, self.events.clone(), over)
     }
 
     /// Attaches a disk; returns when it can be used, or could not be attached.
@@ -216,9 +216,9 @@ impl Disks {
     pub async fn attach(self: &Arc<Self>, spec: DiskSpec) -> Result<DiskStatus> {
         check_disk_name(&spec.name)?;
         check_arguments(&spec)?;
-        let keeper = {
-            let mut keepers = self.keepers();
-            if keepers.contains_key(&spec.name) {
+        let supervisor = {
+            let mut supervisors = self.supervisors();
+            if supervisors.contains_key(&spec.name) {
                 return Err(Error::new(ErrorKind::Conflict, "there is a disk of that name")
                     .about(&spec.name)
                     .remedy("give it another name, or detach the other first"));
@@ -227,11 +227,11 @@ impl Disks {
             clear(&self.settings.dir, &record)?;
             record.write(&self.settings.dir)?;
             let name = record.spec.name.clone();
-            let keeper = self.keep(record);
-            keepers.insert(name, Arc::clone(&keeper));
-            keeper
+            let supervisor = self.keep(record);
+            supervisors.insert(name, Arc::clone(&supervisor));
+            supervisor
         };
-        let status = keeper.started().await;
+        let status = supervisor.started().await;
         match (status.state, &status.error) {
             (DiskState::Failed, error) => {
                 let why = error.clone().unwrap_or_else(|| "its process has ended".to_owned());
@@ -247,8 +247,8 @@ impl Disks {
     /// [`ErrorKind::NotFound`] if there is no disk of that name, [`ErrorKind::Unavailable`] if it does not end in time;
     /// it may still end later.
     pub async fn detach(&self, name: &str) -> Result<DiskStatus> {
-        let keeper = self.keepers().get(name).cloned();
-        keeper.ok_or_else(|| not_found(name))?.detach().await
+        let supervisor = self.supervisors().get(name).cloned();
+        supervisor.ok_or_else(|| not_found(name))?.detach().await
     }
 
     /// The status of a disk.
@@ -256,14 +256,14 @@ impl Disks {
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no disk of that name.
     pub fn get(&self, name: &str) -> Result<DiskStatus> {
-        let status = self.keepers().get(name).map(|keeper| keeper.status());
+        let status = self.supervisors().get(name).map(|supervisor| supervisor.status());
         status.map(|status| self.with_space(status)).ok_or_else(|| not_found(name))
     }
 
     /// The status of all disks, by name.
     #[must_use]
     pub fn list(&self) -> Vec<DiskStatus> {
-        let all: Vec<_> = self.keepers().values().map(|keeper| keeper.status()).collect();
+        let all: Vec<_> = self.supervisors().values().map(|supervisor| supervisor.status()).collect();
         all.into_iter().map(|status| self.with_space(status)).collect()
     }
 

@@ -5,7 +5,7 @@
 //! | [`daemon`] | the assembled agent |
 //! | [`disks`] | the disks' processes |
 //! | [`local`] | the socket between the disks' processes and the agent |
-//! | [`keeper`] | the content that is here by an order |
+//! | [`pin_manager`] | the content that is here by an order or a pin |
 //! | [`pins`] | the images that hosts are to keep together |
 //! | [`stores`] | the stores that the agent fetches from |
 //! | `rest` | the interface for programs over HTTP |
@@ -13,8 +13,8 @@
 
 pub mod daemon;
 pub mod disks;
-pub mod keeper;
 pub mod local;
+pub mod pin_manager;
 pub mod pins;
 mod rest;
 mod scrub;

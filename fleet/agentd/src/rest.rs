@@ -6,7 +6,7 @@
 mod metrics;
 
 use crate::disks::{DiskImage, DiskSpace, DiskSpec, DiskState, DiskStatus, Disks};
-use crate::keeper::{Keeper, PinStatus, WarmSpec, Warmed};
+use crate::pin_manager::{PinManager, PinStatus, WarmSpec, Warmed};
 use crate::scrub::ScrubCounts;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -38,8 +38,8 @@ use utoipa::{OpenApi, ToSchema};
 pub(crate) struct Served {
     pub(crate) disks: Arc<Disks>,
     pub(crate) swarm: Option<Arc<Swarm>>,
-    /// The keeper of ordered content, if there is a swarm.
-    pub(crate) keeper: Option<Arc<Keeper>>,
+    /// The manager of ordered and pinned content, if there is a swarm.
+    pub(crate) pin_manager: Option<Arc<PinManager>>,
     /// The range proxy for other programs.
     pub(crate) proxy: Option<Arc<Proxy>>,
     /// The cache that all disks of the host share.
@@ -200,8 +200,8 @@ struct SwarmPart {
 }
 
 async fn pins(served: &Served) -> Vec<PinStatus> {
-    match &served.keeper {
-        Some(keeper) => keeper.pinned().await,
+    match &served.pin_manager {
+        Some(pin_manager) => pin_manager.pinned().await,
         None => Vec::new(),
     }
 }
@@ -215,9 +215,9 @@ async fn pins(served: &Served) -> Vec<PinStatus> {
         (status = 422, description = "A blob is none", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<Vec<Warmed>>> {
-    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // The blobs are fetched even if the client hangs up meanwhile.
-    let warmed = tokio::spawn(async move { keeper.warm(&spec).await }).await;
+    let warmed = tokio::spawn(async move { pin_manager.warm(&spec).await }).await;
     let warmed = warmed.map_err(|e| Refusal(Error::invalid("bringing it broke off").caused_by(e)))?;
     warmed.map(Json).map_err(Refusal)
 }
@@ -230,9 +230,9 @@ async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<
         (status = 422, description = "It is no image, or there are fewer hosts than copies", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<Warmed>>> {
-    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
     // The image is kept even if the client hangs up meanwhile.
-    let pinned = tokio::spawn(async move { keeper.pin(&pin).await }).await;
+    let pinned = tokio::spawn(async move { pin_manager.pin(&pin).await }).await;
     let pinned = pinned.map_err(|e| Refusal(Error::invalid("pinning it broke off").caused_by(e)))?;
     pinned.map(Json).map_err(Refusal)
 }
@@ -251,8 +251,8 @@ struct Unpin {
         (status = 404, description = "None of that name is pinned", body = Failure),
         (status = 503, description = "The agent is in no swarm", body = Failure)))]
 async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> Answer<Json<Vec<String>>> {
-    let keeper = served.keeper.clone().ok_or_else(|| Refusal(no_swarm()))?;
-    let unpinned = tokio::spawn(async move { keeper.unpin(&unpin.image).await }).await;
+    let pin_manager = served.pin_manager.clone().ok_or_else(|| Refusal(no_swarm()))?;
+    let unpinned = tokio::spawn(async move { pin_manager.unpin(&unpin.image).await }).await;
     let unpinned = unpinned.map_err(|e| Refusal(Error::invalid("unpinning it broke off").caused_by(e)))?;
     unpinned.map(Json).map_err(Refusal)
 }

@@ -5,7 +5,7 @@ use crate::local_client::{Away, LocalClient};
 use crate::terminal::Terminal;
 use headstart_agentd::daemon::SOCKET;
 use headstart_agentd::disks::DiskSpec;
-use headstart_agentd::keeper::WarmSpec;
+use headstart_agentd::pin_manager::WarmSpec;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::names::check_disk_name;
 use headstart_image::progress::Progress;

@@ -6,7 +6,7 @@ use crate::published;
 use crate::report::{Outcome, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_agentd::keeper::WarmSpec;
+use headstart_agentd::pin_manager::WarmSpec;
 use headstart_block::{BlockDevice, ByteRange, ByteSize, Error, ErrorKind, FileSource, PlanItem, Result};
 use headstart_image::manifest::{Layer, Manifest};
 use headstart_image::open_image::{OpenImage, opening_ranges};

@@ -2,7 +2,7 @@
 
 use super::Served;
 use crate::disks::DiskState;
-use crate::keeper::PinStatus;
+use crate::pin_manager::PinStatus;
 use crate::scrub::ScrubCounts;
 use headstart_telemetry::exposition::{Kind, Number, Page};
 use std::sync::atomic::{AtomicU64, Ordering};

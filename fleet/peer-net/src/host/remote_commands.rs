@@ -2,7 +2,8 @@
 //!
 //! An order is between two hosts of the cluster, and beside the state machine: it does not change the routing of
 //! requests. The sender of an order includes the root of the blob's hash tree, so that the other host may read the blob
-//! from then on; without it, that host could not check the fetched bytes. An agent without a keeper obeys no orders.
+//! from then on; without it, that host could not check the fetched bytes. An agent without a pin manager follows no
+//! orders.
 //!
 //! # Obedience
 //!
@@ -302,7 +303,7 @@ impl Swarm {
     }
 
     /// Sends the outcome of an order.
-    pub fn obeyed(&self, asked: &Asked, done: &Done) {
+    pub fn report_outcome(&self, asked: &Asked, done: &Done) {
         self.host.done(asked, done);
     }
 

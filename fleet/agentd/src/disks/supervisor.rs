@@ -36,7 +36,7 @@ const DETACH: Duration = Duration::from_secs(120);
 const RELEASE: Duration = Duration::from_secs(30);
 
 /// Looks after one disk.
-pub(super) struct Keeper {
+pub(super) struct Supervisor {
     status: watch::Receiver<DiskStatus>,
     detach: Arc<Notify>,
 }
@@ -49,7 +49,7 @@ struct Kept {
     detach: Arc<Notify>,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Starts to look after the disk of a record; `over` is called when this ends.
     pub(super) fn start(
         settings: Arc<DisksSettings>,

@@ -1,7 +1,7 @@
 //! Orders of other hosts, from hosts that mean harm: none makes this host use its credentials for it, and only
 //! operators are obeyed. Real certificates, real TLS, and a store that counts its requests.
 
-use crate::keeper::{Keeper, Obeying};
+use crate::pin_manager::{CommandLoop, PinManager};
 use crate::pins::tests::pin;
 use crate::stores::Stores;
 use headstart_block::Digest;
@@ -80,10 +80,10 @@ fn serve(mut socket: std::net::TcpStream, counted: &AtomicU64, blob: &[u8]) -> O
 struct Scene {
     cluster: Cluster,
     victim: TestHost,
-    keeper: Arc<Keeper>,
+    pin_manager: Arc<PinManager>,
     stores: Arc<Stores>,
     rogue: Rogue,
-    _obeying: Obeying,
+    _command_loop: CommandLoop,
 }
 
 impl Scene {
@@ -95,13 +95,14 @@ impl Scene {
         std::fs::create_dir(&dir).unwrap();
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
         let stores = Arc::new(Stores::new(headstart_store::Settings::default(), allowed));
-        let keeper = Keeper::new(Arc::clone(&victim.swarm), Arc::clone(&stores), &dir, victim.cache.dir());
+        let pin_manager =
+            PinManager::new(Arc::clone(&victim.swarm), Arc::clone(&stores), &dir, victim.cache.dir());
         let entered = cluster.runtime.enter();
-        let obeying = keeper.obey();
+        let command_loop = pin_manager.follow_commands();
         drop(entered);
         let address = ("victim", victim.swarm.address());
         let rogue = Rogue::connect(&cluster, &cluster.credentials(rogue), address).unwrap();
-        Self { cluster, victim, keeper, stores, rogue, _obeying: obeying }
+        Self { cluster, victim, pin_manager, stores, rogue, _command_loop: command_loop }
     }
 
     fn order(&mut self, number: u32, word: &Command) {
@@ -248,8 +249,8 @@ fn who_is_no_operator_orders_nothing() {
     let mut scene = Scene::new("member", &[web.url.as_str()]);
     order.store.clone_from(&web.url);
     let kept = pin(1, &["victim"], 1, 10);
-    let (keeper, own) = (Arc::clone(&scene.keeper), kept.clone());
-    let pinned = scene.cluster.runtime.spawn(async move { keeper.pin(&own).await });
+    let (pin_manager, own) = (Arc::clone(&scene.pin_manager), kept.clone());
+    let pinned = scene.cluster.runtime.spawn(async move { pin_manager.pin(&own).await });
     scene.cluster.runtime.block_on(pinned).unwrap().unwrap();
     let since = u64::MAX / 2;
     let unpinned = Pin { hosts: Vec::new(), manifest: String::new(), since, ..kept.clone() };
@@ -266,8 +267,8 @@ fn who_is_no_operator_orders_nothing() {
     }
     assert_eq!(steal(&mut scene, &order, &root), 0);
     assert_eq!(web.requests(), 0);
-    let keeper = Arc::clone(&scene.keeper);
-    let pins = scene.cluster.runtime.block_on(async move { keeper.pinned().await });
+    let pin_manager = Arc::clone(&scene.pin_manager);
+    let pins = scene.cluster.runtime.block_on(async move { pin_manager.pinned().await });
     assert_eq!(pins.iter().map(|pin| pin.hosts.as_slice()).collect::<Vec<_>>(), [["victim".to_owned()]]);
     // A host that knows no image does not get the manifest, which contains the roots of the image's trees.
     scene.order(4, &Command::Known(Vec::new()));
@@ -275,16 +276,16 @@ fn who_is_no_operator_orders_nothing() {
 }
 
 /// Makes a root obey, which may use stores below `allowed`, and connects a harmful member to it.
-fn obeying_before_a_member(cluster: &Cluster, victim: &TestHost, allowed: &[&str]) -> (Obeying, Rogue) {
+fn obeying_before_a_member(cluster: &Cluster, victim: &TestHost, allowed: &[&str]) -> (CommandLoop, Rogue) {
     let allowed = allowed.iter().map(|prefix| prefix.parse().unwrap()).collect();
     let stores = Stores::new(headstart_store::Settings::default(), allowed);
-    let keeper =
-        Keeper::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
+    let pin_manager =
+        PinManager::new(Arc::clone(&victim.swarm), Arc::new(stores), cluster.dir.path(), victim.cache.dir());
     let entered = cluster.runtime.enter();
-    let obeying = keeper.obey();
+    let command_loop = pin_manager.follow_commands();
     drop(entered);
     let address = ("victim", victim.swarm.address());
-    (obeying, Rogue::connect(cluster, &cluster.credentials("member"), address).unwrap())
+    (command_loop, Rogue::connect(cluster, &cluster.credentials("member"), address).unwrap())
 }
 
 #[test]
@@ -294,7 +295,7 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
     for (is_allowed, allowed) in [(false, "https://elsewhere.example"), (true, web.url.as_str())] {
         let cluster = Cluster::new(&["victim", "member"]);
         let victim = cluster.host("victim", Role::Root, &[]);
-        let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[allowed]);
+        let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[allowed]);
         order.store.clone_from(&web.url);
         let mut frame = Vec::new();
         push_frame(&mut frame, Kind::Order, 1, 0, &Command::Open(order.clone()).encode().unwrap());
@@ -321,7 +322,7 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
     let cluster = Cluster::new(&["victim", "member"]);
     let victim = cluster.host("victim", Role::Root, &[]);
     let all = "http://127.0.0.1:9/images";
-    let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[all]);
+    let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[all]);
     let mut name = |blob: u8, store: u8| {
         let len = 1 << 20;
         let tree = Tree {
@@ -407,7 +408,7 @@ fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     order.store = format!("http://{}/x", "\u{7}".repeat(190));
     let cluster = Cluster::new(&["victim", "member"]);
     let victim = cluster.host("victim", Role::Root, &[]);
-    let (_obeying, mut rogue) = obeying_before_a_member(&cluster, &victim, &[]);
+    let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[]);
     let mut frame = Vec::new();
     push_frame(&mut frame, Kind::Order, 1, 0, &Command::Open(order).encode().unwrap());
     let many = frame.repeat(AT_ONCE);

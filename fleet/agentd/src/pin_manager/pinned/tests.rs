@@ -2,7 +2,7 @@
 //! time.
 
 use super::*;
-use crate::keeper::Obeying;
+use crate::pin_manager::CommandLoop;
 use crate::pins::tests::pin;
 use crate::stores::Stores;
 use headstart_cache::{Cache, CacheSettings};
@@ -17,10 +17,10 @@ use tokio::runtime::Runtime;
 const LONG: Duration = Duration::from_secs(60);
 
 struct Member {
-    keeper: Arc<Keeper>,
+    pin_manager: Arc<PinManager>,
     swarm: Arc<Swarm>,
     cache: Arc<Cache>,
-    _obeying: Obeying,
+    _command_loop: CommandLoop,
 }
 
 fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>) -> Member {
@@ -46,10 +46,10 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
     let own = dir.path().join(name);
     std::fs::create_dir_all(&own).unwrap();
     let stores = Arc::new(Stores::new(headstart_store::Settings::default(), Vec::new()));
-    let keeper = Keeper::new(Arc::clone(&swarm), stores, &own, cache.dir());
+    let pin_manager = PinManager::new(Arc::clone(&swarm), stores, &own, cache.dir());
     let _entered = runtime.enter();
-    let obeying = keeper.obey();
-    Member { keeper, swarm, cache, _obeying: obeying }
+    let command_loop = pin_manager.follow_commands();
+    Member { pin_manager, swarm, cache, _command_loop: command_loop }
 }
 
 impl Member {
@@ -59,11 +59,11 @@ impl Member {
 
     /// Runs the periodic check; returns the bytes that it keeps then, and those that are missing.
     fn looks(&self, runtime: &Runtime) -> (u64, u64) {
-        let keeper = Arc::clone(&self.keeper);
+        let pin_manager = Arc::clone(&self.pin_manager);
         let looking = runtime.spawn(async move {
-            keeper.look_who_is_away();
-            let held = keeper.keep_up().await;
-            Keeper::bring_held(&held).await
+            pin_manager.look_who_is_away();
+            let held = pin_manager.keep_up().await;
+            PinManager::bring_held(&held).await
         });
         let Done { bytes, lacking, .. } = runtime.block_on(looking).unwrap();
         (bytes, lacking)
@@ -71,7 +71,7 @@ impl Member {
 
     /// Lets ten minutes go by.
     fn waits(&self) {
-        self.keeper.keeping.away().values_mut().for_each(|until| *until = Instant::now());
+        self.pin_manager.keeping.away().values_mut().for_each(|until| *until = Instant::now());
     }
 }
 
@@ -114,8 +114,9 @@ fn others_take_the_part_of_a_host_that_is_gone_until_it_is_back() {
     let blob = a.cache.blob(&sample.spec).unwrap();
     blob.tree().unwrap().insert(0, &sample.outboard).unwrap();
     blob.insert(0, &sample.bytes).unwrap();
-    let (keeper, pin) = (Arc::clone(&a.keeper), image_of(&sample));
-    let pinned = runtime.block_on(runtime.spawn(async move { keeper.pin(&pin).await })).unwrap().unwrap();
+    let (pin_manager, pin) = (Arc::clone(&a.pin_manager), image_of(&sample));
+    let pinned =
+        runtime.block_on(runtime.spawn(async move { pin_manager.pin(&pin).await })).unwrap().unwrap();
     assert!(pinned.len() == 3 && pinned.iter().all(|host| host.lacking_bytes == 0), "{pinned:?}");
     let all = sample.spec.len + sample.outboard.len() as u64;
     assert_eq!(pinned.iter().map(|host| host.bytes).sum::<u64>(), all, "{pinned:?}");
@@ -159,7 +160,7 @@ fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let a = member(&runtime, &dir, "a", None);
     for layer in 0..20 {
-        assert!(a.keeper.adopt(&long_pin(layer)).unwrap());
+        assert!(a.pin_manager.adopt(&long_pin(layer)).unwrap());
     }
     // The hosts have other messages for each other meanwhile, too.
     let sample = sample(1 << 20, 1);
@@ -169,7 +170,7 @@ fn who_comes_late_learns_of_all_pins_and_is_not_cut_off() {
     at_a.became_local(ByteRange::between(0, sample.spec.len));
     let b = member(&runtime, &dir, "b", Some(a.swarm.address()));
     let _at_b = b.swarm.open(&sample.spec, None).unwrap();
-    wait_until("told of all", || b.keeper.keeping.pins().kept().count() == 20);
+    wait_until("told of all", || b.pin_manager.keeping.pins().kept().count() == 20);
     assert_eq!(a.swarm.counters().dropped_other + b.swarm.counters().dropped_other, 0);
     assert_eq!(a.swarm.counters().connections, 1);
 }

@@ -3,7 +3,7 @@
 //!
 //! The parts of hosts that have been away for long are kept by the next hosts, until they are back.
 
-use super::{AT_ONCE, Keeper, Warmed, bring_all, missing};
+use super::{AT_ONCE, PinManager, Warmed, bring_all, missing};
 use crate::pins::Pins;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
@@ -140,7 +140,7 @@ impl Keeping {
     }
 }
 
-impl Keeper {
+impl PinManager {
     /// Has hosts keep an image together from now on, and returns when each of them has its part: the hosts that the pin
     /// names, or if it names none, this one and all that it is connected to. The pin is also sent to hosts that have
     /// shown that they may read the image, and to operators.
@@ -259,7 +259,7 @@ impl Keeper {
     }
 
     /// Handles a pin of another host: records it and keeps its part, if the pin is new.
-    pub(super) async fn obey_pin(&self, pin: &Pin) -> Result<Done> {
+    pub(super) async fn carry_out_pin(&self, pin: &Pin) -> Result<Done> {
         if self.adopt(pin)? {
             self.keeping.has_news.store(true, Ordering::Relaxed);
         }
@@ -451,29 +451,29 @@ impl Keeper {
         }
     }
 
-    /// Keeps the parts that the previous agent kept, as long as the keeper lives.
-    pub(super) async fn look_after(keeper: Weak<Self>) {
-        let first = |keeper: Arc<Self>| {
+    /// Keeps the parts that the previous agent kept, as long as the manager lives.
+    pub(super) async fn look_after(pin_manager: Weak<Self>) {
+        let first = |pin_manager: Arc<Self>| {
             tokio::task::block_in_place(|| {
-                keeper.remember_pinned();
-                keeper.tell_machine(&keeper.keeping.pins());
+                pin_manager.remember_pinned();
+                pin_manager.tell_machine(&pin_manager.keeping.pins());
             });
         };
-        let Some(()) = keeper.upgrade().map(first) else { return };
+        let Some(()) = pin_manager.upgrade().map(first) else { return };
         let (mut pause, mut said) = (COMPARED_FIRST, false);
         for n in 0_u32.. {
             {
-                let Some(keeper) = keeper.upgrade() else { return };
-                if keeper.keeping.has_news.swap(false, Ordering::Relaxed) {
+                let Some(pin_manager) = pin_manager.upgrade() else { return };
+                if pin_manager.keeping.has_news.swap(false, Ordering::Relaxed) {
                     // There may be more new pins.
                     pause = COMPARED_FIRST;
-                    keeper.compare(n);
-                } else if keeper.compare(n) {
+                    pin_manager.compare(n);
+                } else if pin_manager.compare(n) {
                     pause = COMPARED_EVERY;
                 }
-                keeper.look_who_is_away();
+                pin_manager.look_who_is_away();
                 if n % LOOKED_EVERY == 0 {
-                    let held = keeper.keep_up().await;
+                    let held = pin_manager.keep_up().await;
                     let Done { lacking, why, .. } = Self::bring_held(&held).await;
                     if lacking > 0 && !said {
                         let why = why.as_deref().unwrap_or("no host has them");

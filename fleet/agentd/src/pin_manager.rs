@@ -94,7 +94,7 @@ pub struct Warmed {
 }
 
 /// Looks after ordered and pinned content, as long as it lives.
-pub struct Keeper {
+pub struct PinManager {
     swarm: Arc<Swarm>,
     stores: Arc<Stores>,
     kept: Mutex<VecDeque<Kept>>,
@@ -121,34 +121,35 @@ impl Kept {
     }
 }
 
-/// The obedience to other hosts; it ends when this is dropped.
-pub struct Obeying([AbortHandle; 2]);
+/// The task that follows the orders of other hosts; it ends when this is dropped.
+pub struct CommandLoop([AbortHandle; 2]);
 
-impl Drop for Obeying {
+impl Drop for CommandLoop {
     fn drop(&mut self) {
         self.0.iter().for_each(AbortHandle::abort);
     }
 }
 
-impl Keeper {
-    /// A keeper with the pins that the previous agent stored in its directory `dir`; `cache` is the cache's directory.
+impl PinManager {
+    /// A manager with the pins that the previous agent stored in its directory `dir`; `cache` is the cache's directory.
     /// Needs a runtime of several threads.
     #[must_use]
     pub fn new(swarm: Arc<Swarm>, stores: Arc<Stores>, dir: &Path, cache: &Path) -> Arc<Self> {
         let keeping = Keeping::load(dir, cache);
         let turns = Arc::new(Semaphore::new(TURNS));
-        let keeper = Self { swarm, stores, kept: Mutex::default(), keeping, budget: Arc::default(), turns };
-        keeper.allow_own_pins();
-        Arc::new(keeper)
+        let pin_manager =
+            Self { swarm, stores, kept: Mutex::default(), keeping, budget: Arc::default(), turns };
+        pin_manager.allow_own_pins();
+        Arc::new(pin_manager)
     }
 
     /// Follows the orders of other hosts from now on, and looks after pinned content.
     #[must_use]
-    pub fn obey(self: &Arc<Self>) -> Obeying {
+    pub fn follow_commands(self: &Arc<Self>) -> CommandLoop {
         let orders = self.swarm.take_orders();
-        let obeying = tokio::spawn(obey(Arc::clone(self), orders)).abort_handle();
+        let command_loop = tokio::spawn(follow_commands(Arc::clone(self), orders)).abort_handle();
         let looking = tokio::spawn(Self::look_after(Arc::downgrade(self))).abort_handle();
-        Obeying([obeying, looking])
+        CommandLoop([command_loop, looking])
     }
 
     /// Has hosts fetch blobs, and returns when that is done.
@@ -186,7 +187,7 @@ impl Keeper {
                 Command::Bring(order) if host == self.swarm.name() => {
                     self.bring(order, || self.stores.get(&order.store), None).await?
                 }
-                Command::Pin(pin) if host == self.swarm.name() => self.obey_pin(pin).await?,
+                Command::Pin(pin) if host == self.swarm.name() => self.carry_out_pin(pin).await?,
                 word => self.swarm.order(host, word).await?,
             };
             all = all.and(done);
@@ -222,7 +223,7 @@ impl Keeper {
     }
 
     /// Follows an order of another host.
-    async fn obey_word(&self, asked: &Asked) -> Result<Done> {
+    async fn carry_out(&self, asked: &Asked) -> Result<Done> {
         match &asked.word {
             Command::Bring(order) => {
                 let mut why = None;
@@ -237,7 +238,7 @@ impl Keeper {
             Command::Pin(pin) => {
                 let described = self.described_by(pin)?;
                 let _share = self.budget.take(&asked.host, described, 0, self.swarm.room())?;
-                self.obey_pin(pin).await
+                self.carry_out_pin(pin).await
             }
             // Neither of these waits its turn.
             Command::Known(_) | Command::Open(_) => Ok(Done::default()),
@@ -450,36 +451,36 @@ async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRang
     done
 }
 
-async fn obey(keeper: Arc<Keeper>, mut orders: mpsc::Receiver<Asked>) {
+async fn follow_commands(pin_manager: Arc<PinManager>, mut orders: mpsc::Receiver<Asked>) {
     let mut tasks = tokio::task::JoinSet::new();
     while let Some(asked) = orders.recv().await {
         while tasks.try_join_next().is_some() {}
         match &asked.word {
             Command::Known(known) => {
-                keeper.tell_unknown(&asked, known);
+                pin_manager.tell_unknown(&asked, known);
                 continue;
             }
             Command::Open(order) => {
-                match keeper.take_part(order, &asked) {
-                    Ok(()) => keeper.swarm.took_part(&asked),
+                match pin_manager.take_part(order, &asked) {
+                    Ok(()) => pin_manager.swarm.took_part(&asked),
                     Err(error) => {
-                        let (said, host) = (keeper.swarm.complaints(), &asked.host);
+                        let (said, host) = (pin_manager.swarm.complaints(), &asked.host);
                         complain!(said, TakesNoPart, host, %error, "a root does not take part in a blob of an agent");
-                        keeper.swarm.obeyed(&asked, &Done::refused(0, &error));
+                        pin_manager.swarm.report_outcome(&asked, &Done::refused(0, &error));
                     }
                 }
                 continue;
             }
             Command::Bring(_) | Command::Pin(_) => {}
         }
-        let keeper = Arc::clone(&keeper);
+        let pin_manager = Arc::clone(&pin_manager);
         tasks.spawn(async move {
-            let done = keeper.obey_word(&asked).await.unwrap_or_else(|error| {
-                let (said, host) = (keeper.swarm.complaints(), &asked.host);
+            let done = pin_manager.carry_out(&asked).await.unwrap_or_else(|error| {
+                let (said, host) = (pin_manager.swarm.complaints(), &asked.host);
                 complain!(said, NotDone, host, %error, "what another host ordered cannot be done");
                 Done::refused(asked.word.ordered_bytes(), &error)
             });
-            keeper.swarm.obeyed(&asked, &done);
+            pin_manager.swarm.report_outcome(&asked, &done);
         });
     }
 }
