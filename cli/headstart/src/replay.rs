@@ -20,7 +20,7 @@ use crate::terminal::Terminal;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_export::nbd::client::{Client, ClientSettings};
 use headstart_image::progress::Progress;
-use headstart_sim::{Boot, Nanos};
+use headstart_replay::{Boot, Nanos};
 use headstart_trace::DataSet;
 use headstart_trace::data_set::Limits;
 use player::Played;

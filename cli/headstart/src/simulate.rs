@@ -18,7 +18,7 @@ use crate::trace::{nothing, read_all};
 use clap::Subcommand;
 use headstart_block::Result;
 use headstart_image::progress::Progress;
-use headstart_sim::Bandwidth;
+use headstart_replay::Bandwidth;
 use headstart_trace::Trace;
 use std::collections::BTreeMap;
 

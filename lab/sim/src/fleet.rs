@@ -2,7 +2,7 @@
 //!
 //! Each host runs the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
 //! (`headstart_pull::Engine`) each. The disks share the local bytes of the host, as they share its cache directory.
-//! Guests read as recorded boots did, in the closed loop ([`crate::boot::Guest`]). The model covers the rest: links,
+//! Guests read as recorded boots did, in the closed loop ([`headstart_replay::boot::Guest`]). The model covers the rest: links,
 //! the store, and their faults.
 //!
 //! # The way of a chunk
@@ -53,14 +53,14 @@ mod restarts;
 mod tests;
 
 use crate::slab::{NONE, Slab};
-use crate::time::Nanos;
-use crate::waits::Waits;
-use crate::world::Local;
 use bringing::{Bringing, Coming, Request};
 use broadcast::Tree;
 use disks::Disk;
 use faults::{Conduct, Havoc};
 use headstart_block::random::Random;
+use headstart_replay::time::Nanos;
+use headstart_replay::waits::Waits;
+use headstart_replay::world::Local;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::Keyed;
 use net::Net;

@@ -9,11 +9,11 @@
 
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Plan};
-use headstart_sim::boot::with_strays;
+use headstart_replay::boot::with_strays;
+use headstart_replay::{Boot, Nanos};
 use headstart_sim::fleet::{
     FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Warm, Way, Workload, simulate,
 };
-use headstart_sim::{Boot, Nanos};
 use headstart_swarm::{Settings, Topology};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record, Trace};

@@ -9,11 +9,11 @@
 
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Plan};
+use headstart_replay::{Boot, Nanos};
 use headstart_sim::fleet::{
     Death, DiskModel, Faults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Restart, Shape,
     SwarmModel, Warm, Way, Workload, simulate,
 };
-use headstart_sim::{Boot, Nanos};
 use headstart_swarm::{Settings, Topology};
 use headstart_trace::{Op, Record};
 use std::sync::Arc;

@@ -161,6 +161,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
         ("harvest/harvest", "disk/export"),
         ("lab/sim", "lab/plot"),
         ("shared/fuzz", "fleet/agentd"),
+        ("lab/sim", "disk/replay"),
     ] {
         assert!(may_use(user, used), "{user} may use {used}");
     }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_export::nbd::NbdUri;
 use headstart_image::export::OutputFile;
-use headstart_sim::Clock;
+use headstart_replay::Clock;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

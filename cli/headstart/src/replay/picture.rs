@@ -20,7 +20,7 @@ pub(super) fn save(
 }
 
 fn draw(report: &ReplayReport, played: &Played) -> Picture {
-    let millis = |wait: headstart_sim::Nanos| (wait.as_secs() * 1e3).max(LEAST);
+    let millis = |wait: headstart_replay::Nanos| (wait.as_secs() * 1e3).max(LEAST);
     let points = played.done.iter().map(|done| (done.due.as_secs(), millis(done.waited))).collect();
     let mut over_time =
         Chart::new(Axis::linear("time since the connection [s]").from(0.0), Axis::log("wait [ms]"))

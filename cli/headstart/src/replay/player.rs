@@ -1,4 +1,4 @@
-//! A recorded guest against a real server: the rule by which reads come is `headstart_sim::Guest`, the same that the
+//! A recorded guest against a real server: the rule by which reads come is `headstart_replay::Guest`, the same that the
 //! simulator uses on virtual time; this module has the clock and the socket.
 //!
 //! A single thread does all the work: it sleeps in one system call until an answer comes or the next read is due. If it
@@ -8,7 +8,7 @@
 use headstart_block::{Error, Result};
 use headstart_export::nbd::client::{Answer, Client};
 use headstart_image::progress::Progress;
-use headstart_sim::{Boot, Clock, Guest, Nanos, Written};
+use headstart_replay::{Boot, Clock, Guest, Nanos, Written};
 use std::time::{Duration, Instant};
 
 /// The interval of checks whether the user wants to stop.

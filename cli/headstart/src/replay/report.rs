@@ -3,8 +3,8 @@
 use super::arguments::ClockName;
 use super::player::Played;
 use crate::report::{Fields, Outcome, count};
-use headstart_sim::Nanos;
-use headstart_sim::outcome::SLOW;
+use headstart_replay::Nanos;
+use headstart_replay::outcome::SLOW;
 use serde::Serialize;
 use std::fmt;
 

@@ -9,7 +9,7 @@ use headstart_block::{Error, Result};
 use headstart_plan::evaluate;
 use headstart_plan::policy::{NAMES, Objective, by_name};
 use headstart_pull::Rest;
-use headstart_sim::{Bandwidth, Latency, Misses, Model, Nanos, Preloads};
+use headstart_replay::{Bandwidth, Latency, Misses, Model, Nanos, Preloads};
 use headstart_trace::Creation;
 use serde::Serialize;
 use std::fmt;

@@ -6,7 +6,7 @@ use crate::image::on_remote;
 use crate::store_args::StoreArgs;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::open_image::OpenImage;
-use headstart_sim::ImageMap;
+use headstart_replay::ImageMap;
 use headstart_store::Reference;
 use headstart_trace::Creation;
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use headstart_plan::policy::{Aim, Policy, Training, by_name};
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Condensed, ImagePlans, Statistics, Vocabulary};
 use headstart_pull::{Plan, Switches};
-use headstart_sim::{
+use headstart_replay::{
     Bandwidth, Boot, Following, Gatherer, ImageMap, Misses, Model, Nanos, Piloting, Preloads, Simulator,
 };
 use headstart_trace::Trace;

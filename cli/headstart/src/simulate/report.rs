@@ -8,7 +8,7 @@ use super::replay::{Chosen, Route};
 use crate::megabytes::Megabytes;
 use crate::report::{Outcome, count};
 use crate::train::ObjectiveName;
-use headstart_sim::Summary;
+use headstart_replay::Summary;
 use headstart_trace::data_set::Skipped;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! A recorded link.
 
 use headstart_block::{Error, Result};
-use headstart_sim::{Bandwidth, Nanos};
+use headstart_replay::{Bandwidth, Nanos};
 use headstart_trace::file::{ReadLimits, read_file};
 use std::fs;
 use std::path::Path;

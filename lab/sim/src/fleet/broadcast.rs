@@ -7,8 +7,8 @@ use super::Fleet;
 use super::net::{Parcel, on_wire};
 use super::peers::What;
 use crate::slab::NONE;
-use crate::time::Nanos;
 use headstart_pull::{BlobId, BlobRange};
+use headstart_replay::time::Nanos;
 use headstart_swarm::{CHUNK_SIZE, Class};
 
 /// The progress of a broadcast.

@@ -8,15 +8,15 @@ use super::model::DiskModel;
 use super::outcome::DiskOutcome;
 use super::queue::Happening;
 use super::{Fleet, Way};
-use crate::boot::Guest;
-use crate::model::Clock;
 use crate::slab::NONE;
-use crate::time::Nanos;
-use crate::world::Written;
 use headstart_block::{ByteRange, Plan};
 use headstart_pull::{
     Action, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Priority, ReadId, World,
 };
+use headstart_replay::boot::Guest;
+use headstart_replay::model::Clock;
+use headstart_replay::time::Nanos;
+use headstart_replay::world::Written;
 use headstart_swarm::{self as swarm, Urgency};
 
 /// A disk.

@@ -9,8 +9,8 @@ use super::peers::{SentChunk, What, key, role};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, Way};
 use crate::slab::NONE;
-use crate::time::Nanos;
 use headstart_block::random::Random;
+use headstart_replay::time::Nanos;
 use headstart_swarm::{CHUNK_SIZE, Class, Event, Message, PeerId};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,10 +1,10 @@
 //! The model of a fleet: its hosts and links, the reads of its disks and their times, their source, and the faults.
 
-use crate::boot::Boot;
-use crate::time::Nanos;
-pub use crate::world::Shape;
 use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange, Plan};
+use headstart_replay::boot::Boot;
+use headstart_replay::time::Nanos;
+pub use headstart_replay::world::Shape;
 use headstart_swarm as swarm;
 use headstart_trace::{Op, Record};
 use std::ops::Range;

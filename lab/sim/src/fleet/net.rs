@@ -21,9 +21,9 @@
 
 use super::keyed::Keyed;
 use super::queue::{Agenda, Happening};
-use crate::link::span;
 use crate::slab::{NONE, Slab};
-use crate::time::Nanos;
+use headstart_replay::link::span;
+use headstart_replay::time::Nanos;
 use std::collections::VecDeque;
 
 /// The most ports on a way.

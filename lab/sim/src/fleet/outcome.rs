@@ -1,7 +1,7 @@
 //! The results of a fleet.
 
-use crate::time::Nanos;
-use crate::waits::{Waits, percentile};
+use headstart_replay::time::Nanos;
+use headstart_replay::waits::{Waits, percentile};
 use serde::Serialize;
 
 /// One disk.

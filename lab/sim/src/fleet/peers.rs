@@ -8,9 +8,9 @@ use super::outbox::{Key, Known};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::slab::NONE;
-use crate::time::Nanos;
 use headstart_block::random::{STEP, mix};
 use headstart_pull::{BlobId, BlobRange};
+use headstart_replay::time::Nanos;
 use headstart_swarm::event::Served;
 use headstart_swarm::recent::{Recent, Saved};
 use headstart_swarm::{

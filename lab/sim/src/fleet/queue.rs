@@ -1,6 +1,6 @@
 //! The events that are still to happen, the earliest first; of one moment in the order of entry.
 
-use crate::time::Nanos;
+use headstart_replay::time::Nanos;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

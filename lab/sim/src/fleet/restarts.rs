@@ -3,8 +3,8 @@
 use super::peers::{self, key, role};
 use super::{Fleet, Way};
 use crate::slab::NONE;
-use crate::time::Nanos;
 use headstart_block::Plan;
+use headstart_replay::time::Nanos;
 use headstart_swarm::{self as swarm, Event, PeerId, Role};
 
 impl Fleet<'_> {

@@ -3,7 +3,7 @@
 use crate::simulate::arguments::{Away, away, percent};
 use clap::{Args, ValueEnum};
 use headstart_block::{ByteRate, ByteSize, Error, Result};
-use headstart_sim::Nanos;
+use headstart_replay::Nanos;
 use headstart_sim::fleet::{Death, Faults, FleetModel, Links, Racks, Restart, SwarmModel, Warm, Way};
 use headstart_store::Reference;
 use headstart_swarm::{Settings, Topology};

@@ -6,7 +6,7 @@ use crate::plots::PlotDirectory;
 use clap::ValueEnum;
 use headstart_block::Result;
 use headstart_plot::{Axis, Chart, Picture, Series};
-use headstart_sim::Nanos;
+use headstart_replay::Nanos;
 use headstart_sim::fleet::FleetOutcome;
 
 /// Draws a pattern; returns the files.

@@ -1,10 +1,10 @@
 //! A deployment that trains its own hints, and those of the next one.
 
-use crate::boot::Boot;
 use crate::fleet::{FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Way, Workload, simulate};
-use crate::time::Nanos;
 use headstart_block::random::Random;
 use headstart_block::{ByteRange, Plan, SLICE_SIZE};
+use headstart_replay::boot::Boot;
+use headstart_replay::time::Nanos;
 use headstart_trace::{Op, Record};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! The results of a VM: requests, bytes, waits.
 
-use crate::waits::percentile;
+use headstart_replay::waits::percentile;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -9,7 +9,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange, Plan, PlanItem, SLICE_SIZE};
 use headstart_plan::evaluate::{Evaluator, Online, Score, replay};
 use headstart_plan::{Bandwidth, Condensed, Vocabulary};
 use headstart_pull::Engine;
-use headstart_sim::{Boot, Guide, Model, Nanos, Outcome, Simulator};
+use headstart_replay::{Boot, Guide, Model, Nanos, Outcome, Simulator};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
 

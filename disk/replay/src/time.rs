@@ -46,12 +46,14 @@ impl Nanos {
     }
 
     /// The engine's microsecond that contains this moment.
-    pub(crate) fn engine_time(self) -> Time {
+    #[must_use]
+    pub fn engine_time(self) -> Time {
         Time(self.0 / 1000)
     }
 
     /// The first moment of the engine's `time`.
-    pub(crate) fn of_engine(time: Time) -> Self {
+    #[must_use]
+    pub fn of_engine(time: Time) -> Self {
         Self::from_micros(time.0)
     }
 }

@@ -95,7 +95,8 @@ fn largest(bucket: u16) -> u64 {
 
 /// The number that `percent` of 100 do not exceed, by the nearest rank; 0 if there are none. For numbers few enough to
 /// be kept, which ascend.
-pub(crate) fn percentile(ascending: &[f64], percent: usize) -> f64 {
+#[must_use]
+pub fn percentile(ascending: &[f64], percent: usize) -> f64 {
     let rank = (ascending.len() * percent).div_ceil(100).max(1) - 1;
     ascending.get(rank).copied().unwrap_or(0.0)
 }

@@ -76,7 +76,8 @@ impl Bandwidth {
 }
 
 /// The time that `bytes` take, rounded up.
-pub(crate) fn span(bytes: u64, rate: u64) -> Nanos {
+#[must_use]
+pub fn span(bytes: u64, rate: u64) -> Nanos {
     let rate = rate.max(1);
     match bytes.checked_mul(1_000_000_000) {
         Some(product) => Nanos(product.div_ceil(rate)),

@@ -12,7 +12,7 @@
 
 use headstart_block::ByteRange;
 use headstart_pull::{BLOCK_SIZE, Plan, SLICE_SIZE};
-use headstart_sim::{Boot, Model, Simulator};
+use headstart_replay::{Boot, Model, Simulator};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record};
 use std::error::Error;

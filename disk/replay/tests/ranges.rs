@@ -15,7 +15,7 @@ use headstart_plan::policy::{Aim, DEFAULT, Objective, by_name};
 use headstart_plan::preprocess::{ImageModel, Settings};
 use headstart_plan::{Bandwidth, Condensed, Vocabulary, evaluate};
 use headstart_pull::Plan;
-use headstart_sim::{Boot, Model, Outcome, Simulator};
+use headstart_replay::{Boot, Model, Outcome, Simulator};
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Limits};
 use std::collections::{BTreeMap, BTreeSet};

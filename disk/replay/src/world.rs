@@ -80,7 +80,7 @@ impl Layout {
 
 /// The local bytes of a disk.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub struct Local {
     place: Place,
     blobs: Vec<Presence>,
     /// A bit for each unit of the blobs, one blob behind the other.
@@ -142,7 +142,8 @@ impl Local {
     /// The local bytes of a host, which its disks share: `unit` bytes become local together, of any blob; by the rules
     /// of the product's cache if that is not given. The bytes that opening an image's disk read are local; or `all` of
     /// it is.
-    pub(crate) fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
+    #[must_use]
+    pub fn of_host(shape: &Shape, unit: Option<u64>, all: bool) -> Self {
         let mut local = match shape {
             Shape::Plain(size) => {
                 let layout = Layout { disk_size: *size, frame: 1, stored: 1, unit: unit.unwrap_or(UNIT) };
@@ -168,25 +169,28 @@ impl Local {
     }
 
     /// The length and the unit of each blob, in bytes.
-    pub(crate) fn blobs(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn blobs(&self) -> impl Iterator<Item = (u64, u64)> {
         self.blobs.iter().map(|blob| (blob.len, blob.unit))
     }
 
     /// The units of its blob that `range` touches, from the first to before the last.
-    pub(crate) fn touched(&self, range: BlobRange) -> std::ops::Range<u64> {
+    #[must_use]
+    pub fn touched(&self, range: BlobRange) -> std::ops::Range<u64> {
         let first = self.blobs.get(range.blob.0 as usize).map_or(0, |blob| blob.first);
         let (from, end) = self.units_of(range);
         from.saturating_sub(first)..end.saturating_sub(first)
     }
 
     /// `true` if a unit of a blob is local; also past its end.
-    pub(crate) fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
+    #[must_use]
+    pub fn has_unit(&self, blob: BlobId, unit: u64) -> bool {
         let Some(blob) = self.blobs.get(blob.0 as usize) else { return true };
         unit >= blob.len.div_ceil(blob.unit) || self.has(blob.first + unit)
     }
 
     /// The bytes of a unit of a blob.
-    pub(crate) fn unit_range(&self, blob: BlobId, unit: u64) -> BlobRange {
+    #[must_use]
+    pub fn unit_range(&self, blob: BlobId, unit: u64) -> BlobRange {
         let (len, size) = self.blobs.get(blob.0 as usize).map_or((0, 1), |blob| (blob.len, blob.unit));
         BlobRange::between(blob, unit.saturating_mul(size).min(len), (unit + 1).saturating_mul(size).min(len))
     }
@@ -211,7 +215,8 @@ impl Local {
     }
 
     /// `true` if a read of `part` finds all its bytes.
-    pub(crate) fn is_local(&self, part: ByteRange) -> bool {
+    #[must_use]
+    pub fn is_local(&self, part: ByteRange) -> bool {
         if self.written.is_empty() {
             return self.is_fetched(part);
         }
@@ -230,7 +235,7 @@ impl Local {
     }
 
     /// Makes a fetched range local.
-    pub(crate) fn insert(&mut self, range: BlobRange) {
+    pub fn insert(&mut self, range: BlobRange) {
         let (first, end) = self.units_of(range);
         for unit in first..end {
             if let Some(word) = word(unit).and_then(|word| self.units.get_mut(word)) {
@@ -240,17 +245,17 @@ impl Local {
     }
 
     /// The guest writes `part` of the disk.
-    pub(crate) fn write(&mut self, part: ByteRange) {
+    pub fn write(&mut self, part: ByteRange) {
         self.written.write(part);
     }
 
     /// The parts of `part` of the disk that were not written.
-    pub(crate) fn unwritten(&self, part: ByteRange, each: impl FnMut(ByteRange)) {
+    pub fn unwritten(&self, part: ByteRange, each: impl FnMut(ByteRange)) {
         self.written.unwritten(part, each);
     }
 
     /// The blocks of the disk that bytes of `range` belong to; some of them perhaps several times.
-    pub(crate) fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
+    pub fn blocks_of(&self, range: BlobRange, each: &mut dyn FnMut(u64)) {
         match &self.place {
             Place::Layout(layout) => layout.blocks_of(range.range).for_each(each),
             Place::Several(_, layout) => {
