@@ -34,7 +34,7 @@ mod session;
 mod space;
 mod status;
 
-pub(crate) use arguments::{Attach, NamedImage};
+pub(crate) use arguments::Attach;
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};

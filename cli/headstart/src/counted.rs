@@ -10,12 +10,12 @@
 //! Counts that have not changed make the same boots, which are known then. Counts that have grown make others: they are
 //! learned beside the earlier ones, as the boots of another day would be.
 
-use crate::attach::NamedImage;
 use crate::published::{Stored, on_stored};
 use crate::report::count;
 use crate::store_args::StoreArgs;
 use headstart_block::random::mix;
 use headstart_block::{ByteRange, Result, SLICE_SIZE};
+use headstart_command_line::images::NamedImage;
 use headstart_disk::image_key_of;
 use headstart_image::manifest::Manifest;
 use headstart_plan::knowledge::Knowledge;

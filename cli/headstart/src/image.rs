@@ -9,8 +9,6 @@ mod pull;
 mod push;
 mod report;
 
-pub(crate) use look::on_remote;
-
 use crate::Threads;
 use crate::layer::Exported;
 use crate::report::Report;

@@ -1,8 +1,8 @@
 //! The layer of each part of an image's disk, by which images that share layers learn from each other.
 
-use crate::image::on_remote;
 use crate::store_args::StoreArgs;
 use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
+use headstart_command_line::images::on_remote;
 use headstart_image::manifest::Manifest;
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::{Segment, Stack};

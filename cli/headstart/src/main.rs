@@ -18,18 +18,11 @@
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
-//! | [`store_args`] | options of every command that reaches a store over a network |
 //! | [`local_client`] | the client of daemons of this host |
-//! | [`terminal`] | progress bars, Ctrl-C |
 //! | [`counted`] | the counts of trackers, as boots to learn from |
 //! | [`layer_map`] | the layer of each part of a disk |
-//! | [`megabytes`] | bandwidths as arguments and in reports |
 //! | [`plots`] | pictures into files |
 //! | [`published`] | plans that are published with images |
-//! | [`log`] | warnings while a command works |
-//! | [`runtime`] | threads for requests to stores |
-//! | [`date`] | times of the calendar in reports |
-//! | [`report`] | the report of a command, for people or as JSON |
 
 #![forbid(unsafe_code)]
 
@@ -38,7 +31,6 @@ mod attach;
 mod cache;
 mod counted;
 mod daemon;
-mod date;
 mod doctor;
 mod harvest;
 mod image;
@@ -46,35 +38,24 @@ mod layer;
 mod layer_map;
 mod lease;
 mod local_client;
-mod log;
-mod megabytes;
 mod plan;
 mod plots;
 mod published;
 mod replay;
-mod report;
-mod runtime;
 mod simulate;
 mod socket_args;
-mod store_args;
 mod swarm;
-mod terminal;
 mod trace;
 mod train;
 mod zfile;
 
 use clap::{Args, Parser, Subcommand};
 use headstart_block::Result;
+use headstart_command_line::program::{self, EXIT_STATUS, Global};
+use headstart_command_line::{date, log, megabytes, report, runtime, store_args, terminal};
 use report::Report;
 use std::process::ExitCode;
 use terminal::Terminal;
-
-const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
-                           (for diff: when the images differ; also when it was stopped), 2 when the command line is \
-                           wrong, 130 when it was cut off by a second signal.\n\n\
-                           Ctrl-C, SIGTERM and SIGHUP end a command in order, within seconds; again, at once.\n\n\
-                           Environment: HEADSTART_LOG says how much is logged on standard error: error, warn \
-                           (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
 
 /// A head start for every virtual disk: layered, compressed, verifiable images.
 #[derive(Parser)]
@@ -84,17 +65,6 @@ struct Cli {
     command: Command,
     #[command(flatten)]
     global: Global,
-}
-
-/// Options of every command.
-#[derive(Args)]
-struct Global {
-    /// Print the report as JSON, for programs
-    #[arg(long, global = true)]
-    json: bool,
-    /// Show no progress
-    #[arg(long, short, global = true)]
-    quiet: bool,
 }
 
 #[derive(Subcommand)]
@@ -150,37 +120,29 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    match run(&cli) {
-        Ok(report) => report.print(cli.global.json),
-        Err(error) => report::print_error(&error),
-    }
+    program::run("headstart", cli.global, |terminal| run(&cli, terminal))
 }
 
-fn run(cli: &Cli) -> Result<Box<dyn Report>> {
-    log::start()?;
-    if cli.global.quiet {
-        terminal::be_quiet();
-    }
-    let terminal = Terminal::new(cli.global.quiet || cli.global.json)?;
+fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
     match &cli.command {
-        Command::Image(command) => command.run(&terminal),
+        Command::Image(command) => command.run(terminal),
         Command::Lease(command) => command.run(),
-        Command::Layer(command) => command.run(&terminal),
-        Command::Zfile(command) => command.run(&terminal),
-        Command::Trace(command) => command.run(&terminal),
-        Command::Train(command) => command.run(&terminal),
+        Command::Layer(command) => command.run(terminal),
+        Command::Zfile(command) => command.run(terminal),
+        Command::Trace(command) => command.run(terminal),
+        Command::Train(command) => command.run(terminal),
         Command::Plan(command) => command.run(),
         Command::Simulate(command) => {
             terminal.computes();
-            command.run(&terminal)
+            command.run(terminal)
         }
-        Command::Replay(command) => command.run(&terminal),
-        Command::Attach(command) => command.run(&terminal, cli.global.quiet, cli.global.json),
-        Command::Agent(command) => command.run(&terminal, cli.global.json),
+        Command::Replay(command) => command.run(terminal),
+        Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
+        Command::Agent(command) => command.run(terminal, cli.global.json),
         Command::Swarm(command) => command.run(),
-        Command::Disk(command) => command.run(&terminal, cli.global.json),
-        Command::Harvest(command) => command.run(&terminal, cli.global.json),
-        Command::Cache(command) => command.run(&terminal),
+        Command::Disk(command) => command.run(terminal, cli.global.json),
+        Command::Harvest(command) => command.run(terminal, cli.global.json),
+        Command::Cache(command) => command.run(terminal),
         Command::Doctor(command) => Ok(command.run()),
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::report::Report;
 use clap::Subcommand;
-use headstart_block::{Error, ErrorKind, FileSource, Result};
-use headstart_plan::artifact::PlanFile;
+use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::training::open_plans;
 use headstart_plan::train::Plans;
 use headstart_plan::{GroupPlans, ImagePlans};
 use std::path::Path;
@@ -35,13 +35,8 @@ impl Command {
     }
 }
 
-/// Opens the plans that `headstart train` wrote.
-pub(crate) fn open(path: &Path) -> Result<PlanFile<FileSource>> {
-    PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
-}
-
 fn read(path: &Path) -> Result<Plans> {
-    open(path)?.read_all().map_err(|e| e.about(path.display()))
+    open_plans(path)?.read_all().map_err(|e| e.about(path.display()))
 }
 
 /// The group of that number.

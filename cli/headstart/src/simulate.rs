@@ -14,9 +14,9 @@
 //! | [`harvest`] | regular VMs, and harvest VMs that borrow their unused storage |
 
 use crate::report::Report;
-use crate::trace::{nothing, read_all};
 use clap::Subcommand;
 use headstart_block::Result;
+use headstart_command_line::traces::{nothing, read_all};
 use headstart_image::progress::Progress;
 use headstart_replay::Bandwidth;
 use headstart_trace::Trace;

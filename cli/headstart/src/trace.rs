@@ -3,11 +3,11 @@
 use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::traces::{cancelled, len};
 use headstart_image::progress::Progress;
-use headstart_trace::data_set::Skipped;
 use headstart_trace::fast26::{self, Exporter, Imported};
 use headstart_trace::file::{ReadLimits, read_file};
-use headstart_trace::{DataSet, DirectoryLimits, Trace, TraceDirectory, npy};
+use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -69,44 +69,6 @@ impl Command {
             Self::Synthesize(arguments) => Ok(Box::new(arguments.run(progress)?)),
         }
     }
-}
-
-pub(crate) fn cancelled(progress: &dyn Progress) -> Result<()> {
-    if progress.is_cancelled() { Err(Error::new(ErrorKind::Cancelled, "interrupted")) } else { Ok(()) }
-}
-
-/// The error that there is nothing to work on: `cause`, and the reasons of skipping.
-pub(crate) fn nothing(path: &Path, cause: &str, skipped: &Skipped) -> Error {
-    let mut cause = cause.to_owned();
-    if !skipped.is_empty() {
-        let lines = skipped.to_string();
-        cause = format!("{cause}: {}", lines.lines().map(str::trim).collect::<Vec<_>>().join("; "));
-    }
-    Error::new(ErrorKind::NotFound, cause).about(path.display())
-}
-
-/// Reads the traces of a data set with `threads` threads (0: one for each processor), shows the progress, and hands the
-/// result of `map` for each to `each`, in their order. Skipped traces are counted.
-///
-/// # Errors
-/// The first error of `each`; an error if the user wants to stop.
-pub(crate) fn read_all<T: Send>(
-    set: &DataSet,
-    (task, threads): (&'static str, usize),
-    progress: &dyn Progress,
-    map: impl Fn(Trace) -> T + Sync,
-    mut each: impl FnMut(usize, T) -> Result<()>,
-) -> Result<Skipped> {
-    progress.begin(task, set.stored_bytes());
-    set.map_each(
-        threads,
-        |_, trace| map(trace),
-        |index, made| {
-            cancelled(progress)?;
-            progress.advance(set.path(index).map_or(0, len));
-            made.map_or(Ok(()), |made| each(index, made))
-        },
-    )
 }
 
 /// The result of an import.
@@ -196,11 +158,6 @@ fn files(path: &Path) -> Result<Vec<PathBuf>> {
         return Err(Error::new(ErrorKind::NotFound, "has no traces").about(path.display()));
     }
     Ok(paths)
-}
-
-/// The bytes of a file, for the progress bar.
-fn len(path: &Path) -> u64 {
-    path.metadata().map_or(0, |meta| meta.len())
 }
 
 impl Outcome for ExportReport {

@@ -1,21 +1,20 @@
 //! `headstart train`: recorded boots in, plans out.
 
 use crate::agent::AgentClient;
-use crate::attach::NamedImage;
 use crate::counted::{Counted, CountedReport};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published::{Publication, PublishedReport, no_boots_of};
 use crate::report::{Outcome, Report, count};
 use crate::store_args::StoreArgs;
-use crate::trace::{cancelled, nothing};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, FileSource, Result};
+use headstart_command_line::images::NamedImage;
+use headstart_command_line::traces::nothing;
+use headstart_command_line::training::{ObjectiveName, with_bar};
 use headstart_image::export::OutputFile;
 use headstart_image::progress::Progress;
-use headstart_plan::evaluate::Misses;
-use headstart_plan::knowledge::{self, ImageKey, ImageKnowledge, Knowledge, Learned, Settings};
-use headstart_plan::policy::Objective;
+use headstart_plan::knowledge::{ImageKey, ImageKnowledge, Knowledge, Learned, Settings};
 use headstart_plan::train::{self, Plans, Recipe};
 use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
@@ -89,29 +88,6 @@ pub(crate) struct Train {
     seed: u64,
     #[command(flatten)]
     stores: StoreArgs,
-}
-
-/// What plans are to be best at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ObjectiveName {
-    /// How long a guest waits for its reads, over a link with a round trip
-    Boot,
-    /// How many reads find their blocks, arriving as recorded whatever they wait for (the published measure)
-    Hits,
-}
-
-impl ObjectiveName {
-    pub(crate) fn objective(self, round_trip: Duration) -> Objective {
-        match self {
-            Self::Hits => Objective::Hits,
-            Self::Boot => Objective::Boot {
-                round_trip: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX),
-                misses: Misses::RangeThenRest,
-                hot: true,
-            },
-        }
-    }
 }
 
 impl Train {
@@ -275,24 +251,6 @@ fn no_boots(source: &Path, knowledge: &Knowledge, skipped: &Skipped) -> Error {
     let (boots, least) = (count(few, "boot"), knowledge.settings().model.reads_min);
     nothing(source, &format!("{CAUSE}: {boots} with fewer than {least} reads"), skipped)
         .remedy("record whole boots: attach the disk to a guest, and let it boot before the disk is detached")
-}
-
-/// Shows the progress of `work`.
-pub(crate) fn with_bar<T>(
-    progress: &dyn Progress,
-    task: &'static str,
-    work: impl FnOnce(knowledge::OnProgress<'_>) -> Result<T>,
-) -> Result<T> {
-    let mut shown = None;
-    work(&mut |now| {
-        let before = shown.unwrap_or_else(|| {
-            progress.begin_items(task, now.all);
-            0
-        });
-        progress.advance(now.done.saturating_sub(before));
-        shown = Some(now.done);
-        cancelled(progress)
-    })
 }
 
 /// The result of training.

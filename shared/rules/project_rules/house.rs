@@ -8,7 +8,7 @@ use serde_json::Value;
 /// The crates and the row each stands in: a crate uses crates of lower rows only.
 ///
 /// The rows of the design, parts to come included, so that a new crate finds its place here.
-const ROWS: [(&str, u8); 30] = [
+const ROWS: &[(&str, u8)] = &[
     ("headstart-block", 0),
     ("headstart-sigbus", 0),
     ("headstart-telemetry", 0),
@@ -21,6 +21,7 @@ const ROWS: [(&str, u8); 30] = [
     ("headstart-image", 2),
     ("headstart-plan", 2),
     ("headstart-pull", 3),
+    ("headstart-command-line", 3),
     ("headstart-swarm", 3),
     ("headstart-harvest", 3),
     ("headstart-cache", 4),

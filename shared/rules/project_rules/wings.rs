@@ -24,7 +24,10 @@ pub(crate) const WINGS: [Wing; 8] = [
     Wing { folder: "harvest", uses: &["core", "disk/export", "shared"] },
     Wing { folder: "cli", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
     Wing { folder: "shared", uses: &["core"] },
-    Wing { folder: "lab", uses: &["core", "learn", "disk", "fleet", "harvest", "shared"] },
+    Wing {
+        folder: "lab",
+        uses: &["core", "learn", "disk", "fleet", "harvest", "cli/command-line", "shared"],
+    },
 ];
 
 /// The most lines of a wing's README: one page.
@@ -162,6 +165,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
         ("lab/sim", "lab/plot"),
         ("shared/fuzz", "fleet/agentd"),
         ("lab/sim", "disk/replay"),
+        ("lab/sim", "cli/command-line"),
     ] {
         assert!(may_use(user, used), "{user} may use {used}");
     }
@@ -171,6 +175,7 @@ fn a_wing_uses_what_the_table_lists_and_nothing_else() {
         ("harvest/harvest", "fleet/swarm"),
         ("fleet/agentd", "harvest/harvest"),
         ("cli/headstart", "lab/sim"),
+        ("lab/sim", "cli/headstart"),
         ("disk/disk", "shared/fuzz"),
         ("shared/testkit", "fleet/agentd"),
         ("disk/disk/part", "core/block"),

@@ -7,6 +7,7 @@ use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteRate, ByteSize, Error, FileSource, Result};
 use headstart_cache::Cache;
+use headstart_command_line::images::NamedImage;
 use headstart_disk::PlanSource;
 use headstart_disk::attach::is_local;
 use headstart_export::nbd::Address;
@@ -14,7 +15,6 @@ use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_lsmt::writable::Limits;
 use headstart_plan::PlanFile;
 use headstart_pull::{BLOCK_SIZE, Plan, PlanItem, Rest};
-use headstart_store::Reference;
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
@@ -300,32 +300,6 @@ impl fmt::Display for MetricsAddress {
     }
 }
 
-/// An image with the name of its export.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedImage {
-    pub(crate) name: String,
-    pub(crate) reference: Reference,
-}
-
-impl FromStr for NamedImage {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        // A scheme comes before any `=` that belongs to the reference.
-        let scheme = text.find("://").unwrap_or(text.len());
-        let (name, reference) = match text[..scheme].split_once('=') {
-            Some((name, _)) => (name, &text[name.len() + 1..]),
-            None => ("", text),
-        };
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if !name.chars().all(allowed) || name.starts_with('.') || name.len() > 64 {
-            return Err(Error::invalid(format!("`{}` is no name of an export", name.escape_debug()))
-                .remedy("write 1 to 64 letters, digits, `-`, `_` and `.`"));
-        }
-        Ok(Self { name: name.to_owned(), reference: reference.parse()? })
-    }
-}
-
 /// The policy of preloading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
@@ -408,18 +382,6 @@ fn list_of_blocks(list: &str) -> Result<Vec<PlanItem>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_comes_before_the_scheme() {
-        let named =
-            |text: &str| text.parse::<NamedImage>().map(|image| (image.name, image.reference.to_string()));
-        assert_eq!(named("file:///d:t").unwrap(), (String::new(), "file:///d:t".to_owned()));
-        assert_eq!(named("a=file:///d:t").unwrap(), ("a".to_owned(), "file:///d:t".to_owned()));
-        assert_eq!(named("file:///a=b:t").unwrap(), (String::new(), "file:///a=b:t".to_owned()));
-        for text in ["../a=file:///d:t", "a b=file:///d:t", ".=file:///d:t", "a=b", "a"] {
-            assert!(named(text).is_err(), "{text}");
-        }
-    }
 
     #[test]
     fn a_policy_is_a_word_or_a_list() {

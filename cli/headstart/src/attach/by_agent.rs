@@ -1,10 +1,11 @@
 //! `headstart attach --agent`: the agent of this host is to have the disk.
 
-use super::{Attach, NamedImage};
+use super::Attach;
 use crate::agent::{AgentClient, DiskReport};
 use crate::report::Report;
 use headstart_agentd::disks::DiskSpec;
 use headstart_block::{Error, Result};
+use headstart_command_line::images::NamedImage;
 use headstart_store::{Location, Selector};
 use std::path::Path;
 

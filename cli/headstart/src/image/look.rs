@@ -3,14 +3,14 @@
 
 use super::report::{Inspection, Verified};
 use crate::report::Report;
-use crate::runtime::{FEW, with_runtime};
+use crate::runtime::with_runtime;
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{Digest, Error, ErrorKind, Result};
+use headstart_command_line::images::on_remote;
 use headstart_image::open_image::OpenImage;
 use headstart_image::progress::Progress;
 use headstart_image::reference::{Reference, Selector};
-use headstart_image::remote::RemoteImage;
 use headstart_image::store::ImageStore;
 use headstart_image::transfer::repair;
 use headstart_image::verify::{Depth, verify, verify_remote};
@@ -114,19 +114,4 @@ async fn no_copy(source: &dyn Store, from: &Reference, digest: Digest, missing: 
         _ => not_found(format!("{from} is no whole copy of this image: {missing}"))
             .remedy("name another copy, or import the image again"),
     }
-}
-
-/// Does `work` on an image that is not in a directory.
-pub(crate) fn on_remote<T>(
-    image: &Reference,
-    stores: &StoreArgs,
-    work: impl FnOnce(&RemoteImage) -> Result<T>,
-) -> Result<T> {
-    let settings = stores.settings()?;
-    let store = headstart_store::open(&image.location, &settings)?;
-    with_runtime(FEW, |runtime| {
-        // A mistyped host or a missing login is reported at once, not after the long deadline of a slow store.
-        runtime.block_on(store.check())?;
-        work(&RemoteImage::open(store, image, settings.retry, runtime.handle().clone())?)
-    })
 }

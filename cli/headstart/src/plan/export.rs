@@ -1,8 +1,7 @@
 //! `headstart plan export`: a plan as a trace file of `OverlayBD`, which its prefetcher replays.
 
+use super::group;
 use super::show::none_published;
-use super::{group, open};
-use crate::image::on_remote;
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published;
@@ -10,6 +9,8 @@ use crate::report::{Fields, Outcome, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result};
+use headstart_command_line::images::on_remote;
+use headstart_command_line::training::open_plans;
 use headstart_image::acceleration;
 use headstart_image::export::OutputFile;
 use headstart_image::open_image::OpenImage;
@@ -98,7 +99,7 @@ impl Export {
             Some(path) => {
                 let (mut key, map) = layer_map::of_open(image)?;
                 key.image = image.manifest.known_as(image.digest).to_string();
-                let chosen = open(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
+                let chosen = open_plans(path)?.choose_layered(&key, &Metadata::default(), Some(&map));
                 chosen.map_err(|e| e.about(path.display()))?
             }
             None => {

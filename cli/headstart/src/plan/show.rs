@@ -1,6 +1,6 @@
 //! `headstart plan show`.
 
-use super::{group, mega, open, read};
+use super::{group, mega, read};
 use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published;
@@ -8,6 +8,7 @@ use crate::report::{Fields, Outcome, Report, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_block::{ByteSize, Error, ErrorKind, PlanItem, Result};
+use headstart_command_line::training::open_plans;
 use headstart_plan::knowledge::ImageKey;
 use headstart_plan::train::Plans;
 use headstart_plan::zero_shot::{Metadata, Reason};
@@ -113,7 +114,7 @@ impl Show {
             }
             None => (ImageKey::of(&creation), None),
         };
-        let plans = open(path)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
+        let plans = open_plans(path)?.choose_layered(&key, &Metadata::of(&creation), map.as_ref());
         plans.map(Arc::new).map_err(|e| e.about(path.display()))
     }
 

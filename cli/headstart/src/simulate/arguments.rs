@@ -1,11 +1,11 @@
 //! The arguments of `headstart simulate disk`.
 
-use crate::attach::NamedImage;
 use crate::megabytes::Megabytes;
 use crate::store_args::StoreArgs;
-use crate::train::ObjectiveName;
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
+use headstart_command_line::images::NamedImage;
+use headstart_command_line::training::ObjectiveName;
 use headstart_plan::evaluate;
 use headstart_plan::policy::{NAMES, Objective, by_name};
 use headstart_pull::Rest;

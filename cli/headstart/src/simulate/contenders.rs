@@ -2,9 +2,9 @@
 
 use super::arguments::{Disk, Part, PolicyName};
 use super::data::Data;
-use crate::plan::open;
-use crate::train::with_bar;
 use headstart_block::{Error, FileSource, Result};
+use headstart_command_line::training::open_plans;
+use headstart_command_line::training::with_bar;
 use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{self, ImageKey, Knowledge};
@@ -95,7 +95,7 @@ impl Disk {
 
     /// Reads or makes the plans of all requested policies.
     pub(super) fn contenders(&self, data: &Data, progress: &dyn Progress) -> Result<Contenders> {
-        let file = self.plans.as_deref().map(open).transpose()?;
+        let file = self.plans.as_deref().map(open_plans).transpose()?;
         let of_file = file.as_ref().map(|file| file.provenance().policy.as_str());
         let known = headstart_plan::policy::NAMES.into_iter().map(PolicyName::named);
         let learned = known.filter(|policy| match policy {

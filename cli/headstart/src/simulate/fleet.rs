@@ -15,8 +15,8 @@ mod workload;
 pub(crate) use arguments::Fleet;
 pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
-use crate::trace::cancelled;
 use headstart_block::{Plan, Result};
+use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
 use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, SwarmModel, Way, Workload, simulate};
 use headstart_swarm::Settings;

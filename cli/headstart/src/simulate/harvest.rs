@@ -17,9 +17,9 @@ mod series;
 pub(crate) use arguments::Harvest;
 pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 
-use crate::trace::cancelled;
 use arguments::{Figure, ForesightName};
 use headstart_block::Result;
+use headstart_command_line::traces::cancelled;
 use headstart_harvest::gssd::Grain;
 use headstart_image::progress::Progress;
 use headstart_sim::harvest::accuracy::accuracy;

@@ -1,10 +1,10 @@
 //! Real images as the disks of replayed boots.
 
 use super::arguments::Disk;
-use crate::attach::NamedImage;
-use crate::image::on_remote;
 use crate::store_args::StoreArgs;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::images::NamedImage;
+use headstart_command_line::images::on_remote;
 use headstart_image::open_image::OpenImage;
 use headstart_replay::ImageMap;
 use headstart_store::Reference;

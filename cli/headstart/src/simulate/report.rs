@@ -7,7 +7,7 @@ use super::data::Data;
 use super::replay::{Chosen, Route};
 use crate::megabytes::Megabytes;
 use crate::report::{Outcome, count};
-use crate::train::ObjectiveName;
+use headstart_command_line::training::ObjectiveName;
 use headstart_replay::Summary;
 use headstart_trace::data_set::Skipped;
 use serde::Serialize;

@@ -1,13 +1,13 @@
 //! `headstart swarm warm`: an image is fetched to hosts before it is needed.
 
 use crate::agent::{AgentClient, AgentSocket};
-use crate::image::on_remote;
 use crate::published;
 use crate::report::{Outcome, count};
 use crate::store_args::StoreArgs;
 use clap::Args;
 use headstart_agentd::pin_manager::WarmSpec;
 use headstart_block::{BlockDevice, ByteRange, ByteSize, Error, ErrorKind, FileSource, PlanItem, Result};
+use headstart_command_line::images::on_remote;
 use headstart_image::manifest::{Layer, Manifest};
 use headstart_image::open_image::{OpenImage, opening_ranges};
 use headstart_image::optimize::boot_order;

@@ -15,12 +15,12 @@ mod creations;
 mod figure;
 mod traces;
 
-use super::{cancelled, read_all};
 use crate::plots::{PlotDirectory, PlotFormat};
 use crate::report::{Outcome, count};
 use clap::Args;
 use figure::Figure;
 use headstart_block::{Error, ErrorKind, Result};
+use headstart_command_line::traces::{cancelled, read_all};
 use headstart_image::progress::Progress;
 use headstart_plot::Picture;
 use headstart_trace::data_set::{Limits, Skipped};

@@ -1,10 +1,10 @@
 //! `headstart trace stats`: the reads of traces, one by one, by image, and in the form of the paper's figures.
 
 use super::figures::{Creations, Traces};
-use super::read_all;
 use crate::date::date_of_second;
 use crate::report::{Outcome, count};
 use headstart_block::Result;
+use headstart_command_line::traces::read_all;
 use headstart_image::progress::Progress;
 use headstart_plan::preprocess::{self, Settings};
 use headstart_trace::data_set::{Limits, Skipped};

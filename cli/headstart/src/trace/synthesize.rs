@@ -1,9 +1,9 @@
 //! `headstart trace synthesize`: data sets like the published one.
 
-use super::cancelled;
 use crate::report::{Outcome, count};
 use clap::{Args, ValueEnum};
 use headstart_block::Result;
+use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
 use headstart_trace::synthesize::{Layout, Settings, Synthesized, Synthesizer};
 use serde::Serialize;

@@ -3,8 +3,8 @@
 use super::Fleet;
 use super::arguments::{PatternName, PlanName};
 use crate::simulate::images;
-use crate::trace::read_all;
 use headstart_block::{Error, ErrorKind, Plan, Result};
+use headstart_command_line::traces::read_all;
 use headstart_image::progress::Progress;
 use headstart_replay::boot::with_strays;
 use headstart_replay::{Boot, Nanos};

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 /// How stores are reached.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Reaching stores")]
-pub(crate) struct StoreArgs {
+pub struct StoreArgs {
     /// Trust the certificate authorities in this PEM file, beside the system's (may be repeated)
     #[arg(long, value_name = "FILE")]
     ca_file: Vec<PathBuf>,
@@ -91,7 +91,7 @@ impl StoreArgs {
     ///
     /// # Errors
     /// If a file that they name is not there.
-    pub(crate) fn settings(&self) -> Result<Settings> {
+    pub fn settings(&self) -> Result<Settings> {
         Ok(Settings { stop: terminal::stop(), ..self.settings_to_serve()? })
     }
 
@@ -99,7 +99,7 @@ impl StoreArgs {
     ///
     /// # Errors
     /// If a file that they name is not there.
-    pub(crate) fn settings_to_serve(&self) -> Result<Settings> {
+    pub fn settings_to_serve(&self) -> Result<Settings> {
         for path in &self.ca_file {
             path.metadata().map_err(|e| Error::io("cannot read", e).about(path.display()))?;
         }

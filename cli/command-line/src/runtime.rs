@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 ///
 /// # Errors
 /// If threads cannot be started; the errors of `work`.
-pub(crate) fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
+pub fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime) -> Result<T>) -> Result<T> {
     let mut builder = Builder::new_multi_thread();
     if let Some(threads) = threads {
         builder.worker_threads(threads);
@@ -19,4 +19,4 @@ pub(crate) fn with_runtime<T>(threads: Option<usize>, work: impl FnOnce(&Runtime
 }
 
 /// Threads for some requests that wait for a store more than they work.
-pub(crate) const FEW: Option<usize> = Some(2);
+pub const FEW: Option<usize> = Some(2);

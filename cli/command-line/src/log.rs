@@ -11,7 +11,8 @@
 //! The standard error of a process that serves a disk of an agent is a file, as long as the disk is attached, and its
 //! clients can cause any number of warnings. So the file is bounded: see [`bound`].
 
-use crate::terminal;
+use crate::bar::print_above;
+use crate::name;
 use headstart_block::{Error, Result, private};
 use std::collections::HashMap;
 use std::fmt::{Debug, Write};
@@ -45,7 +46,7 @@ const OURS: &str = "headstart";
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Invalid`] if `HEADSTART_LOG` cannot be parsed.
-pub(crate) fn start() -> Result<()> {
+pub fn start() -> Result<()> {
     let chosen = match std::env::var(VARIABLE) {
         Ok(text) if !text.is_empty() => text.parse::<Targets>().map_err(|e| {
             Error::invalid(format!("{VARIABLE} is no level of logging: {e}")).remedy(
@@ -65,13 +66,13 @@ static BOUNDED: OnceLock<Mutex<Bounded>> = OnceLock::new();
 
 /// Keeps the file that standard error is appended to below twice `max` bytes from now on: a file that is longer becomes
 /// `file.1`, replacing the previous one, and goes on empty.
-pub(crate) fn bound(file: PathBuf, max: u64) {
+pub fn bound(file: PathBuf, max: u64) {
     let _ = BOUNDED.set(Mutex::new(Bounded { file, max }));
 }
 
 fn print(line: &str) {
     let bounded = BOUNDED.get().map(|bounded| bounded.lock().unwrap_or_else(PoisonError::into_inner));
-    terminal::print_above(line);
+    print_above(line);
     if let Some(bounded) = bounded {
         // A log that cannot be begun again grows: warnings are worth more than the bound.
         let _ = bounded.begin_anew(&std::io::stderr());
@@ -108,7 +109,7 @@ impl Bounded {
 static LIMITED: OnceLock<Mutex<HashMap<Identifier, Budget>>> = OnceLock::new();
 
 /// Limits warnings from now on: for commands that serve.
-pub(crate) fn limit() {
+pub fn limit() {
     LIMITED.get_or_init(Mutex::default);
 }
 
@@ -177,7 +178,7 @@ impl Line {
     fn finish(self, level: Level) -> String {
         let level = if level == Level::WARN { "warning".to_owned() } else { level.as_str().to_lowercase() };
         let facts = if self.facts.is_empty() { String::new() } else { format!(" ({})", self.facts) };
-        let line = format!("headstart: {level}: {}{}{facts}", self.message, self.cause);
+        let line = format!("{}: {level}: {}{}{facts}", name::get(), self.message, self.cause);
         // Parts of it come from servers and files: they must not control the terminal.
         line.chars().flat_map(printable).collect()
     }

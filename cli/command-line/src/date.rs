@@ -10,12 +10,14 @@ use std::time::{Duration, SystemTime};
 const LAST_SECOND: u64 = 253_402_300_799;
 
 /// A time, or the nearest one from 1970 to 9999.
-pub(crate) fn date(time: SystemTime) -> String {
+#[must_use]
+pub fn date(time: SystemTime) -> String {
     date_of_second(time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
 }
 
 /// A second, counted from 1970; the last one of the year 9999 for all later ones.
-pub(crate) fn date_of_second(second: u64) -> String {
+#[must_use]
+pub fn date_of_second(second: u64) -> String {
     let time = SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(second.min(LAST_SECOND)));
     time.map(|time| humantime::format_rfc3339_seconds(time).to_string()).unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! The report of a command: lines for people, or JSON for programs.
 
+use crate::name;
 use headstart_block::Error;
 use serde::Serialize;
 use std::fmt;
@@ -7,7 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 /// The outcome of a command. `Display` is for people, without a trailing newline.
-pub(crate) trait Outcome: Serialize + fmt::Display {
+pub trait Outcome: Serialize + fmt::Display {
     /// `true` if the command found no problem.
     fn is_right(&self) -> bool {
         true
@@ -20,7 +21,7 @@ pub(crate) trait Outcome: Serialize + fmt::Display {
 }
 
 /// An outcome of any type, ready to be printed.
-pub(crate) trait Report {
+pub trait Report {
     /// Prints it and returns the exit status.
     fn print(&self, json: bool) -> ExitCode;
 }
@@ -46,13 +47,13 @@ impl<T: Outcome> Report for T {
 }
 
 /// Prints an error.
-pub(crate) fn print_error(error: &Error) -> ExitCode {
-    let _ = writeln!(std::io::stderr(), "headstart: {error}");
+pub fn print_error(error: &Error) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{}: {error}", name::get());
     ExitCode::FAILURE
 }
 
 /// Lines of `name: value`, with the values in a column.
-pub(crate) struct Fields<'a>(pub &'a [(&'a str, String)]);
+pub struct Fields<'a>(pub &'a [(&'a str, String)]);
 
 impl fmt::Display for Fields<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -66,7 +67,8 @@ impl fmt::Display for Fields<'_> {
 }
 
 /// A number of things, with their name in the right form: `1 segment`, `2 segments`.
-pub(crate) fn count(number: u64, name: &str) -> String {
+#[must_use]
+pub fn count(number: u64, name: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {name}{plural}")
 }

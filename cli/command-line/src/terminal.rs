@@ -1,12 +1,13 @@
 //! Progress bars with rate and remaining time, and requests of the user to stop.
 
+pub use crate::bar::{bar, print_above};
+use crate::name;
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_image::progress::Progress;
 use headstart_store::{Stop as StopRequests, StopSender};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, WeakProgressBar};
-use std::io::{IsTerminal, Write};
+use indicatif::{ProgressBar, ProgressStyle};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,33 +21,6 @@ const BYTES: &str =
 
 /// The template of a bar that counts other things.
 const ITEMS: &str = "{msg:20} [{bar:30}] {human_pos}/{human_len}, {eta} left";
-
-/// The bar at the bottom of the terminal, if there is one.
-static BAR: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
-
-/// A bar on standard error, hidden if `quiet` or if that is no terminal. Lines that are printed with [`print_above`]
-/// leave it whole.
-pub(crate) fn bar(quiet: bool) -> ProgressBar {
-    let hidden = quiet || !std::io::stderr().is_terminal();
-    let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-    let bar = ProgressBar::with_draw_target(None, target);
-    if !hidden {
-        *BAR.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar.downgrade());
-    }
-    bar
-}
-
-/// Prints a line on standard error, above the bar if there is one.
-pub(crate) fn print_above(line: &str) {
-    let bar = BAR.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(WeakProgressBar::upgrade);
-    // The line is written in one piece, so that lines of several threads do not mix. An error is ignored: there is no
-    // reader to report it to.
-    let print = || drop(std::io::stderr().write_all(format!("{line}\n").as_bytes()));
-    match bar {
-        Some(bar) => bar.suspend(print),
-        None => print(),
-    }
-}
 
 /// The time for work to end in order after a request to stop. Work that checks no flag, such as a file that does not
 /// open, is cut off then.
@@ -65,22 +39,22 @@ static WAITS: OnceLock<StopRequests> = OnceLock::new();
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// Sets that the user wants to see no progress, including the waits of a command.
-pub(crate) fn be_quiet() {
+pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
 
 /// `true` if the user wants to see no progress. A command that prints JSON still reports its waits.
-pub(crate) fn is_quiet() -> bool {
+pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
 /// The user's requests to stop, for code that waits.
-pub(crate) fn stop() -> Option<StopRequests> {
+pub fn stop() -> Option<StopRequests> {
     WAITS.get().cloned()
 }
 
 /// The result of `work`; `None` if the user wants to stop first.
-pub(crate) async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
+pub async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
     match WAITS.get() {
         Some(stop) => stop.before(work).await,
         None => Some(work.await),
@@ -88,7 +62,7 @@ pub(crate) async fn before_stop<T>(work: impl Future<Output = T>) -> Option<T> {
 }
 
 /// The user at the terminal: sees progress, may press Ctrl-C.
-pub(crate) struct Terminal {
+pub struct Terminal {
     bar: ProgressBar,
     stop: Arc<Stop>,
 }
@@ -147,16 +121,16 @@ impl Stop {
 
 /// Ends the process at once. Files that are left behind are removed by a later prune.
 fn cut_off(why: &str, status: i32) -> ! {
-    print_above(&format!("headstart: {why}"));
+    print_above(&format!("{}: {why}", name::get()));
     std::process::exit(status);
 }
 
 /// While this lives, Ctrl-C is only counted.
-pub(crate) struct HeldInterrupts(Arc<Stop>);
+pub struct HeldInterrupts(Arc<Stop>);
 
 impl HeldInterrupts {
     /// `true` if Ctrl-C was pressed since the last call.
-    pub(crate) fn take(&self) -> bool {
+    pub fn take(&self) -> bool {
         self.0.interrupts.swap(0, Ordering::Relaxed) > 0
     }
 }
@@ -170,7 +144,7 @@ impl Drop for HeldInterrupts {
 impl Terminal {
     /// Takes over Ctrl-C, SIGTERM and SIGHUP: from now on they ask the work to stop and clean up after itself. Shows
     /// nothing if `quiet` or if standard error is no terminal.
-    pub(crate) fn new(quiet: bool) -> Result<Self> {
+    pub fn new(quiet: bool) -> Result<Self> {
         let cannot = |e| Error::new(ErrorKind::Io, "cannot catch Ctrl-C").caused_by(e);
         let stop = Arc::new(Stop::new());
         let flags = Arc::clone(&stop);
@@ -202,25 +176,25 @@ impl Terminal {
     }
 
     /// From now on Ctrl-C is counted instead of asking the work to stop; other signals still do.
-    pub(crate) fn hold_interrupts(&self) -> HeldInterrupts {
+    pub fn hold_interrupts(&self) -> HeldInterrupts {
         self.stop.held.store(true, Ordering::Relaxed);
         HeldInterrupts(Arc::clone(&self.stop))
     }
 
     /// Asks the work to stop, as a signal does.
-    pub(crate) fn stop(&self) {
+    pub fn stop(&self) {
         self.stop.ask();
     }
 
     /// Marks this command as one that serves others until it is asked to stop: it may take its time to end in order
     /// then.
-    pub(crate) fn serves(&self) {
+    pub fn serves(&self) {
         crate::log::limit();
         self.stop.serves.store(true, Ordering::Relaxed);
     }
 
     /// Marks this command as one that only computes, for longer than users who stop it want to wait.
-    pub(crate) fn computes(&self) {
+    pub fn computes(&self) {
         self.stop.computes.store(true, Ordering::Relaxed);
     }
 

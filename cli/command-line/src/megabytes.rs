@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A bandwidth, in millions of something.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Megabytes(pub(crate) f64);
+pub struct Megabytes(pub f64);
 
 impl Megabytes {
     /// The bandwidth with `unit` in place of a million: the number times `unit`, rounded.
@@ -14,7 +14,8 @@ impl Megabytes {
         clippy::cast_sign_loss,
         reason = "0.001 to 10^6, of 2^20 at most"
     )]
-    pub(crate) fn times(self, unit: f64) -> u64 {
+    #[must_use]
+    pub fn times(self, unit: f64) -> u64 {
         (self.0 * unit).round() as u64
     }
 }

@@ -1,0 +1,33 @@
+//! The common parts of the command lines of `headstart` and `headstart-lab`.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`program`] | the run of a program: its options, its terminal, its exit status |
+//! | [`report`] | the report of a command, for people or as JSON |
+//! | [`terminal`] | requests of the user to stop, and progress |
+//! | `bar` | the progress bar, and lines above it |
+//! | [`log`] | warnings while a command works |
+//! | [`name`] | the name of the program in its messages |
+//! | [`runtime`] | threads for requests to stores |
+//! | [`store_args`] | options of every command that reaches a store over a network |
+//! | [`images`] | images as arguments, and images in any store |
+//! | [`traces`] | recorded boots, read with progress |
+//! | [`training`] | the objective of plans, progress of learning, files of plans |
+//! | [`megabytes`] | bandwidths as arguments and in reports |
+//! | [`date`] | times of the calendar in reports |
+
+#![forbid(unsafe_code)]
+
+mod bar;
+pub mod date;
+pub mod images;
+pub mod log;
+pub mod megabytes;
+pub mod name;
+pub mod program;
+pub mod report;
+pub mod runtime;
+pub mod store_args;
+pub mod terminal;
+pub mod traces;
+pub mod training;

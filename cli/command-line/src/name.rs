@@ -1,0 +1,17 @@
+//! The name of the program that runs, as its messages begin with it.
+
+use std::sync::OnceLock;
+
+/// The name, once it is set.
+static NAME: OnceLock<&str> = OnceLock::new();
+
+/// Sets the name of this program. Only the first call counts.
+pub fn set(name: &'static str) {
+    let _ = NAME.set(name);
+}
+
+/// The name of this program; `headstart` unless it was set.
+#[must_use]
+pub fn get() -> &'static str {
+    NAME.get().copied().unwrap_or("headstart")
+}

@@ -1,0 +1,48 @@
+//! The run of a program: options of every command, the terminal, the report, the exit status.
+
+use crate::report::Report;
+use crate::terminal::{self, Terminal};
+use crate::{log, name, report};
+use clap::Args;
+use headstart_block::Result;
+use std::process::ExitCode;
+
+/// The last lines of a program's help.
+pub const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
+                           (for diff: when the images differ; also when it was stopped), 2 when the command line is \
+                           wrong, 130 when it was cut off by a second signal.\n\n\
+                           Ctrl-C, SIGTERM and SIGHUP end a command in order, within seconds; again, at once.\n\n\
+                           Environment: HEADSTART_LOG says how much is logged on standard error: error, warn \
+                           (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
+
+/// Options of every command.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Global {
+    /// Print the report as JSON, for programs
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Show no progress
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+}
+
+/// Runs a command of the program `name`: prints its report or its error, and returns the exit status.
+pub fn run(
+    name: &'static str,
+    global: Global,
+    work: impl FnOnce(&Terminal) -> Result<Box<dyn Report>>,
+) -> ExitCode {
+    name::set(name);
+    match start(global).and_then(|terminal| work(&terminal)) {
+        Ok(report) => report.print(global.json),
+        Err(error) => report::print_error(&error),
+    }
+}
+
+fn start(global: Global) -> Result<Terminal> {
+    log::start()?;
+    if global.quiet {
+        terminal::be_quiet();
+    }
+    Terminal::new(global.quiet || global.json)
+}

@@ -1,0 +1,67 @@
+//! Learning on the command line: the objective of plans, progress, files of plans.
+
+use crate::traces::cancelled;
+use clap::ValueEnum;
+use headstart_block::{FileSource, Result};
+use headstart_image::progress::Progress;
+use headstart_plan::artifact::PlanFile;
+use headstart_plan::evaluate::Misses;
+use headstart_plan::knowledge;
+use headstart_plan::policy::Objective;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// The measure that plans are to be best at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ObjectiveName {
+    /// The time that a guest waits for its reads, over a link with a round trip
+    Boot,
+    /// The number of reads that find their blocks, arriving as recorded whatever they wait for (the published measure)
+    Hits,
+}
+
+impl ObjectiveName {
+    /// The objective of training, over a link with this round trip.
+    #[must_use]
+    pub fn objective(self, round_trip: Duration) -> Objective {
+        match self {
+            Self::Hits => Objective::Hits,
+            Self::Boot => Objective::Boot {
+                round_trip: u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX),
+                misses: Misses::RangeThenRest,
+                hot: true,
+            },
+        }
+    }
+}
+
+/// Shows the progress of `work`.
+///
+/// # Errors
+/// The errors of `work`; an error if the user wants to stop.
+pub fn with_bar<T>(
+    progress: &dyn Progress,
+    task: &'static str,
+    work: impl FnOnce(knowledge::OnProgress<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut shown = None;
+    work(&mut |now| {
+        let before = shown.unwrap_or_else(|| {
+            progress.begin_items(task, now.all);
+            0
+        });
+        progress.advance(now.done.saturating_sub(before));
+        shown = Some(now.done);
+        cancelled(progress)
+    })
+}
+
+/// Opens the plans that `headstart train` wrote.
+///
+/// # Errors
+/// If the file cannot be read or holds no plans.
+pub fn open_plans(path: &Path) -> Result<PlanFile<FileSource>> {
+    PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(path.display()))
+}
