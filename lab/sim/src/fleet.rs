@@ -30,6 +30,8 @@
 //! | `disks` | guests and engines |
 //! | `hints` | a tracker, and plans made of its answers |
 //! | `peers` | nodes and their messages |
+//! | `content` | the contents of parcels |
+//! | `identity` | the key and the role of each host |
 //! | `restarts` | agents that end, and others that begin in their places |
 //! | `outbox` | chunks that hosts have yet to send: hurried, cancelled, sent once |
 //! | `faults` | hosts that die, cannot reach each other, or do harm |
@@ -38,9 +40,11 @@
 
 mod bringing;
 mod broadcast;
+mod content;
 mod disks;
 mod faults;
 mod hints;
+mod identity;
 mod keyed;
 pub mod model;
 mod net;
@@ -55,6 +59,7 @@ mod tests;
 use crate::slab::{NONE, Slab};
 use bringing::{Bringing, Coming, Request};
 use broadcast::Tree;
+use content::What;
 use disks::Disk;
 use faults::{Conduct, Havoc};
 use headstart_block::random::Random;
@@ -65,7 +70,7 @@ use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::Keyed;
 use net::Net;
 use outbox::Outbox;
-use peers::{Serving, What};
+use peers::Serving;
 use queue::{Agenda, Happening};
 use std::collections::{BTreeMap, VecDeque};
 

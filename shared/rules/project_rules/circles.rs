@@ -47,7 +47,6 @@ const KNOWN: &[Known] = &[
     ("headstart-harvest", "vssd", &["change", "place"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
-    ("headstart-sim", "fleet", &["bringing", "faults", "peers"]),
     ("headstart-store", "", &["stop", "store"]),
     ("headstart-store", "bucket", &["leases", "prune"]),
     ("headstart-store", "registry", &["blob", "endpoint"]),

@@ -1,7 +1,7 @@
 //! The awaited ranges of a host, their sources, and the store.
 
+use super::content::What;
 use super::net::{Parcel, on_wire};
-use super::peers::What;
 use super::queue::Happening;
 use super::{Fleet, Way};
 use crate::slab::NONE;

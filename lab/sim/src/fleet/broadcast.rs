@@ -4,8 +4,8 @@
 //! has it. When all hosts have everything the disks are attached, and all their reads are hits.
 
 use super::Fleet;
+use super::content::What;
 use super::net::{Parcel, on_wire};
-use super::peers::What;
 use crate::slab::NONE;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_replay::time::Nanos;

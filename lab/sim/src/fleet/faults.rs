@@ -4,8 +4,9 @@
 //! tampered with, as its [`Conduct`] says. The reaction of the product's connections, beside the node's, is modelled as
 //! well: a peer that sends more than a few MiB of unrequested data is dropped.
 
+use super::content::{SentChunk, What};
+use super::identity::{key, role};
 use super::model::NOTICED;
-use super::peers::{SentChunk, What, key, role};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, Way};
 use crate::slab::NONE;

@@ -1,66 +1,27 @@
 //! Nodes and their messages.
 
 use super::bringing::Owner;
+use super::content::{SentChunk, What};
 use super::faults::Conduct;
+use super::identity::{key, role};
 use super::model::SENT_AGAIN;
 use super::net::{Parcel, on_wire};
 use super::outbox::{Key, Known};
 use super::queue::Happening;
 use super::{Fleet, FleetModel, SwarmModel, Warm, Way};
 use crate::slab::NONE;
-use headstart_block::random::{STEP, mix};
+use headstart_block::random::mix;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_replay::time::Nanos;
 use headstart_swarm::event::Served;
 use headstart_swarm::recent::{Recent, Saved};
 use headstart_swarm::{
     self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
-    PeerKey, ReaderId, RequestId, Role, Urgency,
+    ReaderId, RequestId, Urgency,
 };
 
 /// Requests that a root remembers, of a deployment before.
 const RECENT: usize = 1 << 16;
-
-/// The content of a parcel.
-#[derive(Debug)]
-pub(super) enum What {
-    Message {
-        from: u32,
-        to: u32,
-        connection: u32,
-        message: Message,
-    },
-    Chunk(SentChunk),
-    /// An unrequested chunk.
-    Junk(SentChunk),
-    /// A request to the store.
-    Asked(u32),
-    /// A part of the store's answer.
-    Stored {
-        request: u32,
-        bytes: u64,
-    },
-    /// A chunk of a broadcast.
-    Spread {
-        to: u32,
-        number: u32,
-    },
-}
-
-/// A chunk that a host sends to another.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SentChunk {
-    pub(super) from: u32,
-    pub(super) to: u32,
-    request: Option<RequestId>,
-    blob: swarm::BlobId,
-    chunk: u32,
-    /// The number of the connection of the two hosts that it goes over.
-    connection: u32,
-    corrupt: bool,
-    /// `true` if no reader waits for it.
-    ahead: bool,
-}
 
 /// Chunks that a host is sending to another.
 #[derive(Clone, Copy, Debug)]
@@ -81,11 +42,6 @@ fn flow(from: u32, to: u32) -> u64 {
     u64::from(from) << 32 | u64::from(to)
 }
 
-/// The name of a host.
-pub(super) fn key(host: u32) -> PeerKey {
-    PeerKey(mix(STEP.wrapping_mul(u64::from(host) + 1)))
-}
-
 /// The node of a host, if there is a swarm.
 pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     let Way::Swarm(swarm) = &model.way else { return None };
@@ -100,10 +56,6 @@ pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
 /// Gives a node the recent requests of the node before it on its host.
 pub(super) fn remember(node: &mut Node, before: &Saved) {
     node.set_recent(Recent::load(before, RECENT));
-}
-
-pub(super) fn role(roots: u32, host: u32) -> Role {
-    if host < roots { Role::Root } else { Role::Agent }
 }
 
 /// Adds the counters of one node.

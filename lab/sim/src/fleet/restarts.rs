@@ -1,6 +1,7 @@
 //! Agents that end, and others that begin in their places, as in an upgrade: disks go on meanwhile, each for itself.
 
-use super::peers::{self, key, role};
+use super::identity::{key, role};
+use super::peers;
 use super::{Fleet, Way};
 use crate::slab::NONE;
 use headstart_block::Plan;
