@@ -44,6 +44,7 @@ bench: ## measure, with the peer's figure beside ours
 bench-boot: ## boots over slow links, ours and others', into docs/benchmarks.md: hours, see BENCH=--help
 	@scripts/setup build disks demo
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart -p headstart-testkit --bin headstart-shaper
+	@$(CARGO) build --release --locked --quiet -p headstart-lab --bin headstart-lab
 	@$(CARGO) build --release --locked --quiet -p headstart-plot --example draw
 	@python3 -B benches/boot $(BENCH)
 
@@ -51,6 +52,7 @@ bench-swarm: ## many hosts read one image at once, as network namespaces of this
 	@scripts/setup build servers clients
 	@$(CARGO) build --release --locked --quiet -p headstart --bin headstart
 	@$(CARGO) build --release --locked --quiet -p headstart-peer-net --example rogue
+	@$(CARGO) build --release --locked --quiet -p headstart-lab --bin headstart-lab
 	@python3 -B benches/swarm $(BENCH)
 
 bench-harvest: ## vSSDs beside other servers, a regular VM beside a harvest VM: ten quiet minutes, see BENCH=--help

@@ -5,7 +5,7 @@
 
 Of each image's boots, in the order of their creation, two at a time are replayed and the others learned from, until
 each was replayed once. LABELS is a table with the columns volume_id and kind: then only boots of the kind `normal` are
-replayed. Nothing that trains sees it. Needs target/release/headstart.
+replayed. Nothing that trains sees it. Needs target/release/headstart-lab.
 """
 
 import csv
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 
-HEADSTART = pathlib.Path(__file__).parent.parent / "target/release/headstart"
+LAB = pathlib.Path(__file__).parent.parent / "target/release/headstart-lab"
 BANDWIDTHS = [2, 4, 6, 8, 10, 30, 50, 70, 90, 150]
 TABLE = "VD_creation_meta.csv"
 
@@ -64,7 +64,7 @@ def simulate(pairs, options, figures):
     """Means over all boots: {(group, bandwidth, policy): {figure: mean}}."""
     sums = {}
     for train, test in pairs:
-        command = [HEADSTART, "simulate", "disk", "--traces", test, "--train", train, "--json", *options]
+        command = [LAB, "simulate", "disk", "--traces", test, "--train", train, "--json", *options]
         report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         for row in report["rows"]:
             policy = row["policy"] + (f" without {row['without']}" if row.get("without") else "")

@@ -3,7 +3,7 @@
 import json
 import time
 
-from rig import HEADSTART, Failed, headstart
+from rig import HEADSTART, Failed, headstart, lab
 
 # nbdkit as its manual recommends for slow servers, in the combinations that came into question. The best is the one
 # that won on debian, and was within a tenth of the best on postgres (the search is `--nbdkit-search`).
@@ -115,11 +115,11 @@ def opener(contestant):
 
 
 def replay(disk, trace, grace, faster):
-    """The recorded boot's reads on that disk: the report of `headstart replay`.
+    """The recorded boot's reads on that disk: the report of `headstart-lab replay`.
 
     The first read comes `grace` seconds after the machine's creation, when the disk began to be attached; or when it
     is ready, where that takes longer. What takes no longer than a millisecond is a hit: no link here is that quick.
     """
     left = max(0.0, grace - disk.ready)
-    return headstart("--quiet", "replay", trace, disk.uri, "--grace", f"{round(left * 1e6)}us", "--faster", faster,
-                     "--hit", "1ms", within=3600)
+    return lab("--quiet", "replay", trace, disk.uri, "--grace", f"{round(left * 1e6)}us", "--faster", faster,
+               "--hit", "1ms", within=3600)

@@ -5,7 +5,7 @@ import statistics
 import tempfile
 
 from figures import reads_take, reads_wait
-from rig import Failed, build_of, headstart
+from rig import Failed, build_of, headstart, lab
 
 # Each contestant to the simulator: which plans, which image, which policy, what misses and preloads are. `foreseen`
 # preloads what this very boot reads: nobody does better with slices and one link.
@@ -97,7 +97,7 @@ def simulated(images, name, contender, rates, guest, trace):
     """{rate: (total wait, boot time)}."""
     plans, tag, policy, options = CONTENDERS[contender]
     delay, grace, faster = guest
-    report = headstart("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
+    report = lab("--quiet", "simulate", "disk", "--traces", trace, "--plans", images.plans / f"{name}.{plans}",
                        "--model", "real", "--image", images.reference(tag.format(name=name)), "--policies", policy,
                        "--grace", f"{grace}s", "--faster", faster, "--round-trip", f"{delay}ms",
                        "--bandwidth", ",".join(map(str, rates)), *options, within=60)

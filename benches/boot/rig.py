@@ -13,6 +13,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HEADSTART = pathlib.Path(os.environ.get("BENCH_HEADSTART", ROOT / "target/release/headstart"))
+LAB = HEADSTART.with_name("headstart-lab")
 SHAPER = pathlib.Path(os.environ.get("BENCH_SHAPER", ROOT / "target/release/headstart-shaper"))
 # What hangs is ended and said, and does not hold up the rest.
 LONGEST = 1800
@@ -155,6 +156,11 @@ def headstart(*arguments, **limits):
     """The report of a command, as JSON."""
     said = run(HEADSTART, *arguments, "--json", **limits)
     return json.loads(said) if said.strip() else None
+
+
+def lab(*arguments, **limits):
+    """The report of a command of the lab, as JSON."""
+    return json.loads(run(LAB, *arguments, "--json", **limits))
 
 
 def build_of(program=HEADSTART):

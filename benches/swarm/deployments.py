@@ -1,6 +1,6 @@
 """Simulated deployments of recorded boots, one table for all images (Python 3, standard library).
 
-    python3 benches/swarm/deployments.py --headstart target/release/headstart --traces TRACES
+    python3 benches/swarm/deployments.py --lab target/release/headstart-lab --traces TRACES
 
 Each image of the data set is deployed on so many hosts at once, over each of some kinds of links, in each of the ways
 in which a disk can get what it reads: lazily; by hints of an image that nobody has seen, and of one that was deployed
@@ -50,7 +50,7 @@ WAYS = {
 
 def simulate(arguments, words):
     """The rows of a simulation by the way's name."""
-    command = [arguments.headstart, "simulate", "fleet", "--json", "--patterns", "boots"]
+    command = [arguments.lab, "simulate", "fleet", "--json", "--patterns", "boots"]
     command += ["--traces", arguments.traces, "--faster", str(arguments.faster), "--seed", str(arguments.seed)]
     done = subprocess.run(command + words, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1) or not done.stdout:
@@ -82,7 +82,7 @@ def table(head, rows):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--headstart", default="headstart")
+    parser.add_argument("--lab", default="headstart-lab")
     parser.add_argument("--traces", required=True)
     parser.add_argument("--images", help="separated by commas [default: all]")
     parser.add_argument("--hosts", type=int, default=120)

@@ -1,4 +1,4 @@
-"""The same fleet in `headstart simulate fleet`: its figures beside the measured ones."""
+"""The same fleet in `headstart-lab simulate fleet`: its figures beside the measured ones."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import statistics
 import figures
 from contestants import COPIES, ROOTS
 from image import TIMES
-from rig import headstart
+from rig import lab
 
 PATTERNS = ("sync-same", "shifted-same", "sync-disjoint", "boot-disjoint")
 SWARM = ("--ways", "swarm")
@@ -108,7 +108,7 @@ def all_beside(found, hosts, image):
         measured = [pattern for pattern in PATTERNS if found.get(pattern, contestant)]
         if not measured:
             continue
-        report = headstart(*command(contestant, measured, hosts, image, found))
+        report = lab(*command(contestant, measured, hosts, image, found))
         for row in report["rows"]:
             # The last of those that begin one after the other says little: each host's own time counts.
             of, theirs, name = (figures.slowest, "took_max", "slowest host's own time, s") \

@@ -12,16 +12,14 @@
 //! | [`image`] | `headstart image ...`: one file for each command |
 //! | [`layer`] | `headstart layer ...`: single layer files |
 //! | [`lease`] | `headstart lease ...`: the disks that keep images |
+//! | [`moved`] | commands that are `headstart-lab`'s now |
 //! | [`plan`] | `headstart plan ...`: learned plans |
-//! | [`replay`] | `headstart replay`: a recorded boot against any NBD server |
-//! | [`simulate`] | `headstart simulate ...`: the value of plans for recorded boots |
 //! | [`trace`] | `headstart trace ...`: recorded I/O |
 //! | [`train`] | `headstart train`: from recorded boots to plans |
 //! | [`zfile`] | `headstart zfile ...`: single compressed files |
 //! | [`local_client`] | the client of daemons of this host |
 //! | [`counted`] | the counts of trackers, as boots to learn from |
 //! | [`layer_map`] | the layer of each part of a disk |
-//! | [`plots`] | pictures into files |
 //! | [`published`] | plans that are published with images |
 
 #![forbid(unsafe_code)]
@@ -38,11 +36,9 @@ mod layer;
 mod layer_map;
 mod lease;
 mod local_client;
+mod moved;
 mod plan;
-mod plots;
 mod published;
-mod replay;
-mod simulate;
 mod socket_args;
 mod swarm;
 mod trace;
@@ -81,7 +77,7 @@ enum Command {
     /// Single compressed files
     #[command(subcommand)]
     Zfile(zfile::Command),
-    /// Recorded I/O of disks: bring in, give out, count, draw
+    /// Recorded I/O of disks: bring in, give out
     #[command(subcommand)]
     Trace(trace::Command),
     /// Learn from recorded boots which blocks to preload, in which order: traces in, plans out
@@ -90,12 +86,10 @@ enum Command {
     /// Plans: look at them, compare them
     #[command(subcommand)]
     Plan(Box<plan::Command>),
-    /// What plans would have been worth to recorded boots
-    #[command(subcommand)]
-    Simulate(simulate::Command),
-    /// Send a recorded boot's reads to an NBD server, and say how long they waited
-    #[command(after_help = replay::EXAMPLES)]
-    Replay(Box<replay::Replay>),
+    #[command(hide = true, disable_help_flag = true)]
+    Simulate(moved::Ignored),
+    #[command(hide = true, disable_help_flag = true)]
+    Replay(moved::Ignored),
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
@@ -132,11 +126,8 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
         Command::Trace(command) => command.run(terminal),
         Command::Train(command) => command.run(terminal),
         Command::Plan(command) => command.run(),
-        Command::Simulate(command) => {
-            terminal.computes();
-            command.run(terminal)
-        }
-        Command::Replay(command) => command.run(terminal),
+        Command::Simulate(words) => Ok(words.refuse("simulate")),
+        Command::Replay(words) => Ok(words.refuse("replay")),
         Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
         Command::Agent(command) => command.run(terminal, cli.global.json),
         Command::Swarm(command) => command.run(),

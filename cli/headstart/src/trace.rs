@@ -1,5 +1,6 @@
-//! `headstart trace`: recorded I/O of disks, imported, exported, counted, drawn; and synthesized.
+//! `headstart trace`: recorded I/O of disks, imported and exported.
 
+use crate::moved::Ignored;
 use crate::report::{Outcome, Report, count};
 use clap::Subcommand;
 use headstart_block::{Error, ErrorKind, Result};
@@ -11,13 +12,6 @@ use headstart_trace::{DirectoryLimits, TraceDirectory, npy};
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
-
-mod figures;
-mod plot;
-mod stats;
-mod synthesize;
-
-use stats::StatsReport;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -40,23 +34,12 @@ pub(crate) enum Command {
         #[arg(long, short, value_name = "DIR")]
         output: PathBuf,
     },
-    /// Say what traces read: how much, in how many places, when; and the statistics of the ThinkAhead paper
-    #[command(after_help = "Examples:\n  headstart trace stats /srv/traces\n  \
-                      headstart trace stats /srv/fast26 --json\n  \
-                      headstart trace stats boot.parquet boot.npy")]
-    Stats {
-        /// Traces, directories of them, data sets of the FAST'26 layout
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
-    /// Draw the figures of the ThinkAhead paper for these traces, where they have what a figure needs
-    #[command(after_help = plot::EXAMPLES)]
-    Plot(plot::Arguments),
-    /// Make a data set that looks like the published one, of any size
-    #[command(after_help = "Examples:\n  headstart trace synthesize -o small\n  \
-                      headstart trace synthesize --images 172 --traces 31000 -o large\n  \
-                      headstart trace synthesize --reordering 0.5 --loss 0.1 --seed 7 --format parquet -o rough")]
-    Synthesize(synthesize::Arguments),
+    #[command(hide = true, disable_help_flag = true)]
+    Stats(Ignored),
+    #[command(hide = true, disable_help_flag = true)]
+    Plot(Ignored),
+    #[command(hide = true, disable_help_flag = true)]
+    Synthesize(Ignored),
 }
 
 impl Command {
@@ -64,9 +47,9 @@ impl Command {
         match self {
             Self::Import { dir, output } => Ok(Box::new(import(dir, output, progress)?)),
             Self::Export { traces, output } => Ok(Box::new(export(traces, output, progress)?)),
-            Self::Stats { paths } => Ok(Box::new(StatsReport::of(paths, progress)?)),
-            Self::Plot(arguments) => Ok(Box::new(arguments.run(progress)?)),
-            Self::Synthesize(arguments) => Ok(Box::new(arguments.run(progress)?)),
+            Self::Stats(words) => Ok(words.refuse("trace stats")),
+            Self::Plot(words) => Ok(words.refuse("trace plot")),
+            Self::Synthesize(words) => Ok(words.refuse("trace synthesize")),
         }
     }
 }

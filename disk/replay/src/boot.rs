@@ -11,7 +11,7 @@
 //! read. In the closed loop they arrive, like reads, their think time after the reads that they followed.
 //!
 //! [`Guest`] is this rule as a state machine: it is given the time and the answers, and has no clock of its own. The
-//! simulator drives it on virtual time, `headstart replay` with a real clock and a server behind a socket.
+//! simulator drives it on virtual time, `headstart-lab replay` with a real clock and a server behind a socket.
 
 use crate::model::Clock;
 use crate::time::Nanos;

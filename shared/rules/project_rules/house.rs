@@ -36,6 +36,7 @@ const ROWS: &[(&str, u8)] = &[
     ("headstart-agentd", 8),
     ("headstart-control", 8),
     ("headstart", 9),
+    ("headstart-lab", 9),
     // For tests only, of every crate.
     ("headstart-testkit", 1),
     // Beside the house: they look at all of it, and nothing uses them.

@@ -44,21 +44,11 @@ struct Exception {
     reason: &'static str,
 }
 
-const EXCEPTIONS: [Exception; 3] = [
+const EXCEPTIONS: &[Exception] = &[
     Exception {
         user: "disk/disk",
         used: "fleet/swarm",
         reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
-    },
-    Exception {
-        user: "cli/headstart",
-        used: "lab/sim",
-        reason: "`simulate` and `replay` are commands of the product, until headstart-lab is a binary of its own",
-    },
-    Exception {
-        user: "cli/headstart",
-        used: "lab/plot",
-        reason: "`--plot` and `trace plot` draw in the product, until headstart-lab is a binary of its own",
     },
 ];
 

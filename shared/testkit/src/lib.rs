@@ -8,6 +8,11 @@
 //! | [`registry`], [`memory_registry`] | an OCI registry of another project, and one that can misbehave |
 //! | [`token_server`], [`redirect`] | servers beside registries: tokens, and signed addresses of a storage |
 //! | [`process`] | programs that a test starts, watches and ends |
+//! | [`scene`] | a directory of a test's own, the programs of the workspace run in it, and their output |
+//! | [`attached`] | a running `headstart attach` |
+//! | [`disk`] | disks that any run makes again |
+//! | [`data_sets`] | small data sets of recorded boots |
+//! | [`help`] | the help texts of the programs, and the examples in them |
 //! | [`files`] | the contents of directories |
 //! | [`fio`] | NBD servers measured side by side |
 //!
@@ -22,15 +27,20 @@
     reason = "for tests only: it looks at the clock, and what goes wrong fails the test"
 )]
 
+pub mod attached;
+pub mod data_sets;
+pub mod disk;
 pub mod faults;
 pub mod files;
 pub mod fio;
+pub mod help;
 pub mod memory_registry;
 pub mod nginx;
 pub mod process;
 pub mod redirect;
 pub mod registry;
 pub mod s3;
+pub mod scene;
 mod served;
 pub mod shaper;
 pub mod token_server;

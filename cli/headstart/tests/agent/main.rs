@@ -30,13 +30,7 @@
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
 mod agent;
-#[path = "../support/attached.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod attached;
 mod cluster;
-#[path = "../e2e/disk.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod disk;
 mod disks;
 #[path = "../support/flipped.rs"]
 mod flipped;
@@ -68,9 +62,6 @@ mod restricted;
 mod revoked;
 mod roles;
 mod rot;
-#[path = "../e2e/scene.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod scene;
 mod sockets;
 mod space;
 mod swarm;
@@ -80,3 +71,5 @@ mod tags;
 mod tools;
 mod unit;
 mod writable;
+
+use headstart_testkit::{attached, disk, scene};

@@ -16,7 +16,6 @@
 //! | [`running`] | metrics, reports, signals, preloading, filling, limits |
 //! | [`preloading`] | plans that are found and followed, not found, or wrong; links and stores that change meanwhile |
 //! | [`recording`] | boots and their traces, even of a disk that stays attached |
-//! | [`replay`] | recorded reads against this server and others |
 //! | [`shortened`] | mapped files that are made shorter while they are used |
 //! | [`sockets`] | the files that sockets replace, and the users that can open them |
 //! | [`lost_records`] | an index that lost its end is refused, or the loss is reported |
@@ -28,14 +27,9 @@
 
 #![allow(clippy::cast_possible_truncation, clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "../support/attached.rs"]
-mod attached;
 mod away;
 mod bucket_leases;
 mod clients;
-#[path = "../e2e/disk.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod disk;
 mod files;
 mod images;
 mod keep_base;
@@ -49,11 +43,7 @@ mod recording;
 mod refusals;
 #[path = "../support/refused.rs"]
 mod refused;
-mod replay;
 mod running;
-#[path = "../e2e/scene.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod scene;
 mod sharing;
 mod shortened;
 mod sockets;
@@ -63,3 +53,5 @@ mod stores;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
 mod writable;
+
+use headstart_testkit::{attached, disk, scene};

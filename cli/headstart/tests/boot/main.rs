@@ -7,15 +7,11 @@
 
 #![allow(clippy::panic, clippy::unwrap_used, reason = "tests")]
 
-#[path = "../support/attached.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod attached;
-#[path = "../e2e/scene.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod scene;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
+
+use headstart_testkit::{attached, scene};
 
 use attached::Attached;
 use headstart_testkit::nginx::Nginx;

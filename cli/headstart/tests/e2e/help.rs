@@ -2,77 +2,60 @@
 
 use crate::disk::mixed_disk;
 use crate::scene::{Run, Scene, output_of};
+use headstart_testkit::help::{check_help, commands, run_examples};
 use std::process::Stdio;
-
-/// The subcommands that a help text lists.
-fn subcommands(help: &str) -> Vec<String> {
-    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let listed = listed.take_while(|line| !line.is_empty());
-    // A line that is indented further continues the one above.
-    let names =
-        listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
-    names.filter(|name| *name != "help").map(str::to_owned).collect()
-}
-
-/// All commands, with their help.
-fn commands(scene: &Scene) -> Vec<(String, String)> {
-    let help = |command: &str| scene.ok(&format!("{command} --help")).stdout;
-    let mut commands = Vec::new();
-    for command in subcommands(&help("")) {
-        let of_command = help(&command);
-        let below = subcommands(&of_command);
-        if below.is_empty() {
-            commands.push((command, of_command));
-        } else {
-            let below = below.iter().map(|name| format!("{command} {name}"));
-            commands.extend(below.map(|command| (command.clone(), help(&command))));
-        }
-    }
-    commands
-}
 
 #[test]
 fn every_command_has_an_example() {
     let scene = Scene::new();
-    let commands = commands(&scene);
-    for (command, help) in &commands {
-        let example = format!("headstart {command}");
-        assert!(help.contains("Example") && help.contains(&example), "{help}");
-        assert!(help.contains("Usage: "), "{help}");
-        for line in help.lines() {
-            assert!(line.chars().count() <= 100 || line.contains(&example), "a long line: {line}");
-        }
-    }
+    let commands = commands(&scene, "headstart");
+    check_help(&commands, "headstart");
     assert!(commands.len() >= 30, "{}", commands.len());
     let help = scene.ok("--help").stdout;
     assert!(help.contains("Exit status"), "{help}");
-    let version = scene.ok("--version").stdout;
-    assert_eq!(version, format!("headstart {}\n", env!("CARGO_PKG_VERSION")));
+    assert_eq!(scene.ok("--version").stdout, format!("headstart {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 /// The examples are commands that parse: they fail, if at all, because the files that they name are missing.
 #[test]
 fn the_examples_can_be_run() {
     let scene = Scene::new();
-    for (command, help) in commands(&scene) {
+    for (command, help) in commands(&scene, "headstart") {
         // These commands serve until they are asked to stop.
         if ["attach", "agent", "harvest serve"].contains(&command.as_str()) {
             continue;
         }
-        let help = help.replace("\\\n", "");
-        let (_, examples) = help.split_once("Example").unwrap();
-        for line in examples.lines().filter_map(|line| line.trim().strip_prefix("headstart ")) {
-            // Port 9 of this host has no listener; a data set of that size takes a minute.
-            let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
-            let line = line.replace("--traces 31000", "--traces 310").replace('\'', "");
-            // Fleets of that size take minutes.
-            let line = line.replace("--vms 4000 --days 29 ", "").replace("performance --short", "statistics");
-            let line = line.replace("simulate harvest", "simulate harvest --vms 20 --days 1");
-            // The part for another program is not run.
-            let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
-            let run = scene.run(&line.replace("file:///", "file://~/").replace("/var/lib", "~"));
-            assert_ne!(run.status, Some(2), "{run}");
-        }
+        run_examples(&scene, "headstart", &help, str::to_owned);
+    }
+}
+
+/// Scripts of earlier versions have these commands: whatever follows them, the answer is where they went.
+#[test]
+fn commands_of_the_lab_say_where_they_went() {
+    let scene = Scene::new();
+    let help = scene.ok("--help").stdout + &scene.ok("trace --help").stdout;
+    for gone in ["simulate", "replay", "stats", "plot", "synthesize"] {
+        assert!(!help.lines().any(|line| line.trim_start().starts_with(gone)), "{gone} in {help}");
+    }
+    for (words, command, rest) in [
+        ("simulate", "simulate", ""),
+        ("simulate disk --traces set --bandwidth 2,4", "simulate", " ..."),
+        ("simulate fleet --help", "simulate", " ..."),
+        ("--quiet replay boot.parquet nbd://localhost:10809/disk --plot w.svg --json", "replay", " ..."),
+        ("replay --help", "replay", " ..."),
+        ("trace plot set -o plots", "trace plot", " ..."),
+        ("trace stats set", "trace stats", " ..."),
+        ("trace synthesize --images 3 -o made", "trace synthesize", " ..."),
+    ] {
+        let run = Run::of(words, &mut scene.command_of("headstart", words));
+        let said = format!(
+            "headstart: `{command}` is a command of headstart-lab: run `headstart-lab {command}{rest}`\n"
+        );
+        assert_eq!(
+            (run.status, run.stdout.as_str(), run.stderr.as_str()),
+            (Some(2), "", said.as_str()),
+            "{run}"
+        );
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::disk::{Disk, copy_of, noise};
 use crate::scene::Scene;
-use crate::trace;
+use headstart_testkit::data_sets;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -150,7 +150,7 @@ fn what_cannot_be_is_refused() {
     fs::write(scene.path("bad.npy"), b"garbage").unwrap();
     scene.fails("train --traces bad.npy --learned same -o same", &["same", "a file each"]);
     scene.fails("train --traces bad.npy -o plans", &["no boot that could be learned from", "NumPy"]);
-    trace::data_set(&scene);
+    data_sets::data_set(&scene);
     scene.fails(
         "train --traces set -o plans",
         &[
@@ -192,7 +192,7 @@ const BLOCK: u64 = 2 << 20;
 /// Boots that read the start of each of the blocks 0 to 3, of an image that the data set calls `old`.
 fn boots_of_old(scene: &Scene) {
     let places: Vec<_> = (0..12).map(|n| n % 4 * BLOCK as i64 + n * 4096).collect();
-    trace::boots(scene, "set", ("old", 4 * BLOCK), 0, (&places, 1));
+    data_sets::boots(scene, "set", ("old", 4 * BLOCK), 0, (&places, 1));
 }
 
 #[test]

@@ -12,11 +12,8 @@
 //! | [`full_disk`], [`signals`], [`large`] | no space, Ctrl-C, kill -9, terabytes |
 //! | [`cache`] | the cached parts of images on this host |
 //! | [`trace`] | the recordings of disks, and their use |
-//! | [`plot`] | its figures, drawn |
 //! | [`learn`] | recorded boots become plans |
 //! | [`publish`] | plans are published with their images and travel with them; traces for other readers |
-//! | [`simulate`] | recorded boots, replayed |
-//! | [`simulate_fleet`] | many hosts that read the same image |
 //! | [`doctor`] | the features that work on this host |
 //! | [`help`], [`hostile`] | the command line itself; garbage wherever a file is read |
 //!
@@ -30,7 +27,6 @@ mod backing_files;
 mod cache;
 mod commit;
 mod copies;
-mod disk;
 mod disk_formats;
 mod doctor;
 mod export;
@@ -44,14 +40,12 @@ mod large;
 mod layers;
 mod learn;
 mod optimize;
-mod plot;
 mod prune;
 mod publish;
-mod scene;
 mod signals;
-mod simulate;
-mod simulate_fleet;
 mod tools;
 mod trace;
 mod verify;
 mod zfile;
+
+use headstart_testkit::{disk, scene};

@@ -3,7 +3,7 @@
 use crate::copies::run_on;
 use crate::disk::{Disk, assert_same, noise, text};
 use crate::scene::Scene;
-use crate::trace;
+use headstart_testkit::data_sets;
 use headstart_testkit::registry::{Access, Registry};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ fn scene() -> Scene {
 fn boots(scene: &Scene, set: &str, image: &str, size: u64) {
     let slices = |block: i64| (0..5).map(move |n| block * BLOCK as i64 + n * 65536);
     let places: Vec<_> = [3, 1, 0].into_iter().flat_map(slices).collect();
-    trace::boots(scene, set, (image, size), 0, (&places, 1000));
+    data_sets::boots(scene, set, (image, size), 0, (&places, 1000));
 }
 
 fn check(scene: &Scene, image: &str) {

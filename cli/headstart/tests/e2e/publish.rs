@@ -4,10 +4,10 @@ use crate::copies::run_on;
 use crate::disk::{Disk, noise};
 use crate::golden_set::GoldenSet;
 use crate::scene::{Run, Scene};
-use crate::trace;
 use headstart_block::ByteRange;
 use headstart_lsmt::{Layer, Stack};
 use headstart_plan::overlaybd_trace::{Extent, Record, map, parse, plan};
+use headstart_testkit::data_sets;
 use headstart_testkit::registry::{Access, Registry};
 use headstart_testkit::s3::S3;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ const BLOCK: u64 = 2 << 20;
 /// Five boots, from the `first` on, of an image that the data set calls `name`: they read `blocks` in this order.
 fn boots(scene: &Scene, set: &str, name: &str, first: i64, blocks: &[i64]) {
     let places = blocks.iter().cycle().zip(0..12).map(|(block, n)| block * BLOCK as i64 + n * 4096);
-    trace::boots(scene, set, (name, 4 * BLOCK), first, (&places.collect::<Vec<_>>(), 1));
+    data_sets::boots(scene, set, (name, 4 * BLOCK), first, (&places.collect::<Vec<_>>(), 1));
 }
 
 /// An image of four blocks, and boots of it.

@@ -2,6 +2,7 @@
 
 use crate::disk::mixed_disk;
 use crate::scene::{Scene, Started};
+use headstart_testkit::data_sets::data_set;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::fs;
@@ -13,56 +14,6 @@ use std::time::{Duration, Instant};
 
 /// The longest time for any answer, unless the server hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Two creations.
-const CREATIONS: [&str; 3] = [
-    "volume_id,image_type,image_id,device_size,user_id,cluster_id,gmt_create,extra_info,meta_info,image_family",
-    "7,1,p-a,4294967296,u,c,2026-11-21 18:57:43,mem=1,base=,debian-12",
-    "8,1,p-a,4294967296,u,c,2026-11-21 18:58:43,mem=2,base=,debian-12",
-];
-
-/// A NumPy file with these rows.
-pub(crate) fn npy(rows: &[[i64; 4]]) -> Vec<u8> {
-    let header = format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({}, 4), }}", rows.len());
-    let numbers = rows.iter().flatten().flat_map(|number| number.to_le_bytes());
-    let start = [&b"\x93NUMPY\x01\0\x76\0"[..], format!("{header:117}\n").as_bytes()].concat();
-    start.into_iter().chain(numbers).collect()
-}
-
-/// A data set of the FAST'26 layout: `set`, with two boots.
-pub(crate) fn data_set(scene: &Scene) {
-    // 2026-11-21 18:57:43 UTC and five seconds.
-    let start = 1_795_287_468_000_000;
-    let dir = scene.path("set/trace/it1/p-a/4GB");
-    fs::create_dir_all(&dir).unwrap();
-    fs::write(scene.path("set/VD_creation_meta.csv"), CREATIONS.map(|line| format!("{line}\r\n")).concat())
-        .unwrap();
-    let first = [[1, 0, 4096, start], [1, (2 << 20) - 4096, 8192, start + 7], [0, 0, 512, start + 1_000_000]];
-    fs::write(dir.join("7.npy"), npy(&first)).unwrap();
-    fs::write(dir.join("8.npy"), npy(&[[1, 0, 65536, start + 60_000_000]])).unwrap();
-}
-
-/// A data set of the FAST'26 layout, `set`, with five boots, from the number `first` on, of an image that it calls
-/// `image`, whose disk has `size` bytes: each reads 4 KiB at each of these places, at intervals given in microseconds.
-pub(crate) fn boots(
-    scene: &Scene,
-    set: &str,
-    (image, size): (&str, u64),
-    first: i64,
-    (places, apart_us): (&[i64], i64),
-) {
-    let mut table = "volume_id,image_type,image_id,device_size,gmt_create\n".to_owned();
-    let dir = scene.path(set).join(format!("trace/it1/{image}/1GB"));
-    fs::create_dir_all(&dir).unwrap();
-    for boot in first..first + 5 {
-        table += &format!("{boot},1,{image},{size},2026-11-21 18:5{}:43\n", boot % 10);
-        let start = 1_795_287_468_000_000 + boot * 60_000_000;
-        let rows: Vec<_> =
-            places.iter().zip(0..).map(|(at, n)| [1, *at, 4096, start + n * apart_us]).collect();
-        fs::write(dir.join(format!("{boot}.npy")), npy(&rows)).unwrap();
-    }
-    fs::write(scene.path(set).join("VD_creation_meta.csv"), table).unwrap();
-}
 
 #[test]
 fn a_data_set_comes_back_as_it_was() {
@@ -83,43 +34,6 @@ fn a_data_set_comes_back_as_it_was() {
 }
 
 #[test]
-fn statistics_of_every_form_agree() {
-    let scene = Scene::new();
-    data_set(&scene);
-    scene.ok("trace import set -o traces");
-    let stats = scene.json("trace stats set");
-    assert_eq!(stats, scene.json("trace stats traces"));
-    let total = json!({
-        "reads": 3, "writes": 1, "read_bytes": 77824, "written_bytes": 512, "cross_block_reads": 1,
-        "distinct_bytes": [77824, 4 * 65536, 3 << 21], "first_us": 10_000_000, "duration_us": 1_000_000,
-        "sizes": [0, 1, 1, 0, 0, 1, 0, 0, 0, 0],
-    });
-    assert_eq!(stats["total"], total);
-    let trace = &stats["traces"][0];
-    let told = [("volume", "7"), ("image", "p-a"), ("created", "2026-11-21T18:57:43Z")];
-    told.iter().for_each(|(key, value)| assert_eq!(trace[key], *value));
-    assert_eq!((&stats["images"][0]["traces"], &stats["images"][0]["reads"]), (&json!(2), &json!(2)));
-    let bare = scene.json("trace stats set/trace/it1/p-a/4GB/7.npy");
-    assert_eq!((&bare["total"]["reads"], &bare["total"]["first_us"]), (&json!(2), &json!(0)));
-    // The paper's figures: a public image on one disk size, both within one day.
-    let (creations, figures) = (&stats["creations"], &stats["figures"]);
-    assert_eq!(
-        (&creations["size_gib"]["max"], &creations["top_images"]["public"]),
-        (&json!(4.0), &json!([2]))
-    );
-    assert_eq!(
-        (&figures["traces"]["public"], &figures["grace_s"]["public"]["p50"]),
-        (&json!(2), &json!(5.0))
-    );
-    assert_eq!(figures["cross_percent"]["public"][5]["block"], 2 << 20);
-    let table = scene.ok("trace stats traces").stdout;
-    for line in ["s to the first read, public", "disk size, GiB", "microseconds between reads", "cosine"] {
-        assert!(table.contains(line), "no {line}: {table}");
-    }
-    assert!(table.contains("median by image") && table.contains("2 traces") && table.contains("up to 4 KiB"));
-}
-
-#[test]
 fn a_damaged_trace_is_named_and_the_others_count() {
     let scene = Scene::new();
     data_set(&scene);
@@ -137,22 +51,6 @@ fn a_damaged_trace_is_named_and_the_others_count() {
     let report: Value = serde_json::from_str(&run.stdout).unwrap_or_else(|e| panic!("{e}\n{run}"));
     assert_eq!((&report["skipped"]["damaged"]["count"], &report["total"]["reads"]), (&json!(1), &json!(1)));
     assert!(scene.path("out/trace/it1/p-a/4GB/8.npy").exists());
-}
-
-#[test]
-fn a_data_set_is_made_up() {
-    let scene = Scene::new();
-    let words = "trace synthesize --images 3 --traces 12 --seed 5";
-    let made = scene.json(&format!("{words} -o made"));
-    let traces = made["traces"].as_u64().unwrap();
-    assert!((10..=14).contains(&traces), "{made}");
-    assert_eq!(scene.json(&format!("{words} --format parquet -o parquet"))["records"], made["records"]);
-    let stats = scene.json("trace stats made");
-    assert_eq!((stats["traces"].as_array().unwrap().len() as u64, &stats["skipped"]), (traces, &json!({})));
-    assert_eq!(stats, scene.json("trace stats parquet"));
-    scene.fails(&format!("{words} -o made"), &["made", "is not empty"]);
-    scene.fails("trace synthesize --images 3 --traces 2 -o more", &["cannot be made", "one trace of each"]);
-    scene.fails("trace synthesize --loss 2 -o more", &["not between 0 and 1"]);
 }
 
 /// Connects; a socket is there a moment before its listener.

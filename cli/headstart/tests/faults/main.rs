@@ -34,9 +34,6 @@ mod attached;
 mod away;
 mod clients;
 mod credentials;
-#[path = "../e2e/disk.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod disk;
 #[path = "../support/flipped.rs"]
 mod flipped;
 mod full_disk;
@@ -46,13 +43,12 @@ mod link;
 mod nbd;
 mod neighbours;
 mod rot;
-#[path = "../e2e/scene.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod scene;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
 mod treeless;
+
+use headstart_testkit::{disk, scene};
 
 /// `true` if there is time: `make soak` sets `HEADSTART_SOAK`.
 fn soak() -> bool {

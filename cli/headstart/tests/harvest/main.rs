@@ -15,9 +15,6 @@
 
 mod daemon;
 mod damage;
-#[path = "../e2e/disk.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod disk;
 mod disks;
 mod fio;
 #[path = "../support/machine.rs"]
@@ -31,10 +28,9 @@ mod refusals;
 mod refused;
 #[path = "../support/restricted.rs"]
 mod restricted;
-#[path = "../e2e/scene.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod scene;
 mod sockets;
 #[path = "../e2e/tools.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod tools;
+
+use headstart_testkit::{disk, scene};

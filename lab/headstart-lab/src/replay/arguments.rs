@@ -1,0 +1,88 @@
+//! The arguments of `headstart-lab replay`.
+
+use crate::plots::PlotFormat;
+use clap::{Args, ValueEnum};
+use headstart_block::{Error, Result};
+use headstart_export::nbd::NbdUri;
+use headstart_image::export::OutputFile;
+use headstart_replay::Clock;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub(crate) const EXAMPLES: &str = "\
+A trace is a Parquet file that `headstart attach --record` wrote, or a .npy file of the FAST'26 layout. Its reads are \
+sent as the recorded guest sent them: each its recorded think time after the reads that it followed were answered \
+(--clock closed), or at its recorded time whatever it waits for (--clock open). Its writes are not sent, and what the \
+guest had written before is not read. The wait of a read is the time from sending it to its whole answer; waits are a \
+server's, the replayer adds less than 0.1 ms to each.
+
+Examples:
+  headstart-lab replay boot.parquet 'nbd+unix:///?socket=/run/vm.sock'
+  headstart-lab replay boot.parquet nbd://localhost:10809/disk --faster 5 --grace 3s --plot waits.svg
+  headstart-lab replay traces/12.npy nbd://localhost:10809/disk --clock open --json
+
+Exit status: 1 when reads failed or it was interrupted; what was done is reported all the same.";
+
+/// Sends the reads of a recorded boot to an NBD server, as the guest did, and says how long they waited
+#[derive(Args)]
+pub(crate) struct Replay {
+    /// The recorded boot: a Parquet trace, or a .npy file of the FAST'26 layout
+    pub(super) trace: PathBuf,
+    /// The server: nbd://host:port/export or nbd+unix:///export?socket=PATH
+    #[arg(value_name = "NBD-URI")]
+    pub(super) uri: NbdUri,
+    /// When reads are sent
+    #[arg(long, value_enum, default_value_t = ClockName::Closed)]
+    pub(super) clock: ClockName,
+    /// Take the guest as so many times as fast as it was recorded
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) faster: u32,
+    /// From the connection to the first read [default: as recorded, from the creation of the disk]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(super) grace: Option<Duration>,
+    /// Count a read that waits at most so long as a hit
+    #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = humantime::parse_duration)]
+    pub(super) hit: Duration,
+    /// The longest wait for any answer of the server; then the replay fails
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    pub(super) timeout: Duration,
+    /// Send only the first so many reads
+    #[arg(long, value_name = "N")]
+    pub(super) reads: Option<usize>,
+    /// Draw the waits into this file, as its name ends: .svg or .png
+    #[arg(long, value_name = "FILE")]
+    pub(super) plot: Option<PathBuf>,
+}
+
+/// When reads are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ClockName {
+    /// Each its think time after the reads that it followed were answered
+    Closed,
+    /// Each at its recorded time
+    Open,
+}
+
+impl ClockName {
+    pub(super) fn clock(self) -> Clock {
+        match self {
+            Self::Closed => Clock::Closed,
+            Self::Open => Clock::Open,
+        }
+    }
+}
+
+impl Replay {
+    /// The file of the picture, begun before the long work: a place that cannot be used is refused at once.
+    pub(super) fn plot(&self) -> Result<Option<(&Path, PlotFormat, OutputFile)>> {
+        let Some(path) = self.plot.as_deref() else { return Ok(None) };
+        let format = PlotFormat::of(path).ok_or_else(|| {
+            Error::invalid("its name ends neither in .svg nor in .png")
+                .about(path.display())
+                .remedy("name the picture waits.svg or waits.png")
+        })?;
+        Ok(Some((path, format, OutputFile::create(path)?)))
+    }
+}

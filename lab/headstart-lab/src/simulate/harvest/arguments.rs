@@ -1,0 +1,183 @@
+//! The arguments of `headstart-lab simulate harvest`.
+
+use clap::{Args, ValueEnum};
+use headstart_block::{Error, Result};
+use headstart_harvest::predict::{Kind, Settings};
+use headstart_sim::harvest::{FleetSettings, Foresight, HarvestModel, Source};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub(super) const AFTER_HELP: &str = "\
+A fleet is drawn from a seed with the statistics of BlockFlex's section 2 (OSDI 2022): regular VMs that use a part of \
+what they own, servers with unsold storage, requests of harvest VMs. With --series regular VMs follow demand series \
+instead: a directory with bandwidth/ and capacity/, whose files have a summary in the first line and then lines \
+`duration_s level`; the highest level is all that a VM owns.
+
+Figures: statistics, what is used and sold (the paper's figures 1 to 3); availability, what could be harvested and for \
+how long (4 to 6); accuracy, how often predictors cover what comes, by provisioning ratio (14); utilisation, without \
+and with harvesting, of capacity (15), bandwidth (16) and unsold storage (17); performance, the \
+product's translation layer and scheduler on emulated flash: what a harvest VM gains (18, 19) and a regular VM loses \
+(20), reclaiming, wear.
+
+Utilisation is what owners use and what harvest VMs really use of what they borrowed, over what is owned, by thing and \
+then averaged. Regular VMs' storage is harvested once by each foresight: default lends what was free for weeks; steps, \
+plain and paper what predictors say that is free in 15 minutes; clairvoyant knows the future. What is unsold lasts as \
+long as its size did before (histogram), or as long as the clairvoyant knows. `of ceiling` is the gain as a share of \
+what no allocator exceeds that knows everything and moves data in no time; `of plan`, of what a plan gains that is \
+made with everything known (--plan). Leases are `early` where they were taken from a harvest VM that was not done \
+(its data was moved, or it was evicted), `lost` where it was evicted.
+
+Examples:
+  headstart-lab simulate harvest
+  headstart-lab simulate harvest --vms 4000 --days 29 --figures utilisation --plot figures
+  headstart-lab simulate harvest --figures availability --json
+  headstart-lab simulate harvest --figures performance --short
+  headstart-lab simulate harvest --series data/harvest --figures accuracy,utilisation
+  headstart-lab simulate harvest --figures utilisation --foresight default,clairvoyant --plan";
+
+/// What to simulate.
+#[derive(Args)]
+pub(crate) struct Harvest {
+    /// Regular VMs; servers with unsold storage and requests are in the paper's proportion, 4000 to 1400 to 60000
+    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    vms: u32,
+    /// Days that are watched
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=400))]
+    days: u32,
+    /// Days before, that predictors learn from
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(0..=100))]
+    history: u32,
+    /// Servers with unsold storage [default: in proportion]
+    #[arg(long, value_name = "N")]
+    servers: Option<u32>,
+    /// Requests of harvest VMs in all [default: in proportion]
+    #[arg(long, value_name = "N")]
+    requests: Option<u32>,
+    /// The mean share of its bandwidth that a regular VM uses, in percent: 9.2 in the paper's figure 1, 22 in figure 16
+    #[arg(long, value_name = "PERCENT", default_value_t = 9.2)]
+    bandwidth: f64,
+    /// Of everything that is drawn
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Take what regular VMs use from the demand series of this directory
+    #[arg(long, value_name = "DIR")]
+    pub(super) series: Option<PathBuf>,
+    /// What to show, separated by commas
+    #[arg(
+        long,
+        value_name = "FIGURES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "statistics,availability,accuracy,utilisation"
+    )]
+    pub(super) figures: Vec<Figure>,
+    /// Who forecasts what regular VMs can spare, separated by commas
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "default,steps,clairvoyant"
+    )]
+    pub(super) foresight: Vec<ForesightName>,
+    /// The share of what was free for weeks that is not lent, in percent, with --foresight default
+    #[arg(long, value_name = "PERCENT", default_value_t = Settings::default().kept_back * 100.0)]
+    margin: f32,
+    /// The longest that a harvest VM asks for at once; it keeps what it has while its home lets it
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
+    ask: Duration,
+    /// Forecasts in a row that a home needs its storage back, until a lease is ended [default: forecasts end none]
+    #[arg(long, value_name = "FORECASTS")]
+    patience: Option<u32>,
+    /// Compare with a plan for regular VMs' storage that is made with all of the future known: minutes in large fleets
+    #[arg(long)]
+    pub(super) plan: bool,
+    /// Seconds of virtual time instead of minutes, and few cases, with --figures performance
+    #[arg(long)]
+    pub(super) short: bool,
+    /// Draw the figures into this directory, as SVG and PNG
+    #[arg(long, value_name = "DIR")]
+    pub(super) plot: Option<PathBuf>,
+}
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Figure {
+    /// What is used and sold
+    Statistics,
+    /// What could be harvested, and for how long
+    Availability,
+    /// How often predictors cover what comes
+    Accuracy,
+    /// Without and with harvesting
+    Utilisation,
+    /// What one harvest VM gains and one regular VM loses
+    Performance,
+}
+
+/// Who forecasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ForesightName {
+    /// The most that was used in four weeks, as ships
+    Default,
+    /// The best of the predictors that look 15 minutes ahead
+    Steps,
+    /// The paper's: LSTMs, with 5% of margin
+    Paper,
+    /// None that learns
+    Plain,
+    /// Who knows the future
+    Clairvoyant,
+}
+
+impl ForesightName {
+    pub(super) fn name(self) -> String {
+        self.to_possible_value().map_or(String::new(), |name| name.get_name().to_owned())
+    }
+}
+
+impl Harvest {
+    pub(super) fn check(&self) -> Result<()> {
+        if !(0.1..=33.0).contains(&self.bandwidth) {
+            return Err(Error::invalid("is not a mean share of bandwidth")
+                .about("--bandwidth")
+                .remedy("give percents from 0.1 to 33"));
+        }
+        if !(0.0..=90.0).contains(&self.margin) {
+            return Err(Error::invalid("is not a margin")
+                .about("--margin")
+                .remedy("give percents from 0 to 90"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn settings(&self) -> FleetSettings {
+        let part = FleetSettings::part(self.vms as usize, self.days);
+        FleetSettings {
+            servers: self.servers.map_or(part.servers, |servers| servers as usize),
+            requests: self.requests.map_or(part.requests, |requests| requests as usize),
+            history: self.history,
+            bandwidth: self.bandwidth / 100.0,
+            seed: self.seed,
+            ..part
+        }
+    }
+
+    pub(super) fn model(&self, source: Source, foresight: ForesightName) -> HarvestModel {
+        let shipped = Settings { kept_back: self.margin / 100.0, ..Settings::default() };
+        let product = |kind| Foresight::Product(Settings { kind, ..shipped });
+        let foresight = match foresight {
+            ForesightName::Default => product(Kind::Default),
+            ForesightName::Paper => product(Kind::Paper),
+            ForesightName::Plain => product(Kind::Plain),
+            ForesightName::Steps => product(Kind::Steps),
+            ForesightName::Clairvoyant => Foresight::Clairvoyant,
+        };
+        let mut model = HarvestModel::new(source, foresight);
+        model.ask = self.ask;
+        if let (Some(patience), Foresight::Product(_)) = (self.patience, foresight) {
+            model.broker.patience = patience;
+        }
+        model
+    }
+}

@@ -1,0 +1,83 @@
+//! `headstart-lab trace synthesize`: data sets like the published one.
+
+use clap::{Args, ValueEnum};
+use headstart_block::Result;
+use headstart_command_line::report::{Outcome, count};
+use headstart_command_line::traces::cancelled;
+use headstart_image::progress::Progress;
+use headstart_trace::synthesize::{Layout, Settings, Synthesized, Synthesizer};
+use serde::Serialize;
+use std::fmt;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Where to write the data set: a directory that is empty or not there
+    #[arg(long, short, value_name = "DIR")]
+    output: PathBuf,
+    /// How many images
+    #[arg(long, default_value_t = Settings::default().images, value_name = "N")]
+    images: usize,
+    /// How many traces, about; one of each image at least
+    #[arg(long, default_value_t = Settings::default().traces, value_name = "N")]
+    traces: usize,
+    /// The same seed gives the same bytes
+    #[arg(long, default_value_t = Settings::default().seed, value_name = "N")]
+    seed: u64,
+    /// How traces are written
+    #[arg(long, value_enum, default_value_t = Format::Fast26)]
+    format: Format,
+    /// Share of the boots whose services start in another order, where an image has several
+    #[arg(long, default_value_t = Settings::default().reordering, value_name = "SHARE")]
+    reordering: f64,
+    /// Share of the requests that are lost
+    #[arg(long, default_value_t = Settings::default().loss, value_name = "SHARE")]
+    loss: f64,
+    /// Share of the boots that are cut off or scan the disk
+    #[arg(long, default_value_t = Settings::default().outliers, value_name = "SHARE")]
+    outliers: f64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Format {
+    /// The layout of the FAST'26 data set
+    Fast26,
+    /// One Parquet file a trace
+    Parquet,
+}
+
+/// The result of a synthesis.
+#[derive(Serialize)]
+pub(super) struct SynthesizeReport {
+    #[serde(flatten)]
+    made: Synthesized,
+    output: String,
+}
+
+impl Arguments {
+    pub(super) fn run(&self, progress: &dyn Progress) -> Result<SynthesizeReport> {
+        let Self { images, traces, seed, reordering, loss, outliers, .. } = *self;
+        let settings = Settings { seed, images, traces, reordering, loss, outliers };
+        let synthesizer = Synthesizer::new(settings)?;
+        let layout = match self.format {
+            Format::Fast26 => Layout::Fast26,
+            Format::Parquet => Layout::Parquet,
+        };
+        progress.begin("making traces", synthesizer.len() as u64);
+        let made = synthesizer.write(&self.output, layout, || {
+            progress.advance(1);
+            cancelled(progress)
+        })?;
+        Ok(SynthesizeReport { made, output: self.output.display().to_string() })
+    }
+}
+
+impl Outcome for SynthesizeReport {}
+
+impl fmt::Display for SynthesizeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Synthesized { images, traces, records } = self.made;
+        let (images, traces) = (count(images, "image"), count(traces, "trace"));
+        write!(f, "{traces} of {images} with {} into {}", count(records, "request"), self.output)
+    }
+}

@@ -1,0 +1,60 @@
+//! The command line itself: help, examples.
+
+use headstart_testkit::help::{check_help, commands, run_examples};
+use headstart_testkit::scene::{Run, Scene};
+
+const LAB: &str = "headstart-lab";
+
+#[test]
+fn every_command_has_an_example() {
+    let scene = Scene::new();
+    let commands = commands(&scene, LAB);
+    check_help(&commands, LAB);
+    let names: Vec<_> = commands.iter().map(|(name, _)| name.as_str()).collect();
+    let all = [
+        "simulate disk",
+        "simulate fleet",
+        "simulate harvest",
+        "replay",
+        "trace stats",
+        "trace plot",
+        "trace synthesize",
+    ];
+    assert_eq!(names, all);
+    let run = |words: &str| Run::of(words, &mut scene.command_of(LAB, words)).succeeds().stdout;
+    assert!(run("--help").contains("Exit status"));
+    assert_eq!(run("--version"), format!("headstart-lab {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// The examples are commands that parse: they fail, if at all, because the files that they name are missing.
+#[test]
+fn the_examples_can_be_run() {
+    let scene = Scene::new();
+    for (_, help) in commands(&scene, LAB) {
+        run_examples(&scene, LAB, &help, |line| {
+            // A data set of that size takes a minute, fleets of that size take minutes.
+            let line = line.replace("--traces 31000", "--traces 310");
+            let line = line.replace("--vms 4000 --days 29 ", "").replace("performance --short", "statistics");
+            line.replace("simulate harvest", "simulate harvest --vms 20 --days 1")
+        });
+    }
+}
+
+#[test]
+fn mistakes_have_status_2() {
+    let scene = Scene::new();
+    for words in [
+        "",
+        "simulate",
+        "simulate ship",
+        "replay",
+        "replay boot.parquet",
+        "trace",
+        "trace plot",
+        "trace stats",
+    ] {
+        let run = Run::of(words, &mut scene.command_of(LAB, words));
+        assert_eq!(run.status, Some(2), "{run}");
+        assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{run}");
+    }
+}

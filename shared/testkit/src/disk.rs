@@ -1,0 +1,82 @@
+//! Disks for tests: bytes that any run makes again, in files with holes.
+
+use crate::scene::Scene;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Bytes that do not compress.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let words = std::iter::repeat_with(|| {
+        // xorshift64*
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes()
+    });
+    words.flatten().take(len).collect()
+}
+
+/// Bytes that compress to about a third, and are never zeros for long.
+pub fn text(seed: u64, len: usize) -> Vec<u8> {
+    let words: Vec<_> = (0..50).map(|n| hex_word(seed ^ n)).collect();
+    let picks = noise(seed, len / 4 + 1);
+    let text = picks.iter().flat_map(|pick| words[usize::from(*pick) % words.len()].bytes().chain([b' ']));
+    text.take(len).collect()
+}
+
+fn hex_word(seed: u64) -> String {
+    noise(seed, usize::try_from(3 + seed % 4).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A disk that is being made: holes, except where it was written.
+pub struct Disk {
+    file: File,
+}
+
+impl Disk {
+    /// Makes the file of a disk without content.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Self {
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(path).unwrap();
+        file.set_len(size).unwrap();
+        Self { file }
+    }
+
+    /// Writes bytes at an offset.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> &Self {
+        self.file.write_all_at(bytes, offset).unwrap();
+        self
+    }
+}
+
+/// A disk of `mib` MiB with several kinds of content: a start, text, noise, written zeros, single sectors, holes, and
+/// data in the last sector.
+pub fn mixed_disk(scene: &Scene, name: &str, mib: u64) {
+    let size = mib << 20;
+    Disk::create(scene.path(name), size)
+        .write(0, &text(1, 5000))
+        .write(1 << 20, &noise(2, 300_000))
+        .write(2 << 20, &text(3, 1_000_000))
+        .write((4 << 20) - 512, &noise(4, 512))
+        .write(4 << 20, &[0; 200_000])
+        .write((5 << 20) + 1024, &noise(5, 1536))
+        .write(size / 2, &text(6, 150_000))
+        .write(size - 512, &noise(7, 512));
+}
+
+/// Copies a disk, holes included, so that the copy can be changed.
+pub fn copy_of(scene: &Scene, from: &str, to: &str) -> Disk {
+    crate::scene::run_tool("cp", &["--sparse=always", "--reflink=auto", from, to], &scene.path(""));
+    Disk { file: File::options().read(true).write(true).open(scene.path(to)).unwrap() }
+}
+
+/// Checks that two files have the same bytes; does not print them otherwise.
+#[track_caller]
+pub fn assert_same(scene: &Scene, left: &str, right: &str) {
+    let (a, b) = (scene.bytes(left), scene.bytes(right));
+    assert_eq!(a.len(), b.len(), "sizes of {left} and {right}");
+    if let Some(at) = a.iter().zip(&b).position(|(a, b)| a != b) {
+        panic!("{left} and {right} differ at byte {at}");
+    }
+}

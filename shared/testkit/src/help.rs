@@ -1,0 +1,63 @@
+//! The help texts of the programs, and the examples in them.
+
+use crate::scene::{Run, Scene};
+
+/// The subcommands that a help text lists.
+fn subcommands(help: &str) -> Vec<String> {
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let listed = listed.take_while(|line| !line.is_empty());
+    // A line that is indented further continues the one above.
+    let names =
+        listed.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
+    names.filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// All commands of a program, with their help.
+#[must_use]
+pub fn commands(scene: &Scene, program: &str) -> Vec<(String, String)> {
+    let help = |command: &str| {
+        let words = format!("{command} --help");
+        Run::of(&words, &mut scene.command_of(program, &words)).succeeds().stdout
+    };
+    let mut commands = Vec::new();
+    for command in subcommands(&help("")) {
+        let of_command = help(&command);
+        let below = subcommands(&of_command);
+        if below.is_empty() {
+            commands.push((command, of_command));
+        } else {
+            let below = below.iter().map(|name| format!("{command} {name}"));
+            commands.extend(below.map(|command| (command.clone(), help(&command))));
+        }
+    }
+    commands
+}
+
+/// Checks that each help text has an example of its command, and no long line but those.
+pub fn check_help(commands: &[(String, String)], program: &str) {
+    for (command, help) in commands {
+        let example = format!("{program} {command}");
+        assert!(help.contains("Example") && help.contains(&example), "{help}");
+        assert!(help.contains("Usage: "), "{help}");
+        for line in help.lines() {
+            assert!(line.chars().count() <= 100 || line.contains(&example), "a long line: {line}");
+        }
+    }
+}
+
+/// Runs the examples of a help text, each as `shorter` makes it: they are commands that parse.
+pub fn run_examples(scene: &Scene, program: &str, help: &str, shorter: impl Fn(&str) -> String) {
+    let help = help.replace("\\\n", "");
+    let (_, examples) = help.split_once("Example").unwrap();
+    let prefix = format!("{program} ");
+    for line in examples.lines().filter_map(|line| line.trim().strip_prefix(&prefix)) {
+        // Port 9 of this host has no listener.
+        let line = line.replace("registry.lan", "127.0.0.1:9").replace("images.lan", "127.0.0.1:9");
+        let line = shorter(&line.replace('\'', ""));
+        // The part for another program is not run.
+        let line = line.split_once(" | ").map_or(line.as_str(), |(line, _)| line);
+        let words = line.replace("file:///", "file://~/").replace("/var/lib", "~");
+        let run = Run::of(&words, &mut scene.command_of(program, &words));
+        assert_ne!(run.status, Some(2), "{run}");
+    }
+}
