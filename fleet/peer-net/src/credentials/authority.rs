@@ -249,7 +249,9 @@ impl Authority {
             Some(records) => records,
             None => {
                 let hosts = self.hosts()?.into_iter().chain(revoked().cloned());
-                Records { earlier_hosts: hosts.collect(), ..Records::new() }
+                let mut records = Records::new();
+                records.earlier_hosts = hosts.collect();
+                records
             }
         };
         for name in revoked() {

@@ -67,6 +67,7 @@ fn addresses<'a>(name: &'a str, members: &'a [Member]) -> impl Iterator<Item = S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::frame::PROCESS;
 
     #[test]
     fn hosts_of_one_name_are_told_apart_by_their_processes() {
