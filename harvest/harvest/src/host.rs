@@ -70,11 +70,11 @@ pub use status::{
 use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};
 use crate::custody::Custody;
 use crate::flash::{FlashBlock, Geometry, lock};
-use crate::predict::forecaster::Forecast;
 use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId, counted};
 use actions::{Decided, Job};
 use headstart_block::ByteSize;
+use headstart_forecast::{Forecast, ForecastSettings};
 use levelling::Levelling;
 use media::Media;
 use meta::Meta;
@@ -625,14 +625,13 @@ impl Host {
             Kind::Harvest => (geometry.channels, geometry.total_blocks()),
             _ => (channels, u32::from(channels) * geometry.channel_blocks()),
         };
-        let settings = crate::predict::forecaster::Settings {
+        let settings = ForecastSettings {
             channels,
             blocks,
             unit: self.settings.grain(&geometry).capacity,
             horizon: self.settings.horizon,
             kind: self.settings.predictors,
-            seed: u64::from(about.id.0) + 1,
-            ..crate::predict::forecaster::Settings::default()
+            ..ForecastSettings::default()
         };
         let sampler = Sampler::new(settings, self.settings.channel_worth, self.time());
         control.samples.insert(about.id, sampler);

@@ -14,7 +14,6 @@
 //! | [`custody`] | access to flash blocks: none changes hands unerased |
 //! | [`broker`] | decisions on lending, and the correction of wrong ones: events in, actions out |
 //! | [`journal`] | the state that survives a crash: each step before it is acted on |
-//! | [`predict`] | forecasts of a vSSD's need and its duration: levels, durations, predictors |
 //! | [`host`] | all of one host put together: its bytes, threads and records |
 //! | [`disk`] | a vSSD as a block device |
 
@@ -30,7 +29,6 @@ pub mod host;
 pub mod journal;
 mod kind;
 pub mod lane;
-pub mod predict;
 mod replace;
 pub mod vssd;
 mod wrong_bit;

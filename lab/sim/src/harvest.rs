@@ -39,5 +39,9 @@ pub mod world;
 
 pub use fleet::{Fleet, FleetSettings};
 pub use foresight::Foresight;
+#[doc(no_inline)]
+pub use headstart_forecast::{ForecastSettings, PredictorKind};
+#[doc(no_inline)]
+pub use headstart_predictors::Series;
 pub use outcome::Outcome;
 pub use world::{HarvestModel, Source, simulate};

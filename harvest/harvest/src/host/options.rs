@@ -9,6 +9,7 @@ use crate::gssd::Grain;
 use crate::lane::{self, Speed};
 use crate::{Error, ErrorKind, Result, vssd};
 use headstart_block::ByteSize;
+use headstart_forecast::PredictorKind;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,7 +79,7 @@ pub struct Settings {
     /// Steps that are forecast ahead.
     pub horizon: usize,
     /// The kind of predictors.
-    pub predictors: crate::predict::forecaster::Kind,
+    pub predictors: PredictorKind,
     /// The time for which unsold storage is expected to stay so, while too little is known of past times.
     pub unsold_lasts: Duration,
     /// The probability, 0 to 1, with which an unsold vSSD is to stay unsold for as long as it is offered: this share of
@@ -108,9 +109,9 @@ impl Default for Settings {
             speeds: Speeds::default(),
             channel_rate: None,
             channel_worth: Speeds::default().bus,
-            step: crate::predict::series::STEP,
+            step: headstart_forecast::STEP,
             horizon: 5,
-            predictors: crate::predict::forecaster::Kind::default(),
+            predictors: PredictorKind::default(),
             unsold_lasts: Duration::from_secs(12 * 3600),
             unsold_cover: 0.5,
             urgent_limit: Duration::from_secs(10),

@@ -2,10 +2,8 @@
 
 use super::status::Kind;
 use crate::broker::Event;
-use crate::predict::forecaster::{Forecast, Forecaster, Sample, Settings};
-use crate::predict::level::Side;
-use crate::predict::level::Stat;
 use crate::{Time, VssdId};
+use headstart_forecast::{Forecast, ForecastSettings, Forecaster, Sample, Side, Stat};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -74,7 +72,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub(crate) fn new(settings: Settings, rate: u64, now: Time) -> Self {
+    pub(crate) fn new(settings: ForecastSettings, rate: u64, now: Time) -> Self {
         Self {
             forecaster: Forecaster::new(settings),
             rate: float(rate.max(1)),
@@ -147,7 +145,13 @@ mod tests {
 
     #[test]
     fn a_step_is_sampled() {
-        let settings = Settings { channels: 4, blocks: 100, unit: 10, horizon: 1, ..Settings::default() };
+        let settings = ForecastSettings {
+            channels: 4,
+            blocks: 100,
+            unit: 10,
+            horizon: 1,
+            ..ForecastSettings::default()
+        };
         let mut sampler = Sampler::new(settings, 100, Time(0));
         let (step, second) = (Duration::from_secs(3), |second: u64| Time(second * 1_000_000));
         assert_eq!(sampler.observe(second(1), [100, 50, 7], 20, Kind::Regular, step), None);

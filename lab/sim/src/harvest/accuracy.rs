@@ -6,11 +6,11 @@
 
 use super::course::{Course, STEP, Seconds};
 use super::fleet::Fleet;
-use headstart_harvest::predict::duration::{LastLength, Lasting, LengthLstm, NETWORKS};
-use headstart_harvest::predict::level::level_above;
-use headstart_harvest::predict::lstm::{LevelLstm, Rule};
-use headstart_harvest::predict::plain::Margin;
-use headstart_harvest::predict::{Level, Need, Predictor, Quantity, Reading, Stat};
+use headstart_forecast::duration::{LastLength, Lasting};
+use headstart_forecast::level::level_above;
+use headstart_forecast::plain::Margin;
+use headstart_forecast::{Level, Need, Predictor, Quantity, Reading, Stat};
+use headstart_predictors::{LengthLstm, LevelLstm, NETWORKS, Rule};
 use serde::Serialize;
 use std::time::Duration;
 

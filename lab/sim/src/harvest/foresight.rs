@@ -7,7 +7,8 @@
 use super::course::{Course, STEP, Seconds, Window};
 use super::fleet::{DAY, Request};
 use super::regular::seconds;
-use headstart_harvest::predict::{Forecast, Forecaster, Kind, Sample, Settings, Side, Stat};
+use headstart_forecast::{Forecast, ForecastSettings, Forecaster, PredictorKind, Sample, Side, Stat};
+use headstart_predictors::paper;
 use std::time::Duration;
 
 /// Flash blocks of a channel.
@@ -21,8 +22,10 @@ const FARTHEST: Seconds = 9 * DAY;
 /// The source of forecasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Foresight {
-    /// By the product's predictors. Channels, blocks, unit and seed of the settings are replaced by those of the vSSD.
-    Product(Settings),
+    /// By the product's predictors. Channels, blocks and unit of the settings are replaced by those of the vSSD.
+    Product(ForecastSettings),
+    /// By the paper's predictors, in the product's forecaster; the same of the settings is replaced.
+    Paper(ForecastSettings),
     /// By the future.
     Clairvoyant,
 }
@@ -30,8 +33,8 @@ pub enum Foresight {
 impl Foresight {
     /// The product's predictors of a kind, set as they ship.
     #[must_use]
-    pub fn product(kind: Kind) -> Self {
-        Self::Product(Settings { kind, ..Settings::default() })
+    pub fn product(kind: PredictorKind) -> Self {
+        Self::Product(ForecastSettings { kind, ..ForecastSettings::default() })
     }
 }
 
@@ -52,17 +55,11 @@ pub(super) struct Owned<'a> {
 
 impl Seer {
     pub(super) fn new(foresight: Foresight, channels: u16, seed: u64) -> Self {
+        let (blocks, unit) = (u32::from(channels) * CHANNEL_BLOCKS, 16 * GB_BLOCKS);
+        let of = |settings| ForecastSettings { channels, blocks, unit, ..settings };
         match foresight {
-            Foresight::Product(settings) => {
-                let (blocks, unit) = (u32::from(channels) * CHANNEL_BLOCKS, 16 * GB_BLOCKS);
-                Self::Product(Box::new(Forecaster::new(Settings {
-                    channels,
-                    blocks,
-                    unit,
-                    seed,
-                    ..settings
-                })))
-            }
+            Foresight::Product(settings) => Self::Product(Box::new(Forecaster::new(of(settings)))),
+            Foresight::Paper(settings) => Self::Product(Box::new(paper::forecaster(of(settings), seed))),
             Foresight::Clairvoyant => Self::Clairvoyant(None),
         }
     }

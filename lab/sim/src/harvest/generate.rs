@@ -2,7 +2,7 @@
 
 use super::fleet::{Fleet, FleetSettings, RegularVm};
 use super::{regular, requests, unsold};
-use headstart_harvest::predict::series::Series;
+use headstart_predictors::series::Series;
 use std::sync::Arc;
 
 impl Fleet {

@@ -15,7 +15,7 @@ use super::course::{Course, Seconds};
 use super::draw::{self, at_quantile};
 use super::fleet::{BANDWIDTH, DAY, FleetSettings, RegularVm, SERVER_CHANNELS};
 use headstart_block::random::Random;
-use headstart_harvest::predict::series::Series;
+use headstart_predictors::series::Series;
 use std::sync::Arc;
 
 /// Channels of a VM, by how common they are: 128, 256 and 512 GB are the common sizes (section 4.4.1).
@@ -275,7 +275,7 @@ pub(super) fn single(share: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use headstart_harvest::predict::series::Run;
+    use headstart_predictors::series::Run;
     use std::time::Duration;
 
     #[test]

@@ -8,8 +8,8 @@ use super::foresight::Foresight;
 use super::planner::planned;
 use super::statistics::{Distribution, Statistics};
 use super::world::{HarvestModel, Source, simulate};
+use headstart_forecast::PredictorKind;
 use headstart_harvest::gssd::Grain;
-use headstart_harvest::predict::Kind;
 
 fn near(what: &str, is: f64, should: f64, by: f64) {
     assert!((is - should).abs() <= by, "{what}: {is:.3}, not {should}");
@@ -96,7 +96,7 @@ fn the_same_seed_gives_the_same_fleet() {
 #[test]
 fn a_small_fleet_is_harvested() {
     let fleet = Fleet::generate(&FleetSettings { history: 2, ..FleetSettings::part(60, 3) });
-    let shipped = Foresight::product(Kind::Default);
+    let shipped = Foresight::product(PredictorKind::Default);
     let run = |source, foresight| simulate(&fleet, &HarvestModel::new(source, foresight));
     let is = run(Source::Regular, shipped);
     assert_eq!(is, run(Source::Regular, shipped), "by its seed");

@@ -12,10 +12,10 @@ use super::fleet::{Demand, Fleet};
 use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
 use super::outcome::{Ended, Outcome, Point};
 use super::utilisation::{Usage, Utilisation};
+use headstart_forecast::{Forecast, Unsold};
 use headstart_harvest::broker::{
     Action, Answer, Broker, Event, Notice, Request, RequestId, Settings, VssdKind,
 };
-use headstart_harvest::predict::{Forecast, Unsold};
 use headstart_harvest::{GssdId, Time, VssdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -442,7 +442,7 @@ impl<'a> World<'a> {
         let age = seconds(self.now - lot.from);
         let lasts = match self.model.foresight {
             Foresight::Clairvoyant => seconds(lot.until.saturating_sub(self.now)),
-            Foresight::Product(_) => {
+            Foresight::Product(_) | Foresight::Paper(_) => {
                 self.unsold.lasts(u64::from(lot.gigabytes()) << 30, age, self.model.cover)
             }
         };

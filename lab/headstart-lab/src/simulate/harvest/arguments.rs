@@ -2,8 +2,9 @@
 
 use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
-use headstart_harvest::predict::{Kind, Settings};
-use headstart_sim::harvest::{FleetSettings, Foresight, HarvestModel, Source};
+use headstart_sim::harvest::{
+    FleetSettings, ForecastSettings, Foresight, HarvestModel, PredictorKind, Source,
+};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -81,7 +82,7 @@ pub(crate) struct Harvest {
     )]
     pub(super) foresight: Vec<ForesightName>,
     /// The share of what was free for weeks that is not lent, in percent, with --foresight default
-    #[arg(long, value_name = "PERCENT", default_value_t = Settings::default().kept_back * 100.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = ForecastSettings::default().kept_back * 100.0)]
     margin: f32,
     /// The longest that a harvest VM asks for at once; it keeps what it has while its home lets it
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
@@ -164,18 +165,18 @@ impl Harvest {
     }
 
     pub(super) fn model(&self, source: Source, foresight: ForesightName) -> HarvestModel {
-        let shipped = Settings { kept_back: self.margin / 100.0, ..Settings::default() };
-        let product = |kind| Foresight::Product(Settings { kind, ..shipped });
+        let shipped = ForecastSettings { kept_back: self.margin / 100.0, ..ForecastSettings::default() };
+        let product = |kind| Foresight::Product(ForecastSettings { kind, ..shipped });
         let foresight = match foresight {
-            ForesightName::Default => product(Kind::Default),
-            ForesightName::Paper => product(Kind::Paper),
-            ForesightName::Plain => product(Kind::Plain),
-            ForesightName::Steps => product(Kind::Steps),
+            ForesightName::Default => product(PredictorKind::Default),
+            ForesightName::Paper => Foresight::Paper(shipped),
+            ForesightName::Plain => product(PredictorKind::Plain),
+            ForesightName::Steps => product(PredictorKind::Steps),
             ForesightName::Clairvoyant => Foresight::Clairvoyant,
         };
         let mut model = HarvestModel::new(source, foresight);
         model.ask = self.ask;
-        if let (Some(patience), Foresight::Product(_)) = (self.patience, foresight) {
+        if let (Some(patience), Foresight::Product(_) | Foresight::Paper(_)) = (self.patience, foresight) {
             model.broker.patience = patience;
         }
         model

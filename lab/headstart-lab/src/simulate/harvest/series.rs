@@ -1,7 +1,7 @@
 //! Demand series of a directory, in the form of `data/harvest`: `bandwidth/` and `capacity/`.
 
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_harvest::predict::Series;
+use headstart_sim::harvest::Series;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

@@ -11,6 +11,15 @@ pub type Level = u16;
 /// The highest level that a learned predictor tells from others; all above count as one.
 pub const HIGHEST: Level = 64;
 
+/// The quantity that is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Channels' worth of bandwidth.
+    Bandwidth,
+    /// Units of capacity.
+    Capacity,
+}
+
 /// The side that a forecast is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -45,12 +54,6 @@ impl Reading {
     #[must_use]
     pub fn flat(level: f32) -> Self {
         Self { level: Stat { max: level, min: level, mean: level }, iops: Stat::default() }
-    }
-}
-
-impl From<super::series::Step> for Reading {
-    fn from(step: super::series::Step) -> Self {
-        Self { level: Stat { max: step.max, min: step.min, mean: step.mean }, iops: Stat::default() }
     }
 }
 

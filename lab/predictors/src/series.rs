@@ -5,15 +5,13 @@
 //! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
 //! line of two numbers is no summary and counts.
 //!
-//! Predictors work on steps of one length ([`STEP`]): [`Series::steps`] cuts a series in such, each with the highest,
+//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`Series::steps`] cuts a series in such, each with the highest,
 //! the lowest, the mean (over time) and the last level in it. The rest at the end, shorter than a step, is left out.
 
 use headstart_block::{Error, Result};
+use headstart_forecast::{Reading, Stat};
 use std::str::FromStr;
 use std::time::Duration;
-
-/// The interval at which predictors look: three minutes (BlockFlex, section 4.4.2).
-pub const STEP: Duration = Duration::from_secs(3 * 60);
 
 /// The longest series that is read: no trace is nearly as long, and sums of more could overflow.
 pub const MAX_LENGTH: Duration = Duration::from_secs(100 * 366 * 24 * 3600);
@@ -41,6 +39,12 @@ pub struct Step {
     pub mean: f32,
     /// The level at the step's end.
     pub last: f32,
+}
+
+impl From<Step> for Reading {
+    fn from(step: Step) -> Self {
+        Self { level: Stat { max: step.max, min: step.min, mean: step.mean }, iops: Stat::default() }
+    }
 }
 
 /// A level over time.
@@ -183,6 +187,7 @@ impl Iterator for Steps<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use headstart_forecast::STEP;
     use proptest::prelude::*;
 
     fn minutes(minutes: u64) -> Duration {

@@ -3,8 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use headstart_harvest::predict::score::{self, Choice, Point};
-use headstart_harvest::predict::{Need, Quantity, STEP, Series};
+use headstart_forecast::{Need, Quantity, STEP};
+use headstart_predictors::Series;
+use headstart_predictors::score::{self, Choice, Point};
 use std::io::Write;
 use std::path::Path;
 

@@ -3,16 +3,17 @@
 //! Every step (three minutes) the network learns from the last [`LOOK`] steps before the horizon the need that came
 //! after them, by one iteration, and gives from the last [`LOOK`] steps the probability of each level. For bandwidth
 //! its input is the maximum, the minimum and the mean of bandwidth and of operations a second, for capacity the same of
-//! use and the change of use. The input is scaled to about 0 to 1. The rest is the paper's: [`Quantity`] has the number
-//! of nodes.
+//! use and the change of use. The input is scaled to about 0 to 1. The rest is the paper's: 16
+//! nodes and a rate of 0.005 for bandwidth, 4 nodes and 0.04 for capacity.
 //!
 //! It may also learn again from steps of the last day, chosen by a seeded generator ([`LevelLstm::replaying`]): the
 //! paper does not do that, and a network needs it to learn much from a few hundred changes of level.
 
-use super::counts::{Need, cheapest};
-use super::level::{HIGHEST, Level, Predictor, Reading, Stat, level_above};
 use super::network::{Head, Network, Shape};
 use headstart_block::random::Random;
+use headstart_forecast::counts::{Need, cheapest};
+use headstart_forecast::level::{HIGHEST, level_above};
+use headstart_forecast::{Level, Predictor, Quantity, Reading, Stat};
 use std::collections::VecDeque;
 
 /// The number of steps that it looks back over: 15 minutes.
@@ -20,15 +21,6 @@ pub const LOOK: usize = 5;
 
 /// The number of steps that it can learn from again: a day.
 const REMEMBERED: usize = 480;
-
-/// The quantity that is predicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Quantity {
-    /// Channels' worth of bandwidth: 16 nodes, rate 0.005.
-    Bandwidth,
-    /// Units of capacity: 4 nodes, rate 0.04.
-    Capacity,
-}
 
 /// The rule by which its output becomes one level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,11 +16,11 @@
 //! settings is every mixture of them (one now, the other then), so two predictors are compared at equal coverage on the
 //! lower hull of their points ([`waste_at`]). [`choose`] selects the predictor that ships.
 
-use super::counts::{Counts, Need};
-use super::level::{HIGHEST, Level, Predictor, Reading, level_above};
-use super::lstm::{LevelLstm, Quantity, Rule};
-use super::plain::{Added, Highest, Margin, Quantile, Smooth};
+use super::lstm::{LevelLstm, Rule};
 use super::series::Step;
+use headstart_forecast::level::{HIGHEST, level_above};
+use headstart_forecast::plain::{Added, Highest, Margin, Quantile, Smooth};
+use headstart_forecast::{Counts, Level, Need, Predictor, Quantity, Reading};
 
 /// The score of a predictor with one setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -98,7 +98,7 @@ fn candidates(quantity: Quantity, highest: Level, horizon: usize, need: Need) ->
 
 /// Sums over forecasts.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Sums {
+pub(crate) struct Sums {
     covered: usize,
     forecasts: usize,
     waste: f64,
@@ -108,7 +108,7 @@ pub(super) struct Sums {
 
 impl Sums {
     /// Adds one forecast: its coverage, its waste, the need and the unneeded rest.
-    pub(super) fn add(&mut self, covered: bool, waste: f64, needed: f64, spare: f64) {
+    pub(crate) fn add(&mut self, covered: bool, waste: f64, needed: f64, spare: f64) {
         self.covered += usize::from(covered);
         self.forecasts += 1;
         self.waste += waste;
@@ -117,7 +117,7 @@ impl Sums {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "counts")]
-    pub(super) fn point(self, predictor: &'static str, learned: bool, setting: f32) -> Point {
+    pub(crate) fn point(self, predictor: &'static str, learned: bool, setting: f32) -> Point {
         let forecasts = self.forecasts.max(1) as f64;
         Point {
             predictor,

@@ -8,11 +8,12 @@
 //! sub-predictors are trained on that. [`Ends::More`] scores the quantity that a lease depends on: every 15 minutes,
 //! the time for which no more will be needed than now. Durations that had not ended when the series did are left out.
 
-use super::Quantity;
-use super::duration::{LastLength, Lasting, LengthLstm, LengthQuantile, NETWORKS, Stretches};
-use super::level::{HIGHEST, Level, Side, level_above};
+use super::duration::{LengthLstm, NETWORKS};
 use super::score::{Point, Sums};
-use super::series::{Run, STEP};
+use super::series::Run;
+use headstart_forecast::duration::{LastLength, Lasting, LengthQuantile, Stretches};
+use headstart_forecast::level::{HIGHEST, level_above};
+use headstart_forecast::{Level, Quantity, STEP, Side};
 use std::time::Duration;
 
 /// The end of a duration.

@@ -9,9 +9,9 @@
 //!        -> capacity's predictor  -> level -> its sub-predictor -> duration /
 //! ```
 //!
-//! [`Kind`] chooses the predictors: [`Kind::Steps`] are those that [`choose`](super::score::choose) selects on the
-//! public series. A learned one ships only if it wastes at least 10% less than every plain one at equal coverage on
-//! series that it has not seen:
+//! [`PredictorKind`] chooses the predictors: [`PredictorKind::Steps`] are those that the scores of `lab/predictors` (`score::choose`)
+//! select on the public series. A learned one ships only if it wastes at least 10% less than every plain one at equal
+//! coverage on series that it has not seen:
 //!
 //! | quantity | horizon | ships | reason |
 //! |---|---|---|---|
@@ -23,8 +23,9 @@
 //!
 //! Bandwidth is to be covered 95 times of 100: if it is not, the regular VM's I/O still goes first. Capacity is to be
 //! covered 99 times: if it is not, blocks have to be migrated. Further than one step ahead the highest need until then
-//! is forecast, because a lease has to bear that. The paper's LSTMs ([`Kind::Paper`]) are far behind the plain ones on
-//! these series: they learn from one sample each three minutes, and a level changes every half hour.
+//! is forecast, because a lease has to bear that. The paper's LSTMs (`lab/predictors`) are far behind the plain ones on
+//! these series: they learn from one sample each three minutes, and a level changes every half hour. So they are not in
+//! this crate; [`Forecaster::with_predictors`] runs them, or any others, in the place of the product's.
 //!
 //! One of eight scores of durations is in favour of an LSTM: the duration for which capacity is enough, for demand, at
 //! 80% coverage (12-29% less waste); at 93% and 95% it is not, so the quantile ships there too.
@@ -34,17 +35,18 @@
 //! It is dear: 97-98%, 68-81%, 50-62%, 31-44% of those forecasts were of 30 minutes or more. Of those that were, 93-97%
 //! did last 30 minutes, whatever the certainty: the limit is in the levels, not in the durations.
 //!
-//! Therefore [`Kind::Default`] does not lend by these forecasts, but by the storage that was spare for weeks
+//! Therefore [`PredictorKind::Default`] does not lend by these forecasts, but by the storage that was spare for weeks
 //! ([`spare`](super::spare)).
 
 use super::counts::{Counts, Need, RECENT};
-use super::duration::{Lasting, LengthLstm, LengthQuantile, NETWORKS, Stretches};
-use super::level::{HIGHEST, Level, Predictor, Reading, Side, Stat, level_above};
-use super::lstm::{LevelLstm, Quantity, Rule};
+use super::duration::{Lasting, LengthQuantile, Stretches};
+use super::level::{HIGHEST, Level, Predictor, Quantity, Reading, Side, Stat, level_above};
 use super::plain::{Added, Highest};
-use super::series::STEP;
 use super::spare::{LASTS, Peak};
 use std::time::Duration;
+
+/// The interval at which predictors look: three minutes (BlockFlex, section 4.4.2).
+pub const STEP: Duration = Duration::from_secs(3 * 60);
 
 /// The measurements of a vSSD during one step of three minutes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -70,21 +72,19 @@ pub struct Forecast {
 
 /// The kind of predictors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
+pub enum PredictorKind {
     /// Supply: the storage that was spare for weeks. Demand: as `Steps`.
     #[default]
     Default,
     /// The predictors that are best on series that they have not seen, some steps ahead.
     Steps,
-    /// The paper's predictors: LSTMs, with 5% of margin.
-    Paper,
     /// Predictors that do not learn: the last level, with a margin.
     Plain,
 }
 
 /// The settings of a forecaster.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct ForecastSettings {
     /// Channels of the vSSD.
     pub channels: u16,
     /// Flash blocks of the vSSD.
@@ -95,18 +95,16 @@ pub struct Settings {
     /// Steps that it forecasts ahead: 1 (3 minutes) or more (5 are 15 minutes).
     pub horizon: usize,
     /// The kind of predictors.
-    pub kind: Kind,
+    pub kind: PredictorKind,
     /// The share of durations that are to be covered, 0 to 1.
     pub certainty: f32,
-    /// The time for which [`Kind::Default`] looks back for spare storage, in steps.
+    /// The time for which [`PredictorKind::Default`] looks back for spare storage, in steps.
     pub window: usize,
     /// The share of that which it keeps back, 0 to 1: the paper's 5% (section 4.4.3) are for minutes.
     pub kept_back: f32,
-    /// The seed of random weights.
-    pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for ForecastSettings {
     /// A device of 16 channels and 1 TiB (BlockFlex, section 4.6), units of 16 GiB, 15 minutes ahead, four weeks back.
     fn default() -> Self {
         Self {
@@ -114,11 +112,10 @@ impl Default for Settings {
             blocks: 16 * 4 * 4 * 1024,
             unit: 4 * 1024,
             horizon: 5,
-            kind: Kind::Default,
+            kind: PredictorKind::Default,
             certainty: 0.95,
             window: FOUR_WEEKS,
             kept_back: 0.2,
-            seed: 1,
         }
     }
 }
@@ -128,8 +125,6 @@ const FOUR_WEEKS: usize = 28 * 24 * 20;
 /// Bandwidth that can be spared: the highest of 15 minutes.
 const RECENT_STEPS: usize = 5;
 
-/// The paper's margin.
-const MARGIN: f32 = 0.05;
 /// Bandwidth, one step ahead: the number of steps whose highest is forecast.
 const STEPS_NEAR: f32 = 2.0;
 /// Bandwidth, further ahead: the number of levels above the last.
@@ -142,10 +137,35 @@ const PRICE_FAR: f32 = 24.0;
 const LENGTHS: usize = 100;
 
 /// The predictors of one quantity.
+pub struct Predictors {
+    /// The predictor of the level.
+    pub level: Box<dyn Predictor + Send>,
+    /// The setting that it is asked for.
+    pub setting: f32,
+    /// The predictor of the duration.
+    pub lasting: Box<dyn Lasting + Send>,
+}
+
+impl Predictors {
+    /// The product's predictors of a quantity, by the settings' kind.
+    fn of_the_product(quantity: Quantity, settings: &ForecastSettings) -> Self {
+        let (horizon, near) = (settings.horizon.max(1), settings.horizon <= 1);
+        let (level, setting): (Box<dyn Predictor + Send>, f32) = match (settings.kind, quantity) {
+            (PredictorKind::Default | PredictorKind::Steps, Quantity::Capacity) => {
+                let price = if near { PRICE_NEAR } else { PRICE_FAR };
+                (Box::new(Counts::new(horizon, Need::Within)), price)
+            }
+            (PredictorKind::Plain, Quantity::Capacity) => (Box::<Added>::default(), 1.0),
+            (_, Quantity::Bandwidth) if near => (Box::new(Highest::new(RECENT)), STEPS_NEAR),
+            (_, Quantity::Bandwidth) => (Box::<Added>::default(), MORE_FAR),
+        };
+        Self { level, setting, lasting: Box::new(LengthQuantile::new(LENGTHS)) }
+    }
+}
+
+/// The predictors of one quantity, and the state of the level that they predict.
 struct Half {
-    level: Box<dyn Predictor + Send>,
-    setting: f32,
-    lasting: Box<dyn Lasting + Send>,
+    predictors: Predictors,
     stretches: Stretches,
     /// The most that there is of it.
     highest: Level,
@@ -153,7 +173,9 @@ struct Half {
 
 /// The predictors of one vSSD.
 pub struct Forecaster {
-    settings: Settings,
+    settings: ForecastSettings,
+    /// `true` if supply is the storage that was spare for weeks, and not what the predictors leave.
+    supplies_spare: bool,
     bandwidth: Half,
     capacity: Half,
     /// The most channels, and blocks, used of late.
@@ -161,44 +183,28 @@ pub struct Forecaster {
 }
 
 impl Half {
-    fn new(quantity: Quantity, highest: Level, settings: &Settings) -> Self {
-        let (horizon, seed, near) = (settings.horizon.max(1), settings.seed, settings.horizon <= 1);
-        let need = Need::Within;
-        let (level, setting): (Box<dyn Predictor + Send>, f32) = match (settings.kind, quantity) {
-            (Kind::Paper, _) => {
-                let lstm = LevelLstm::new(quantity, Rule::Likeliest, highest, horizon, need, seed);
-                (Box::new(lstm), MARGIN)
-            }
-            (Kind::Default | Kind::Steps, Quantity::Capacity) => {
-                (Box::new(Counts::new(horizon, need)), if near { PRICE_NEAR } else { PRICE_FAR })
-            }
-            (Kind::Plain, Quantity::Capacity) => (Box::<Added>::default(), 1.0),
-            (_, Quantity::Bandwidth) if near => (Box::new(Highest::new(RECENT)), STEPS_NEAR),
-            (_, Quantity::Bandwidth) => (Box::<Added>::default(), MORE_FAR),
-        };
-        let lasting: Box<dyn Lasting + Send> = match settings.kind {
-            Kind::Paper => Box::new(LengthLstm::new(quantity, NETWORKS, seed)),
-            Kind::Default | Kind::Steps | Kind::Plain => Box::new(LengthQuantile::new(LENGTHS)),
-        };
-        Self { level, setting, lasting, stretches: Stretches::new(highest), highest }
+    fn new(predictors: Predictors, highest: Level) -> Self {
+        Self { predictors, stretches: Stretches::new(highest), highest }
     }
 
     fn observe(&mut self, reading: &Reading) {
-        self.level.observe(reading);
+        let Predictors { level, lasting, .. } = &mut self.predictors;
+        level.observe(reading);
         let level = level_above(reading.level.max).min(self.highest);
-        self.stretches.needed(level, STEP, |level, length| self.lasting.ended(level, length));
+        self.stretches.needed(level, STEP, |level, length| lasting.ended(level, length));
     }
 
     /// The level that will be needed, and the time for which no more will be.
     fn forecast(&self, care: f32) -> (Level, Duration) {
-        let level = self.level.forecast(self.setting).min(self.highest);
-        (level, self.lasting.forecast(level, self.stretches.age(level), care))
+        let Predictors { level, setting, lasting } = &self.predictors;
+        let level = level.forecast(*setting).min(self.highest);
+        (level, lasting.forecast(level, self.stretches.age(level), care))
     }
 
     fn bytes(&self) -> usize {
         size_of::<Self>()
-            + self.level.bytes()
-            + self.lasting.bytes()
+            + self.predictors.level.bytes()
+            + self.predictors.lasting.bytes()
             + (usize::from(self.highest) + 1) * size_of::<Duration>()
     }
 }
@@ -212,14 +218,28 @@ fn scaled(stat: Stat, by: f32) -> Stat {
 }
 
 impl Forecaster {
-    /// A forecaster that has seen nothing.
+    /// A forecaster of the product's predictors that has seen nothing.
     #[must_use]
-    pub fn new(mut settings: Settings) -> Self {
+    pub fn new(settings: ForecastSettings) -> Self {
+        let of_the_product = |quantity, _highest| Predictors::of_the_product(quantity, &settings);
+        let supplies_spare = settings.kind == PredictorKind::Default;
+        Self { supplies_spare, ..Self::with_predictors(settings, of_the_product) }
+    }
+
+    /// A forecaster of any predictors that has seen nothing; the settings' kind does not count.
+    ///
+    /// `predictors` makes those of a quantity, of which there are levels up to the one given.
+    pub fn with_predictors(
+        mut settings: ForecastSettings,
+        mut predictors: impl FnMut(Quantity, Level) -> Predictors,
+    ) -> Self {
         settings.unit = settings.unit.max(settings.blocks.div_ceil(HIGHEST.into())).max(1);
         let units = Level::try_from(settings.blocks.div_ceil(settings.unit)).unwrap_or(HIGHEST);
+        let mut half = |quantity, highest| Half::new(predictors(quantity, highest), highest);
         Self {
-            bandwidth: Half::new(Quantity::Bandwidth, settings.channels.min(HIGHEST), &settings),
-            capacity: Half::new(Quantity::Capacity, units, &settings),
+            supplies_spare: false,
+            bandwidth: half(Quantity::Bandwidth, settings.channels.min(HIGHEST)),
+            capacity: half(Quantity::Capacity, units),
             peaks: [RECENT_STEPS, settings.window].map(Peak::new),
             settings,
         }
@@ -247,7 +267,7 @@ impl Forecaster {
     /// The same forecast with the share `certainty` (0 to 1) of durations to be covered, instead of the settings'.
     #[must_use]
     pub fn forecast_with(&self, side: Side, certainty: f32) -> Forecast {
-        if (self.settings.kind, side) == (Kind::Default, Side::Supply) {
+        if self.supplies_spare && side == Side::Supply {
             return self.spare();
         }
         let certainty = certainty.clamp(0.0, 1.0);
@@ -301,7 +321,7 @@ mod tests {
         Sample { bandwidth: flat(bandwidth), iops: flat(100.0 * bandwidth), used: flat(used) }
     }
 
-    fn told(settings: Settings, steps: u16) -> Forecaster {
+    fn told(settings: ForecastSettings, steps: u16) -> Forecaster {
         let mut forecaster = Forecaster::new(settings);
         // An hour of each of two loads.
         (0..steps).for_each(|step| {
@@ -313,15 +333,12 @@ mod tests {
 
     #[test]
     fn all_kinds_say_something_sensible() {
-        for kind in [Kind::Steps, Kind::Plain, Kind::Paper] {
+        for kind in [PredictorKind::Steps, PredictorKind::Plain] {
             for horizon in [0, 1, 5] {
-                let forecaster = told(Settings { kind, horizon, ..Settings::default() }, 390);
+                let forecaster = told(ForecastSettings { kind, horizon, ..ForecastSettings::default() }, 390);
                 let demand = forecaster.forecast(Side::Demand);
-                // The paper's predictors learn too slowly to promise anything after these few steps.
-                if kind != Kind::Paper {
-                    assert!((4..8).contains(&demand.bandwidth), "{kind:?} {horizon}: {demand:?}");
-                    assert!((80_000..100_000).contains(&demand.capacity), "{kind:?} {horizon}: {demand:?}");
-                }
+                assert!((4..8).contains(&demand.bandwidth), "{kind:?} {horizon}: {demand:?}");
+                assert!((80_000..100_000).contains(&demand.capacity), "{kind:?} {horizon}: {demand:?}");
                 let supply = forecaster.forecast(Side::Supply);
                 assert_eq!(supply.bandwidth, 16 - demand.bandwidth);
                 assert_eq!(supply.capacity, 262_144 - demand.capacity);
@@ -334,7 +351,8 @@ mod tests {
     #[test]
     fn spare_lasts_until_the_owner_comes_back() {
         // Twelve minutes into the quiet hour, at one channel: 48 are left.
-        let settings = Settings { kind: Kind::Plain, horizon: 1, ..Settings::default() };
+        let settings =
+            ForecastSettings { kind: PredictorKind::Plain, horizon: 1, ..ForecastSettings::default() };
         let mut forecaster = told(settings, 600);
         (0..4).for_each(|_| forecaster.observe(&sample(1.0, 40_000.0)));
         let (level, lasts) = forecaster.bandwidth.forecast(0.5);
@@ -343,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_wildest_load_fits_in_memory() {
-        let settings = Settings { channels: 64, unit: 1, ..Settings::default() };
+        let settings = ForecastSettings { channels: 64, unit: 1, ..ForecastSettings::default() };
         let mut forecaster = Forecaster::new(settings);
         let mut random = headstart_block::random::Random::new(3);
         for _ in 0..50_000 {
@@ -355,19 +373,19 @@ mod tests {
 
     #[test]
     fn what_was_free_for_weeks_is_lent_but_for_a_fifth() {
-        let settings = Settings { window: 390, ..Settings::default() };
+        let settings = ForecastSettings { window: 390, ..ForecastSettings::default() };
         let supply = told(settings, 390).forecast(Side::Supply);
         assert_eq!(supply.capacity, (262_144 - 80_000) * 4 / 5);
         assert_eq!((supply.bandwidth, supply.lasts), (12, LASTS));
         // Use before the window does not count.
-        let short = Settings { window: 10, kept_back: 0.0, ..settings };
+        let short = ForecastSettings { window: 10, kept_back: 0.0, ..settings };
         assert_eq!(told(short, 420).forecast(Side::Supply).capacity, 262_144 - 40_000);
     }
 
     #[test]
     fn who_has_seen_nothing_promises_nothing() {
-        for kind in [Kind::Default, Kind::Steps, Kind::Plain, Kind::Paper] {
-            let forecaster = Forecaster::new(Settings { kind, ..Settings::default() });
+        for kind in [PredictorKind::Default, PredictorKind::Steps, PredictorKind::Plain] {
+            let forecaster = Forecaster::new(ForecastSettings { kind, ..ForecastSettings::default() });
             assert_eq!(forecaster.forecast(Side::Supply).lasts, Duration::ZERO);
         }
     }
@@ -375,8 +393,15 @@ mod tests {
     #[test]
     fn odd_settings_and_samples_do_no_harm() {
         for (channels, blocks, unit) in [(0, 0, 0), (u16::MAX, u32::MAX, 1), (16, 100, 1000), (1, 64, 1)] {
-            for kind in [Kind::Default, Kind::Steps, Kind::Plain, Kind::Paper] {
-                let settings = Settings { channels, blocks, unit, kind, horizon: 2, ..Settings::default() };
+            for kind in [PredictorKind::Default, PredictorKind::Steps, PredictorKind::Plain] {
+                let settings = ForecastSettings {
+                    channels,
+                    blocks,
+                    unit,
+                    kind,
+                    horizon: 2,
+                    ..ForecastSettings::default()
+                };
                 let mut forecaster = Forecaster::new(settings);
                 for level in [0.0, 3.0, f32::MAX, f32::NAN, -1.0, f32::INFINITY, 7.0, 1e9, 2.0, 0.5] {
                     forecaster.observe(&sample(level, level));

@@ -1,19 +1,21 @@
 //! Scores every predictor on series in `data/harvest`'s layout, and recommends the ones to ship.
 //!
-//! `cargo run --release -p headstart-harvest --example predictors -- DIRECTORY [FILE.svg]` reads the series below
+//! `cargo run --release -p headstart-predictors --example predictors -- DIRECTORY [FILE.svg]` reads the series below
 //! `bandwidth/` and `capacity/` and prints, at 3 and 15 minutes: the waste of each predictor at equal coverage; the
 //! predictor that is chosen, each series left out in turn; the same for durations. The cost of predictors in time and
 //! memory comes first, and is all that is printed without a directory. With `FILE.svg` as well the frontiers are drawn
 //! into that.
 #![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a report with timings, for a terminal")]
 
-use headstart_harvest::predict::lasted::{self, Ends};
-use headstart_harvest::predict::score::{self, Point};
-use headstart_harvest::predict::{
-    Forecaster, Kind, Need, Quantity, STEP, Sample, Series, Settings, Side, Stat, Step,
+use headstart_block::{Error, Result};
+use headstart_forecast::{
+    ForecastSettings, Forecaster, Need, PredictorKind, Quantity, STEP, Sample, Side, Stat,
 };
-use headstart_harvest::{Error, Result};
 use headstart_plot::{Axis, Chart, Picture, Series as Drawn};
+use headstart_predictors::lasted::{self, Ends};
+use headstart_predictors::paper;
+use headstart_predictors::score::{self, Point};
+use headstart_predictors::series::{Series, Step};
 use std::path::Path;
 use std::time::Instant;
 
@@ -32,7 +34,11 @@ const DRAWN: [&str; 8] = [
 const LASTING: [f64; 6] = [0.7, 0.8, 0.9, 0.93, 0.95, 0.98];
 
 fn main() -> Result<()> {
-    [Kind::Steps, Kind::Plain, Kind::Paper].into_iter().for_each(cost);
+    for kind in [PredictorKind::Steps, PredictorKind::Plain] {
+        let settings = ForecastSettings { kind, ..ForecastSettings::default() };
+        cost(&format!("{kind:?}"), Forecaster::new(settings));
+    }
+    cost("Paper", paper::forecaster(ForecastSettings::default(), 1));
     let Some(directory) = std::env::args().nth(1) else { return Ok(()) };
     let drawn = std::env::args().nth(2);
     let mut picture = Picture::new("What predictors waste at equal coverage").panel(380.0, 280.0);
@@ -107,7 +113,8 @@ fn frontier(title: &str, points: &[Vec<Point>]) -> Chart {
 /// Prints a forecaster's forecasts for a vSSD that has both loads: the spare storage and its duration, and the outcome.
 fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
     const BLOCKS: u32 = 1000;
-    let settings = Settings { blocks: 6 * BLOCKS, unit: BLOCKS, certainty, ..Settings::default() };
+    let settings =
+        ForecastSettings { blocks: 6 * BLOCKS, unit: BLOCKS, certainty, ..ForecastSettings::default() };
     let mut forecaster = Forecaster::new(settings);
     let (mut asked, mut long, mut lasted, mut half_hour) = (0, 0, 0, 0);
     let (mut channels, mut blocks, mut minutes) = (0.0, 0.0, 0.0);
@@ -149,8 +156,7 @@ fn spare(certainty: f32, bandwidth: &[Step], capacity: &[Step]) {
 
 /// Prints the cost of the predictors of one vSSD, as its load goes up and down over all levels: every step up ends the
 /// durations of many levels.
-fn cost(kind: Kind) {
-    let mut forecaster = Forecaster::new(Settings { kind, ..Settings::default() });
+fn cost(name: &str, mut forecaster: Forecaster) {
     let (mut trains, mut infers) = (Vec::new(), Vec::new());
     for step in 0..2000_u16 {
         let share = if step % 2 == 0 { 0.0 } else { f32::from(step % 17) / 16.0 };
@@ -166,7 +172,7 @@ fn cost(kind: Kind) {
     trains.sort();
     infers.sort();
     let of = |times: &[std::time::Duration]| (times[times.len() / 2], times[times.len() * 99 / 100]);
-    println!("\n{kind:?}: (median, P99) trains {:.1?}, forecasts {:.1?}", of(&trains), of(&infers));
+    println!("\n{name}: (median, P99) trains {:.1?}, forecasts {:.1?}", of(&trains), of(&infers));
     println!("    {} KB", forecaster.bytes() / 1024);
 }
 

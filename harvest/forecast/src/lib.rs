@@ -1,0 +1,39 @@
+//! Forecasts of a vSSD's need, and of its duration: the predictors that the product uses.
+//!
+//! # The predictor that ships
+//!
+//! A harvesting host forecasts with [`PredictorKind::Default`], and offers no choice: the settings of a host start with it, and
+//! no option of the program changes that. It promises the storage that was free for four weeks, less a fifth
+//! ([`spare`]), because leases by forecasts of minutes ended early in two of three cases (`docs/harvest-fleets.md`).
+//! Needs are predicted by [`Counts`] (capacity) and by the last levels (bandwidth): [`forecaster`] has the figures by
+//! which they were chosen. [`PredictorKind::Steps`] and [`PredictorKind::Plain`] are there to be compared with it.
+//!
+//! The paper's LSTMs waste more on every public series. They are in `lab/predictors`, with the scores of all predictors,
+//! and run in the simulator against the product's broker.
+//!
+//! No predictor reads a clock, draws random numbers or starts a thread.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`level`] | the input and output of predictors of a level |
+//! | [`plain`] | the predictors that any engineer would try first |
+//! | [`counts`] | one that learns by counting the needs that followed |
+//! | [`duration`] | the duration of a level |
+//! | [`forecaster`] | all predictors of a vSSD together |
+//! | [`spare`] | storage that can be lent for days |
+//! | [`unsold`] | the time for which unsold storage stays so |
+
+#![forbid(unsafe_code)]
+
+pub mod counts;
+pub mod duration;
+pub mod forecaster;
+pub mod level;
+pub mod plain;
+pub mod spare;
+pub mod unsold;
+
+pub use counts::{Counts, Need};
+pub use forecaster::{Forecast, ForecastSettings, Forecaster, PredictorKind, Predictors, STEP, Sample};
+pub use level::{Level, Predictor, Quantity, Reading, Side, Stat};
+pub use unsold::Unsold;

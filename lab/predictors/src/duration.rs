@@ -1,0 +1,114 @@
+//! BlockFlex's predictor of the duration of a level: an LSTM for each level (section 4.4.2).
+
+use super::lstm::LOOK;
+use super::network::{Head, Network, Shape};
+use headstart_forecast::duration::{Lasting, Lengths, seconds};
+use headstart_forecast::{Level, Quantity};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// The paper's predictor: an LSTM of 50 nodes for each level, over the last [`LOOK`] lengths; its output times
+/// `1 - setting`.
+///
+/// Lengths go in and come out as octaves of seconds, scaled to about 0 to 1. A network is made when its level ends for
+/// the second time, and learns, each time one ends, [`PASSES`] times from the lengths that are remembered, in turn. At
+/// 12 bytes a weight there is room for [`NETWORKS`] of them in a vSSD's 1.7 MB; levels beyond are predicted from the
+/// last length.
+#[derive(Clone, Debug)]
+pub struct LengthLstm {
+    quantity: Quantity,
+    lengths: Lengths,
+    networks: BTreeMap<Level, (Network, usize)>,
+    most: usize,
+    seed: u64,
+}
+
+/// Iterations of a duration's network each time a level ends: a level lasts about ten steps of three minutes, and the
+/// paper trains at each.
+pub const PASSES: usize = 10;
+
+/// The number of networks of durations that one predictor keeps, unless set otherwise.
+pub const NETWORKS: usize = 6;
+
+/// Octaves of seconds that are 1 to the network: 24 days.
+const OCTAVES: f32 = 21.0;
+
+impl LengthLstm {
+    /// A predictor with weights from a seed, and at most `most` networks.
+    #[must_use]
+    pub fn new(quantity: Quantity, most: usize, seed: u64) -> Self {
+        Self { quantity, lengths: Lengths::default(), networks: BTreeMap::new(), most, seed }
+    }
+
+    /// The [`LOOK`] lengths before `end`, the oldest repeated if there are fewer.
+    fn shown(lengths: &VecDeque<f32>, end: usize) -> [f32; LOOK] {
+        std::array::from_fn(|at| {
+            let at = (end + at).saturating_sub(LOOK);
+            lengths.get(at).map_or(0.0, |length| (1.0 + length).log2() / OCTAVES)
+        })
+    }
+}
+
+impl Lasting for LengthLstm {
+    fn ended(&mut self, level: Level, length: Duration) {
+        self.lengths.push(level, length);
+        let Some(lengths) = self.lengths.own(level).filter(|lengths| lengths.len() > 1) else {
+            return;
+        };
+        if self.networks.len() >= self.most && !self.networks.contains_key(&level) {
+            return;
+        }
+        let rate = if self.quantity == Quantity::Bandwidth { 0.006 } else { 0.001 };
+        let shape = Shape { inputs: 1, hidden: 50, outputs: 1, head: Head::Linear, rate };
+        let (network, turn) = self
+            .networks
+            .entry(level)
+            .or_insert_with(|| (Network::new(shape, self.seed.wrapping_add(level.into())), 0));
+        for pass in 0..PASSES {
+            // The newest first, then the others in turn.
+            let end = if pass == 0 { lengths.len() - 1 } else { 1 + *turn % (lengths.len() - 1) };
+            *turn = turn.wrapping_add(1);
+            network.train(&Self::shown(lengths, end), &[(1.0 + lengths[end]).log2() / OCTAVES]);
+        }
+    }
+
+    fn forecast(&self, level: Level, age: Duration, setting: f32) -> Duration {
+        let lengths = self.lengths.of(level);
+        let last = lengths.back().copied().unwrap_or(0.0);
+        let said = self.networks.get(&level).map_or(last, |(network, _)| {
+            let said = network.infer(&Self::shown(lengths, lengths.len()))[0];
+            (said * OCTAVES).clamp(0.0, OCTAVES).exp2() - 1.0
+        });
+        seconds(said * (1.0 - setting) - age.as_secs_f32())
+    }
+
+    fn bytes(&self) -> usize {
+        self.lengths.bytes() + self.networks.values().map(|(network, _)| network.bytes()).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
+
+    fn told(mut lasting: impl Lasting, lengths: &[(Level, u64)]) -> impl Lasting {
+        lengths.iter().for_each(|&(level, length)| lasting.ended(level, minutes(length)));
+        lasting
+    }
+
+    #[test]
+    fn a_network_learns_a_pattern_of_lengths() {
+        let lengths: Vec<(Level, u64)> = (0..300).map(|at| (3, [10, 10, 200][at % 3])).collect();
+        let lstm = told(LengthLstm::new(Quantity::Bandwidth, NETWORKS, 1), &lengths);
+        let said = lstm.forecast(3, Duration::ZERO, 0.0);
+        assert!(said < minutes(20), "{said:?}");
+        let lstm = told(lstm, &[(3, 10), (3, 10)]);
+        let said = lstm.forecast(3, Duration::ZERO, 0.0);
+        assert!(said > minutes(100), "{said:?}");
+        assert!(lstm.bytes() < 140_000, "{}", lstm.bytes());
+    }
+}
