@@ -12,12 +12,12 @@
 #![expect(clippy::cast_precision_loss, reason = "figures have few digits")]
 
 use headstart_block::random::Random;
+use headstart_flash::custody::Custody;
+use headstart_flash::device::{FlashBlock, Geometry};
+use headstart_flash::journal::{Journal, Record};
+use headstart_flash::vssd::{self, Place, Vssd};
 use headstart_harvest::broker::{Action, Broker, Event, Request, RequestId, Run, Settings, Step, VssdKind};
-use headstart_harvest::custody::Custody;
-use headstart_harvest::flash::{FlashBlock, Geometry};
 use headstart_harvest::gssd::{Grain, Offer, Pool, Want};
-use headstart_harvest::journal::{Journal, Record};
-use headstart_harvest::vssd::{self, Place, Vssd};
 use headstart_harvest::{GssdId, Result, Time, VssdId};
 use std::fs::File;
 use std::hint::black_box;

@@ -66,16 +66,15 @@ mod reclaim;
 pub mod report;
 pub mod settings;
 mod state;
-pub mod step;
 mod supply;
 
 pub use crate::VssdKind;
 pub use counters::Counters;
 pub use event::{Action, Answer, Event, Grant, Request, RequestId};
+pub use headstart_flash::step::{Run, Step, Why};
 pub use reclaim::Evacuation;
 pub use report::{Notice, Report};
 pub use settings::Settings;
-pub use step::{Run, Step, Why};
 
 use crate::gssd::{Gssd, Pool};
 use crate::{GssdId, Time, VssdId};

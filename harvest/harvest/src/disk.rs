@@ -14,15 +14,15 @@
 //! Pages that were lost, with a lease or because flash cannot be read any more, give an I/O error until they are
 //! written whole or trimmed.
 
-use crate::flash::FlashBlock;
-use crate::gate::Access;
 use crate::host::Host;
 use crate::host::log::from_flash;
 use crate::host::program::{Page, foreign};
 use crate::host::volume::Volume;
-use crate::vssd::{Piece, Pin};
 use crate::{Error, ErrorKind, Result, VssdKind};
 use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE};
+use headstart_flash::device::FlashBlock;
+use headstart_flash::gate::Access;
+use headstart_flash::vssd::{Piece, Pin};
 use std::sync::Arc;
 
 /// Pieces of a read, or pages of a write, that are on their way together.

@@ -60,7 +60,7 @@ mod tests;
 mod unsold;
 pub(crate) mod volume;
 
-pub use crate::gate::Clock;
+pub use headstart_flash::gate::Clock;
 pub use options::{FlashPlace, Options, Settings};
 pub use status::{
     FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
@@ -68,12 +68,12 @@ pub use status::{
 };
 
 use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};
-use crate::custody::Custody;
-use crate::flash::{FlashBlock, Geometry, lock};
-use crate::vssd::{Effort, Vssd};
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId, counted};
 use actions::{Decided, Job};
 use headstart_block::ByteSize;
+use headstart_flash::custody::Custody;
+use headstart_flash::device::{FlashBlock, Geometry, lock};
+use headstart_flash::vssd::{Effort, Vssd};
 use headstart_forecast::{Forecast, ForecastSettings};
 use levelling::Levelling;
 use media::Media;
@@ -206,7 +206,7 @@ impl Host {
         self.log.may_take(map.len() as u64)?;
         self.log.append(&Meta::Next(id.0 + 1).record()?)?;
         self.log.append(&Meta::made(known.clone()).record()?)?;
-        crate::journal::parts(id, &map).try_for_each(|part| self.log.append(&part).map(drop))?;
+        headstart_flash::journal::parts(id, &map).try_for_each(|part| self.log.append(&part).map(drop))?;
         control.next_vssd += 1;
         self.add_volume(control, known.clone(), vssd, 0);
         let kind = spec.kind;
@@ -472,7 +472,7 @@ impl Host {
     }
 
     /// Blocks that a home wants back before its writes have to wait for them.
-    fn presses(&self, usage: &crate::vssd::Usage) -> Option<u32> {
+    fn presses(&self, usage: &headstart_flash::vssd::Usage) -> Option<u32> {
         let keep = self.keep(usage);
         let room =
             usage.capacity.saturating_sub(usage.stored) / u64::from(self.media.geometry().pages.max(1));
@@ -548,10 +548,10 @@ impl Host {
         }
     }
 
-    fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<crate::vssd::Settings> {
+    fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<headstart_flash::vssd::Settings> {
         let geometry = *self.media.geometry();
         let harvest = spec.kind == Kind::Harvest;
-        let fits = crate::vssd::Settings::new(geometry, 0).size_of_blocks(blocks);
+        let fits = headstart_flash::vssd::Settings::new(geometry, 0).size_of_blocks(blocks);
         let page = u64::from(geometry.page_size);
         let size = match spec.size {
             Some(size) if size == 0 || !size.is_multiple_of(page) => {
@@ -569,11 +569,13 @@ impl Host {
             }
             None => fits,
         };
-        let mut settings =
-            crate::vssd::Settings { thin: harvest, ..crate::vssd::Settings::new(geometry, size) };
+        let mut settings = headstart_flash::vssd::Settings {
+            thin: harvest,
+            ..headstart_flash::vssd::Settings::new(geometry, size)
+        };
         if harvest {
             // It will be larger than it begins.
-            let all = crate::vssd::Settings::new(geometry, geometry.size() / 2);
+            let all = headstart_flash::vssd::Settings::new(geometry, geometry.size() / 2);
             settings.interleave = all.width();
             settings.overlay_limit = all.overlay_limit;
         }
@@ -583,7 +585,8 @@ impl Host {
     /// The number of channels that hold `size` bytes, and the flash's own need.
     fn channels_for(&self, size: Option<u64>) -> u16 {
         let geometry = *self.media.geometry();
-        let blocks = size.map_or(1, |size| crate::vssd::Settings::new(geometry, size).blocks_needed(size));
+        let blocks =
+            size.map_or(1, |size| headstart_flash::vssd::Settings::new(geometry, size).blocks_needed(size));
         u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
     }
 

@@ -8,12 +8,12 @@
 use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
+use headstart_flash::device::FlashBlock;
+use headstart_flash::journal::{self, Record as Entry};
+use headstart_flash::vssd::{Change, ChangeKind, Place};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
 use headstart_harvest::broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
-use headstart_harvest::flash::FlashBlock;
-use headstart_harvest::journal::{self, Record as Entry};
-use headstart_harvest::vssd::{Change, ChangeKind, Place};
 use headstart_harvest::{GssdId, VssdId};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};

@@ -19,6 +19,7 @@ const ROWS: &[(&str, u8)] = &[
     ("headstart-daemon", 1),
     ("headstart-plot", 1),
     ("headstart-forecast", 1),
+    ("headstart-flash", 1),
     ("headstart-image", 2),
     ("headstart-plan", 2),
     ("headstart-pull", 3),

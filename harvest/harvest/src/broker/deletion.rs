@@ -3,8 +3,8 @@
 use super::Broker;
 use super::event::Action;
 use super::{Step, VssdKind, Why};
-use crate::flash::FlashBlock;
 use crate::{Time, VssdId};
+use headstart_flash::device::FlashBlock;
 
 impl Broker {
     pub(super) fn delete(&mut self, now: Time, id: VssdId, out: &mut Vec<Action>) -> bool {

@@ -1,10 +1,10 @@
 //! The input and output of a broker.
 
 use super::report::Report;
-use super::step::{Run, Step};
 use crate::VssdKind;
-use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId};
+use headstart_flash::device::FlashBlock;
+use headstart_flash::step::{Run, Step};
 use std::time::Duration;
 
 /// A request, by a number that the driver gives and uses once while it runs.
@@ -150,7 +150,7 @@ pub struct Request {
 /// An action that the driver is to do.
 ///
 /// **The rule of the journal**: nothing is done before all [`Action::Journal`] that came before it are durable, and
-/// handed to [`crate::custody::Custody::apply`]. A driver that gathers the actions of many events appends all their
+/// handed to [`headstart_flash::custody::Custody::apply`]. A driver that gathers the actions of many events appends all their
 /// steps, syncs once, applies them, and then does the rest in order.
 ///
 /// After a crash actions may come that were done already: each may be done twice.

@@ -2,9 +2,9 @@
 
 use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, Why, after};
-use crate::flash::FlashBlock;
 use crate::gssd::Want;
 use crate::{GssdId, Time, VssdId};
+use headstart_flash::device::FlashBlock;
 
 /// A lease whose data is being moved elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

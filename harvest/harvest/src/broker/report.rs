@@ -1,8 +1,8 @@
 //! Messages to a VM's user: the event, its time, its cause, and the remedy.
 
-use super::step::Why;
-use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId, counted};
+use headstart_flash::device::FlashBlock;
+use headstart_flash::step::Why;
 use std::fmt;
 
 /// A message to a VM's user, mostly a harvest VM's.
@@ -68,20 +68,6 @@ pub enum Notice {
         /// Its flash blocks.
         capacity: u32,
     },
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Released => "it was given back",
-            Self::Pressed => "its owner needs it now",
-            Self::Forecast => "its owner is forecast to need it",
-            Self::Expired => "the time that its owner could do without it is over",
-            Self::Over => "the time asked for is over",
-            Self::HomeDeleted => "its owner is gone, or it was unsold and is sold",
-            Self::Evicted => "other storage of the same disk was lost",
-        })
-    }
 }
 
 impl fmt::Display for Report {

@@ -5,7 +5,7 @@ use crate::gssd::{Gssd, Offer};
 use crate::{Error, GssdId, Result, Time, VssdId};
 use std::collections::BTreeMap;
 
-use super::step::Run;
+use headstart_flash::step::Run;
 
 impl Broker {
     /// The broker that the steps of a journal leave, and the actions to do (again) to finish unfinished work.
@@ -26,7 +26,7 @@ impl Broker {
     }
 
     /// Steps that leave the state of this broker, for a journal to begin with. `blocks` gives the blocks of a gSSD
-    /// ([`crate::custody::Custody::blocks`]), `bad` those without a holder ([`crate::custody::Custody::bad`]): all
+    /// ([`headstart_flash::custody::Custody::blocks`]), `bad` those without a holder ([`headstart_flash::custody::Custody::bad`]): all
     /// steps given out until now must have been applied to custody.
     #[must_use]
     pub fn snapshot(&self, bad: Vec<Run>, mut blocks: impl FnMut(GssdId) -> Vec<Run>) -> Vec<Step> {

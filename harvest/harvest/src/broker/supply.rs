@@ -1,9 +1,9 @@
 //! Homes: the storage that they can spare, and that they want back.
 
-use super::step::Run;
 use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
-use crate::flash::FlashBlock;
 use crate::{GssdId, Time, VssdId};
+use headstart_flash::device::FlashBlock;
+use headstart_flash::step::Run;
 use std::time::Duration;
 
 impl Broker {

@@ -1,7 +1,7 @@
 use super::*;
-use crate::custody::Custody;
-use crate::flash::FlashBlock;
 use crate::gssd::Grain;
+use headstart_flash::custody::Custody;
+use headstart_flash::device::FlashBlock;
 
 mod rules;
 mod world;

@@ -1,6 +1,7 @@
 //! The record of a gSSD, and the wants of a request.
 
 use crate::{Time, VssdId};
+use headstart_flash::micros;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -76,20 +77,6 @@ pub struct Want {
     pub capacity: u32,
     /// The time until which it must last.
     pub until: Time,
-}
-
-/// [`Time`] as its microseconds, which is the form of records.
-pub(crate) mod micros {
-    use crate::Time;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    pub(crate) fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
-        time.0.serialize(serializer)
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
-        u64::deserialize(deserializer).map(Time)
-    }
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use super::volume::Volume;
 use super::{Control, Host};
 use crate::broker::event::Answer;
 use crate::broker::{Action, Event, RequestId, Step};
-use crate::flash::{FlashBlock, lock};
-use crate::journal::Lsn;
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use headstart_flash::device::{FlashBlock, lock};
+use headstart_flash::journal::Lsn;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -247,12 +247,12 @@ impl Host {
     }
 
     /// The number of blocks that a vSSD does not lend; an unsold one has no writer.
-    pub(super) fn keep_of(&self, volume: &Volume, usage: &crate::vssd::Usage) -> u32 {
+    pub(super) fn keep_of(&self, volume: &Volume, usage: &headstart_flash::vssd::Usage) -> u32 {
         if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
     }
 
     /// The number of blocks that a home keeps for writes before any loans come back.
-    pub(super) fn keep(&self, usage: &crate::vssd::Usage) -> u32 {
+    pub(super) fn keep(&self, usage: &headstart_flash::vssd::Usage) -> u32 {
         (usage.blocks / 32).clamp(4, 256)
     }
 

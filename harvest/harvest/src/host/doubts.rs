@@ -3,10 +3,10 @@
 //! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up the data on
 //! the flash. So the block of such a page is put off, others are collected meanwhile, and it is looked at again every
 //! second. The page is lost when it failed [`TRIES`] times over [`PATIENCE`], other flash
-//! [answers](crate::flash::Flash::answers) then, and it fails once more after that. If nothing answers, nothing is
+//! [answers](headstart_flash::device::Flash::answers) then, and it fails once more after that. If nothing answers, nothing is
 //! lost, and a writer that needs room is told after [`LONG`] why there is none.
 
-use crate::flash::FlashBlock;
+use headstart_flash::device::FlashBlock;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

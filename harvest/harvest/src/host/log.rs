@@ -3,11 +3,11 @@
 use super::media::Media;
 use super::volume::Inner;
 use crate::broker::Step;
-use crate::flash::lock;
-use crate::journal::room::RESERVE;
-use crate::journal::{Journal, Lsn, Record, Rewriting};
-use crate::vssd::Change;
 use crate::{Error, ErrorKind, Result, VssdId};
+use headstart_flash::device::lock;
+use headstart_flash::journal::room::RESERVE;
+use headstart_flash::journal::{Journal, Lsn, Record, Rewriting};
+use headstart_flash::vssd::Change;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -205,9 +205,9 @@ pub(crate) fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &'st
 }
 
 /// An error of the flash as one for the caller.
-pub(crate) fn from_flash(error: crate::flash::FlashError, cause: &'static str) -> Error {
+pub(crate) fn from_flash(error: headstart_flash::device::FlashError, cause: &'static str) -> Error {
     match error {
-        crate::flash::FlashError::Failed(error) => error.about("the flash"),
+        headstart_flash::device::FlashError::Failed(error) => error.about("the flash"),
         other => Error::new(ErrorKind::Io, cause).caused_by(other),
     }
 }

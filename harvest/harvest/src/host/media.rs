@@ -11,9 +11,9 @@
 //! is erased before it is used.
 
 use super::meta::Meta;
-use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
-use crate::gate::{Access, Gate};
-use crate::lane::Class;
+use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
+use headstart_flash::gate::{Access, Gate};
+use headstart_flash::lane::Class;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -53,7 +53,7 @@ pub(crate) struct Media {
 
 /// Erasures for harvest VMs that a crash may leave uncounted, as many as the table of a [`FileFlash`] may of all.
 ///
-/// [`FileFlash`]: crate::flash::FileFlash
+/// [`FileFlash`]: headstart_flash::device::FileFlash
 pub(crate) const UNSAVED_WEAR: u64 = 1024;
 
 /// Counts since the host was opened: bytes.
@@ -292,8 +292,8 @@ fn closing() -> FlashError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flash::FileFlash;
-    use crate::lane::{Lanes, Settings, Speed};
+    use headstart_flash::device::FileFlash;
+    use headstart_flash::lane::{Lanes, Settings, Speed};
     use std::time::Duration;
 
     const GEOMETRY: Geometry =

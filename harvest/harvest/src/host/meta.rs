@@ -5,9 +5,9 @@ use super::log::{decoded, encoded};
 use super::status::Kind;
 use super::unsold::Sold;
 use super::volume::About;
-use crate::flash::Geometry;
-use crate::journal::Record;
 use crate::{Result, VssdId};
+use headstart_flash::device::Geometry;
+use headstart_flash::journal::Record;
 use serde::{Deserialize, Serialize};
 
 /// A record of the host's. New kinds are added at the end: the number of a kind is its form on disk.

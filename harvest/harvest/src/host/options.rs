@@ -1,14 +1,15 @@
 //! The knobs of a host, and its flash.
 
 use crate::broker;
-use crate::flash::claim::{Claim, is_hole};
-use crate::flash::emulator::Faults;
-use crate::flash::timing::Speeds;
-use crate::flash::{Emulator, FileFlash, Flash, Geometry, blank};
 use crate::gssd::Grain;
-use crate::lane::{self, Speed};
-use crate::{Error, ErrorKind, Result, vssd};
+use crate::{Error, ErrorKind, Result};
 use headstart_block::ByteSize;
+use headstart_flash::device::claim::{Claim, is_hole};
+use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::timing::Speeds;
+use headstart_flash::device::{Emulator, FileFlash, Flash, Geometry, blank};
+use headstart_flash::lane::{self, Speed};
+use headstart_flash::vssd;
 use headstart_forecast::PredictorKind;
 use std::fs::File;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! snapshot and changes. Then differences between the broker and the FTLs are put right, if a crash came between the
 //! two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
 //! attached. All blocks that come to an FTL this way come before it is declared
-//! [recovered](crate::vssd::Vssd::recovered), and so are erased before they are used, unless the host was closed in
+//! [recovered](headstart_flash::vssd::Vssd::recovered), and so are erased before they are used, unless the host was closed in
 //! good order and the journal lists them as erased. Last, unfinished work is done again.
 
 use super::levelling::{Levelling, Looked};
@@ -16,15 +16,15 @@ use super::unsold::{Shelf, Sold};
 use super::volume::About;
 use super::{Clock, Control, Host, Jobs, Kind};
 use crate::broker::{Action, Broker, Run, Step};
-use crate::custody::Custody;
-use crate::flash::{FlashBlock, Geometry, lock};
-use crate::gate::Gate;
-use crate::journal::{Journal, Record, Snapshots};
-use crate::lane::{Lanes, Speed};
-use crate::vssd::{Change, Snapshot, Vssd};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
 use headstart_block::private;
+use headstart_flash::custody::Custody;
+use headstart_flash::device::{FlashBlock, Geometry, lock};
+use headstart_flash::gate::Gate;
+use headstart_flash::journal::{Journal, Record, Snapshots};
+use headstart_flash::lane::{Lanes, Speed};
+use headstart_flash::vssd::{Change, Snapshot, Vssd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::path::Path;
@@ -284,7 +284,7 @@ fn open_journal(path: &Path, geometry: &Geometry) -> Result<(Journal, Known)> {
             "the journal is damaged there; a copy of what was there is used, and nothing is lost"
         );
     }
-    if end.version < crate::journal::VERSION {
+    if end.version < headstart_flash::journal::VERSION {
         tracing::info!(version = end.version, "the journal of an earlier version was replaced");
     }
     if known.geometry != Some(*geometry) {

@@ -6,12 +6,12 @@
 
 use super::recover::{Known, lock_dir};
 use crate::broker::Run;
-use crate::custody::Custody;
-use crate::flash::{FileFlash, FlashBlock, Geometry, table};
-use crate::journal::Snapshots;
-use crate::journal::repair::{Examined, Fault, examine};
-use crate::replace::put_in_place;
 use crate::{Error, ErrorKind, Result, VssdKind};
+use headstart_flash::custody::Custody;
+use headstart_flash::device::{FileFlash, FlashBlock, Geometry, table};
+use headstart_flash::journal::Snapshots;
+use headstart_flash::journal::repair::{Examined, Fault, examine};
+use headstart_flash::replace::put_in_place;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Write};

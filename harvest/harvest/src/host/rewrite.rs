@@ -4,9 +4,9 @@ use super::log::encoded;
 use super::meta::Meta;
 use super::volume::Volume;
 use super::{Control, Host};
-use crate::flash::lock;
-use crate::journal::{Record, parts};
 use crate::{Result, VssdId};
+use headstart_flash::device::lock;
+use headstart_flash::journal::{Record, parts};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 

@@ -6,8 +6,8 @@ use super::status::{
 };
 use super::{Control, Host};
 use crate::broker::{Notice, Run};
-use crate::flash::{FlashBlock, lock};
 use crate::{GssdId, VssdId};
+use headstart_flash::device::{FlashBlock, lock};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 

@@ -33,7 +33,7 @@ pub use tally::Figures;
 
 use fio::Owner;
 use headstart_block::Result;
-use headstart_harvest::lane::Settings;
+use headstart_flash::lane::Settings;
 use reclaim::Meanwhile;
 use serde::Serialize;
 use std::time::Duration;

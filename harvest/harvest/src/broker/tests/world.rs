@@ -6,10 +6,10 @@
 //! the broker are checked, and at the end that nothing is left on its way.
 
 use super::*;
-use crate::custody::Holder;
-use crate::flash::Geometry;
-use crate::journal::{self, Record};
 use headstart_block::random::Random;
+use headstart_flash::custody::Holder;
+use headstart_flash::device::Geometry;
+use headstart_flash::journal::{self, Record};
 use std::collections::BTreeSet;
 
 const CHANNEL_BLOCKS: u32 = 8;

@@ -2,9 +2,9 @@
 
 use super::super::Kind;
 use super::kit::{Machine, spec};
-use crate::flash::Geometry;
-use crate::flash::emulator::Faults;
 use headstart_block::random::Random;
+use headstart_flash::device::Geometry;
+use headstart_flash::device::emulator::Faults;
 
 /// The order of writes.
 #[derive(Clone, Copy, Debug)]

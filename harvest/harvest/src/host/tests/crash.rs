@@ -3,12 +3,12 @@
 use super::super::{Host, Kind};
 use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::broker::Event;
-use crate::custody::Holder;
-use crate::flash::emulator::Faults;
-use crate::flash::{Flash, FlashBlock};
-use crate::journal::room::limit;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
+use headstart_flash::custody::Holder;
+use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::{Flash, FlashBlock};
+use headstart_flash::journal::room::limit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

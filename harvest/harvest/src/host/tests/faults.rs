@@ -3,10 +3,10 @@
 use super::super::{Host, Kind, ReportKind};
 use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::broker::Run;
-use crate::custody::Holder;
-use crate::flash::emulator::Faults;
-use crate::flash::{Flash, FlashBlock};
 use headstart_block::random::Random;
+use headstart_flash::custody::Holder;
+use headstart_flash::device::emulator::Faults;
+use headstart_flash::device::{Flash, FlashBlock};
 use std::sync::Arc;
 use std::time::Duration;
 

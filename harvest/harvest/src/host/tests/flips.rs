@@ -3,8 +3,8 @@
 use super::crash::{Model, live};
 use super::kit::{Fuse, Machine, SMALL};
 use crate::ErrorKind;
-use crate::flash::emulator::Faults;
-use crate::journal::repair::{Fault, examine};
+use headstart_flash::device::emulator::Faults;
+use headstart_flash::journal::repair::{Fault, examine};
 use std::sync::Arc;
 
 /// A machine whose host lived and was killed, or closed, after a flush of all; its model and its journal.
@@ -49,7 +49,7 @@ fn opens(machine: &mut Machine, model: &Model, journal: &[u8], what: &str) -> bo
 fn a_wrong_bit_anywhere_never_changes_what_was_flushed() {
     for closed in [false, true] {
         let (mut machine, model, journal) = lived(closed);
-        let front = crate::journal::FRONT;
+        let front = headstart_flash::journal::FRONT;
         let sampled = (front..journal.len()).step_by((journal.len() - front) / 150);
         let last = (journal.len() - 120..journal.len()).step_by(3);
         let (mut refused, mut all) = (0, 0);
@@ -74,7 +74,7 @@ fn a_wrong_bit_anywhere_never_changes_what_was_flushed() {
 #[test]
 fn a_journal_that_lost_its_end_after_it_was_closed_is_not_opened() {
     let (mut machine, model, journal) = lived(true);
-    let front = crate::journal::FRONT;
+    let front = headstart_flash::journal::FRONT;
     for cut in (front..journal.len()).step_by((journal.len() - front) / 60) {
         opens(&mut machine, &model, &journal[..cut], &format!("cut at {cut}"));
         let mut zeroed = journal.clone();

@@ -4,10 +4,10 @@ use super::super::{Host, Kind};
 use super::kit::{HOUR, Machine, PAGE, spec, wish};
 use crate::ErrorKind;
 use crate::broker::Event;
-use crate::flash::Geometry;
-use crate::flash::emulator::Faults;
 use headstart_block::random::Random;
 use headstart_block::{BlockDevice, ByteRange};
+use headstart_flash::device::Geometry;
+use headstart_flash::device::emulator::Faults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

@@ -5,12 +5,12 @@ use super::super::options::{Opened, Settings};
 use super::super::recover::Parts;
 use super::super::{Clock, Host, Kind, VssdSpec, Wish};
 use crate::broker;
-use crate::flash::emulator::{Emulator, Faults};
-use crate::flash::{Flash, FlashBlock, FlashError, Geometry, lock};
 use crate::gssd::Grain;
-use crate::lane::Speed;
 use crate::{Error, ErrorKind, Result};
 use headstart_block::BlockDevice;
+use headstart_flash::device::emulator::{Emulator, Faults};
+use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
+use headstart_flash::lane::Speed;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -158,7 +158,10 @@ impl Machine {
         let grain = Grain { bandwidth: 1, capacity: 4, lasts: Duration::from_secs(60) };
         let settings = Settings {
             grain: Some(grain),
-            lanes: crate::lane::Settings { guard: Duration::ZERO, ..crate::lane::Settings::default() },
+            lanes: headstart_flash::lane::Settings {
+                guard: Duration::ZERO,
+                ..headstart_flash::lane::Settings::default()
+            },
             broker: broker::Settings { patience: 1, ..broker::Settings::default() },
             ..Settings::default()
         };

@@ -3,9 +3,9 @@
 use super::super::{Host, Kind};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::VssdId;
-use crate::custody::Holder;
-use crate::flash::FlashBlock;
-use crate::flash::emulator::Faults;
+use headstart_flash::custody::Holder;
+use headstart_flash::device::FlashBlock;
+use headstart_flash::device::emulator::Faults;
 use std::sync::Arc;
 use std::time::Duration;
 

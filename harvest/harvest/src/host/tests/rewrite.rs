@@ -3,8 +3,8 @@
 use super::super::{Host, Kind};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
 use crate::ErrorKind;
-use crate::flash::emulator::Faults;
 use headstart_block::random::Random;
+use headstart_flash::device::emulator::Faults;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

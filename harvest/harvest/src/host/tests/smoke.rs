@@ -4,7 +4,7 @@ use super::super::rescue::{self, PartState};
 use super::super::{FlashPlace, Host, Kind, Options, Settings, Wish};
 use super::kit::{HOUR, spec};
 use crate::ErrorKind;
-use crate::gate::Clock;
+use headstart_flash::gate::Clock;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -145,7 +145,7 @@ fn what_cannot_be_saved_is_given_up_by_name() {
     let journal = dir.path().join("journal");
     let mut bytes = std::fs::read(&journal).unwrap();
     // Two bytes of the part that was written first.
-    let at = crate::journal::FRONT + 70;
+    let at = headstart_flash::journal::FRONT + 70;
     bytes[at..at + 2].copy_from_slice(&[0xaa, 0x55]);
     std::fs::write(&journal, &bytes).unwrap();
     let error = open().err().unwrap();

@@ -6,7 +6,7 @@ use super::tally::Figures;
 use super::wear::{self, Wear};
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_harvest::lane::Settings;
+use headstart_flash::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -6,9 +6,9 @@ use super::machine::{Machine, Vm};
 use super::tally::Figures;
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_harvest::flash::Geometry;
-use headstart_harvest::lane::Settings;
-use headstart_harvest::vssd::Vssd;
+use headstart_flash::device::Geometry;
+use headstart_flash::lane::Settings;
+use headstart_flash::vssd::Vssd;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -15,10 +15,10 @@ use super::load::{Io, Load};
 use super::tally::{Finished, Tally};
 use crate::slab::{NONE, Slab};
 use headstart_block::{Error, Result};
-use headstart_harvest::flash::timing::{Op, Speeds, Work};
-use headstart_harvest::flash::{FlashBlock, Geometry};
-use headstart_harvest::lane::{Class, Done, Lanes, Settings, Speed, Ticket};
-use headstart_harvest::vssd::{Effort, Place, Placement, Step, Vssd};
+use headstart_flash::device::timing::{Op, Speeds, Work};
+use headstart_flash::device::{FlashBlock, Geometry};
+use headstart_flash::lane::{Class, Done, Lanes, Settings, Speed, Ticket};
+use headstart_flash::vssd::{Effort, Place, Placement, Step, Vssd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -226,7 +226,7 @@ impl Machine {
     /// erasures.
     pub(super) fn spent(&self, vm: usize) -> [Duration; 2] {
         let home = u32::try_from(vm + 1).unwrap_or(u32::MAX);
-        self.lanes.budget(home).map(headstart_harvest::lane::Budget::spent).unwrap_or_default()
+        self.lanes.budget(home).map(headstart_flash::lane::Budget::spent).unwrap_or_default()
     }
 
     /// Erases blocks of reclaimed gSSDs, channels in parallel.

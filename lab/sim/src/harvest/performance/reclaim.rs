@@ -5,8 +5,8 @@ use super::machine::{Machine, Vm};
 use super::tally::{Figures, ratio};
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_harvest::flash::{FlashBlock, Geometry};
-use headstart_harvest::lane::Settings;
+use headstart_flash::device::{FlashBlock, Geometry};
+use headstart_flash::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 

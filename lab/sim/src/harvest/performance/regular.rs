@@ -5,8 +5,8 @@ use super::machine::{Machine, Vm};
 use super::tally::Figures;
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_harvest::flash::timing::Speeds;
-use headstart_harvest::lane::Settings;
+use headstart_flash::device::timing::Speeds;
+use headstart_flash::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 

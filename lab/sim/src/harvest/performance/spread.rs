@@ -6,7 +6,7 @@ use super::load::Job;
 use super::machine::{Machine, Vm};
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_harvest::lane::Settings;
+use headstart_flash::lane::Settings;
 use serde::Serialize;
 use std::time::Duration;
 

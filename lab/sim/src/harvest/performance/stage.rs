@@ -2,8 +2,8 @@
 
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
-use headstart_harvest::flash::{FlashBlock, Geometry};
-use headstart_harvest::vssd::{Effort, Place, Settings, Step, Vssd};
+use headstart_flash::device::{FlashBlock, Geometry};
+use headstart_flash::vssd::{Effort, Place, Settings, Step, Vssd};
 use std::collections::BTreeMap;
 use std::ops::Range;
 

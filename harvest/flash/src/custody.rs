@@ -1,0 +1,388 @@
+//! Access to flash blocks: the one place that guarantees that none changes hands unerased.
+//!
+//! A block has a *home*, the vSSD that owns its channel, and a holder: its home, an unused gSSD, or the ghost that the
+//! gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a crash alike):
+//!
+//! ```text
+//!  home --Carved--> gSSD, dirty --Erased--> gSSD, clean --Leased--> ghost
+//!   ^                   ^                     |  ^                    |
+//!   |                   `------ Detached -----|--|--------------------'
+//!   `----------------- Returned --------------'
+//! ```
+//!
+//! The only way from dirty to clean is an erasure; the only way to a ghost and to the home is from clean. A step that
+//! would go another way is refused, and no part of it is done: then the journal or the broker is wrong. While a gSSD is
+//! unused, no vSSD may touch its blocks. A block whose erasure failed has no holder for ever: its data is still there.
+//!
+//! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second check: FTLs touch only
+//! their own blocks anyway, and the driver waits for I/O that runs while a gSSD is detached.
+//!
+//! Channels change owners in pairs (`Swapped`) if all blocks of both are at home and were erased: the driver has to do
+//! that before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to
+//! the host has to be erased before the first step: custody takes blocks that were never owned as clean.
+
+use crate::device::{FlashBlock, Geometry};
+use crate::step::{Run, Step};
+use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// No vSSD may touch the block. Any other word except [`BAD`] is the number of the vSSD that may, plus one.
+const NOBODY: u32 = 0;
+/// The block is bad.
+const BAD: u32 = u32::MAX;
+
+/// The holder of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// None: the block is in an unused gSSD, or its channel has no owner.
+    Nobody,
+    /// This vSSD: its home, or a ghost.
+    Vssd(VssdId),
+    /// None, for ever: it cannot be erased.
+    Bad,
+}
+
+/// Custody of all blocks of an SSD: 4 bytes for each. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct Custody {
+    geometry: Geometry,
+    words: Vec<AtomicU32>,
+    ledger: Mutex<Ledger>,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    /// The owner of each channel.
+    channels: BTreeMap<u16, VssdId>,
+    gssds: BTreeMap<GssdId, Holding>,
+    /// Blocks that went home and were not taken by the home's FTL yet.
+    returned: BTreeMap<GssdId, Vec<Run>>,
+    bad: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Holding {
+    home: VssdId,
+    blocks: Vec<Run>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Dirty,
+    Clean,
+    Held,
+}
+
+impl Custody {
+    /// Custody of an SSD whose channels have no owners yet, and whose blocks are erased.
+    #[must_use]
+    pub fn new(geometry: Geometry) -> Self {
+        let words = (0..geometry.total_blocks()).map(|_| AtomicU32::new(NOBODY)).collect();
+        Self { geometry, words, ledger: Mutex::default() }
+    }
+
+    /// Custody after the steps of a journal. Blocks that were cleaned without a record in the journal are dirty again.
+    ///
+    /// # Errors
+    /// As [`Custody::apply`].
+    pub fn recover<'a>(geometry: Geometry, steps: impl IntoIterator<Item = &'a Step>) -> Result<Self> {
+        let custody = Self::new(geometry);
+        steps.into_iter().try_for_each(|step| custody.apply(step))?;
+        custody.lock().returned.clear();
+        Ok(custody)
+    }
+
+    /// `true` if `vssd` may read, program and erase `block`.
+    #[must_use]
+    #[inline]
+    pub fn may_touch(&self, vssd: VssdId, block: FlashBlock) -> bool {
+        let word = self.words.get(block.0 as usize);
+        word.is_some_and(|word| word.load(Ordering::Acquire) == word_of(vssd) && word_of(vssd) != BAD)
+    }
+
+    /// The holder of `block`; [`Holder::Nobody`] if there is no such block.
+    #[must_use]
+    pub fn holder(&self, block: FlashBlock) -> Holder {
+        match self.words.get(block.0 as usize).map_or(NOBODY, |word| word.load(Ordering::Acquire)) {
+            NOBODY => Holder::Nobody,
+            BAD => Holder::Bad,
+            word => Holder::Vssd(VssdId(word - 1)),
+        }
+    }
+
+    /// The blocks of a gSSD, without bad ones; none if there is no such gSSD.
+    #[must_use]
+    pub fn blocks(&self, gssd: GssdId) -> Vec<Run> {
+        self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
+    }
+
+    /// The blocks of a gSSD that went home since, clean and without bad ones: once, for the home's FTL to take back.
+    #[must_use]
+    pub fn take_returned(&self, gssd: GssdId) -> Vec<Run> {
+        self.lock().returned.remove(&gssd).unwrap_or_default()
+    }
+
+    /// The gSSDs that a vSSD has lent: its FTL must not count these blocks as its own, whatever its own state says.
+    #[must_use]
+    pub fn lent(&self, home: VssdId) -> Vec<(GssdId, Vec<Run>)> {
+        let ledger = self.lock();
+        let lent = ledger.gssds.iter().filter(|(_, holding)| holding.home == home);
+        lent.map(|(id, holding)| (*id, holding.blocks.clone())).collect()
+    }
+
+    /// Blocks that could not be erased, in ascending order.
+    #[must_use]
+    pub fn bad(&self) -> Vec<Run> {
+        Run::gather(self.lock().bad.iter().map(|block| FlashBlock(*block)))
+    }
+
+    /// Applies a step. To be called when the step is durable, and before any action that follows from it.
+    ///
+    /// # Errors
+    /// The step is not allowed: a block has another holder than it should, or would change hands unerased. Nothing was
+    /// done.
+    pub fn apply(&self, step: &Step) -> Result<()> {
+        let mut ledger = self.lock();
+        match step {
+            Step::Created { vssd, channels, .. } => self.own(&mut ledger, *vssd, channels),
+            Step::Deleted { vssd, bad } => self.disown(&mut ledger, *vssd, bad),
+            Step::Carved { gssd, home, capacity, blocks, .. } => {
+                self.carve(&mut ledger, *gssd, *home, *capacity, blocks)
+            }
+            Step::Erased { gssd, bad } => self.clean(&mut ledger, *gssd, bad),
+            Step::Leased { gssd, ghost, .. } => {
+                let holding = holding(&mut ledger, *gssd, State::Clean)?;
+                holding.state = State::Held;
+                self.set(&holding.blocks, word_of(*ghost));
+                Ok(())
+            }
+            Step::Detached { gssd } => {
+                let holding = holding(&mut ledger, *gssd, State::Held)?;
+                holding.state = State::Dirty;
+                self.set(&holding.blocks, NOBODY);
+                Ok(())
+            }
+            Step::Returned { gssd } => {
+                holding(&mut ledger, *gssd, State::Clean)?;
+                if let Some(Holding { home, blocks, .. }) = ledger.gssds.remove(gssd) {
+                    self.set(&blocks, word_of(home));
+                    ledger.returned.insert(*gssd, blocks);
+                }
+                Ok(())
+            }
+            Step::Bad { blocks } => {
+                self.check(blocks, |_| true).map_err(|error| error.about("bad blocks"))?;
+                self.set(blocks, BAD);
+                ledger.bad.extend(blocks.iter().flat_map(|run| run.blocks()).map(|block| block.0));
+                Ok(())
+            }
+            Step::Swapped { one, other, bad } => self.swap(&mut ledger, *one, *other, bad),
+            Step::Deleting { .. }
+            | Step::Evacuating { .. }
+            | Step::Kept { .. }
+            | Step::Leaving { .. }
+            | Step::Withdrawn { .. }
+            | Step::Redated { .. }
+            | Step::Next { .. } => Ok(()),
+        }
+    }
+
+    fn own(&self, ledger: &mut Ledger, vssd: VssdId, channels: &[u16]) -> Result<()> {
+        if word_of(vssd) == BAD {
+            return Err(Error::invalid("its number is too large").about(format_args!("vSSD {}", vssd.0)));
+        }
+        for channel in channels {
+            if *channel >= self.geometry.channels {
+                return Err(
+                    Error::invalid("the SSD has no such channel").about(format_args!("channel {channel}"))
+                );
+            }
+            if let Some(owner) = ledger.channels.get(channel) {
+                let cause = format!("vSSD {} owns it", owner.0);
+                return Err(Error::new(ErrorKind::Conflict, cause).about(format_args!("channel {channel}")));
+            }
+        }
+        for channel in channels {
+            ledger.channels.insert(*channel, vssd);
+            for word in self.channel(*channel).filter(|word| word.load(Ordering::Relaxed) != BAD) {
+                word.store(word_of(vssd), Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    fn disown(&self, ledger: &mut Ledger, vssd: VssdId, bad: &[FlashBlock]) -> Result<()> {
+        if let Some((gssd, _)) = ledger.gssds.iter().find(|(_, holding)| holding.home == vssd) {
+            let cause = format!("it still lends gSSD {}", gssd.0);
+            return Err(Error::new(ErrorKind::Conflict, cause).about(format_args!("vSSD {}", vssd.0)));
+        }
+        let (at_home, is_bad) = (word_of(vssd), |word| word == BAD);
+        let bad = Run::gather(bad.iter().copied());
+        self.check(&bad, |word| word == at_home || is_bad(word))?;
+        self.set(&bad, BAD);
+        ledger.bad.extend(bad.iter().flat_map(|run| run.blocks()).map(|block| block.0));
+        let channels = ledger.channels.iter().filter(|(_, owner)| **owner == vssd);
+        let channels: Vec<u16> = channels.map(|(channel, _)| *channel).collect();
+        for channel in channels {
+            ledger.channels.remove(&channel);
+            for word in self.channel(channel).filter(|word| !is_bad(word.load(Ordering::Relaxed))) {
+                word.store(NOBODY, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets two channels change owners, all blocks of which are at home.
+    fn swap(
+        &self,
+        ledger: &mut Ledger,
+        one: (VssdId, u16),
+        other: (VssdId, u16),
+        bad: &[FlashBlock],
+    ) -> Result<()> {
+        for (vssd, channel) in [one, other] {
+            let about = |error: Error| error.about(format_args!("channel {channel}"));
+            if ledger.channels.get(&channel) != Some(&vssd) {
+                let cause = format!("vSSD {} does not own it", vssd.0);
+                return Err(about(Error::new(ErrorKind::Conflict, cause)));
+            }
+            let at_home = |word: &AtomicU32| [word_of(vssd), BAD].contains(&word.load(Ordering::Relaxed));
+            if !self.channel(channel).all(at_home) {
+                return Err(about(Error::new(ErrorKind::Conflict, "some of it is lent")));
+            }
+        }
+        let channels = [one.1, other.1];
+        if bad.iter().any(|block| !channels.contains(&self.geometry.channel(*block))) {
+            return Err(Error::corrupt("a block is bad that is of neither channel").about("channels"));
+        }
+        self.set(&Run::gather(bad.iter().copied()), BAD);
+        ledger.bad.extend(bad.iter().map(|block| block.0));
+        for ((_, channel), (vssd, _)) in [(one, other), (other, one)] {
+            ledger.channels.insert(channel, vssd);
+            for word in self.channel(channel).filter(|word| word.load(Ordering::Relaxed) != BAD) {
+                word.store(word_of(vssd), Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    fn carve(
+        &self,
+        ledger: &mut Ledger,
+        gssd: GssdId,
+        home: VssdId,
+        capacity: u32,
+        blocks: &[Run],
+    ) -> Result<()> {
+        let about = |error: Error| error.about(format_args!("gSSD {}", gssd.0));
+        if ledger.gssds.contains_key(&gssd) {
+            return Err(about(Error::new(ErrorKind::Conflict, "there is one of this number already")));
+        }
+        let at_home = word_of(home);
+        self.check(blocks, |word| word == at_home).map_err(about)?;
+        // A block named twice is at home both times: so the number of named blocks must also equal the capacity.
+        let blocks = ordered(blocks.to_vec());
+        let overlap = blocks.windows(2).any(|pair| pair[0].first.0 + pair[0].count > pair[1].first.0);
+        if overlap || blocks.iter().map(|run| u64::from(run.count)).sum::<u64>() != u64::from(capacity) {
+            return Err(about(Error::corrupt("its blocks are not as many as it should have")));
+        }
+        self.set(&blocks, NOBODY);
+        ledger.gssds.insert(gssd, Holding { home, blocks, state: State::Dirty });
+        Ok(())
+    }
+
+    fn clean(&self, ledger: &mut Ledger, gssd: GssdId, bad: &[FlashBlock]) -> Result<()> {
+        let holding = holding(ledger, gssd, State::Dirty)?;
+        if !bad.is_empty() {
+            let bad: BTreeSet<FlashBlock> = bad.iter().copied().collect();
+            let has = |block: &FlashBlock| holding.blocks.iter().any(|run| run.contains(*block));
+            if !bad.iter().all(has) {
+                let cause = "a block is bad that is not its own";
+                return Err(Error::corrupt(cause).about(format_args!("gSSD {}", gssd.0)));
+            }
+            let all = holding.blocks.iter().flat_map(|run| run.blocks());
+            holding.blocks = Run::gather(all.filter(|block| !bad.contains(block)));
+            self.set(&Run::gather(bad.iter().copied()), BAD);
+            holding.state = State::Clean;
+            ledger.bad.extend(bad.iter().map(|block| block.0));
+            return Ok(());
+        }
+        holding.state = State::Clean;
+        Ok(())
+    }
+
+    /// Fails unless all these blocks exist and `fits` accepts their words.
+    fn check(&self, blocks: &[Run], fits: impl Fn(u32) -> bool) -> Result<()> {
+        for run in blocks {
+            let all_fit = self.words_of(run).map(|words| {
+                // All are looked at, so that the loop has no exit and is as fast as memory.
+                words.iter().fold(true, |fit, word| fit & fits(word.load(Ordering::Relaxed)))
+            });
+            match all_fit {
+                Some(true) => {}
+                Some(false) => {
+                    let cause = format!("a flash block from {} on is not its home's to lend", run.first.0);
+                    return Err(Error::new(ErrorKind::Conflict, cause));
+                }
+                None => return Err(Error::corrupt(format!("there is no flash block {}", run.first.0))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the words of blocks that exist.
+    fn set(&self, blocks: &[Run], word: u32) {
+        for run in blocks {
+            let words = self.words_of(run).unwrap_or_default();
+            words.iter().for_each(|slot| slot.store(word, Ordering::Release));
+        }
+    }
+
+    fn words_of(&self, run: &Run) -> Option<&[AtomicU32]> {
+        let first = run.first.0 as usize;
+        self.words.get(first..first.checked_add(run.count as usize)?)
+    }
+
+    fn channel(&self, channel: u16) -> impl Iterator<Item = &AtomicU32> {
+        let range = self.geometry.blocks_of(channel);
+        self.words.get(range.start as usize..range.end as usize).unwrap_or_default().iter()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // Steps are checked before anything is changed.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The word of a block that `vssd` may touch.
+fn word_of(vssd: VssdId) -> u32 {
+    vssd.0.saturating_add(1)
+}
+
+fn ordered(mut blocks: Vec<Run>) -> Vec<Run> {
+    if !blocks.is_sorted_by_key(|run| run.first) {
+        blocks.sort_unstable_by_key(|run| run.first);
+    }
+    blocks
+}
+
+/// A gSSD's holding, which must be in this state.
+fn holding(ledger: &mut Ledger, gssd: GssdId, state: State) -> Result<&mut Holding> {
+    let error =
+        |cause: &'static str| Error::new(ErrorKind::Conflict, cause).about(format_args!("gSSD {}", gssd.0));
+    let holding = ledger.gssds.get_mut(&gssd).ok_or_else(|| error("there is none of this number"))?;
+    if holding.state == state {
+        return Ok(holding);
+    }
+    Err(error(match holding.state {
+        State::Dirty => "its blocks were not erased",
+        State::Clean => "its blocks are clean and nobody's",
+        State::Held => "a ghost has its blocks",
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Programs that tests start while others of the same process have flash open.
+
+use std::ffi::OsStr;
+use std::io::Read;
+use std::process::{Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock};
+
+/// Held to start programs, and shared to open flash: until a program that another test starts runs its own code, it may
+/// hold the locks of all files that were open here.
+static FORKS: RwLock<()> = RwLock::new(());
+
+/// Starts a program and waits for its end, without a moment in which it holds the locks of open files. `spawn` alone
+/// returns before the kernel has closed them: a shell reports that it runs, and only then becomes the program.
+///
+/// # Errors
+/// The program cannot be started or waited for.
+pub fn output_of(program: &str, args: &[&OsStr]) -> std::io::Result<Output> {
+    let child = {
+        let _alone = FORKS.write().unwrap_or_else(PoisonError::into_inner);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo && exec \"$@\"", "sh", program]).args(args);
+        let mut child = shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        if let Some(stdout) = &mut child.stdout {
+            stdout.read_exact(&mut [0])?;
+        }
+        child
+    };
+    child.wait_with_output()
+}
+
+/// Waits until no program of a test is being started.
+pub fn between_forks() -> impl Drop {
+    FORKS.read().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,429 @@
+//! The host's journal: the state that survives a crash. Each step is in it before it is acted on.
+//!
+//! # The file
+//!
+//! All numbers little-endian. A front of [`FRONT`] bytes, then groups of records without gaps. The front:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | `HSharvst` |
+//! | 8..12 | the version, 3 |
+//! | 12..16 | CRC-32C of the bytes before |
+//! | 16..24 | the generation: the number of journals that this one has replaced |
+//! | 24..32 | CRC-64/NVME of the bytes before |
+//! | 2048..2080 | the same 32 bytes again |
+//! | 4096.. | two slots of 32 KiB, each with a mark (or nothing that is right) |
+//!
+//! A group is a set of records that were written together:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..4 | length of its records in bytes |
+//! | 4..8 | zero |
+//! | 8..16 | its number; the first is 1 |
+//! | 16..24 | the checksum of the group before; of the first: that of the generation |
+//! | 24..32 | CRC-64/NVME of the bytes before and of the records |
+//! | 32.. | records, each a length of four bytes and a [`Record`] in postcard |
+//!
+//! A mark gives the end of the journal:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 0..8 | the number of the last group written |
+//! | 8..16 | the offset at which that group begins |
+//! | 16..24 | its checksum |
+//! | 24..28 | length of the copy |
+//! | 28..32 | 1 if the journal was closed in good order |
+//! | 32..40 | CRC-64/NVME of the generation, the bytes before and the copy |
+//! | 40.. | a copy of the group, or nothing |
+//!
+//! # Torn tails and damage
+//!
+//! Each group is chained to the one before by that one's checksum, so none can be missing or older than it should be. A
+//! crash while a group is written leaves it whole, in part or not at all, and that is a torn tail ([`Torn`]): it is cut
+//! off, because nothing was done yet that follows from it. Any other difference from the written bytes is damage.
+//!
+//! The marks tell one from the other. With each group that fits a slot, a mark with a copy of the group is written to
+//! the slot whose mark is older, and both are made durable by the same sync. So after the sync two copies exist, far
+//! from each other: if one is damaged, the other is used ([`End::restored`]). A crash that tears both leaves the mark
+//! before, and with it the knowledge that everything up to there was durable. A group that does not fit a slot is made
+//! durable first, and then a mark without a copy; a caller is told of success only after both. A journal that is closed
+//! in good order gets a mark in the other slot as well, which is replaced when it is opened.
+//!
+//! So everything up to the newest mark must be there. If it is not, opening fails, and `repair` finds the possible
+//! repairs.
+//!
+//! # Snapshots
+//!
+//! A vSSD's whole map may be long: it is stored in as many records as it takes, [`PART`] bytes each, numbered from 0,
+//! and the last has a flag ([`parts`]). Other records may be between them. It counts when the last is there, and not at
+//! all before ([`Snapshots`]); a part that does not follow the one before is damage.
+//!
+//! # A full disk
+//!
+//! The file system has given room for more than is in the file, which ends where its last group does (`room`). Groups
+//! that are refused for want of room are not torn: they stay in memory, and are written again from the place where they
+//! began.
+//!
+//! # Rewriting
+//!
+//! [`Journal::rewriting`] begins a second file with records that lead to the present state (snapshots), while the first
+//! is used as before; records that are appended meanwhile follow them, and a rename puts it in the place of the first.
+//! So at any time one of the two is whole, and no caller waits for longer than a few syncs. A snapshot may be newer
+//! than the beginning of the rewriting: a reader skips changes that it already contains.
+//!
+//! # Earlier versions
+//!
+//! A journal of version 2 (`old`) is read, and replaced by one of version 3 when it is opened. Programs that know only
+//! version 2 refuse version 3 by its number.
+//!
+//! # Memory
+//!
+//! A journal is read group by group ([`replay`]): it takes the memory of its longest group, and of the parts of
+//! snapshots that are not complete. Only `repair` reads a journal whole.
+
+mod file;
+mod group;
+mod old;
+pub mod repair;
+mod rewriting;
+pub mod room;
+
+pub use file::{Journal, Lsn};
+pub use group::{Chain, FRONT, front};
+pub use rewriting::Rewriting;
+
+use crate::step::Step;
+use crate::{Error, ErrorKind, Result, VssdId};
+use group::{Front, Group, Marks};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io::{Cursor, Read};
+
+const MAGIC: [u8; 8] = *b"HSharvst";
+/// The version of the journals that are written.
+pub const VERSION: u32 = 3;
+/// Bytes of a record at most: the blocks of a slot of many TB.
+const RECORD_MOST: usize = 64 << 20;
+/// Bytes of a record before its content.
+const FRAME: usize = 4;
+/// Bytes of a snapshot in one record.
+pub const PART: usize = 1 << 20;
+
+/// One record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// A step of the broker.
+    Broker(Step),
+    /// A change of a vSSD's map, in the FTL's own form.
+    Map {
+        /// The vSSD.
+        vssd: VssdId,
+        /// The change.
+        change: Vec<u8>,
+    },
+    /// A part of the whole of a vSSD's map, in the FTL's own form. Once the last part is read, it replaces all earlier
+    /// records of that map.
+    Snapshot {
+        /// The vSSD.
+        vssd: VssdId,
+        /// The part's number, from 0 on.
+        part: u32,
+        /// `true` if it is the last.
+        last: bool,
+        /// Its bytes.
+        map: Vec<u8>,
+    },
+    /// Nothing. Version 2 wrote it last when a journal was made or rewritten. Not given out by [`decode`].
+    Whole,
+    /// State that the host itself has to remember, in its own form.
+    Host {
+        /// The host's record.
+        meta: Vec<u8>,
+    },
+}
+
+/// The content of a journal.
+#[derive(Debug)]
+pub struct Decoded {
+    /// The records, in order.
+    pub records: Vec<Record>,
+    /// The end of it.
+    pub end: End,
+}
+
+/// The end of a journal, and the state there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The number of bytes that are right.
+    pub end: u64,
+    /// The bytes that follow them and are to be cut off, if there are any.
+    pub torn: Option<Torn>,
+    /// Groups that were damaged or missing, with the offsets at which they belong: marks have copies of them.
+    pub restored: Vec<(u64, Vec<u8>)>,
+    /// `true` if the file's first bytes are damaged and their copy was used.
+    pub front_restored: bool,
+    /// `true` if it was closed in good order.
+    pub closed: bool,
+    /// `true` for each slot whose mark declares it closed.
+    pub closed_marks: [bool; 2],
+    /// Its version.
+    pub version: u32,
+    /// The number of journals that it has replaced.
+    pub generation: u64,
+    /// The chain for the next group.
+    pub chain: Chain,
+    /// The offset of its last group.
+    pub last: u64,
+    /// The slot for the next mark.
+    pub slot: usize,
+}
+
+/// The end of a journal that is not right: a group that was being written when the host crashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// Its offset.
+    pub at: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+/// Adds a record to the records of a group.
+///
+/// # Errors
+/// The record is longer than 64 MiB.
+pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<()> {
+    let start = out.len();
+    out.extend_from_slice(&[0; FRAME]);
+    let failed =
+        |error| Error::new(ErrorKind::Invalid, "cannot be encoded").caused_by(error).about("journal record");
+    postcard::serialize_with_flavor(record, Appended(out)).map_err(failed)?;
+    let len = out.len() - start - FRAME;
+    if len > RECORD_MOST {
+        out.truncate(start);
+        return Err(Error::invalid(format!("{len} bytes are too many")).about("journal record"));
+    }
+    out[start..start + FRAME].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    Ok(())
+}
+
+/// A vSSD's map as records.
+pub fn parts(vssd: VssdId, map: &[u8]) -> impl Iterator<Item = Record> {
+    let count = map.len().div_ceil(PART).max(1);
+    (0..).take(count).map(move |part: u32| {
+        let at = part as usize * PART;
+        let end = map.len().min(at + PART);
+        Record::Snapshot { vssd, part, last: end == map.len(), map: map[at..end].to_vec() }
+    })
+}
+
+/// Snapshots whose last part was not read yet.
+#[derive(Debug, Default)]
+pub struct Snapshots(BTreeMap<VssdId, (u32, Vec<u8>)>);
+
+impl Snapshots {
+    /// Adds a part; returns the whole map with the last. Parts of an earlier one that was not completed are forgotten
+    /// with the first part of another.
+    ///
+    /// # Errors
+    /// Corrupt if it does not follow the part before.
+    pub fn add(&mut self, vssd: VssdId, part: u32, last: bool, map: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        if part == 0 {
+            self.0.remove(&vssd);
+        }
+        let (next, bytes) = self.0.entry(vssd).or_default();
+        if *next != part {
+            let error = Error::corrupt(format!("part {part} of a snapshot does not follow {next} others"));
+            return Err(error.about(format_args!("vSSD {}", vssd.0)));
+        }
+        if bytes.is_empty() {
+            *bytes = map;
+        } else {
+            bytes.extend_from_slice(&map);
+        }
+        *next = part.saturating_add(1);
+        Ok(if last { self.0.remove(&vssd).map(|(_, bytes)| bytes) } else { None })
+    }
+}
+
+/// Reads a whole journal. Never panics, and takes no more memory than a few times its length.
+///
+/// # Errors
+/// As [`replay`].
+pub fn decode(bytes: &[u8]) -> Result<Decoded> {
+    let mut records = Vec::new();
+    let end = replay(bytes, |record| {
+        records.push(record);
+        Ok(())
+    })?;
+    Ok(Decoded { records, end })
+}
+
+/// Reads a journal from its beginning, group by group. Never panics, and allocates no more than the journal's length.
+///
+/// # Errors
+/// The bytes are no journal, are of a version that is not known, are damaged where they were durable, or cannot be
+/// read; errors of `each`.
+pub fn replay(mut from: impl Read, mut each: impl FnMut(Record) -> Result<()>) -> Result<End> {
+    let mut bytes = Vec::new();
+    fill(&mut from, &mut bytes, FRONT)?;
+    if old::is_old(&bytes) {
+        return old::replay(Cursor::new(bytes).chain(from), each);
+    }
+    let front = Front::parse(&bytes)?;
+    let marks = Marks::parse(&bytes, front.generation);
+    let mut reader = Reader::new(from, &front, marks);
+    while reader.next()? {
+        each_record(&reader.bytes[group::HEAD..], reader.end.end, &mut each)?;
+    }
+    Ok(reader.end)
+}
+
+/// Hands over the records of a group, which ends at an offset.
+fn each_record(mut records: &[u8], end: u64, each: &mut impl FnMut(Record) -> Result<()>) -> Result<()> {
+    while let Some((len, rest)) = records.split_first_chunk::<FRAME>() {
+        let len = u32::from_le_bytes(*len) as usize;
+        let unknown = || {
+            let cause = format!("a record before byte {end} is not one that this version knows");
+            Error::unsupported(cause).remedy("use the version that wrote it")
+        };
+        let (record, rest) = rest.split_at_checked(len).ok_or_else(unknown)?;
+        let record = postcard::from_bytes(record).map_err(|error| unknown().caused_by(error))?;
+        if record != Record::Whole {
+            each(record)?;
+        }
+        records = rest;
+    }
+    Ok(())
+}
+
+/// Reads groups and finds their end.
+struct Reader<R> {
+    from: R,
+    /// Bytes that were read already and come before `from`.
+    pushed: Cursor<Vec<u8>>,
+    marks: Marks,
+    end: End,
+    bytes: Vec<u8>,
+}
+
+impl<R: Read> Reader<R> {
+    fn new(from: R, front: &Front, marks: Marks) -> Self {
+        let end = End {
+            end: FRONT as u64,
+            torn: None,
+            restored: Vec::new(),
+            front_restored: front.restored,
+            closed: marks.closed() != [false; 2],
+            closed_marks: marks.closed(),
+            version: VERSION,
+            generation: front.generation,
+            chain: Chain::begin(front.generation),
+            last: FRONT as u64,
+            slot: marks.free(),
+        };
+        Self { from, pushed: Cursor::default(), marks, end, bytes: Vec::new() }
+    }
+
+    fn more(&mut self, len: usize) -> Result<()> {
+        let before = self.bytes.len();
+        fill(&mut self.pushed, &mut self.bytes, len)?;
+        let missing = len.saturating_sub(self.bytes.len() - before);
+        fill(&mut self.from, &mut self.bytes, missing)
+    }
+
+    /// Reads the next group to `bytes`; `false` at the end.
+    fn next(&mut self) -> Result<bool> {
+        self.bytes.clear();
+        self.more(group::HEAD)?;
+        if let Some(len) = Group::len(&self.bytes) {
+            self.more(len)?;
+        }
+        if !self.follow() {
+            let Some(copy) = self.marks.copy_of(&self.end.chain, self.end.end) else {
+                return self.stop().map(|()| false);
+            };
+            self.end.restored.push((self.end.end, copy.to_vec()));
+            let copy = copy.to_vec();
+            // The bytes after it begin where it ends, whatever its length field says.
+            self.more(usize::MAX)?;
+            let rest = self.bytes.split_off(copy.len().min(self.bytes.len()));
+            (self.pushed, self.bytes) = (Cursor::new(rest), copy);
+            self.follow();
+        }
+        Ok(true)
+    }
+
+    /// Goes on after the group in `bytes`, if it is the next.
+    fn follow(&mut self) -> bool {
+        let Some(group) = Group::parse(&self.bytes).filter(|group| self.end.chain.takes(group)) else {
+            return false;
+        };
+        self.end.chain.follow(&group);
+        self.end.last = self.end.end;
+        self.end.end += self.bytes.len() as u64;
+        true
+    }
+
+    /// Handles the absence of a next group: that is the end, unless more must be there.
+    fn stop(&mut self) -> Result<()> {
+        if self.marks.newest() >= self.end.chain.next {
+            return Err(damaged(self.end.end));
+        }
+        let rest = read_rest(&mut self.pushed)? + read_rest(&mut self.from)?;
+        let bytes = self.bytes.len() as u64 + rest;
+        if bytes > 0 {
+            self.end.torn = Some(Torn { at: self.end.end, bytes });
+        }
+        Ok(())
+    }
+}
+
+/// The error of a journal that is not as it was written.
+fn damaged(at: u64) -> Error {
+    Error::corrupt(format!("it is damaged at byte {at}, and what is there was durable"))
+}
+
+/// Reads `more` more bytes, or all that there are.
+fn fill(from: &mut impl Read, bytes: &mut Vec<u8>, more: usize) -> Result<()> {
+    let read = from.by_ref().take(more as u64).read_to_end(bytes);
+    read.map(drop).map_err(unreadable)
+}
+
+/// Reads to the end, and returns the number of bytes.
+fn read_rest(from: &mut impl Read) -> Result<u64> {
+    std::io::copy(from, &mut std::io::sink()).map_err(unreadable)
+}
+
+fn unreadable(error: std::io::Error) -> Error {
+    Error::io("cannot read it", error)
+}
+
+/// The little-endian number at a place, or 0 past the end.
+fn number(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|four| four.try_into().ok()).map_or(0, u32::from_le_bytes)
+}
+
+/// Lets postcard append to a vector.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl postcard::ser_flavors::Flavor for Appended<'_> {
+    type Output = ();
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,423 @@
+//! The scheduler of a channel: regular VMs come first, whatever it costs harvest VMs, which never starve.
+//!
+//! A [`Lane`] is a channel with its queues. Four [classes](Class) wait in it, each in order of arrival on each die. An
+//! operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does not protect
+//! a regular VM: each of its reads would find the dies full of programs of 0.9 ms that started just before. Two things
+//! do:
+//!
+//! * the *guard*: a harvest VM's operation starts if no higher class waits and no regular operation came for 2 ms;
+//! * the *budget* ([`Budget`]), which all channels of a regular VM share: the time for which harvest operations made
+//!   regular ones wait, measured, is at most a share of the time that the regular VM's threads have had: 3% for reads
+//!   and programs, 1% for erasures. In debt, no harvest operation starts. With more than half of the most that can be
+//!   saved, the guard is not asked. The loss of a VM's throughput is that share of time, whether its threads think or
+//!   wait.
+//!
+//! *Guarantees.* (1) While an operation of a higher class waits, a lower one starts only after it waited for `bound`,
+//! one at a time, and a harvest VM's only out of debt. (2) An operation that is the oldest of its class for `limit` (an
+//! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations
+//! of a class on the same die start in the order in which they came. (4) The lane never rests while an operation waits
+//! that may start.
+//!
+//! If flash has no emulated speed ([`Speed::Bucket`]: a file, a real device) a token bucket gives the channel one,
+//! being done means having leave to begin, and the driver tells when the operation has [ended](Lane::ended). The cost
+//! of waiting cannot be measured there, so the guard and the bound are the only protection, and at most
+//! [`Settings::depth`] harvest operations are on their way at once.
+//!
+//! Time is the driver's, `Duration` since a zero of its own. A lane that is driven late loses nothing: it starts each
+//! operation as of the moment when it could have started.
+
+mod budget;
+mod held;
+mod lanes;
+mod pace;
+#[cfg(test)]
+mod tests;
+
+pub use budget::Budget;
+pub use lanes::Lanes;
+pub use pace::Speed;
+
+use crate::device::Geometry;
+use crate::device::timing::{Op, Work};
+use held::Held;
+use pace::Pace;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// The classes of operations, the most important first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// A regular VM waits for it.
+    Regular,
+    /// Garbage collection of a regular VM's vSSD.
+    RegularCollect,
+    /// A harvest VM waits for it.
+    Harvest,
+    /// Garbage collection of a harvest VM's vSSD, and erasures of reclaimed blocks.
+    HarvestCollect,
+}
+
+impl Class {
+    /// All, the most important first.
+    pub const ALL: [Self; 4] = [Self::Regular, Self::RegularCollect, Self::Harvest, Self::HarvestCollect];
+
+    /// `true` if it works for a harvest VM.
+    #[must_use]
+    pub fn is_harvest(self) -> bool {
+        self >= Self::Harvest
+    }
+}
+
+/// An operation, by a number of the driver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// An operation that is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The number of the operation.
+    pub ticket: Ticket,
+    /// The time at which it was done.
+    pub at: Duration,
+}
+
+/// The settings by which regular VMs are protected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Settings {
+    /// The time for which no regular operation may have come before a harvest one starts.
+    pub guard: Duration,
+    /// The time that an operation waits before it may go ahead of a higher class.
+    pub bound: Duration,
+    /// The longest wait of a harvest operation, once its die is free; an erasure waits four times that.
+    pub limit: Duration,
+    /// Share of a regular VM's time that harvest reads and programs may cost it: 0 to 1.
+    pub share: f64,
+    /// Share of a regular VM's time that erasures for harvest VMs may cost it: 0 to 1.
+    pub erase_share: f64,
+    /// Most harvest operations on their way at once on a channel without a speed of its own.
+    pub depth: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            guard: Duration::from_millis(2),
+            bound: Duration::from_millis(50),
+            limit: Duration::from_secs(1),
+            share: 0.03,
+            erase_share: 0.01,
+            depth: 2,
+        }
+    }
+}
+
+/// The scheduler of one channel.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    settings: Settings,
+    pace: Pace,
+    now: Duration,
+    /// By class, then die.
+    queues: [Vec<VecDeque<Waiting>>; 4],
+    waiting: [usize; 4],
+    flights: Vec<Flight>,
+    /// Operations that ended, and were not reported yet.
+    done: Vec<Done>,
+    /// The number of the next operation.
+    came: u64,
+    last_regular: Option<Duration>,
+    /// The time at which an operation of the class last went ahead of its turn.
+    forced: [Duration; 4],
+    /// The spans that harvest operations held, while a regular one may have waited for them.
+    holds: VecDeque<Hold>,
+    /// Operations that have leave and have not ended, of regular and of harvest VMs.
+    afoot: [u32; 2],
+    held: Held,
+    /// The duration of a program on an otherwise idle channel.
+    alone: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ticket: Ticket,
+    op: Op,
+    since: Duration,
+    number: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    ticket: Ticket,
+    class: Class,
+    done: Duration,
+    erase: bool,
+}
+
+/// The spans that a harvest operation held.
+#[derive(Clone, Debug)]
+struct Hold {
+    die: u16,
+    span: crate::device::timing::Span,
+    erase: bool,
+}
+
+/// The moment at which an operation may start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    at: Duration,
+    /// `true` if it goes ahead of a higher class, or is in debt.
+    forced: bool,
+}
+
+impl Lane {
+    /// A channel of such flash.
+    #[must_use]
+    pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
+        let pace = Pace::new(geometry, speed);
+        let queues = [(); 4].map(|()| vec![VecDeque::new(); pace.dies()]);
+        let (held, alone) = (Held::new(pace.dies()), pace.alone(geometry.page_size));
+        Self {
+            settings,
+            pace,
+            now: Duration::ZERO,
+            queues,
+            waiting: [0; 4],
+            flights: Vec::new(),
+            done: Vec::new(),
+            came: 0,
+            last_regular: None,
+            forced: [Duration::ZERO; 4],
+            holds: VecDeque::new(),
+            afoot: [0; 2],
+            held,
+            alone,
+        }
+    }
+
+    /// Takes an operation. The budget is that of the channel's regular VM.
+    pub fn submit(&mut self, now: Duration, ticket: Ticket, class: Class, op: Op, budget: &mut Budget) {
+        self.run(now, budget);
+        if !class.is_harvest() {
+            // The VM's writes wait for its collector, once it has no room.
+            self.last_regular = Some(self.now);
+        }
+        if class == Class::Regular {
+            budget.came(self.now);
+        }
+        self.came += 1;
+        let die = usize::from(op.die) % self.pace.dies();
+        let waiting = Waiting { ticket, op, since: self.now, number: self.came };
+        self.queues[class as usize][die].push_back(waiting);
+        self.waiting[class as usize] += 1;
+        self.start_all(budget);
+    }
+
+    /// Lets time pass. Operations that are done by now are added to `done`, in order.
+    pub fn advance(&mut self, now: Duration, budget: &mut Budget, done: &mut Vec<Done>) {
+        self.run(now, budget);
+        done.append(&mut self.done);
+    }
+
+    /// The time at which to [advance](Self::advance) next; `None` while nothing waits or is on its way.
+    #[must_use]
+    pub fn next(&self, budget: &Budget) -> Option<Duration> {
+        if self.done.is_empty() { self.next_event(budget) } else { Some(self.now) }
+    }
+
+    /// Takes the end of an operation that had leave, on flash without a speed of its own.
+    pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
+        self.run(now, budget);
+        if class != Class::RegularCollect {
+            let afoot = &mut self.afoot[usize::from(class.is_harvest())];
+            *afoot = afoot.saturating_sub(1);
+        }
+        if class.is_harvest() {
+            self.held.ended(self.now);
+        }
+        if class == Class::Regular {
+            self.last_regular = Some(self.now);
+        }
+        self.start_all(budget);
+    }
+
+    /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
+    /// `last`, and `afoot` are on their way.
+    pub fn passed(&mut self, last: Duration, afoot: u32) {
+        self.last_regular = self.last_regular.max(Some(last));
+        self.afoot[0] = afoot;
+    }
+
+    /// Operations that have not started.
+    #[must_use]
+    pub fn waiting(&self, class: Class) -> usize {
+        self.waiting[class as usize]
+    }
+
+    /// The present duration of a harvest VM's program, beside the waits that harvest VMs cause each other: to compare
+    /// channels by.
+    #[must_use]
+    pub fn program_time(&self, now: Duration) -> Duration {
+        let of = |front: &Waiting| self.held.with(now, now.saturating_sub(self.waits_since(front)));
+        let programs =
+            self.fronts().filter(|(class, front)| *class == Class::Harvest && is_program(front.op));
+        let held = programs.map(|(_, front)| of(front)).fold(self.held.at(now), f64::max);
+        self.alone + Duration::from_secs_f64(held)
+    }
+
+    /// The time since which the first of a queue of harvest VMs waits for others than them.
+    fn waits_since(&self, front: &Waiting) -> Duration {
+        let since = self.held.waits_since(usize::from(front.op.die) % self.pace.dies(), front.since);
+        // The waits for a bucket's tokens are mostly their own.
+        if self.pace.is_bucket() { since.max(self.pace.ready(front.op)) } else { since }
+    }
+
+    fn run(&mut self, now: Duration, budget: &mut Budget) {
+        self.start_all(budget);
+        while let Some(next) = self.next_event(budget).filter(|next| *next <= now) {
+            self.now = self.now.max(next);
+            self.end_flights(budget);
+            self.start_all(budget);
+        }
+        self.now = self.now.max(now);
+        budget.advance(self.now);
+    }
+
+    fn next_event(&self, budget: &Budget) -> Option<Duration> {
+        let ends = self.flights.iter().map(|flight| flight.done).min();
+        let starts = self.fronts().map(|(class, front)| self.turn(class, front, budget).at).min();
+        let starts = starts.filter(|at| *at < Duration::MAX);
+        // A start that is possible already has happened, unless time stands still: then it comes next.
+        [ends, starts.map(|at| at.max(self.now + Duration::from_nanos(1)))].into_iter().flatten().min()
+    }
+
+    fn end_flights(&mut self, budget: &mut Budget) {
+        while let Some((index, done)) = self.first_flight().filter(|(_, done)| *done <= self.now) {
+            let flight = self.flights.swap_remove(index);
+            self.tell(flight, done, budget);
+        }
+    }
+
+    fn first_flight(&self) -> Option<(usize, Duration)> {
+        let flights = self.flights.iter().enumerate();
+        flights.map(|(index, flight)| (index, flight.done)).min_by_key(|(_, done)| *done)
+    }
+
+    fn tell(&mut self, flight: Flight, at: Duration, budget: &mut Budget) {
+        if flight.class == Class::Regular {
+            budget.went(at);
+        }
+        self.done.push(Done { ticket: flight.ticket, at });
+    }
+
+    /// The first of each queue.
+    fn fronts(&self) -> impl Iterator<Item = (Class, &Waiting)> {
+        let of = |class: Class| {
+            self.queues[class as usize].iter().filter_map(move |queue| Some((class, queue.front()?)))
+        };
+        Class::ALL.into_iter().filter(|class| self.waiting[*class as usize] > 0).flat_map(of)
+    }
+
+    /// Starts all that may start now.
+    fn start_all(&mut self, budget: &mut Budget) {
+        budget.advance(self.now);
+        loop {
+            let turns = self.fronts().map(|(class, front)| (self.turn(class, front, budget), class, front));
+            let ready = turns.filter(|(turn, _, _)| turn.at <= self.now);
+            let first = ready.min_by_key(|(turn, class, front)| (!turn.forced, *class, front.number));
+            let Some((turn, class, front)) = first else { break };
+            let (forced, die) = (turn.forced, usize::from(front.op.die) % self.pace.dies());
+            let Some(front) = self.queues[class as usize][die].pop_front() else { break };
+            self.waiting[class as usize] -= 1;
+            if forced {
+                self.forced[class as usize] = self.now;
+            }
+            self.start(class, front, budget);
+        }
+        let regular = self.fronts().filter(|(class, _)| !class.is_harvest());
+        let oldest = regular.map(|(_, front)| front.since).min().unwrap_or(self.now);
+        self.holds.retain(|hold| hold.span.die.end.max(hold.span.bus.end) > oldest);
+    }
+
+    fn start(&mut self, class: Class, front: Waiting, budget: &mut Budget) {
+        if !class.is_harvest() {
+            self.charge(&front, budget);
+        }
+        if class == Class::Harvest && is_program(front.op) {
+            self.held.add(self.now, self.now.saturating_sub(self.waits_since(&front)));
+        }
+        let span = self.pace.start(self.now, front.op);
+        let erase = front.op.work == Work::Erase;
+        let flight = Flight { ticket: front.ticket, class, done: span.die.end, erase };
+        if class.is_harvest() {
+            self.held.started(usize::from(front.op.die) % self.pace.dies(), &span);
+            self.holds.push_back(Hold { die: front.op.die, span, erase });
+        }
+        if self.pace.is_bucket() {
+            if class != Class::RegularCollect {
+                self.afoot[usize::from(class.is_harvest())] += 1;
+            }
+            self.tell(flight, self.now, budget);
+            return;
+        }
+        self.flights.push(flight);
+        // A running erasure may have been suspended for this one.
+        if let Some(until) = self.pace.erasing() {
+            let now = self.now;
+            self.flights.iter_mut().filter(|it| it.erase && it.done > now).for_each(|it| it.done = until);
+        }
+    }
+
+    /// Charges the time for which harvest operations made this one wait.
+    fn charge(&self, front: &Waiting, budget: &mut Budget) {
+        let mine = |hold: &Hold| {
+            let span = if hold.die == front.op.die { &hold.span.die } else { &hold.span.bus };
+            (span.start, span.end, hold.erase)
+        };
+        let mut held: Vec<_> = self.holds.iter().map(mine).collect();
+        held.sort_unstable();
+        let mut covered = front.since;
+        for (from, until, erase) in held {
+            let (from, until) = (from.max(covered), until.min(self.now));
+            if from < until {
+                budget.charge(until - from, erase);
+                covered = until;
+            }
+        }
+    }
+
+    /// The moment at which the first of a queue may start, as things stand.
+    fn turn(&self, class: Class, front: &Waiting, budget: &Budget) -> Turn {
+        let ready = self.pace.ready(front.op);
+        let higher =
+            Class::ALL.into_iter().take_while(|it| *it < class).any(|it| self.waiting[it as usize] > 0);
+        let waits = front.since.max(self.forced[class as usize]);
+        let bound = waits + self.settings.bound;
+        if !class.is_harvest() {
+            return Turn {
+                at: if higher { ready.max(bound) } else { ready },
+                forced: higher && class != Class::Regular,
+            };
+        }
+        let erase = front.op.work == Work::Erase;
+        let limit = waits + self.settings.limit * if erase { 4 } else { 1 };
+        let quiet = self.last_regular.map_or(Duration::ZERO, |last| last + self.settings.guard);
+        let (usual, early) = if self.pace.is_bucket() {
+            let free = self.afoot[1] < self.settings.depth;
+            let usual = (free && self.afoot[0] == 0).then_some(quiet);
+            (usual, if free { bound } else { limit })
+        } else {
+            let out_of_debt = budget.has_at(0.0, erase);
+            let usual = quiet.max(out_of_debt).min(budget.has_at(0.5, erase));
+            (Some(usual), bound.max(out_of_debt).min(limit))
+        };
+        let usual = usual.filter(|_| !higher).map(|at| ready.max(at));
+        match usual {
+            Some(at) if at <= ready.max(early) => Turn { at, forced: false },
+            _ => Turn { at: ready.max(early), forced: true },
+        }
+    }
+}
+
+fn is_program(op: Op) -> bool {
+    matches!(op.work, Work::Program(_))
+}

@@ -1,0 +1,96 @@
+//! The speed of a channel: emulated flash, or a token bucket.
+
+use crate::device::Geometry;
+use crate::device::timing::{Op, Span, Speeds, Timing, Work};
+use std::time::Duration;
+
+/// The source of a channel's speed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// Emulation: operations take as long as on such flash.
+    Emulated(Speeds),
+    /// The flash's own time; the channel has `rate` bytes a second of it, `None` for no limit, and may be ahead by
+    /// `burst`.
+    Bucket {
+        /// Bytes a second, at least 1.
+        rate: Option<u64>,
+        /// Bytes that may go at once.
+        burst: u64,
+    },
+}
+
+/// The source of a channel's speed, with its state.
+#[derive(Clone, Debug)]
+pub(super) enum Pace {
+    Emulated(Timing),
+    Bucket(Bucket),
+}
+
+/// A token bucket, as the moment when it will be full again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    rate: Option<u64>,
+    /// The time that it takes to fill.
+    depth: Duration,
+    full: Duration,
+}
+
+impl Pace {
+    pub(super) fn new(geometry: &Geometry, speed: Speed) -> Self {
+        match speed {
+            Speed::Emulated(speeds) => Self::Emulated(Timing::new(geometry, speeds)),
+            Speed::Bucket { rate, burst } => {
+                Self::Bucket(Bucket { rate, depth: spend(rate, burst), full: Duration::ZERO })
+            }
+        }
+    }
+
+    pub(super) fn is_bucket(&self) -> bool {
+        matches!(self, Self::Bucket(_))
+    }
+
+    pub(super) fn dies(&self) -> usize {
+        match self {
+            Self::Emulated(timing) => timing.dies(),
+            Self::Bucket(_) => 1,
+        }
+    }
+
+    pub(super) fn ready(&self, op: Op) -> Duration {
+        match self {
+            Self::Emulated(timing) => timing.ready(op),
+            Self::Bucket(bucket) => bucket.full.saturating_sub(bucket.depth),
+        }
+    }
+
+    pub(super) fn start(&mut self, now: Duration, op: Op) -> Span {
+        match self {
+            Self::Emulated(timing) => timing.start(now, op),
+            Self::Bucket(bucket) => {
+                bucket.full = bucket.full.max(now) + spend(bucket.rate, u64::from(op.bytes()));
+                Span { die: now..now, bus: now..now }
+            }
+        }
+    }
+
+    /// The duration of a page's program on an otherwise idle channel; at least a tenth of a millisecond if it is
+    /// unknown.
+    pub(super) fn alone(&self, page: u32) -> Duration {
+        match self {
+            Self::Emulated(timing) => timing.speeds().alone(Work::Program(page)),
+            Self::Bucket(bucket) => spend(bucket.rate, page.into()).max(Duration::from_micros(100)),
+        }
+    }
+
+    pub(super) fn erasing(&self) -> Option<Duration> {
+        match self {
+            Self::Emulated(timing) => timing.erasing(),
+            Self::Bucket(_) => None,
+        }
+    }
+}
+
+fn spend(rate: Option<u64>, bytes: u64) -> Duration {
+    let nanos = rate.map(|rate| u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1)));
+    Duration::from_nanos(nanos.map_or(0, |nanos| u64::try_from(nanos).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,48 @@
+//! Flash that virtual disks share: the flash itself, the order of operations on it, the translation layer, and the records
+//! that survive a crash.
+//!
+//! A host's SSD is sold in *vSSDs*, which own whole channels. The design is that of BlockFlex (Reidys et al., OSDI 2022);
+//! where a module differs it says so. Nothing here decides on lending: that is `headstart-broker`, whose steps are
+//! recorded here because they move flash blocks from holder to holder.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`device`] | the one trait for flash, its geometry, an emulator and a file behind it |
+//! | [`lane`] | the scheduler of a channel: regular VMs first |
+//! | [`gate`] | the place at which threads wait for their turn on channels |
+//! | [`vssd`] | the flash translation layer: the flash page of each page of a disk; pure |
+//! | [`step`] | the steps by which flash blocks are lent and given back |
+//! | [`custody`] | access to flash blocks: none changes hands unerased |
+//! | [`journal`] | the state that survives a crash: each step before it is acted on |
+//! | [`replace`] | files that are replaced whole |
+//!
+//! The feature `testing` is for tests of crates that use this one: file systems that get full, programs that are started
+//! beside open flash, copies of emulated flash.
+
+#![forbid(unsafe_code)]
+
+pub mod custody;
+pub mod device;
+pub mod gate;
+pub mod journal;
+mod kind;
+pub mod lane;
+pub mod micros;
+pub mod replace;
+pub mod step;
+pub mod vssd;
+mod wrong_bit;
+
+#[doc(no_inline)]
+pub use headstart_block::{Error, ErrorKind, Result, Time};
+pub use kind::VssdKind;
+
+use serde::{Deserialize, Serialize};
+
+/// A virtual SSD, by a number that is used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct VssdId(pub u32);
+
+/// A ghost vSSD, by a number that is used once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GssdId(pub u64);

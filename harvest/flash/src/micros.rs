@@ -1,0 +1,20 @@
+//! [`Time`] as its microseconds, which is the form of records: for serde's `with`.
+
+use crate::Time;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Writes a time.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+    time.0.serialize(serializer)
+}
+
+/// Reads a time.
+///
+/// # Errors
+/// Those of the deserializer.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+    u64::deserialize(deserializer).map(Time)
+}

@@ -1,0 +1,292 @@
+//! A vSSD's flash translation layer: the flash page of each page of the disk, and the next reads, programs and
+//! erasures. Pure: no bytes, no flash, no clock.
+//!
+//! # Mapping
+//!
+//! BlockFlex maps vSSDs by flash block (sections 4.3.1 and 4.3.2), which costs 9 bytes for 4 MiB but would rewrite 4
+//! MiB for 4 KiB. Here every page may be anywhere, and the map writes down the usual case, a logical block that is
+//! stored in one flash block in order, in 8 bytes (`map`: 4 for [slot, number], 4 for the slot's number -> flash
+//! block). A page that is elsewhere takes a *patch* of 8 bytes. So there are two kinds of flash blocks: *data blocks*,
+//! which belong to a logical block and hold its pages at their own numbers, and *log blocks*, which hold any pages in
+//! the order of writing and remember the logical page of each. Writes that follow each other (`sequence`) fill data
+//! blocks in place, all others go to the log. To the collector both are blocks with a number of valid pages.
+//!
+//! A patch is 8 bytes, its logical block's table 32 more, and the page of a log block that it points to 4: some 34
+//! bytes a page where few of a logical block are in the log, 12 to 20 where many are. A page of data blocks costs
+//! none.
+//!
+//! # A page's way
+//!
+//! 1. [`Vssd::place`] reserves a page of an open block. Nothing changes for readers.
+//! 2. The driver programs it, without any lock. Placements in one block are programmed in the order in which they were
+//!    made; [`Vssd::turn`] is `true` once those before are through.
+//! 3. [`Vssd::commit`] maps it, and gives the [`Change`] to write to the journal; or [`Vssd::failed`], and the driver
+//!    places again.
+//!
+//! Any number of placements may be under way, for any pages, and be committed in any order. *The order of commits is
+//! the order of writes*: with two for one page the later commit wins. (A driver that writes part of a page reads the
+//! rest first; it must let no other write of that page come between its read and its commit.) A copy by the collector
+//! names its source, and its commit is void if the page has moved since: it loses against every write.
+//!
+//! # Duties of a driver
+//!
+//! * Changes go to the journal in the order of their numbers: append under the lock under which they were made.
+//! * A change may be *written* only once the page that it maps is durable, not only synced: it could survive a crash
+//!   that the page does not, and with a copy that would be data long since safe. So keep changes in memory; take the
+//!   changes that there are, flush the flash, write and sync the journal, then call [`Vssd::durable`].
+//! * Reads: look up and [pin](Pins::pin) under one (shared) lock, read without it, unpin. No block is erased while
+//!   pinned.
+//! * Every placement and every step is answered, once. A thread that has several programs them in the order in which
+//!   they were made, or all at once: then there is no circle of waits for a turn.
+//! * [`Place::Collect`] and [`Place::Recall`] are not errors: do steps of [`Vssd::collect_next`], or have lent blocks
+//!   given back, and place again. With neither a step nor a lent block, operations under way (programs, erasures, reads
+//!   that pin) will bring room.
+//!
+//! # A flash block's life
+//!
+//! ```text
+//! free -> open -> sealed -> dead -> dirty -> erasing -> free        lent: away, from free or dirty
+//!            `----> failing (a program failed) -> bad <-' (the erase failed)
+//! ```
+//!
+//! *Dead*: no page of it is valid, but the change that took the last one is not durable: after a crash it may be valid
+//! again. *Dirty*: it may be erased. After recovery nothing is known of pages that were programmed but not recorded:
+//! open blocks are sealed, and all that hold nothing are dirty, whatever they were.
+//!
+//! # Space
+//!
+//! With B blocks in use and P pages each, at most (B - 6) P pages are stored. Two blocks are kept free for the
+//! collector, at least one is open for it and one for the user; so more blocks are sealed than the stored pages would
+//! fill, and the one with the fewest valid pages has fewer than P: collecting it gains at least a page. Therefore a
+//! write that is within the bound always finds a place in the end. More blocks are open only as far as there are spare
+//! ones (`widths` in `place`). Blocks of slots that are drained and blocks that fail do not count in B, though their
+//! pages count as stored: [`Vssd::drain_slot`] checks that before it begins. Pages that leave a drained or failing
+//! block may not use up the collector's two, because that gives no room here. If failures did, or all free blocks are
+//! being drained, the collector takes pages of the user's log or of a drained slot for once.
+//!
+//! # Slow channels
+//!
+//! Another VM may use a channel, too: the owner of harvested flash. A long transfer is as slow as the slowest channel
+//! that it is spread over, so pages are placed by their expected wait: [`Vssd::set_program_times`] gives the duration
+//! of a program on each channel, and the number under way is known here. Data blocks are opened in inverse proportion
+//! to that time. A page of a data block whose channel has fallen behind goes to the log elsewhere, and a few pages of
+//! others go to the log of a slow channel that has time for them. Free blocks on slow channels do not count as room
+//! when collecting pays: otherwise all free blocks would be there in the end, and all writes wait for it.
+//!
+//! | module | content |
+//! |---|---|
+//! | `settings` | the choices with which a vSSD is made |
+//! | `stripe` | logical pages to pages of logical blocks |
+//! | `map` | pages of logical blocks to pages of flash blocks |
+//! | `space` | slots, channels, the states of flash blocks, free lists |
+//! | `sequence` | writes that follow each other |
+//! | `place` | open blocks; place, commit, failed, trim |
+//! | `collect` | garbage collection, evacuation, folding, erasing |
+//! | `slots` | blocks that come and go: harvested, drained, lent, taken back; resizing |
+//! | `lost` | pages that had to go with a slot, or cannot be read any more |
+//! | `change` | journal records, recovery |
+//! | `snapshot` | the whole state at once |
+//! | `read` | the pieces of a range of the disk |
+//! | `pins` | blocks that are read right now |
+//! | `wear` | the channels to swap |
+
+mod change;
+mod collect;
+mod lost;
+mod map;
+mod pins;
+mod place;
+mod read;
+mod sequence;
+mod settings;
+mod slots;
+mod snapshot;
+mod space;
+mod stripe;
+#[cfg(test)]
+mod tests;
+mod wear;
+
+pub use change::{Change, ChangeKind};
+pub use collect::{Effort, Step};
+pub use pins::{Pin, Pins};
+pub use place::{Place, Placement};
+pub use read::{Piece, Pieces};
+pub use settings::Settings;
+pub use slots::{Fit, Leaving};
+pub use snapshot::Snapshot;
+pub use wear::{ChannelWear, SWAP_PERIOD, Swap, plan_swap};
+
+use crate::device::FlashBlock;
+use crate::{Error, Result};
+use map::{Map, Spot};
+use sequence::Sequence;
+use space::Space;
+use std::sync::Arc;
+use stripe::Stripe;
+
+/// The state of a vSSD, on its own flash and on harvested flash.
+#[derive(Debug)]
+pub struct Vssd {
+    settings: Settings,
+    /// Logical pages of the disk.
+    pages: u32,
+    stripe: Stripe,
+    map: Map,
+    space: Space,
+    sequence: Sequence,
+    open: place::Open,
+    tasks: collect::Tasks,
+    pins: Arc<Pins>,
+    /// Pages mapped.
+    stored: u64,
+    /// The number of the last change made, and of the last that is durable.
+    last: u64,
+    durable: u64,
+    /// `true` while changes are being applied: nothing dies, nothing is open.
+    replaying: bool,
+    lost: lost::Lost,
+}
+
+/// The fill level of a vSSD. Flash blocks, unless it says pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Pages of the disk.
+    pub pages: u32,
+    /// Pages with content.
+    pub stored: u64,
+    /// Pages that can have content now: less than `pages` while much is lent.
+    pub capacity: u64,
+    /// Blocks in use or free, without those lent, failed, or in slots that are drained.
+    pub blocks: u32,
+    /// Blocks ready to be written.
+    pub free: u32,
+    /// Blocks that hold nothing and are to be erased.
+    pub dirty: u32,
+    /// Blocks lent.
+    pub lent: u32,
+}
+
+/// Bytes of memory that a vSSD takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// The block map: logical block -> [slot, number], and number -> flash block.
+    pub map: usize,
+    /// Pages that are not stored in their logical block's base, by page.
+    pub overlays: usize,
+    /// The other way: the logical page of each page of log blocks.
+    pub logs: usize,
+    /// Each flash block's state and count of valid pages; free lists.
+    pub blocks: usize,
+}
+
+impl Vssd {
+    /// A new vSSD on `home`: flash blocks, in any order, each with its number of erasures. They are clean.
+    ///
+    /// # Errors
+    /// Invalid if the settings make no sense or a block comes twice; NoSpace if the blocks are too few.
+    pub fn new(settings: &Settings, home: &[(FlashBlock, u32)]) -> Result<Self> {
+        let pages = settings.check()?;
+        let needed = settings.blocks_needed(settings.size);
+        if !settings.thin && (home.len() as u64) < needed {
+            let cause =
+                format!("{} bytes take {needed} flash blocks, there are {}", settings.size, home.len());
+            let error = Error::new(crate::ErrorKind::NoSpace, cause);
+            return Err(error.remedy("give it more channels, or a smaller size"));
+        }
+        let mut vssd = Self::empty(settings, pages);
+        vssd.space.add(0, home)?;
+        Ok(vssd)
+    }
+
+    /// A vSSD without any block. From here on the interleave is the chosen one, whatever the size becomes.
+    fn empty(settings: &Settings, pages: u32) -> Self {
+        let settings = Settings { interleave: settings.width(), ..settings.clone() };
+        let stripe = Stripe::new(settings.interleave, settings.unit, settings.geometry.pages);
+        let block_pages = u16::try_from(settings.geometry.pages).unwrap_or(u16::MAX);
+        Self {
+            pages,
+            stripe,
+            map: Map::new(block_pages, stripe.blocks(pages)),
+            space: Space::new(settings.geometry),
+            settings,
+            sequence: Sequence::default(),
+            open: place::Open::default(),
+            tasks: collect::Tasks::default(),
+            pins: Arc::default(),
+            stored: 0,
+            last: 0,
+            durable: 0,
+            replaying: false,
+            lost: lost::Lost::default(),
+        }
+    }
+
+    /// The settings that it was made with, with the size that it has now.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Bytes of the disk.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.settings.size
+    }
+
+    /// Pages of the disk.
+    #[must_use]
+    pub fn pages(&self) -> u32 {
+        self.pages
+    }
+
+    /// The pins that keep blocks from being erased, to be used without the lock that this is behind.
+    #[must_use]
+    pub fn pins(&self) -> Arc<Pins> {
+        Arc::clone(&self.pins)
+    }
+
+    /// Its fill level. Takes time in proportion to its channels.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            pages: self.pages,
+            stored: self.stored,
+            capacity: self.space.capacity(),
+            blocks: self.space.usable(),
+            free: self.space.free(),
+            dirty: self.space.dirty(),
+            lent: self.space.lent(),
+        }
+    }
+
+    /// The memory that it takes. Takes time in proportion to its logical blocks.
+    #[must_use]
+    pub fn memory(&self) -> Memory {
+        let (bases, overlays) = self.map.memory();
+        let (numbers, logs, blocks) = self.space.memory();
+        Memory { map: bases + numbers, overlays, logs, blocks }
+    }
+
+    /// The logical page of a spot, if it is still valid there.
+    fn holder(&self, spot: Spot) -> Option<u32> {
+        let page = self.space.owner_of(spot, &self.stripe)?;
+        let (block, at) = self.stripe.locate(page);
+        (page < self.pages && self.map.lookup(block, at) == Some(spot)).then_some(page)
+    }
+
+    /// The number of the next change.
+    fn next_change(&mut self, what: ChangeKind) -> Change {
+        self.last += 1;
+        Change { number: self.last, what }
+    }
+
+    /// Refuses pages beyond the disk.
+    fn check(&self, first: u32, count: u32) -> Result<()> {
+        if first.checked_add(count).is_none_or(|end| end > self.pages) {
+            let cause = format!("{count} pages from {first} on are beyond the disk's {}", self.pages);
+            return Err(Error::invalid(cause));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! The pieces of a range of the disk.
+
+use super::Vssd;
+use crate::device::FlashBlock;
+use crate::{Error, Result};
+
+/// A part of a range: contiguous bytes in one flash block, or zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Bytes.
+    pub length: u64,
+    /// The flash block and the byte in it; `None` for zeros.
+    pub from: Option<(FlashBlock, u32)>,
+}
+
+/// The pieces of a range, in its order. Neighbours that are contiguous on flash are one piece. Allocates nothing.
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    vssd: &'a Vssd,
+    offset: u64,
+    end: u64,
+    next: Option<Piece>,
+}
+
+impl Vssd {
+    /// The pieces of `length` bytes from `offset` on. The reader pins each flash block before it gives up the lock that
+    /// this is behind.
+    ///
+    /// # Errors
+    /// Invalid beyond the disk.
+    pub fn read(&self, offset: u64, length: u64) -> Result<Pieces<'_>> {
+        let end = offset.checked_add(length).filter(|&end| end <= self.size()).ok_or_else(|| {
+            Error::invalid(format!("{length} bytes from {offset} on are beyond the disk's {}", self.size()))
+        })?;
+        Ok(Pieces { vssd: self, offset, end, next: None })
+    }
+
+    /// The place of a logical page: the flash block and its page. `None` if it reads as zeros.
+    ///
+    /// # Errors
+    /// Invalid beyond the disk.
+    pub fn locate(&self, page: u32) -> Result<Option<(FlashBlock, u32)>> {
+        self.check(page, 1)?;
+        let (block, at) = self.stripe.locate(page);
+        Ok(self.map.lookup(block, at).map(|spot| (self.space.block(spot.entry), spot.page.into())))
+    }
+}
+
+impl Pieces<'_> {
+    /// The next bytes, within one page.
+    fn within_page(&mut self) -> Option<Piece> {
+        if self.offset >= self.end {
+            return None;
+        }
+        let size = self.vssd.settings.geometry.page_size;
+        let within = self.offset % u64::from(size);
+        let page = u32::try_from(self.offset / u64::from(size)).unwrap_or(u32::MAX);
+        let length = (u64::from(size) - within).min(self.end - self.offset);
+        self.offset += length;
+        let (block, at) = self.vssd.stripe.locate(page);
+        let from = self.vssd.map.lookup(block, at).map(|spot| {
+            let within = u32::try_from(within).unwrap_or(0);
+            (self.vssd.space.block(spot.entry), u32::from(spot.page) * size + within)
+        });
+        Some(Piece { length, from })
+    }
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        let mut piece = self.next.take().or_else(|| self.within_page())?;
+        while let Some(more) = self.within_page() {
+            let together = match (piece.from, more.from) {
+                (None, None) => true,
+                (Some((block, at)), Some((other, next))) => {
+                    block == other && u64::from(at) + piece.length == u64::from(next)
+                }
+                _ => false,
+            };
+            if !together {
+                self.next = Some(more);
+                break;
+            }
+            piece.length += more.length;
+        }
+        Some(piece)
+    }
+}

@@ -1,0 +1,143 @@
+//! The choices with which a vSSD is made.
+
+use crate::device::Geometry;
+use crate::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+/// Flash blocks beyond the stored pages without which collecting makes no progress: two kept free for it, one open for
+/// the user's writes and one for collected pages, and two that make sure that some block has a page to gain.
+pub(super) const LEAST_SPARE: u32 = 6;
+
+/// The most logical blocks that a long transfer is spread over: four for each of the 16 channels of BlockFlex's SSD,
+/// one for each die.
+const WIDEST: u32 = 64;
+/// The widest interleave that may be set: the map is made for whole groups.
+const MOST_INTERLEAVE: u32 = 4096;
+
+/// The choices with which a vSSD is made. Only the size changes later.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The flash that it is on.
+    pub geometry: Geometry,
+    /// Bytes of the disk: a multiple of a page, at most 2^32 - 1 pages.
+    pub size: u64,
+    /// Blocks beyond `size`, in hundredths of it; never fewer than six. The more there are, the less collecting costs.
+    pub spare: u32,
+    /// Neighbouring pages that stay in one logical block before the next goes on. It divides the pages of a block.
+    pub unit: u32,
+    /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`Settings::width`].
+    pub interleave: u32,
+    /// Pages that may be mapped one by one before an idle vSSD copies logical blocks together again ("folds"). Each
+    /// takes 8 to 16 bytes of memory, and 4 more at its place.
+    pub overlay_limit: u64,
+    /// `true` if it may be larger than its blocks hold: those of a harvest VM come and go. A write may then find no
+    /// space.
+    pub thin: bool,
+}
+
+impl Settings {
+    /// A vSSD of `size` bytes on `geometry` with 7% to spare, and folds beyond a sixteenth of its pages.
+    #[must_use]
+    pub fn new(geometry: Geometry, size: u64) -> Self {
+        let overlay_limit = size / u64::from(geometry.page_size.max(1)) / 16;
+        Self { geometry, size, spare: 7, unit: 1, interleave: 0, overlay_limit, thin: false }
+    }
+
+    /// Flash blocks that a vSSD of `size` bytes needs for its promise: those of its pages, and the spare ones.
+    #[must_use]
+    pub fn blocks_needed(&self, size: u64) -> u64 {
+        let stored = size.div_ceil(u64::from(self.geometry.block_size().max(1)));
+        stored.saturating_add((stored.saturating_mul(self.spare.into()) / 100).max(LEAST_SPARE.into()))
+    }
+
+    /// The largest size that `blocks` flash blocks are enough for: the other way round.
+    #[must_use]
+    pub fn size_of_blocks(&self, blocks: u64) -> u64 {
+        let block = u64::from(self.geometry.block_size());
+        let stored = (blocks.saturating_mul(100) / (100 + u64::from(self.spare)))
+            .min(blocks.saturating_sub(LEAST_SPARE.into()));
+        let fits = |stored: &u64| self.blocks_needed(stored * block) <= blocks;
+        (stored.saturating_sub(1)..=stored + 1).rev().find(fits).unwrap_or(0) * block
+    }
+
+    /// The number of logical blocks that neighbours are spread over: as set, or as many as can be open at once, 64 at
+    /// most.
+    #[must_use]
+    pub fn width(&self) -> u32 {
+        if self.interleave > 0 {
+            return self.interleave;
+        }
+        let stored = self.size / u64::from(self.geometry.block_size().max(1));
+        let spare = self.blocks_needed(self.size).saturating_sub(stored);
+        let most = u32::try_from((spare / 4).min(stored / 4)).unwrap_or(u32::MAX).clamp(1, WIDEST);
+        1 << most.ilog2()
+    }
+
+    /// Pages of the disk.
+    ///
+    /// # Errors
+    /// Invalid if the settings make no sense.
+    pub(super) fn check(&self) -> Result<u32> {
+        let Geometry { channels, dies, planes, blocks, pages, page_size } = self.geometry;
+        let total = [u32::from(dies), planes.into(), blocks, channels.into()];
+        let total = total.into_iter().try_fold(1_u32, u32::checked_mul);
+        if total.is_none_or(|total| total == 0) || pages.checked_mul(page_size).is_none() {
+            return Err(Error::invalid("flash needs 1 to 2^32 - 1 blocks, of less than 4 GiB"));
+        }
+        if pages == 0 || pages > u32::from(u16::MAX) || page_size == 0 || page_size % 512 != 0 {
+            return Err(Error::invalid("flash needs 1 to 65,535 pages a block, of whole sectors"));
+        }
+        if self.unit == 0 || !pages.is_multiple_of(self.unit) {
+            return Err(Error::invalid("the unit must divide the pages of a block").remedy("take 1"));
+        }
+        if self.width() > MOST_INTERLEAVE {
+            return Err(Error::invalid(format!(
+                "an interleave over {MOST_INTERLEAVE} logical blocks is too wide"
+            )));
+        }
+        pages_of(self.size, page_size)
+    }
+}
+
+/// Pages of a size in bytes.
+pub(super) fn pages_of(size: u64, page_size: u32) -> Result<u32> {
+    let whole = size > 0 && size.is_multiple_of(page_size.into());
+    let pages = size / u64::from(page_size);
+    u32::try_from(pages).ok().filter(|&pages| whole && pages < u32::MAX).ok_or_else(|| {
+        let page = u64::from(page_size).max(1);
+        let most = page * u64::from(u32::MAX - 1);
+        let cause =
+            format!("{size} bytes are no size of a vSSD, which has whole flash pages of {page} bytes");
+        let near = size.checked_next_multiple_of(page).unwrap_or(most).clamp(page, most);
+        Error::invalid(cause)
+            .remedy(format!("give {near} bytes, or another multiple of {page}; the least is {page}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_disk() {
+        let settings = Settings::new(Geometry::default(), 128 << 30);
+        assert_eq!((settings.check().unwrap(), settings.width()), (8 << 20, 64));
+        assert_eq!(settings.blocks_needed(settings.size), 32_768 + 2293);
+    }
+
+    #[test]
+    fn small_ones_are_spread_less() {
+        let width = |blocks: u64| Settings::new(Geometry::default(), blocks << 22).width();
+        assert_eq!([1, 8, 64, 256, 2048, 65_536].map(width), [1, 1, 1, 4, 32, 64]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let good = Settings::new(Geometry::default(), 1 << 30);
+        let odd = Settings { size: (1 << 30) + 1, ..good.clone() };
+        let none = Settings { size: 0, ..good.clone() };
+        let unit = Settings { unit: 3, ..good.clone() };
+        assert!(good.check().is_ok());
+        assert!([odd, none, unit].iter().all(|settings| settings.check().is_err()));
+    }
+}
