@@ -12,13 +12,13 @@
 #![expect(clippy::cast_precision_loss, reason = "figures have few digits")]
 
 use headstart_block::random::Random;
+use headstart_broker::gssd::{Grain, Offer, Pool, Want};
+use headstart_broker::{Action, Broker, Event, Request, RequestId, Run, Settings, Step, VssdKind};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::journal::{Journal, Record};
 use headstart_flash::vssd::{self, Place, Vssd};
-use headstart_harvest::broker::{Action, Broker, Event, Request, RequestId, Run, Settings, Step, VssdKind};
-use headstart_harvest::gssd::{Grain, Offer, Pool, Want};
-use headstart_harvest::{GssdId, Result, Time, VssdId};
+use headstart_flash::{GssdId, Result, Time, VssdId};
 use std::fs::File;
 use std::hint::black_box;
 use std::io::Write;

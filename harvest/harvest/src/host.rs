@@ -67,10 +67,11 @@ pub use status::{
     ReportKind, VssdSpec, VssdStatus, Wish,
 };
 
-use crate::broker::{self, Action, Answer, Broker, Event, Request, RequestId};
-use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId, counted};
+use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
 use actions::{Decided, Job};
 use headstart_block::ByteSize;
+use headstart_broker::counted;
+use headstart_broker::{self as broker, Action, Answer, Broker, Event, Request, RequestId};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry, lock};
 use headstart_flash::vssd::{Effort, Vssd};

@@ -40,6 +40,8 @@ pub mod world;
 pub use fleet::{Fleet, FleetSettings};
 pub use foresight::Foresight;
 #[doc(no_inline)]
+pub use headstart_broker::gssd::Grain;
+#[doc(no_inline)]
 pub use headstart_forecast::{ForecastSettings, PredictorKind};
 #[doc(no_inline)]
 pub use headstart_predictors::Series;

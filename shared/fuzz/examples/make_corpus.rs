@@ -6,15 +6,15 @@
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
 use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};
+use headstart_broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::{self, Record as Entry};
 use headstart_flash::vssd::{Change, ChangeKind, Place};
+use headstart_flash::{GssdId, VssdId};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
-use headstart_harvest::broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
-use headstart_harvest::{GssdId, VssdId};
 use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};

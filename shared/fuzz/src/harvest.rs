@@ -1,13 +1,13 @@
 //! The data that a host that harvests reads back: its journal; and demand series.
 
 use headstart_block::{Error, ErrorKind, Result, Time};
+use headstart_broker::{Broker, Settings};
+use headstart_flash::VssdId;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::journal::{self, Chain, FRONT, Record, Snapshots, decode, encode, front, repair};
 use headstart_flash::vssd::{self, Change, Snapshot, Vssd};
 use headstart_forecast::STEP;
-use headstart_harvest::VssdId;
-use headstart_harvest::broker::{Broker, Settings};
 use headstart_predictors::Series;
 
 /// A small SSD: 2 channels of 32 blocks of 8 pages of 4 KiB.

@@ -25,6 +25,7 @@ const ROWS: &[(&str, u8)] = &[
     ("headstart-pull", 3),
     ("headstart-command-line", 3),
     ("headstart-swarm", 3),
+    ("headstart-broker", 2),
     ("headstart-harvest", 3),
     ("headstart-predictors", 3),
     ("headstart-cache", 4),

@@ -11,9 +11,9 @@
 use super::levelling::Owned;
 use super::volume::Volume;
 use super::{Control, Host};
-use crate::broker::event::Answer;
-use crate::broker::{Action, Event, RequestId, Step};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use headstart_broker::event::Answer;
+use headstart_broker::{Action, Event, RequestId, Step};
 use headstart_flash::device::{FlashBlock, lock};
 use headstart_flash::journal::Lsn;
 use std::sync::PoisonError;
@@ -242,7 +242,7 @@ impl Host {
             gssd,
             bandwidth: u16::try_from(wanted.len()).unwrap_or(u16::MAX),
             capacity: u32::try_from(blocks.len()).unwrap_or(u32::MAX),
-            blocks: crate::broker::Run::gather(blocks),
+            blocks: headstart_broker::Run::gather(blocks),
         })
     }
 
@@ -260,7 +260,7 @@ impl Host {
     fn attach(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<()> {
         let Some(volume) = self.volume(ghost) else { return Ok(()) };
         let blocks = self.custody.blocks(gssd);
-        let blocks = self.media.worn(blocks.into_iter().flat_map(crate::broker::Run::blocks));
+        let blocks = self.media.worn(blocks.into_iter().flat_map(headstart_broker::Run::blocks));
         if blocks.is_empty() {
             return Ok(());
         }
@@ -292,7 +292,7 @@ impl Host {
         let runs = self.custody.take_returned(gssd);
         let Some(volume) = self.volume(home) else { return Ok(()) };
         let mut inner = volume.write();
-        let blocks = runs.into_iter().flat_map(crate::broker::Run::blocks);
+        let blocks = runs.into_iter().flat_map(headstart_broker::Run::blocks);
         let blocks: Vec<_> = self.media.worn(blocks.filter(|block| inner.vssd.is_lent(*block)));
         if !blocks.is_empty() {
             let change = inner.vssd.take_back(&blocks)?;

@@ -14,8 +14,8 @@
 use super::actions::Job;
 use super::volume::Volume;
 use super::{Host, Jobs, Kind};
-use crate::broker::{Evacuation, Event, Run};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
+use headstart_broker::{Evacuation, Event, Run};
 use headstart_flash::device::{FlashBlock, FlashError, lock};
 use headstart_flash::vssd::Effort;
 use std::sync::Arc;

@@ -7,7 +7,7 @@
 //!    are waited for (no more of them is lent), for days if need be. If there is no room, or a write needs the channel,
 //!    this ends, and is tried again later.
 //! 2. Both are closed and the maps made durable. Earlier readers are waited for. Both are erased.
-//! 3. The broker's step [`Swapped`](crate::broker::Step::Swapped) is made durable. From here on the owners are swapped;
+//! 3. The broker's step [`Swapped`](headstart_broker::Step::Swapped) is made durable. From here on the owners are swapped;
 //!    custody gives each all of its new channel, which is clean.
 //! 4. Both maps get the new channel in the place of the old one; recovery does that if a crash came before it.
 //!
@@ -17,9 +17,9 @@ use super::actions::Job;
 use super::meta::Meta;
 use super::volume::Volume;
 use super::{Control, Host};
-use crate::broker::Event;
-use crate::broker::Run;
 use crate::{Error, ErrorKind, Result, Time, VssdId};
+use headstart_broker::Event;
+use headstart_broker::Run;
 use headstart_flash::device::{FlashBlock, lock};
 use headstart_flash::journal::Record;
 use headstart_flash::vssd::{Change, ChannelWear, Effort, Vssd, plan_swap};

@@ -2,8 +2,8 @@
 
 use super::media::Media;
 use super::volume::Inner;
-use crate::broker::Step;
 use crate::{Error, ErrorKind, Result, VssdId};
+use headstart_broker::Step;
 use headstart_flash::device::lock;
 use headstart_flash::journal::room::RESERVE;
 use headstart_flash::journal::{Journal, Lsn, Record, Rewriting};

@@ -1,9 +1,9 @@
 //! The knobs of a host, and its flash.
 
-use crate::broker;
-use crate::gssd::Grain;
 use crate::{Error, ErrorKind, Result};
 use headstart_block::ByteSize;
+use headstart_broker as broker;
+use headstart_broker::gssd::Grain;
 use headstart_flash::device::claim::{Claim, is_hole};
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::timing::Speeds;

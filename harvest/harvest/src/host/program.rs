@@ -3,8 +3,8 @@
 use super::Host;
 use super::log::from_flash;
 use super::volume::{Inner, Volume};
-use crate::broker::{Event, Notice, Report};
 use crate::{Error, ErrorKind, Result};
+use headstart_broker::{Event, Notice, Report};
 use headstart_flash::device::{FlashBlock, FlashError, lock};
 use headstart_flash::gate;
 use headstart_flash::lane::Class;

@@ -15,10 +15,10 @@ use super::options::{FlashPlace, Opened, Options, Settings, check_directory, ope
 use super::unsold::{Shelf, Sold};
 use super::volume::About;
 use super::{Clock, Control, Host, Jobs, Kind};
-use crate::broker::{Action, Broker, Run, Step};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
 use headstart_block::private;
+use headstart_broker::{Action, Broker, Run, Step};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry, lock};
 use headstart_flash::gate::Gate;

@@ -5,8 +5,8 @@
 //! costs the counts of erasures. All other damaged parts can only be given up, all together and by name.
 
 use super::recover::{Known, lock_dir};
-use crate::broker::Run;
 use crate::{Error, ErrorKind, Result, VssdKind};
+use headstart_broker::Run;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FileFlash, FlashBlock, Geometry, table};
 use headstart_flash::journal::Snapshots;

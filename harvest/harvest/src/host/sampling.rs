@@ -1,8 +1,8 @@
 //! The use of a vSSD, second by second, and its consequences: samples of three minutes, forecasts for the broker.
 
 use super::status::Kind;
-use crate::broker::Event;
 use crate::{Time, VssdId};
+use headstart_broker::Event;
 use headstart_forecast::{Forecast, ForecastSettings, Forecaster, Sample, Side, Stat};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

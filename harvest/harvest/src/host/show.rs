@@ -5,8 +5,8 @@ use super::status::{
     VssdStatus,
 };
 use super::{Control, Host};
-use crate::broker::{Notice, Run};
 use crate::{GssdId, VssdId};
+use headstart_broker::{Notice, Run};
 use headstart_flash::device::{FlashBlock, lock};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -4,8 +4,8 @@
 //! need the host's clock. With the feature `schema` all of it describes itself to OpenAPI.
 
 pub use crate::VssdKind as Kind;
-use crate::broker::Counters;
 use crate::{GssdId, VssdId};
+use headstart_broker::Counters;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 #[cfg(feature = "schema")]

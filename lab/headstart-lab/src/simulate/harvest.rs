@@ -20,14 +20,13 @@ pub(super) const AFTER_HELP: &str = arguments::AFTER_HELP;
 use arguments::{Figure, ForesightName};
 use headstart_block::Result;
 use headstart_command_line::traces::cancelled;
-use headstart_harvest::gssd::Grain;
 use headstart_image::progress::Progress;
 use headstart_sim::harvest::accuracy::accuracy;
 use headstart_sim::harvest::ceiling::Rules;
 use headstart_sim::harvest::performance::{Length, measure};
 use headstart_sim::harvest::planner::planned;
 use headstart_sim::harvest::statistics::Statistics;
-use headstart_sim::harvest::{Fleet, Source, availability, simulate};
+use headstart_sim::harvest::{Fleet, Grain, Source, availability, simulate};
 use report::{Availability, HarvestReport, Ran, StatisticsRow};
 
 /// VMs that predictors are tried on.

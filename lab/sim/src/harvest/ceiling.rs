@@ -18,7 +18,7 @@
 use super::course::{STEP, Seconds};
 use super::fleet::{Fleet, RegularVm, Request};
 use super::foresight::GB_BLOCKS;
-use headstart_harvest::gssd::Grain;
+use headstart_broker::gssd::Grain;
 
 /// The smallest loan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

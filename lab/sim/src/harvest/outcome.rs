@@ -3,7 +3,7 @@
 use super::course::Seconds;
 use super::statistics::Distribution;
 use super::utilisation::Utilisation;
-use headstart_harvest::broker::Counters;
+use headstart_broker::Counters;
 use serde::{Serialize, Serializer};
 
 /// The number of leases by their end.

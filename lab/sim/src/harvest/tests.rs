@@ -8,8 +8,8 @@ use super::foresight::Foresight;
 use super::planner::planned;
 use super::statistics::{Distribution, Statistics};
 use super::world::{HarvestModel, Source, simulate};
+use headstart_broker::gssd::Grain;
 use headstart_forecast::PredictorKind;
-use headstart_harvest::gssd::Grain;
 
 fn near(what: &str, is: f64, should: f64, by: f64) {
     assert!((is - should).abs() <= by, "{what}: {is:.3}, not {should}");

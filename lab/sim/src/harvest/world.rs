@@ -12,11 +12,9 @@ use super::fleet::{Demand, Fleet};
 use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
 use super::outcome::{Ended, Outcome, Point};
 use super::utilisation::{Usage, Utilisation};
+use headstart_broker::{Action, Answer, Broker, Event, Notice, Request, RequestId, Settings, VssdKind};
+use headstart_flash::{GssdId, Time, VssdId};
 use headstart_forecast::{Forecast, Unsold};
-use headstart_harvest::broker::{
-    Action, Answer, Broker, Event, Notice, Request, RequestId, Settings, VssdKind,
-};
-use headstart_harvest::{GssdId, Time, VssdId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 
 use super::super::{Host, Kind};
 use super::kit::{Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::broker::Event;
 use crate::{ErrorKind, Result};
 use headstart_block::ByteRange;
+use headstart_broker::Event;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::{Flash, FlashBlock};

@@ -2,8 +2,8 @@
 
 use super::super::{Host, Kind, ReportKind};
 use super::kit::{HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::broker::Run;
 use headstart_block::random::Random;
+use headstart_broker::Run;
 use headstart_flash::custody::Holder;
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::{Flash, FlashBlock};

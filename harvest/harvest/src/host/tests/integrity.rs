@@ -3,9 +3,9 @@
 use super::super::{Host, Kind};
 use super::kit::{HOUR, Machine, PAGE, spec, wish};
 use crate::ErrorKind;
-use crate::broker::Event;
 use headstart_block::random::Random;
 use headstart_block::{BlockDevice, ByteRange};
+use headstart_broker::Event;
 use headstart_flash::device::Geometry;
 use headstart_flash::device::emulator::Faults;
 use std::sync::Arc;

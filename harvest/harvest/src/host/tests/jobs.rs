@@ -2,8 +2,8 @@
 
 use super::super::{Host, Kind, ReportKind, Wish};
 use super::kit::{BLOCK, Fuse, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};
-use crate::broker::{Action, Answer, Event, RequestId, Run};
 use crate::{ErrorKind, GssdId, VssdId};
+use headstart_broker::{Action, Answer, Event, RequestId, Run};
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::lock;
 use std::sync::Arc;

@@ -47,9 +47,10 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | [`gssd`] | ghost vSSDs, and the pool of unused ones |
 //! | [`settings`] | the knobs |
 //! | [`event`] | events, actions, requests and answers |
-//! | [`step`] | the journalled steps |
+//! | [`step`](headstart_flash::step) | the journalled steps |
 //! | [`report`] | messages to a harvest VM's user |
 //! | [`counters`] | counts of its work |
 //! | `state` | the effects of steps, recovery, snapshots |
@@ -58,28 +59,41 @@
 //! | `demand` | ghosts: requests, releases, under-harvest |
 //! | `reclaim` | leases that end: migration, eviction, detaching, erasing |
 
+#![forbid(unsafe_code)]
+
 pub mod counters;
 mod deletion;
 mod demand;
 pub mod event;
+pub mod gssd;
 mod reclaim;
 pub mod report;
 pub mod settings;
 mod state;
 mod supply;
 
-pub use crate::VssdKind;
 pub use counters::Counters;
 pub use event::{Action, Answer, Event, Grant, Request, RequestId};
+#[doc(no_inline)]
+pub use headstart_block::{Error, ErrorKind, Result, Time};
+#[doc(no_inline)]
 pub use headstart_flash::step::{Run, Step, Why};
+#[doc(no_inline)]
+pub use headstart_flash::{GssdId, VssdId, VssdKind};
 pub use reclaim::Evacuation;
 pub use report::{Notice, Report};
 pub use settings::Settings;
 
-use crate::gssd::{Gssd, Pool};
-use crate::{GssdId, Time, VssdId};
+use gssd::{Gssd, Pool};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+/// A number of channels, in words.
+#[must_use]
+pub fn counted(channels: u64) -> String {
+    let plural = if channels == 1 { "" } else { "s" };
+    format!("{channels} channel{plural}")
+}
 
 /// The broker.
 #[derive(Debug)]

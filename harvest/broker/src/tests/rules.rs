@@ -458,6 +458,6 @@ fn steps_that_cannot_follow_one_another_are_refused() {
     ];
     for steps in bad {
         let error = Broker::recover(Settings::default(), minutes(0), steps, &mut Vec::new()).unwrap_err();
-        assert_eq!(error.kind(), crate::ErrorKind::Corrupt, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
 }
