@@ -88,6 +88,7 @@ mod old;
 pub mod repair;
 mod rewriting;
 pub mod room;
+mod writer;
 
 pub use file::{Journal, Lsn};
 pub use group::{Chain, FRONT, front};

@@ -94,6 +94,7 @@ mod change;
 mod collect;
 mod lost;
 mod map;
+mod open;
 mod pins;
 mod place;
 mod read;
@@ -135,7 +136,7 @@ pub struct Vssd {
     map: Map,
     space: Space,
     sequence: Sequence,
-    open: place::Open,
+    open: open::Open,
     tasks: collect::Tasks,
     pins: Arc<Pins>,
     /// Pages mapped.
@@ -211,7 +212,7 @@ impl Vssd {
             space: Space::new(settings.geometry),
             settings,
             sequence: Sequence::default(),
-            open: place::Open::default(),
+            open: open::Open::default(),
             tasks: collect::Tasks::default(),
             pins: Arc::default(),
             stored: 0,

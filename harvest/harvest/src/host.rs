@@ -42,6 +42,7 @@
 
 pub(crate) mod actions;
 mod doubts;
+mod job;
 mod jobs;
 mod levelling;
 pub(crate) mod log;
@@ -68,7 +69,7 @@ pub use status::{
 };
 
 use crate::{Error, ErrorKind, GssdId, Result, Time, VssdId};
-use actions::{Decided, Job};
+use actions::Decided;
 use headstart_block::ByteSize;
 use headstart_broker::counted;
 use headstart_broker::{self as broker, Action, Answer, Broker, Event, Request, RequestId};
@@ -76,16 +77,17 @@ use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry, lock};
 use headstart_flash::vssd::{Effort, Vssd};
 use headstart_forecast::{Forecast, ForecastSettings};
+use job::Job;
 use levelling::Levelling;
 use media::Media;
-use meta::Meta;
+use meta::{About, Meta};
 use sampling::Sampler;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use unsold::Shelf;
-use volume::{About, Volume};
+use volume::Volume;
 
 /// Reports that are kept.
 const REPORTS: usize = 256;
@@ -203,7 +205,7 @@ impl Host {
         let (capacity, id) = (u32::try_from(home.len()).unwrap_or(u32::MAX), VssdId(control.next_vssd));
         let grows = spec.kind == Kind::Harvest && spec.size.is_none();
         let known = About { id, name: name.to_owned(), kind: spec.kind, channels, grows };
-        let map = log::encoded(&vssd.snapshot())?;
+        let map = meta::encoded(&vssd.snapshot())?;
         self.log.may_take(map.len() as u64)?;
         self.log.append(&Meta::Next(id.0 + 1).record()?)?;
         self.log.append(&Meta::made(known.clone()).record()?)?;

@@ -1,8 +1,8 @@
 //! A journal in a file: appending, syncing together, and replacing the file while it is used.
 
-use super::group::{self, Chain, FRONT, fits_mark, slot_at};
-use super::rewriting::{Rewriting, Writer};
+use super::group::{self, FRONT};
 use super::room::{Medium, Room, is_full};
+use super::writer::{Writer, Written};
 use super::{End, Record, VERSION, encode, old, replay};
 use crate::{Error, ErrorKind, Result};
 use std::fs::File;
@@ -30,20 +30,6 @@ pub struct Journal {
     pub(super) path: PathBuf,
     state: Mutex<State>,
     pub(super) synced: Condvar,
-}
-
-/// A journal's file, and its end.
-#[derive(Clone, Debug)]
-pub(super) struct Written {
-    pub(super) file: Arc<Medium>,
-    pub(super) generation: u64,
-    pub(super) chain: Chain,
-    /// The offset of the last group.
-    pub(super) last: u64,
-    /// The slot of the next mark.
-    pub(super) slot: usize,
-    /// The file's length.
-    pub(super) len: u64,
 }
 
 #[derive(Debug)]
@@ -88,32 +74,6 @@ impl State {
     pub(super) fn put_back(&mut self, batch: Vec<u8>) {
         let later = std::mem::replace(&mut self.pending, batch);
         self.pending.extend_from_slice(&later);
-    }
-}
-
-impl Written {
-    /// Writes groups, and makes them durable together with a mark. `after` is the journal's end after that.
-    fn write(&self, after: &Self, groups: &[u8]) -> io::Result<()> {
-        if groups.is_empty() {
-            return self.file.sync_data();
-        }
-        self.file.write(groups, self.len)?;
-        let has_copy = after.last == self.len && fits_mark(groups.len());
-        if !has_copy {
-            // A mark without a copy declares the group durable.
-            self.file.sync_data()?;
-        }
-        let copy = if has_copy { groups } else { &[] };
-        let mark = group::mark(self.generation, &after.chain, after.last, copy, false);
-        self.file.write(&mark, slot_at(self.slot))?;
-        self.file.sync_data()
-    }
-
-    /// Writes a mark to a slot: all is there, and the journal is `closed` in good order or not.
-    fn mark(&self, slot: usize, closed: bool) -> io::Result<()> {
-        let mark = group::mark(self.generation, &self.chain, self.last, &[], closed);
-        self.file.write(&mark, slot_at(slot))?;
-        self.file.sync_data()
     }
 }
 
@@ -417,25 +377,6 @@ impl Journal {
         let state = self.lock();
         let (len, before) = (state.written.len, state.written_len);
         len >= before * GROWN_TIMES && len - before >= GROWN_BYTES
-    }
-
-    /// Begins to replace all records by others that lead to the same state. Records that are appended from now on
-    /// follow them: the caller makes sure that nothing is appended between this call and its own look at the state; of
-    /// a vSSD's map a later look does as well.
-    ///
-    /// # Errors
-    /// Conflict if it is being rewritten; the journal failed before; the new file cannot be made.
-    pub fn rewriting(&self) -> Result<Rewriting<'_>> {
-        let mut state = self.lock();
-        self.check(&state)?;
-        if state.tail.is_some() {
-            let error = Error::new(ErrorKind::Conflict, "it is being rewritten");
-            return Err(error.about(self.path.display()));
-        }
-        state.tail = Some(Vec::new());
-        let generation = state.written.generation + 1;
-        drop(state);
-        Rewriting::new(self, generation)
     }
 
     pub(super) fn check(&self, state: &State) -> Result<()> {

@@ -5,7 +5,7 @@
 //! recorded are lost, and erased before their block is used again.
 
 use super::map::{Entry, Patch, Spot};
-use super::place::Open;
+use super::open::Open;
 use super::settings::pages_of;
 use super::space::{LOG, State};
 use super::{FlashBlock, Vssd};

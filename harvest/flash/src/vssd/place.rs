@@ -1,11 +1,11 @@
 //! The place of the next page: open blocks, placements, and their outcome.
 
 use super::change::{Change, ChangeKind};
-use super::map::{Entry, Spot, Table};
+use super::map::{Entry, Spot};
+use super::open::Fill;
 use super::space::{LOG, Lane, State, Stream};
 use super::{FlashBlock, Vssd};
 use crate::{Error, ErrorKind, Result};
-use std::collections::BTreeSet;
 
 /// Free blocks that only the collector may take.
 pub(super) const RESERVE: u32 = 2;
@@ -40,27 +40,6 @@ pub enum Place {
     Collect,
     /// No place while blocks are lent: have some of them given back ([`Vssd::take_back`]) and place again.
     Recall,
-}
-
-/// A data block that is being written from its beginning on.
-#[derive(Clone, Copy, Debug)]
-struct Fill {
-    entry: Entry,
-    used: u64,
-}
-
-/// Blocks that are open, and placements under way.
-#[derive(Debug, Default)]
-pub(super) struct Open {
-    /// Open log blocks: the user's, the collector's.
-    logs: [Vec<Entry>; 2],
-    fills: Table<u32, Fill>,
-    flights: BTreeSet<Spot>,
-    /// Of those, the user's.
-    users: u64,
-    /// The place in turn among log blocks, for each kind.
-    turns: [usize; 2],
-    clock: u64,
 }
 
 /// The numbers of blocks that may be open.

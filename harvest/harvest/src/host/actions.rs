@@ -8,7 +8,7 @@
 //! moment; a volume's; custody's ledger; the journal's. No thread that holds a volume's lock waits for flash or for
 //! control.
 
-use super::levelling::Owned;
+use super::job::Job;
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};
@@ -18,40 +18,6 @@ use headstart_flash::device::{FlashBlock, lock};
 use headstart_flash::journal::Lsn;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
-
-/// Work that takes time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Job {
-    /// [`Action::Erase`].
-    Erase(GssdId),
-    /// [`Action::Evacuate`].
-    Evacuate(GssdId, VssdId, u8),
-    /// [`Action::Detach`].
-    Detach(GssdId, VssdId, u8),
-    /// [`Action::Wipe`].
-    Wipe(VssdId),
-    /// Two channels are to swap owners.
-    Swap(Owned, Owned),
-}
-
-impl Job {
-    /// The channels that it empties and erases.
-    pub(crate) fn channels(&self) -> impl Iterator<Item = u16> + use<> {
-        let channels = if let Self::Swap(one, other) = self { Some([one.1, other.1]) } else { None };
-        channels.into_iter().flatten()
-    }
-
-    /// The action that it does, if the broker gave it out.
-    pub(crate) fn action(self) -> Option<Action> {
-        Some(match self {
-            Self::Erase(gssd) => Action::Erase { gssd },
-            Self::Evacuate(gssd, ghost, slot) => Action::Evacuate { gssd, ghost, slot },
-            Self::Detach(gssd, ghost, slot) => Action::Detach { gssd, ghost, slot },
-            Self::Wipe(vssd) => Action::Wipe { vssd },
-            Self::Swap(..) => return None,
-        })
-    }
-}
 
 /// The broker's decisions: no part of them is done before their steps are durable.
 pub(crate) struct Decided {

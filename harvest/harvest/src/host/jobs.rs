@@ -11,7 +11,7 @@
 //! lease. While a home waits, copies take turns with the harvest VM's own I/O, and its writes move data as well, so
 //! that no ghost writes faster than its data is moved.
 
-use super::actions::Job;
+use super::job::Job;
 use super::volume::Volume;
 use super::{Host, Jobs, Kind};
 use crate::{Error, ErrorKind, GssdId, Result, VssdId};

@@ -13,8 +13,8 @@
 //!
 //! A crash before the step has changed only the places of pages. After it, no map names either channel.
 
-use super::actions::Job;
-use super::meta::Meta;
+use super::job::{Job, Owned};
+use super::meta::{Looked, Meta};
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
@@ -23,7 +23,6 @@ use headstart_broker::Run;
 use headstart_flash::device::{FlashBlock, lock};
 use headstart_flash::journal::Record;
 use headstart_flash::vssd::{Change, ChannelWear, Effort, Vssd, plan_swap};
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,20 +33,6 @@ const TOLERANCE: u32 = 10;
 
 /// The time after which a swap that could not be made is tried again.
 const AGAIN: Duration = Duration::from_secs(600);
-
-/// A channel and its owner.
-pub(crate) type Owned = (VssdId, u16);
-
-/// The results of the last look at channels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Looked {
-    /// The time, in microseconds.
-    at_us: u64,
-    /// Erasures of each channel until then.
-    totals: Vec<u64>,
-    /// The swap that is planned since.
-    swap: Option<(Owned, Owned)>,
-}
 
 /// The state of levelling.
 #[derive(Default)]

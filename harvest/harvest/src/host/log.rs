@@ -1,6 +1,7 @@
 //! The journal as the host uses it: a map becomes durable only after the pages that it names.
 
 use super::media::Media;
+use super::meta::encoded;
 use super::volume::Inner;
 use crate::{Error, ErrorKind, Result, VssdId};
 use headstart_broker::Step;
@@ -189,19 +190,6 @@ impl Log {
             [&self.records, &self.syncs, &self.rewrites].map(|count| count.load(Ordering::Relaxed));
         [self.journal.size(), records, syncs, rewrites]
     }
-}
-
-/// A record in the form that the journal keeps.
-pub(crate) fn encoded<T: serde::Serialize>(what: &T) -> Result<Vec<u8>> {
-    postcard::to_allocvec(what).map_err(|error| Error::invalid("cannot be encoded").caused_by(error))
-}
-
-/// A record from the form that the journal keeps.
-pub(crate) fn decoded<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T> {
-    postcard::from_bytes(bytes).map_err(|error| {
-        let cause = format!("{what} in it is not one that this version knows");
-        Error::unsupported(cause).caused_by(error).remedy("use the version that wrote it")
-    })
 }
 
 /// An error of the flash as one for the caller.

@@ -1,11 +1,8 @@
 //! The host's own records in the journal: its flash, and the names of vSSDs.
 
-use super::levelling::Looked;
-use super::log::{decoded, encoded};
+use super::job::Owned;
 use super::status::Kind;
-use super::unsold::Sold;
-use super::volume::About;
-use crate::{Result, VssdId};
+use crate::{Error, Result, VssdId};
 use headstart_flash::device::Geometry;
 use headstart_flash::journal::Record;
 use serde::{Deserialize, Serialize};
@@ -45,6 +42,49 @@ impl Meta {
     pub(crate) fn of(bytes: &[u8]) -> Result<Self> {
         decoded(bytes, "a record of the host")
     }
+}
+
+/// The facts about a volume beside its FTL.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) id: VssdId,
+    pub(crate) name: String,
+    pub(crate) kind: Kind,
+    pub(crate) channels: Vec<u16>,
+    pub(crate) grows: bool,
+}
+
+/// An unsold vSSD that was sold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sold {
+    /// Bytes of its channels.
+    pub(crate) size: u64,
+    /// The time for which it was unsold, in seconds.
+    pub(crate) lasted_s: u64,
+}
+
+/// The results of the last look at channels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Looked {
+    /// The time, in microseconds.
+    pub(crate) at_us: u64,
+    /// Erasures of each channel until then.
+    pub(crate) totals: Vec<u64>,
+    /// The swap that is planned since.
+    pub(crate) swap: Option<(Owned, Owned)>,
+}
+
+/// A record in the form that the journal keeps.
+pub(crate) fn encoded<T: Serialize>(what: &T) -> Result<Vec<u8>> {
+    postcard::to_allocvec(what).map_err(|error| Error::invalid("cannot be encoded").caused_by(error))
+}
+
+/// A record from the form that the journal keeps.
+pub(crate) fn decoded<'a, T: Deserialize<'a>>(bytes: &'a [u8], what: &'static str) -> Result<T> {
+    postcard::from_bytes(bytes).map_err(|error| {
+        let cause = format!("{what} in it is not one that this version knows");
+        Error::unsupported(cause).caused_by(error).remedy("use the version that wrote it")
+    })
 }
 
 /// The kind of this number; unknown ones are unsold, which no VM can use.

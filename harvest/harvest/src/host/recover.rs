@@ -7,13 +7,12 @@
 //! [recovered](headstart_flash::vssd::Vssd::recovered), and so are erased before they are used, unless the host was closed in
 //! good order and the journal lists them as erased. Last, unfinished work is done again.
 
-use super::levelling::{Levelling, Looked};
-use super::log::{Log, decoded};
+use super::levelling::Levelling;
+use super::log::Log;
 use super::media::Media;
-use super::meta::{Meta, kind_of};
+use super::meta::{About, Looked, Meta, Sold, decoded, kind_of};
 use super::options::{FlashPlace, Opened, Options, Settings, check_directory, open_flash};
-use super::unsold::{Shelf, Sold};
-use super::volume::About;
+use super::unsold::Shelf;
 use super::{Clock, Control, Host, Jobs, Kind};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};

@@ -1,7 +1,6 @@
 //! Rewrites the journal: old records give way to the state that they lead to, while the host is used.
 
-use super::log::encoded;
-use super::meta::Meta;
+use super::meta::{Meta, encoded};
 use super::volume::Volume;
 use super::{Control, Host};
 use crate::{Result, VssdId};

@@ -5,7 +5,7 @@
 //! [`unsold_lasts`](Settings::unsold_lasts) is used. It is computed again with every step, as the vSSD gets older. The
 //! time since which each is there, and the times of the last ones, are in the journal.
 
-use super::meta::Meta;
+use super::meta::{Meta, Sold};
 use super::options::Settings;
 use super::volume::Volume;
 use super::{Control, Host, Kind};
@@ -14,21 +14,11 @@ use headstart_broker::Event;
 use headstart_flash::journal::Record;
 use headstart_forecast::unsold::ENOUGH;
 use headstart_forecast::{Forecast, Unsold};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 /// The number of sold vSSDs that are remembered beyond a restart: several times the need of a histogram, some 10 KiB.
 const REMEMBERED: usize = 1000;
-
-/// An unsold vSSD that was sold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sold {
-    /// Bytes of its channels.
-    pub(crate) size: u64,
-    /// The time for which it was unsold, in seconds.
-    pub(crate) lasted_s: u64,
-}
 
 /// The present unsold vSSDs, and the times of past ones.
 #[derive(Default)]

@@ -10,6 +10,7 @@
 
 use super::doubts::Doubts;
 use super::media::Media;
+use super::meta::About;
 use super::sampling::Meter;
 use super::status::Kind;
 use crate::{Error, ErrorKind, Result, VssdId};
@@ -78,16 +79,6 @@ pub(crate) struct Inner {
     pub(crate) last: u64,
     /// The place of that in the journal.
     pub(crate) lsn: Lsn,
-}
-
-/// The facts about a volume beside its FTL.
-#[derive(Clone, Debug)]
-pub(crate) struct About {
-    pub(crate) id: VssdId,
-    pub(crate) name: String,
-    pub(crate) kind: Kind,
-    pub(crate) channels: Vec<u16>,
-    pub(crate) grows: bool,
 }
 
 impl Volume {

@@ -1,6 +1,7 @@
-use super::super::rewriting::beside;
+use super::super::group::slot_at;
 use super::super::room::{RESERVE, limit};
 use super::super::tests::records;
+use super::super::writer::beside;
 use super::super::{Decoded, Torn, decode};
 use super::*;
 use crate::VssdId;

@@ -1,7 +1,7 @@
 //! The journal's disk gets full, and there is room again.
 
 use super::super::meta::Meta;
-use super::super::unsold::Sold;
+use super::super::meta::Sold;
 use super::super::{FlashPlace, Host, Kind, Options, Settings};
 use super::crash::{End, HOLDERS, Life, Model, crash_at, ends_well, live, nobodys_is_clean, settled, swap};
 use super::kit::{BLOCK, HOUR, Machine, PAGE, SMALL, pattern, read_page, spec, wish};

@@ -1,0 +1,41 @@
+//! Work that takes time, by name: what is to be done to which part of the flash.
+
+use crate::{GssdId, VssdId};
+use headstart_broker::Action;
+
+/// A channel and its owner.
+pub(crate) type Owned = (VssdId, u16);
+
+/// Work that takes time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Job {
+    /// [`Action::Erase`].
+    Erase(GssdId),
+    /// [`Action::Evacuate`].
+    Evacuate(GssdId, VssdId, u8),
+    /// [`Action::Detach`].
+    Detach(GssdId, VssdId, u8),
+    /// [`Action::Wipe`].
+    Wipe(VssdId),
+    /// Two channels are to swap owners.
+    Swap(Owned, Owned),
+}
+
+impl Job {
+    /// The channels that it empties and erases.
+    pub(crate) fn channels(&self) -> impl Iterator<Item = u16> + use<> {
+        let channels = if let Self::Swap(one, other) = self { Some([one.1, other.1]) } else { None };
+        channels.into_iter().flatten()
+    }
+
+    /// The action that it does, if the broker gave it out.
+    pub(crate) fn action(self) -> Option<Action> {
+        Some(match self {
+            Self::Erase(gssd) => Action::Erase { gssd },
+            Self::Evacuate(gssd, ghost, slot) => Action::Evacuate { gssd, ghost, slot },
+            Self::Detach(gssd, ghost, slot) => Action::Detach { gssd, ghost, slot },
+            Self::Wipe(vssd) => Action::Wipe { vssd },
+            Self::Swap(..) => return None,
+        })
+    }
+}
