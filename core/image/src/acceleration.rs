@@ -7,7 +7,6 @@
 //! Adding such a layer makes another image: another manifest, with another digest, whose disk is the same. That
 //! manifest names the first image ([`OPTIMIZED_FROM`]), so that knowledge about one serves the other.
 
-use crate::digest::Digest;
 use crate::manifest::{
     ACCELERATION_LAYER, BLOB_DIGEST, BLOB_SIZE, Config, Layer, MAX_MANIFEST_SIZE, Manifest, OPTIMIZED_FROM,
     OVERLAYBD_VERSION, OVERLAYBD_VERSION_NATIVE, media_type,
@@ -15,7 +14,7 @@ use crate::manifest::{
 use crate::tar_wrapper;
 use crate::transfer::put_trees;
 use bytes::Bytes;
-use headstart_block::{ByteRange, Error, Result};
+use headstart_block::{ByteRange, Digest, Error, Result};
 use headstart_store::{RetrySettings, Selector, Store, Tag, Urgency};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -6,10 +6,9 @@
 //!
 //! The copy is an image store like any other: the manifest comes last, so a copy with the manifest is whole.
 
-use crate::digest::Digest;
 use crate::reference::{Location, Reference, Selector, Tag};
 use crate::store::ImageStore;
-use headstart_block::{Error, Result};
+use headstart_block::{Digest, Error, Result};
 use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
 use std::path::{Path, PathBuf};
 

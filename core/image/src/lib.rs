@@ -1,4 +1,4 @@
-//! Images: OCI layout stores, import, export, commit, verify, hash trees.
+//! Images: OCI layout stores, import, export, commit, verify.
 //!
 //! An image is a manifest in a store: ordered layers, each a blob named by its SHA-256 and covered by a BLAKE3 hash
 //! tree. This crate joins the two formats below it (ZFile and LSMT, which know nothing of each other) into blobs, keeps
@@ -9,8 +9,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`hash_tree`] | building and checking hash trees, in one pass or range by range |
-//! | [`digest`] | digests, and the writer that computes all sums of a blob as it passes |
+//! | [`hash_tree`](mod@hash_tree) | hash trees, and the sums of a blob; from `headstart-hash-tree` |
 //! | [`tar_wrapper`] | finding a blob in the tar archive around it |
 //! | [`blob`] | taking off the wrappers of a layer: tar, ZFile |
 //! | [`manifest`] | manifests, configs, annotations: headstart's and OverlayBD's |
@@ -44,11 +43,9 @@ pub mod blob;
 pub mod commit;
 pub mod diff;
 mod difference;
-pub mod digest;
 pub mod disk_file;
 mod disk_size;
 pub mod export;
-pub mod hash_tree;
 mod image_blobs;
 pub mod import;
 pub mod kept_base;
@@ -69,4 +66,5 @@ pub mod verified_blob;
 pub mod verify;
 mod zero;
 
+pub use headstart_hash_tree as hash_tree;
 pub use headstart_store::reference;

@@ -32,9 +32,9 @@
 //!
 //! The same image gives the same bytes: no dates, and all keys sorted.
 
-use crate::digest::Digest;
-use crate::hash_tree::{TreeRoot, outboard_len};
-use headstart_block::{Error, Result};
+use headstart_block::{Digest, Error, Result};
+pub use headstart_hash_tree::Tree;
+use headstart_hash_tree::outboard_len;
 pub use headstart_store::MAX_MANIFEST_SIZE;
 pub use headstart_store::media_type::{
     CONFIG_DOCKER, CONFIG_OCI, INDEX_DOCKER, INDEX_OCI, MANIFEST_DOCKER, MANIFEST_OCI,
@@ -100,17 +100,6 @@ pub struct BlobRef {
     /// Its name.
     pub digest: Digest,
     /// Its length in bytes.
-    pub size: u64,
-}
-
-/// The hash tree of a layer's blob.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tree {
-    /// Its root.
-    pub root: TreeRoot,
-    /// The digest of its outboard.
-    pub digest: Digest,
-    /// The length of its outboard in bytes.
     pub size: u64,
 }
 
@@ -500,6 +489,7 @@ fn to_json(document: &impl serde::Serialize) -> Result<Vec<u8>> {
 mod tests {
     use super::*;
     use headstart_block::ErrorKind;
+    use headstart_hash_tree::TreeRoot;
     use proptest::prelude::*;
 
     fn layer(name: &str) -> Layer {

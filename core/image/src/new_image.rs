@@ -1,6 +1,5 @@
 //! Putting a new layer on top of an image's, or on nothing, and publishing the result.
 
-use crate::digest::Digest;
 pub use crate::disk_size::check_size;
 use crate::manifest::{Config, Layer, MAX_LAYERS, NewImage};
 use crate::new_layer::{LayerOutput, Packing, describe, stage_layer};
@@ -8,7 +7,7 @@ use crate::open_image::OpenImage;
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::store::{ImageStore, Staging};
-use headstart_block::{BlockDevice, ByteRange, Error, Result, SECTOR_SIZE, copy_source};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE, copy_source};
 use headstart_lsmt::{LayerMeta, LayerSummary, LayerWriter, Stack};
 
 /// The result of publishing a new image.

@@ -1,7 +1,6 @@
 //! An image, open for reading: its layers' blobs unwrapped, stacked and merged into one disk.
 
 use crate::blob::{LayerSource, open_layer_source};
-use crate::digest::Digest;
 use crate::disk_size::check_size;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest};
@@ -9,7 +8,7 @@ pub use crate::opening::{HEAD, opening_ranges};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use headstart_block::{BlockDevice, Error, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Digest, Error, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{Layer, LayerInfo, Stack};
 use std::sync::Arc;
 

@@ -49,14 +49,13 @@ pub use order::boot_order;
 pub use source::{Source, Stores};
 
 use crate::blob::open_layer_source;
-use crate::digest::Digest;
 use crate::disk_size::check_size;
 use crate::manifest::{Layer, Manifest, NewImage};
 use crate::new_layer::{Packing, describe, stage_layer};
 use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use cost::cost;
-use headstart_block::{BlockDevice, Error, PlanItem, ReadAt, Result, SECTOR_SIZE};
+use headstart_block::{BlockDevice, Digest, Error, PlanItem, ReadAt, Result, SECTOR_SIZE};
 use headstart_lsmt::{LayerMeta, Stack};
 use layout::Layout;
 use same::check_same;

@@ -23,10 +23,9 @@
 //! The list of a store is not trusted: an artifact counts if its manifest matches its digest, is of this kind, has this
 //! image as its subject, and its file matches its own digest. One that fails is skipped, and the next is tried.
 
-use crate::digest::Digest;
 use crate::manifest::{MANIFEST_OCI, Manifest};
 use bytes::Bytes;
-use headstart_block::{ByteRange, Error, ErrorKind, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_store::media_type::CONFIG_EMPTY;
 use headstart_store::{Referrer, RetrySettings, Selector, Store, Urgency};
 use serde_json::{Value, json};

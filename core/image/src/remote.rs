@@ -8,8 +8,6 @@
 //!
 //! The data of a layer with a hash tree is checked against it, as everywhere.
 
-use crate::digest::Digest;
-use crate::hash_tree::pages;
 use crate::manifest::{Config, Layer, Manifest, Tree};
 use crate::opening::opening_ranges;
 use crate::progress::{Progress, step};
@@ -17,7 +15,8 @@ use crate::reference::{Reference, Selector};
 use crate::store::Image;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_hash_tree::pages;
 use headstart_store::blob_source::BlobSource;
 use headstart_store::{RetrySettings, Store, Urgency};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

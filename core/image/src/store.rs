@@ -46,10 +46,9 @@ pub use prune::{PruneOptions, PruneReport};
 pub use removal::Removal;
 pub use staging::{BlobWriter, StagedBlob, Staging};
 
-use crate::digest::Digest;
 use crate::manifest::{Config, INDEX_DOCKER, INDEX_OCI, Layer, MANIFEST_OCI, Manifest, Tree};
 use crate::reference::{Location, Reference, Selector, Tag};
-use headstart_block::{Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_store::layout::{Entry, Index, LayoutDir, MAX_DEPTH, is_referrers_tag};
 use std::path::{Path, PathBuf};
 

@@ -17,7 +17,6 @@
 //! tag). A tree that is lost nevertheless can be rebuilt from the whole blob; until then ranges cannot be checked, so
 //! its absence at the source is reported and counted, but stops nothing.
 
-use crate::digest::{Digest, DigestWriter};
 use crate::manifest::{MANIFEST_OCI, Manifest, media_type};
 use crate::plan_artifact::{self, EMPTY_CONFIG};
 use crate::progress::{Progress, step};
@@ -25,7 +24,8 @@ use crate::reference::{Selector, Tag};
 use crate::store::{Image, ListEntry};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
+use headstart_hash_tree::sums::DigestWriter;
 use headstart_store::blob_source::BlobSource;
 use headstart_store::media_type::CONFIG_EMPTY;
 use headstart_store::{RetrySettings, Store};
@@ -39,7 +39,7 @@ use tokio::runtime::Handle;
 
 /// Artifact type of the hash trees of an image.
 pub const HASH_TREES: &str = "application/vnd.headstart.hash-trees.v1";
-/// Media type of one hash tree: the outboard as [`crate::hash_tree`] describes it.
+/// Media type of one hash tree: the outboard as [`headstart_hash_tree`] describes it.
 pub const HASH_TREE: &str = "application/vnd.headstart.hash-tree.v1";
 /// Annotation of a hash tree in that artifact: the digest of the blob that it covers.
 pub const TREE_OF: &str = "dev.headstart.tree-of";

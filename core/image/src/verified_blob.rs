@@ -4,9 +4,9 @@
 //! gigabyte), so that reading again costs a look at a few bits. This is right above the stored file and below every
 //! wrapper, so that nothing unverified reaches a parser, a codec or a guest.
 
-use crate::digest::HashingWriter;
-use crate::hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
 use headstart_block::{ByteRange, Error, ErrorKind, FileSource, ReadAt, Result, copy_source};
+use headstart_hash_tree::sums::HashingWriter;
+use headstart_hash_tree::{GROUP_SIZE, HashTree, TreeRoot};
 use std::io::{self, IoSliceMut};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,7 +116,7 @@ impl<B: ReadAt> ReadAt for VerifiedBlob<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash_tree::TreeBuilder;
+    use headstart_hash_tree::TreeBuilder;
     use std::os::unix::fs::FileExt;
 
     #[test]

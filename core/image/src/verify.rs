@@ -6,9 +6,7 @@
 //! tree's root, each frame against its checksum and through its codec.
 
 use crate::blob::open_layer_source;
-use crate::digest::{Digest, HashingWriter};
 use crate::disk_size::check_size;
-use crate::hash_tree::HashTree;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{self, Manifest, Tree};
 use crate::open_image::{Coverage, coverage};
@@ -16,7 +14,9 @@ use crate::progress::{Progress, step};
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::{Image, ImageStore};
-use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
+use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result, copy_source};
+use headstart_hash_tree::HashTree;
+use headstart_hash_tree::sums::HashingWriter;
 use headstart_lsmt::Layer;
 use std::io;
 use std::path::Path;
@@ -155,7 +155,7 @@ fn tail_of(blob: &dyn ReadAt) -> ByteRange {
 fn check_tree(blobs: &dyn ImageBlobs, tree: &Tree, blob: &dyn ReadAt, tail: ByteRange) -> Result<()> {
     let named = |e: Error| e.about(format!("its hash tree {}", tree.digest));
     let outboard = blobs.tree(tree).map_err(named)?;
-    let mut hash = crate::digest::DigestWriter::new(io::sink());
+    let mut hash = headstart_hash_tree::sums::DigestWriter::new(io::sink());
     copy_source(&*outboard, &mut hash, &mut |_| Ok(())).map_err(named)?;
     let (_, digest, _) = hash.finish();
     if digest != tree.digest {

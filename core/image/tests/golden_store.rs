@@ -5,11 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use headstart_block::{ByteRange, ErrorKind, PlanItem};
+use headstart_block::{ByteRange, Digest, ErrorKind, PlanItem};
+use headstart_hash_tree::HashTree;
+use headstart_hash_tree::sums::HashingWriter;
 use headstart_image::blob::open_layer_source;
 use headstart_image::diff::diff;
-use headstart_image::digest::{Digest, HashingWriter};
-use headstart_image::hash_tree::HashTree;
 use headstart_image::manifest::{BLOB_DIGEST, Manifest, NewImage};
 use headstart_image::new_layer::Packing;
 use headstart_image::open_image::OpenImage;

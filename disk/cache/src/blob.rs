@@ -33,7 +33,7 @@ use crate::whole::{self, Check};
 use crate::writing::Writing;
 use crate::{Claim, Pin, Watcher};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
-use headstart_image::hash_tree::pages;
+use headstart_hash_tree::pages;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};

@@ -8,7 +8,7 @@
 use crate::blob::CachedBlob;
 use crate::cache::Cache;
 use headstart_block::{ByteRange, ReadAt, Result};
-use headstart_image::hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
+use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE};
 use std::sync::Arc;
 
 /// The number of bytes of an outboard that are proven at once.

@@ -20,7 +20,7 @@ use crate::presence;
 use crate::sidecar::{Identity, Kind};
 use crate::whole;
 use headstart_block::{ByteRange, Digest, ErrorKind, ReadAt, Result};
-use headstart_image::hash_tree::{HashTree, OutboardCheck, TREE_PAGE, pages};
+use headstart_hash_tree::{HashTree, OutboardCheck, TREE_PAGE, pages};
 use serde::Serialize;
 use std::ops::AddAssign;
 use std::sync::Arc;

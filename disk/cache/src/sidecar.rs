@@ -63,9 +63,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 /// Bytes in a chunk: the unit of eviction, pins and access marks.
 pub(crate) const CHUNK: u64 = 64 << 10;
 /// Bytes in a unit of presence of data: the group that a hash tree covers.
-pub(crate) const DATA_UNIT: u64 = headstart_image::hash_tree::GROUP_SIZE;
+pub(crate) const DATA_UNIT: u64 = headstart_hash_tree::GROUP_SIZE;
 /// Bytes in a unit of presence of an outboard.
-pub(crate) const TREE_UNIT: u64 = headstart_image::hash_tree::TREE_PAGE;
+pub(crate) const TREE_UNIT: u64 = headstart_hash_tree::TREE_PAGE;
 /// Longest blob, in bytes: its sidecar has 88 MiB. Lengths come from manifests, and the sidecar takes space for them.
 pub(crate) const MAX_LEN: u64 = 1 << 40;
 

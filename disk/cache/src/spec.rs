@@ -2,8 +2,7 @@
 
 use crate::sidecar::{Identity, Kind, MAX_LEN};
 use headstart_block::{Digest, Error, Result};
-use headstart_image::hash_tree::{TreeBuilder, outboard_len};
-use headstart_image::manifest::Tree;
+use headstart_hash_tree::{Tree, TreeBuilder, outboard_len};
 
 /// The description of a blob in the cache: its name, and the sums that its bytes are checked by.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::Locks;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result, copy_source};
-use headstart_image::digest::{BlobSums, HashingWriter};
+use headstart_hash_tree::sums::{BlobSums, HashingWriter};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};

@@ -8,7 +8,7 @@
 
 use headstart_block::{ByteRange, Digest, ReadAt, Result};
 use headstart_cache::CachedBlob;
-use headstart_image::digest::DigestWriter;
+use headstart_hash_tree::sums::DigestWriter;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -6,7 +6,7 @@
 //! themselves are never read.
 
 use headstart_block::{BlockDevice, ByteRange};
-use headstart_image::hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
+use headstart_hash_tree::{GROUP_SIZE, TREE_PAGE, outboard_len, pages};
 use headstart_image::open_image::OpenImage;
 use headstart_lsmt::Stack;
 use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange};

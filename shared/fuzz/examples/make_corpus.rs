@@ -5,7 +5,7 @@
 //! The two qcow2 disks are not made here but by `qemu-img convert -O qcow2 -o cluster_size=512`, once with `-c`, and
 //! the signing request by `openssl req -new -outform DER -addext subjectAltName=DNS:node4.lan` with a key of P-256.
 
-use headstart_block::{BlockDevice, ByteRange, Error, Result, Time};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
 use headstart_broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
@@ -15,7 +15,6 @@ use headstart_flash::vssd::{Change, ChangeKind, Place};
 use headstart_flash::{GssdId, VssdId};
 use headstart_fuzz::harvest::{GEOMETRY, vssd};
 use headstart_fuzz::{WRITABLE_FILES, join, scratch_directory};
-use headstart_image::digest::Digest;
 use headstart_image::hash_tree::{TreeRoot, outboard_len};
 use headstart_image::manifest::{Config, Layer, NewImage, Tree};
 use headstart_lsmt::format::{Flags, PAGE_SIZE, Page, UserTag};

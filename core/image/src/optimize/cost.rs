@@ -1,9 +1,8 @@
 //! The cost of fetching the data that a plan names: bytes and requests.
 
 use super::view::View;
-use crate::digest::Digest;
-use crate::hash_tree::GROUP_SIZE;
-use headstart_block::{BLOCK_SIZE, ByteRange};
+use headstart_block::{BLOCK_SIZE, ByteRange, Digest};
+use headstart_hash_tree::GROUP_SIZE;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The cost of preloading in the store.

@@ -4,9 +4,8 @@
 //! both and compared: of an image that was laid out again, the data of its new layer.
 
 use super::view::View;
-use crate::digest::Digest;
 use crate::progress::{Progress, step};
-use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, Result, SECTOR_SIZE};
+use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Digest, Error, Result, SECTOR_SIZE};
 use headstart_lsmt::Segment;
 
 /// The source of some sectors: a place in a blob, or none, which reads as zeros.

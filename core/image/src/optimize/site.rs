@@ -3,7 +3,6 @@
 use super::layout::Layout;
 use super::made::Made;
 use super::source::{Blobs, Source, Stores};
-use crate::digest::Digest;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{Layer, Manifest, NewImage};
 use crate::open_image::open_layer_blob;
@@ -11,7 +10,7 @@ use crate::progress::{Progress, step};
 use crate::reference::{Reference, Selector};
 use crate::store::{Image, ImageStore, Staging};
 use crate::transfer::transfer;
-use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, FileSource, ReadAt, Result};
+use headstart_block::{BlockDevice, ByteRange, Digest, Error, ErrorKind, FileSource, ReadAt, Result};
 use headstart_lsmt::Stack;
 use std::io::Write;
 use std::sync::Arc;

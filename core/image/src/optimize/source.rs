@@ -1,13 +1,12 @@
 //! [`Source`]: the image that is laid out again, in a directory or in any other store.
 
-use crate::digest::Digest;
 use crate::image_blobs::ImageBlobs;
 use crate::manifest::{Config, Layer, Manifest};
 use crate::open_image::OpenImage;
 use crate::reference::Reference;
 use crate::remote::RemoteImage;
 use crate::store::ImageStore;
-use headstart_block::Result;
+use headstart_block::{Digest, Result};
 use headstart_store::{Settings, Store};
 use std::sync::Arc;
 use tokio::runtime::Handle;

@@ -1,7 +1,7 @@
 //! [`View`]: a disk with the names of the blobs that store it.
 
-use crate::digest::Digest;
 use crate::manifest::Layer;
+use headstart_block::Digest;
 use headstart_lsmt::Stack;
 
 /// A disk, and the layers of which it is made, lowest first.

@@ -4,11 +4,10 @@
 //! writable directories.
 
 use super::{Image, ImageStore};
-use crate::digest::Digest;
 use crate::manifest::Manifest;
 use crate::reference::{Reference, Selector};
 use headstart_block::guarded::{Access, GuardedDir, is_trusted};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::layout::{
     ATTACH, ATTACH_LOCK_LIMIT, DirectorySeen, FoundLease, HeldLease, Holder, HostId, JudgedLease, LayoutLock,

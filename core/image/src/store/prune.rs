@@ -17,9 +17,8 @@
 //! need them as soon as it has the lock; their space is freed after that, which takes longer (`trash`).
 
 use super::ImageStore;
-use crate::digest::Digest;
 use crate::reference::{Selector, Tag};
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::layout::{
     INDEX_FILE, LayoutLock, Need, PruneDecision, PruneInput, PrunePlan, PruneRules, StalePolicy, StoredBlob,
     UntaggedImage, Wanted, remove_partial, remove_stale,

@@ -1,9 +1,8 @@
 //! Removing an image from the index.
 
 use super::ImageStore;
-use crate::digest::Digest;
 use crate::reference::Selector;
-use headstart_block::{Error, ErrorKind, Result};
+use headstart_block::{Digest, Error, ErrorKind, Result};
 use headstart_store::layout::{Index, Walk, holders_of, is_referrers_tag};
 use std::collections::BTreeSet;
 

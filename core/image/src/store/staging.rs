@@ -11,10 +11,10 @@
 //! 5. The index is renamed. From here on the image is there.
 
 use super::{Image, ImageStore};
-use crate::digest::{BlobSums, Digest, DigestWriter, HashingWriter};
 use crate::manifest::{Layer, MANIFEST_OCI, Manifest, NewImage, Tree};
 use crate::reference::Tag;
-use headstart_block::{Error, ErrorKind, FileSource, Result};
+use headstart_block::{Digest, Error, ErrorKind, FileSource, Result};
+use headstart_hash_tree::sums::{BlobSums, DigestWriter, HashingWriter};
 use headstart_store::layout::{INDEX_FILE, StagingDir as LeasedDir, sync_dir};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};

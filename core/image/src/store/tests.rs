@@ -2,9 +2,9 @@
 //! neighbours, with many threads, and on a full disk.
 
 use super::*;
-use crate::hash_tree::HashTree;
 use crate::manifest::{Config, NewImage};
 use headstart_block::ByteRange;
+use headstart_hash_tree::HashTree;
 use headstart_store::layout::LAYOUT_FILE;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;

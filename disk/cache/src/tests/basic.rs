@@ -111,7 +111,7 @@ fn wrong_pages_of_a_tree_are_forgotten_when_they_are_found_out() {
         let needs_it = |unit: &u64| {
             let mut needs = false;
             let each = &mut |run: ByteRange| needs |= !run.intersect(byte).is_empty();
-            headstart_image::hash_tree::nodes(blob.len(), units(*unit, unit + 1), each);
+            headstart_hash_tree::nodes(blob.len(), units(*unit, unit + 1), each);
             needs
         };
         let unit = (0..1200).find(needs_it).unwrap();

@@ -4,8 +4,7 @@ use super::{Sample, UNIT, open};
 use crate::sidecar::{Identity, Kind};
 use crate::{BlobSpec, Cache, CachedBlob, presence};
 use headstart_block::ByteRange;
-use headstart_image::hash_tree::{TREE_PAGE, TreeRoot};
-use headstart_image::manifest::Tree;
+use headstart_hash_tree::{TREE_PAGE, Tree, TreeRoot};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 

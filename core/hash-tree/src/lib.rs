@@ -34,9 +34,14 @@
 //! uses it, and each group against its node. Nothing in the outboard is trusted: a wrong length is refused at the
 //! start, a wrong node or group is named in the error. The outboard is read in whole pages of [`TREE_PAGE`] bytes, and
 //! only those that [`pages`] names, so that it can be fetched lazily.
+//!
+//! [`sums`] has the writers that compute the digest of a blob, and its tree, while its bytes pass through.
+
+#![forbid(unsafe_code)]
 
 mod build;
 mod geometry;
+pub mod sums;
 mod verify;
 
 #[cfg(test)]
@@ -48,7 +53,7 @@ pub use verify::{HashTree, OutboardCheck};
 
 use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use headstart_block::digest::parse_hex;
-use headstart_block::{Error, Result};
+use headstart_block::{Digest, Error, Result};
 use serde::{Serialize, Serializer};
 use std::fmt;
 use std::str::FromStr;
@@ -117,6 +122,17 @@ impl Serialize for TreeRoot {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
+}
+
+/// The hash tree of a blob, as a manifest names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tree {
+    /// Its root.
+    pub root: TreeRoot,
+    /// The digest of its outboard.
+    pub digest: Digest,
+    /// The length of its outboard in bytes.
+    pub size: u64,
 }
 
 /// The number of groups of a blob of `blob_len` bytes: at least one, also for an empty blob.

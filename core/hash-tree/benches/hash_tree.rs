@@ -1,7 +1,7 @@
 //! Digests and hash trees beside plain BLAKE3 and SHA-256 over the same bytes in memory, in the same run.
 //!
 //! ```text
-//! cargo bench -p headstart-image --bench hash_tree
+//! cargo bench -p headstart-hash-tree --bench hash_tree
 //! ```
 
 #![expect(
@@ -12,9 +12,9 @@
     reason = "a benchmark: it prints and looks at the clock, and a failed step ends it"
 )]
 
-use headstart_block::ByteRange;
-use headstart_image::digest::{Digest, HashingWriter};
-use headstart_image::hash_tree::{HashTree, TreeBuilder, TreeRoot};
+use headstart_block::{ByteRange, Digest};
+use headstart_hash_tree::sums::HashingWriter;
+use headstart_hash_tree::{HashTree, TreeBuilder, TreeRoot};
 use std::hint::black_box;
 use std::io::{Write, sink};
 use std::time::Instant;

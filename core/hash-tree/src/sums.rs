@@ -3,10 +3,8 @@
 //! All facts about a blob (its SHA-256, its length, its hash tree) are computed once, in the pass that writes it:
 //! nothing is read again to be named.
 
-use crate::hash_tree::{TreeBuilder, TreeRoot};
-use headstart_block::Result;
-
-pub use headstart_block::{Digest, SHA256};
+use crate::{TreeBuilder, TreeRoot};
+use headstart_block::{Digest, Result};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, Write};
 use std::path::Path;
