@@ -15,7 +15,6 @@
 //! | `known_images` | manifests seen before, for when the store is away |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep together, for the same |
 //! | [`accesses`] | the first reads: a log that reads write |
-//! | [`plans`] | plans as a disk follows them: in its image's order, in whole blocks |
 //! | [`preloading`] | finds plans, and follows them by that log |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
 //! | [`release`] | gives up the leases of a disk whose process is down |
@@ -46,7 +45,6 @@ mod local;
 mod open;
 mod opening;
 pub mod pinned;
-pub mod plans;
 pub mod preloading;
 pub mod puller;
 pub mod release;
@@ -62,6 +60,6 @@ pub use expected::Expected;
 pub use hints::image_key_of;
 pub use hold::Hold;
 pub use pinned::PinnedImages;
-pub use preloading::{Found, Origin, PlanSource, Preloaded, Preloader, Search, Sought};
+pub use preloading::{PlanSource, Preloader, Search, Sought};
 pub use puller::Puller;
 pub use swarm::Swarm;

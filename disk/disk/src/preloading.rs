@@ -20,18 +20,17 @@
 
 use crate::accesses::Accesses;
 use crate::known_links::KnownLinks;
-use crate::plans::{in_whole_blocks, of_items};
 use crate::puller::Puller;
 use crate::swarm::Hinted;
 use futures::future::BoxFuture;
 use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind, Result, SLICE_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
-use headstart_plan::ImagePlans;
-use headstart_pull::{Pilot, Plan, Report, Switches, World};
+use headstart_preload::plans::{in_whole_blocks, of_items};
+use headstart_preload::{ImagePlans, Origin, Pilot, PlanCandidate, Preloaded, Report, Switches};
+use headstart_pull::{Plan, World};
 use headstart_store::Store;
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -54,58 +53,6 @@ const BOOT: Duration = Duration::from_secs(600);
 
 /// The interval at which the bandwidth is remembered, if it changed.
 const REMEMBER: Duration = Duration::from_secs(1);
-
-/// The origin of plans; an earlier variant is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Origin {
-    /// The caller gave the plan to follow.
-    Given,
-    /// An artifact that belongs to the image, in the image's store.
-    Artifact,
-    /// A file of plans on this host, which knows boots of this image.
-    File,
-    /// The order in which the image's boot layer stores its slices.
-    BootLayer,
-    /// A trace in a layer of the image, in the form of OverlayBD's prefetcher.
-    TraceLayer,
-    /// A file of plans on this host, which knows layers of this image or images like it.
-    ZeroShot,
-    /// The reads of disks of this image on other hosts in these minutes.
-    Hints,
-}
-
-impl Origin {
-    /// The origin as a word for programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Given => "given",
-            Self::Artifact => "artifact",
-            Self::File => "file",
-            Self::BootLayer => "boot-layer",
-            Self::TraceLayer => "trace-layer",
-            Self::ZeroShot => "zero-shot",
-            Self::Hints => "hints",
-        }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// Plans that were found.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// Their origin.
-    pub origin: Origin,
-    /// The plans.
-    pub plans: Arc<ImagePlans>,
-    /// The data that they were made from, for people: `5 boots of this image`.
-    pub why: String,
-}
 
 /// The disk for which plans are looked for.
 pub struct Sought {
@@ -154,13 +101,13 @@ pub struct Search {
 #[derive(Debug, Default)]
 pub struct Answer {
     /// The plans that were found.
-    pub found: Option<Found>,
+    pub found: Option<PlanCandidate>,
     /// The errors of plans that are there and cannot be used.
     pub failures: Vec<Error>,
 }
 
-impl From<Result<Option<Found>>> for Answer {
-    fn from(result: Result<Option<Found>>) -> Self {
+impl From<Result<Option<PlanCandidate>>> for Answer {
+    fn from(result: Result<Option<PlanCandidate>>) -> Self {
         match result {
             Ok(found) => Self { found, failures: Vec::new() },
             Err(error) => Self { found: None, failures: vec![error] },
@@ -172,19 +119,6 @@ impl From<Result<Option<Found>>> for Answer {
 pub trait PlanSource: Send + Sync {
     /// The places for a disk, which are looked at at the same time.
     fn searches(&self, sought: &Arc<Sought>) -> Vec<Search>;
-}
-
-/// The results of preloading so far.
-#[derive(Clone, Debug, Default)]
-pub struct Preloaded {
-    /// The origin of the plans that are followed; `None` if the disk is lazy.
-    pub origin: Option<Origin>,
-    /// The data that they were made from, for people; empty if there are none.
-    pub why: String,
-    /// Their results; of earlier plans it has only the switches.
-    pub report: Report,
-    /// The number of places that could not be looked at, or had something that is no plan.
-    pub failures: u64,
 }
 
 /// The preloading of one disk.
@@ -353,7 +287,7 @@ impl Preloader {
     }
 
     /// Follows plans that were found, if they are better than the present ones; `true` if they are.
-    fn adopt(&self, found: Found, bandwidth: Option<u64>, puller: &Arc<Puller>) -> bool {
+    fn adopt(&self, found: PlanCandidate, bandwidth: Option<u64>, puller: &Arc<Puller>) -> bool {
         let mut state = self.state();
         // Hints grow.
         let is_more = |origin: Origin| origin == Origin::Hints && found.origin == Origin::Hints;
@@ -393,7 +327,7 @@ impl Preloader {
             1 => "what 1 disk of this image read".to_owned(),
             disks => format!("what {disks} disks of this image read"),
         };
-        let found = Found { origin: Origin::Hints, plans: Arc::new(of_items(&items)), why };
+        let found = PlanCandidate { origin: Origin::Hints, plans: Arc::new(of_items(&items)), why };
         let is_first = self.state().followed.is_none();
         if self.adopt(found, puller.estimate().bandwidth, puller) && is_first {
             tracing::info!(disks = hinted.disks, "preloading what disks of this image read elsewhere");
@@ -563,19 +497,5 @@ mod tests {
         assert_eq!(preloader.preloaded().origin, Some(Origin::Given));
         let all = ByteRange::between(0, BLOCK_SIZE);
         assert!(given(&Plan::Sequential).has_planned(all) && !given(&Plan::Lazy).has_planned(all));
-    }
-
-    #[test]
-    fn the_best_origin_comes_first() {
-        let order = [
-            Origin::Given,
-            Origin::Artifact,
-            Origin::File,
-            Origin::BootLayer,
-            Origin::TraceLayer,
-            Origin::ZeroShot,
-            Origin::Hints,
-        ];
-        assert!(order.is_sorted());
     }
 }

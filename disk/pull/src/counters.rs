@@ -1,6 +1,6 @@
 //! The figures that the engine reports.
 
-use crate::Priority;
+use crate::{Plan, Priority};
 use std::time::Duration;
 
 /// The estimate of the link; fields are `None` before the estimator has seen enough.
@@ -23,6 +23,17 @@ pub struct Progress {
     pub rate: u64,
     /// The time from now until all are local, at this rate.
     pub eta: Option<Duration>,
+}
+
+/// The engine's report on its preloading.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preloading {
+    /// The plan that it follows.
+    pub plan: Plan,
+    /// Items of that plan that were passed: they are here, or on their way.
+    pub items: u64,
+    /// The estimate of the link.
+    pub estimate: Estimate,
 }
 
 /// The counts of events since the engine was made.

@@ -20,8 +20,6 @@
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
 //! | `source` | the source to fetch from |
-//! | [`switcher`] | the plan, among an image's plans, that a boot follows |
-//! | [`pilot`] | the switcher, and the worth of preloading; a disk drives it |
 //! | [`settings`], [`counters`] | settings and figures |
 
 #![forbid(unsafe_code)]
@@ -34,7 +32,6 @@ pub mod engine;
 mod estimator;
 pub mod event;
 mod left;
-pub mod pilot;
 mod preload;
 mod queue;
 mod request;
@@ -42,19 +39,16 @@ mod retry;
 mod scans;
 pub mod settings;
 mod source;
-pub mod switcher;
 #[cfg(test)]
 mod testing;
 mod timers;
 mod window;
 pub mod world;
 
-pub use counters::{Counters, Estimate, Progress};
+pub use counters::{Counters, Estimate, Preloading, Progress};
 pub use engine::Engine;
 pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time};
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
-pub use pilot::{Pilot, Preloading, Report, Stopped};
 pub use settings::{Rest, Retry, Settings, Sharing};
-pub use switcher::{Switcher, Switches};
 pub use world::{BlobId, BlobRange, World};

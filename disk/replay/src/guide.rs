@@ -5,7 +5,8 @@ use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_plan::ImagePlans;
 use headstart_plan::evaluate::Online;
-use headstart_pull::{BLOCK_SIZE, Engine, Pilot, Plan, PlanItem, Report, SLICE_SIZE};
+use headstart_preload::{Pilot, Report};
+use headstart_pull::{BLOCK_SIZE, Engine, Plan, PlanItem, SLICE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! The results of training: for an image the groups of its boots, each with plans for some bandwidths.
 //!
 //! These are plain values. `artifact` writes and reads them, `train` makes them,
-//! the plan switcher of the pull engine goes from one to another while a disk boots.
+//! the switcher of `headstart-preload` goes from one to another while a disk boots.
 
 use crate::policy::Weights;
 use crate::zero_shot::Reason;

@@ -150,7 +150,7 @@ fn an_exception_for_a_use_ends_with_that_use() {
 fn a_wing_uses_what_the_table_lists_and_nothing_else() {
     for (user, used) in [
         ("core/image", "core/lsmt"),
-        ("disk/pull", "learn/plan"),
+        ("disk/preload", "learn/plan"),
         ("harvest/harvest", "disk/export"),
         ("lab/sim", "lab/plot"),
         ("shared/fuzz", "fleet/agentd"),

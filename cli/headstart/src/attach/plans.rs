@@ -4,9 +4,8 @@ use super::recording::RecordArgs;
 use crate::layer_map;
 use crate::report::count;
 use headstart_block::{BlockDevice, Error, FileSource, PlanItem, Result};
-use headstart_disk::plans::{laid_out, of_items};
 use headstart_disk::preloading::{Answer, Opened};
-use headstart_disk::{Found, Origin, PlanSource, Search, Sought};
+use headstart_disk::{PlanSource, Search, Sought};
 use headstart_image::acceleration;
 use headstart_image::optimize::boot_order;
 use headstart_image::plan_artifact;
@@ -14,6 +13,8 @@ use headstart_plan::knowledge::ImageKey;
 use headstart_plan::overlaybd_trace::{self, TRACE_MAX};
 use headstart_plan::zero_shot::{Metadata, Reason};
 use headstart_plan::{ImagePlans, PlanFile};
+use headstart_preload::plans::{laid_out, of_items};
+use headstart_preload::{Origin, PlanCandidate};
 use std::cmp::Reverse;
 use std::fs;
 use std::io::Read;
@@ -79,7 +80,10 @@ impl PlanSource for Places {
 }
 
 /// A search in the store.
-fn search(place: &'static str, look: impl Future<Output = Result<Option<Found>>> + Send + 'static) -> Search {
+fn search(
+    place: &'static str,
+    look: impl Future<Output = Result<Option<PlanCandidate>>> + Send + 'static,
+) -> Search {
     Search { place, answer: Box::pin(async move { look.await.into() }) }
 }
 
@@ -102,7 +106,7 @@ fn broken_off(answer: std::result::Result<Answer, JoinError>) -> Answer {
 }
 
 /// The plan that was published with the image, or with the one that it was made from.
-async fn artifact(sought: Arc<Sought>) -> Result<Option<Found>> {
+async fn artifact(sought: Arc<Sought>) -> Result<Option<PlanCandidate>> {
     let found = plan_artifact::find_known(&*sought.store, &sought.digest, &sought.manifest).await?;
     let Some(found) = found else { return Ok(None) };
     let about = |e: Error| e.about(format!("artifact {}", found.digest));
@@ -115,11 +119,11 @@ async fn artifact(sought: Arc<Sought>) -> Result<Option<Found>> {
     let Some(opened) = sought.opened().await else { return Ok(None) };
     let why = why(plans);
     let plans = in_place(ImagePlans::clone(plans), &sought, &opened);
-    Ok(Some(Found { origin: Origin::Artifact, plans: Arc::new(plans), why }))
+    Ok(Some(PlanCandidate { origin: Origin::Artifact, plans: Arc::new(plans), why }))
 }
 
 /// The trace that the image carries for `OverlayBD`'s prefetcher.
-async fn trace_layer(sought: Arc<Sought>) -> Result<Option<Found>> {
+async fn trace_layer(sought: Arc<Sought>) -> Result<Option<PlanCandidate>> {
     let Some(trace) = acceleration::trace_of(&*sought.store, &sought.manifest).await? else {
         return Ok(None);
     };
@@ -129,7 +133,7 @@ async fn trace_layer(sought: Arc<Sought>) -> Result<Option<Found>> {
 }
 
 /// The plan from a trace file of `OverlayBD` for the disk.
-fn trace_file(file: &Path, opened: &Opened) -> Result<Option<Found>> {
+fn trace_file(file: &Path, opened: &Opened) -> Result<Option<PlanCandidate>> {
     let about = |e: Error| e.about(file.display());
     let items = read_trace(file).and_then(|trace| items_of(&trace, opened)).map_err(about)?;
     let why = format!("the trace {}", file.display());
@@ -153,7 +157,7 @@ fn items_of(trace: &[u8], opened: &Opened) -> Result<Vec<PlanItem>> {
 }
 
 /// The order of the blocks in the image's boot layer.
-fn boot_layer(sought: &Sought, opened: &Opened) -> Option<Found> {
+fn boot_layer(sought: &Sought, opened: &Opened) -> Option<PlanCandidate> {
     let why = "the order of the image's boot layer".to_owned();
     listed(Origin::BootLayer, why, &boot_order(&opened.stack, &sought.manifest))
 }
@@ -164,8 +168,8 @@ fn in_place(plans: ImagePlans, sought: &Sought, opened: &Opened) -> ImagePlans {
     if order.is_empty() { plans } else { laid_out(plans, &order) }
 }
 
-fn listed(origin: Origin, why: String, items: &[PlanItem]) -> Option<Found> {
-    (!items.is_empty()).then(|| Found { origin, plans: Arc::new(of_items(items)), why })
+fn listed(origin: Origin, why: String, items: &[PlanItem]) -> Option<PlanCandidate> {
+    (!items.is_empty()).then(|| PlanCandidate { origin, plans: Arc::new(of_items(items)), why })
 }
 
 fn traces(plans: &ImagePlans) -> u64 {
@@ -230,7 +234,7 @@ impl Files {
                 _ => Origin::ZeroShot,
             };
             let why = why(&plans);
-            Found { origin, plans: Arc::new(in_place(plans, sought, opened)), why }
+            PlanCandidate { origin, plans: Arc::new(in_place(plans, sought, opened)), why }
         });
         if found.is_none() && failures.is_empty() && self.given {
             failures.push(Error::invalid("has no plan for this image").about(self.path.display()));

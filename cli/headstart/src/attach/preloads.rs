@@ -3,8 +3,8 @@
 use super::session::{NamedDisk, Session};
 use crate::report::count;
 use headstart_block::ByteSize;
-use headstart_disk::Preloaded;
 use headstart_disk::stats::{BUCKETS, Distribution, SlowCause};
+use headstart_preload::Preloaded;
 use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl DiskPreload {
         let Preloaded { origin, why, report, failures } = disk.disk.preloader()?.preloaded();
         Some(Self {
             disk: disk.name.clone(),
-            plan: origin.map(headstart_disk::Origin::name),
+            plan: origin.map(headstart_preload::Origin::name),
             from: why,
             preloaded_bytes: report.preloaded,
             used_bytes: report.used,

@@ -8,7 +8,8 @@ use headstart_plan::policy::oracle::{Bound, Oracle};
 use headstart_plan::policy::{Aim, Policy, Training, by_name};
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Condensed, ImagePlans, Statistics, Vocabulary};
-use headstart_pull::{Plan, Switches};
+use headstart_preload::Switches;
+use headstart_pull::Plan;
 use headstart_replay::{
     Bandwidth, Boot, Following, Gatherer, ImageMap, Misses, Model, Nanos, Piloting, Preloads, Simulator,
 };

@@ -1,7 +1,6 @@
 //! The account of a boot: the slices that it has read, and those that were preloaded for it.
 
-use crate::Time;
-use headstart_block::SLICE_SIZE;
+use headstart_block::{SLICE_SIZE, Time};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

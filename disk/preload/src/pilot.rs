@@ -31,10 +31,12 @@
 //! than a quarter. If the plan of another group passes, which the switcher would have reached later, the pilot
 //! follows that instead. If the plan was preloaded to its end there is nothing to stop.
 
-use crate::{Estimate, Plan, Switcher, Switches, Time};
+use crate::{Switcher, Switches};
 use account::Account;
 use guard::Guard;
+use headstart_block::{Plan, Time};
 use headstart_plan::ImagePlans;
+use headstart_pull::Preloading;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -43,17 +45,6 @@ mod account;
 mod guard;
 
 pub use guard::{DUE_MIN, FASTER, FLOOR, READ_MIN};
-
-/// The engine's report on its preloading.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preloading {
-    /// The plan that it follows.
-    pub plan: Plan,
-    /// Items of that plan that were passed: they are here, or on their way.
-    pub items: u64,
-    /// The estimate of the link.
-    pub estimate: Estimate,
-}
 
 /// The stop of preloading, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@
 //! first [`SEEN_MAX`] blocks count, and as many blocks that none of them names; a boot that has read more is not
 //! compared any more.
 
-use crate::{Plan, Time};
+use headstart_block::{Plan, Time};
 use headstart_plan::{GroupPlans, ImagePlans, RatedPlan};
 use std::collections::BTreeSet;
 use std::sync::Arc;

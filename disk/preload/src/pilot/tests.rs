@@ -2,6 +2,7 @@ use super::*;
 use headstart_block::{BLOCK_SIZE, PlanItem, SLICE_SIZE};
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Centroid, FirstRead, GroupPlans, RatedPlan};
+use headstart_pull::Estimate;
 
 const MB: u64 = 1_000_000;
 

@@ -1,9 +1,10 @@
 //! The judgement on one plan's worth; see the head of [`pilot`](super).
 
+use super::Why;
 use super::account::Account;
-use super::{Preloading, Why};
-use crate::{Plan, Switcher, Time};
-use headstart_block::{PlanItem, SLICE_SIZE};
+use crate::Switcher;
+use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time};
+use headstart_pull::Preloading;
 use std::sync::Arc;
 
 /// The number of items that must be due before a plan is judged.

@@ -59,7 +59,8 @@ fn reordered(items: &[PlanItem], order: &[PlanItem]) -> Vec<PlanItem> {
 }
 
 /// The same plans, of whole blocks, each in the place of its first item.
-pub(crate) fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
+#[must_use]
+pub fn in_whole_blocks(mut plans: ImagePlans) -> ImagePlans {
     for plan in plans.groups.iter_mut().flat_map(|group| &mut group.plans) {
         let mut known = HashSet::new();
         let blocks = plan.items.iter().map(|item| item.block).filter(|block| known.insert(*block));
