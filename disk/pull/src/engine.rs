@@ -19,8 +19,8 @@
 //! * `Sent`: it is on the link. It counts against the depth of its class, and the estimator watches it.
 //! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
 //!   takes no place on the link: otherwise data that waits for its hash-tree pages could keep them from being sent.
-//! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when a source that was down
-//!   answers again.
+//! * `Waiting`: it failed, and is tried again when its back-off is over, or at once when the store answers again
+//!   after it was down.
 //! * *gone*: its bytes are local, from any source; or it failed for good, or too often.
 //!
 //! # Readers and requests
@@ -41,7 +41,7 @@
 //! # Priority
 //!
 //! A miss goes out at once, within its own allowance. The background starts a request only while no miss is queued,
-//! when the bytes of those on the link must have left their source (a request that is sent at the same moment
+//! when the bytes of those on the link must have left the store (a request that is sent at the same moment
 //! shares the link with them, and halves their speed), and not more than the bandwidth-delay product is on the
 //! link, misses included. Its requests take about a round trip: so a miss never waits for more than the few
 //! transfers that were on the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The
@@ -65,7 +65,7 @@ use crate::preload::Preload;
 use crate::queue::{Queues, Wire};
 use crate::request::{Requests, State};
 use crate::retry::BackOff;
-use crate::source::Sources;
+use crate::store_health::StoreHealth;
 use crate::timers::{Timer, Timers};
 use crate::{
     Action, Counters, Estimate, Event, FetchId, Preloading, Priority, Progress, ReadId, Settings, Sharing,
@@ -106,11 +106,11 @@ pub struct Engine {
     preload: Preload,
     left: Left,
     estimator: Estimator,
-    sources: Sources,
+    store: StoreHealth,
     back_off: BackOff,
     counters: Counters,
     last_miss: Option<Time>,
-    /// The time at which the bytes of all misses sent so far have left their source, if the link is as it was.
+    /// The time at which the bytes of all misses sent so far have left the store, if the link is as it was.
     misses_left_at: Time,
     /// The time of the tick that was asked for last.
     wake: Option<Time>,
@@ -133,7 +133,7 @@ impl Engine {
             preload: Preload::default(),
             left: Left::new(),
             estimator: Estimator::new(settings.depth_max),
-            sources: Sources::new(),
+            store: StoreHealth::default(),
             back_off: BackOff::new(settings.seed),
             counters: Counters::default(),
             last_miss: None,
@@ -216,7 +216,7 @@ impl Engine {
         let next = [
             more.then_some(self.now),
             self.timers.next(),
-            Some(self.sources.paused_until()).filter(later),
+            Some(self.store.paused_until()).filter(later),
             self.left.next_at().filter(later),
             Some(self.misses_left_at)
                 .filter(|at| later(at) && self.wire.misses() > 0 && self.settings.sharing == Sharing::Fill),

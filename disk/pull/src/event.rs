@@ -25,14 +25,6 @@ pub enum Priority {
     Left,
 }
 
-/// The source of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Source {
-    /// The store that holds the image.
-    Store,
-}
-
 /// An event that the driver reports.
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
@@ -94,7 +86,7 @@ pub enum Outcome {
     /// All its bytes are verified and can be read.
     Done,
     /// As [`Outcome::Done`], but another disk or process brought them, and the fetch only waited for that: this
-    /// says nothing of the link or the source.
+    /// says nothing of the link or the store.
     Found,
     /// None of its bytes are there, or not all.
     Failed {
@@ -115,8 +107,6 @@ pub enum Action {
     Fetch {
         /// The number to answer with.
         fetch: FetchId,
-        /// The source to fetch from.
-        source: Source,
         /// The range to fetch.
         range: BlobRange,
         /// The priority of the fetch, which tells if a read waits for it.

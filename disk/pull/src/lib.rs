@@ -1,4 +1,4 @@
-//! The pull engine, a pure state machine that chooses ranges to fetch, their times and their sources.
+//! The pull engine, a pure state machine that chooses ranges to fetch and their times.
 //!
 //! It reads no clock, does no I/O, starts no thread and draws randomness only from the seed that it is given: an
 //! [`Event`] and the time go in, [`Action`]s come out. A disk drives it with sockets and a real clock, a simulator
@@ -19,7 +19,7 @@
 //! | `left` | filling the disk at a set rate, progress and ETA |
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
-//! | `source` | the source to fetch from |
+//! | `store_health` | the pause of background fetches after failures of the store |
 //! | [`settings`], [`counters`] | settings and figures |
 
 #![forbid(unsafe_code)]
@@ -38,7 +38,7 @@ mod request;
 mod retry;
 mod scans;
 pub mod settings;
-mod source;
+mod store_health;
 #[cfg(test)]
 mod testing;
 mod timers;
@@ -47,7 +47,7 @@ pub mod world;
 
 pub use counters::{Counters, Estimate, Preloading, Progress};
 pub use engine::Engine;
-pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Source, Time};
+pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Time};
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use settings::{Rest, Retry, Settings, Sharing};

@@ -1,6 +1,6 @@
 //! One range that is to be fetched, from the first wish for it to its last answer.
 
-use crate::{BlobRange, FetchId, Priority, ReadId, Source, Time};
+use crate::{BlobRange, FetchId, Priority, ReadId, Time};
 use headstart_block::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub(crate) struct Waiter {
 pub(crate) enum State {
     Queued(Priority),
     Sent(Sent),
-    /// Off the link, with its source.
-    Arrived(Source),
+    /// Off the link.
+    Arrived,
     Waiting(Time),
 }
 
@@ -27,7 +27,6 @@ pub(crate) enum State {
 pub(crate) struct Sent {
     /// The class that it counts in.
     pub(crate) priority: Priority,
-    pub(crate) source: Source,
     /// The time by which it should have come; for a stream, the time by which the bytes that its readers wait for
     /// should have come.
     pub(crate) late: Time,
@@ -95,7 +94,7 @@ impl Request {
             && match self.state {
                 State::Queued(_) | State::Waiting(_) => self.priority() == Priority::Miss,
                 State::Sent(sent) => sent.priority == Priority::Miss || now < sent.late,
-                State::Arrived(_) => true,
+                State::Arrived => true,
             }
     }
 }

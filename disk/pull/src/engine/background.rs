@@ -48,7 +48,7 @@ impl Engine {
     /// The kind of request that the link takes one more of.
     fn room(&self) -> Room {
         let (settings, depth) = (&self.settings, self.wire.background());
-        if !self.misses_allow() || self.now < self.sources.paused_until() || depth >= settings.depth_max {
+        if !self.misses_allow() || self.now < self.store.paused_until() || depth >= settings.depth_max {
             return Room::None;
         }
         let pace = self.pace();

@@ -5,7 +5,7 @@ use crate::estimator::span;
 use crate::request::{Request, Sent, State, Stream};
 use crate::timers::Timer;
 use crate::window::coalesce;
-use crate::{Action, BlobRange, FetchId, Outcome, Priority, Source, Time, World};
+use crate::{Action, BlobRange, FetchId, Outcome, Priority, Time, World};
 use headstart_block::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,11 +43,10 @@ impl Engine {
         } else {
             Time(u64::MAX)
         };
-        let source = self.sources.choose();
         let long = priority == Priority::Preload && range.len() > self.settings.stream_min;
         let whole = long && range.len() <= soon;
         let stream = long.then_some(Stream { asked: self.now, heard: None, held: false, whole });
-        request.state = State::Sent(Sent { priority, source, late, stream, hurried: 0 });
+        request.state = State::Sent(Sent { priority, late, stream, hurried: 0 });
         if long {
             self.streams.push(fetch);
         }
@@ -63,7 +62,7 @@ impl Engine {
             self.counters.add_bytes(priority, range.len());
         }
         self.counters.retries += u64::from(attempt > 0);
-        actions.push(Action::Fetch { fetch, source, range, priority, attempt, stream: long, whole });
+        actions.push(Action::Fetch { fetch, range, priority, attempt, stream: long, whole });
     }
 
     /// Checks again what a request has to bring, because it was not made just now. Its bytes may have become local,
@@ -134,7 +133,7 @@ impl Engine {
     pub(super) fn arrived(&mut self, fetch: FetchId) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
-        request.state = State::Arrived(sent.source);
+        request.state = State::Arrived;
         // Its bytes are here, however late it was.
         request.apart = false;
         self.estimator.arrived(self.now, fetch, bytes);
@@ -145,17 +144,17 @@ impl Engine {
     }
 
     /// Notes that the bytes of a request from the link could be used.
-    fn source_works(&mut self, fetch: FetchId) {
+    fn request_worked(&mut self, fetch: FetchId) {
         let state = self.requests.get(fetch).map(|request| request.state);
-        if let Some(State::Arrived(source)) = state {
-            self.source_is_well(source);
+        if let Some(State::Arrived) = state {
+            self.store_works();
         }
     }
 
-    /// Notes that bytes of a source could be used.
-    pub(super) fn source_is_well(&mut self, source: Source) {
-        if self.sources.works(source) {
-            // The source was away and is back: no request needs to wait for its next try.
+    /// Notes that bytes of the store could be used.
+    pub(super) fn store_works(&mut self) {
+        if self.store.works() {
+            // The store was away and is back: no request needs to wait for its next try.
             for (fetch, until) in self.requests.waiting().collect::<Vec<_>>() {
                 self.timers.remove(until, Timer::Retry(fetch));
                 self.queue(fetch);
@@ -168,7 +167,6 @@ impl Engine {
             self.streams.retain(|stream| *stream != fetch);
         }
         self.wire.remove(sent.priority, bytes);
-        self.sources.ended(sent.source);
         self.timers.remove(sent.late, Timer::Late(fetch));
     }
 
@@ -182,7 +180,7 @@ impl Engine {
         match outcome {
             Outcome::Done => {
                 self.arrived(fetch);
-                self.source_works(fetch);
+                self.request_worked(fetch);
                 self.done(fetch, actions);
             }
             Outcome::Found => {
@@ -217,7 +215,7 @@ impl Engine {
     /// Ends a request whose bytes came in another way.
     fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
         let Some(request) = self.remove(fetch) else { return };
-        if matches!(request.state, State::Sent(_) | State::Arrived(_)) {
+        if matches!(request.state, State::Sent(_) | State::Arrived) {
             self.counters.cancelled += 1;
             actions.push(Action::Cancel { fetch });
         }
@@ -226,34 +224,36 @@ impl Engine {
         }
     }
 
-    /// Takes a request off the link that brought nothing over it. Returns its source, if it was under way.
-    fn comes_off(&mut self, fetch: FetchId) -> Option<Source> {
-        let request = self.requests.get_mut(fetch)?;
+    /// Takes a request off the link that brought nothing over it. Returns `true` if it was under way.
+    fn comes_off(&mut self, fetch: FetchId) -> bool {
+        let Some(request) = self.requests.get_mut(fetch) else { return false };
         let bytes = request.range.len();
         match request.state {
-            State::Queued(_) | State::Waiting(_) => None,
-            State::Arrived(source) => Some(source),
+            State::Queued(_) | State::Waiting(_) => false,
+            State::Arrived => true,
             State::Sent(sent) => {
-                request.state = State::Arrived(sent.source);
+                request.state = State::Arrived;
                 self.estimator.dropped(fetch);
                 self.left_link(fetch, sent, bytes);
-                Some(sent.source)
+                true
             }
         }
     }
 
-    /// Takes a failed request off the link and notes the consequence for its source. Returns `true` if it was under
+    /// Takes a failed request off the link and notes the consequence for the store. Returns `true` if it was under
     /// way.
     fn came_back(&mut self, fetch: FetchId, failure: &Failure) -> bool {
-        let Some(source) = self.comes_off(fetch) else { return false };
+        if !self.comes_off(fetch) {
+            return false;
+        }
         // Corrupt bytes are bytes; an answer that no retry can change is an answer.
         if !failure.corrupt && failure.retry {
-            self.sources.failed(self.now, source, &self.settings.retry, &mut self.back_off);
+            self.store.failed(self.now, &self.settings.retry, &mut self.back_off);
         }
         if failure.corrupt {
             self.counters.corrupt += 1;
         } else if failure.error.kind() != ErrorKind::NoSpace {
-            // This host has no room, which is no fault of a source.
+            // This host has no room, which is no fault of the store.
             self.counters.failed_fetches += 1;
         }
         true
@@ -336,7 +336,7 @@ impl Engine {
                 self.estimator.dropped(fetch);
                 self.left_link(fetch, sent, request.range.len());
             }
-            State::Arrived(_) => {}
+            State::Arrived => {}
             State::Waiting(until) => self.timers.remove(until, Timer::Retry(fetch)),
         }
         self.active.release(request.range, fetch);

@@ -25,7 +25,7 @@ impl Engine {
                     bytes += request.range.len();
                     self.check_sent(fetch, request, sent);
                 }
-                State::Arrived(_) => {}
+                State::Arrived => {}
                 State::Waiting(until) => {
                     assert!(self.timers.contains(until, Timer::Retry(fetch)), "{fetch:?}");
                 }

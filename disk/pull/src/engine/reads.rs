@@ -267,7 +267,7 @@ impl Engine {
                 self.queue(fetch);
             }
             State::Sent(sent) => self.timers.remove(sent.late, Timer::Late(fetch)),
-            State::Waiting(_) | State::Arrived(_) => {}
+            State::Waiting(_) | State::Arrived => {}
         }
     }
 }

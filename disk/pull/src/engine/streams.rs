@@ -112,13 +112,13 @@ impl Engine {
         // The stream works: readers that it has not served may wait for it again, and earlier failures do not count.
         request.apart = false;
         request.past = Past::default();
-        if let State::Sent(Sent { stream: Some(stream), source, priority, .. }) = &mut request.state {
-            let (source, priority) = (*source, *priority);
+        if let State::Sent(Sent { stream: Some(stream), priority, .. }) = &mut request.state {
+            let priority = *priority;
             let first = stream.heard.replace(self.now).is_none();
             self.estimator.progressed(self.now, fetch, front.len());
             self.counters.add_bytes(priority, front.len());
             if first {
-                self.source_is_well(source);
+                self.store_works();
             }
         }
         self.serve_front(fetch, upto, actions);
@@ -155,7 +155,7 @@ impl Engine {
         let front = BlobRange::between(blob, range.offset(), upto);
         match request.state {
             State::Sent(sent) => self.wire.shrink(sent.priority, front.len()),
-            State::Arrived(_) => {}
+            State::Arrived => {}
             State::Queued(_) | State::Waiting(_) => return None,
         }
         request.range = BlobRange::between(blob, upto, range.end());
