@@ -12,6 +12,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+# The figures behind the pages of docs/, as JSON: too much for git, and made again by each run.
+FIGURES = ROOT / "target/bench"
 HEADSTART = pathlib.Path(os.environ.get("BENCH_HEADSTART", ROOT / "target/release/headstart"))
 LAB = HEADSTART.with_name("headstart-lab")
 SHAPER = pathlib.Path(os.environ.get("BENCH_SHAPER", ROOT / "target/release/headstart-shaper"))

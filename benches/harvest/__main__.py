@@ -5,7 +5,7 @@ takes to lend flash and to take it back.
 
 All disks lie in files of one file system and are served by NBD over Unix sockets to fio. Contestants take turns, round
 by round. Takes about eight minutes, and wants a machine that does nothing else. Writes docs/benchmarks-harvest.md and
-docs/benchmarks-harvest.json.
+target/bench/harvest.json, the same figures.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""docs/benchmarks-harvest.md, and the same as JSON."""
+"""docs/benchmarks-harvest.md, and the same as JSON in target/bench."""
 
 import datetime
 import json
@@ -9,7 +9,7 @@ import statistics
 import textwrap
 
 import loads
-from rig import ROOT, build_of, run
+from rig import FIGURES, ROOT, build_of, run
 
 TITLES = {"headstart": "headstart harvest, a regular vSSD", "nbdkit": "nbdkit file", "qemu-nbd": "qemu-nbd"}
 TIMES = {
@@ -182,6 +182,7 @@ def write(options, found, measured, absent, failed):
         percentiles=percentiles(rows), neighbours=neighbours(rows), borrowed=borrowed(rows), times=times(rows),
         rate=options.rate)
     (options.docs / "benchmarks-harvest.md").write_text(flowed(text))
-    (options.docs / "benchmarks-harvest.json").write_text(
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (FIGURES / "harvest.json").write_text(
         json.dumps({"machine": found, "measurements": measured}, indent=1) + "\n")
     return f"{len(measured)} measurements in {found['took_s']} s: {options.docs / 'benchmarks-harvest.md'}"

@@ -51,7 +51,8 @@ def arguments():
     parser.add_argument("--longest", type=float, default=900, help="seconds until reading is given up [900]")
     parser.add_argument("--again", action="store_true", help="measure what is known as well")
     parser.add_argument("--logs", action="store_true", help="keep what programs said in DIR/logs (see HEADSTART_LOG)")
-    parser.add_argument("--page", action="store_true", help="write benchmarks-swarm.md of what is known")
+    parser.add_argument("--page", action="store_true",
+                        help="write benchmarks-swarm.md and target/bench/swarm.json of what is known")
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs", help="where that page goes [docs]")
     parser.add_argument("--note", default="", help="what a reader of the page has to know of this run")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""docs/benchmarks-swarm.md, and the same as JSON."""
+"""docs/benchmarks-swarm.md, and the same as JSON in target/bench."""
 
 import datetime
 import json
@@ -14,6 +14,7 @@ from checks import OURS, Table, all_checks, faulty
 from contestants import COPIES, ROOTS, TITLES, TREE_ARITY
 from image import TIMES
 from patterns import BOOT, IDLE, SHIFT
+from rig import FIGURES
 
 PATTERNS = {"sync-same": "Sync-Same", "shifted-same": "Shifted-Same", "sync-disjoint": "Sync-Disjoint",
             "boot-disjoint": "Boot, then disjoint"}
@@ -166,7 +167,8 @@ def write(options, image, results, docs):
     while "\n\n\n" in text:
         text = text.replace("\n\n\n", "\n\n")
     (docs / "benchmarks-swarm.md").write_text(text.rstrip() + "\n")
-    (docs / "benchmarks-swarm.json").write_text(json.dumps(
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    (FIGURES / "swarm.json").write_text(json.dumps(
         {"checks": [vars(check) | {"met": check.met} for check in checks],
          "simulated": [vars(one) | {"deviation": one.deviation} for one in compared],
          "measurements": [figures.record(row) for row in rows]}, indent=1) + "\n")
