@@ -1,0 +1,163 @@
+//! The `headstart` command line: it parses arguments, has the other crates do the work, and prints a report.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`agent`] | `headstart agent`: the daemon of a host; `headstart disk ...`: its disks |
+//! | [`attach`] | `headstart attach`: images become disks |
+//! | [`daemon`] | the common parts of `agent` and `harvest serve` |
+//! | [`swarm`] | `headstart swarm ...`: hosts that help each other |
+//! | [`cache`] | `headstart cache ...`: the cached parts of images on this host |
+//! | [`doctor`] | `headstart doctor`: the features that work on this host |
+//! | [`harvest`] | `headstart harvest ...`: spare flash for evictable VMs |
+//! | [`image`] | `headstart image ...`: one file for each command |
+//! | [`layer`] | `headstart layer ...`: single layer files |
+//! | [`lease`] | `headstart lease ...`: the disks that keep images |
+//! | [`moved`] | commands that are `headstart-lab`'s now |
+//! | [`plan`] | `headstart plan ...`: learned plans |
+//! | [`trace`] | `headstart trace ...`: recorded I/O |
+//! | [`train`] | `headstart train`: from recorded boots to plans |
+//! | [`zfile`] | `headstart zfile ...`: single compressed files |
+//! | [`local_client`] | the client of daemons of this host |
+//! | [`counted`] | the counts of trackers, as boots to learn from |
+//! | [`layer_map`] | the layer of each part of a disk |
+//! | [`published`] | plans that are published with images |
+
+#![forbid(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links, reason = "the table at the head is for readers of the code")]
+
+mod agent;
+mod attach;
+mod cache;
+mod counted;
+mod daemon;
+mod doctor;
+mod harvest;
+mod image;
+mod layer;
+mod layer_map;
+mod lease;
+mod local_client;
+mod moved;
+mod plan;
+mod published;
+mod socket_args;
+mod swarm;
+mod trace;
+mod train;
+mod zfile;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use headstart_block::Result;
+use headstart_command_line::program::{self, EXIT_STATUS, Global};
+use headstart_command_line::{date, log, megabytes, report, runtime, store_args, terminal};
+use report::Report;
+use std::process::ExitCode;
+use terminal::Terminal;
+
+/// A head start for every virtual disk: layered, compressed, verifiable images.
+#[derive(Parser)]
+#[command(name = "headstart", version, max_term_width = 100, after_help = EXIT_STATUS)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    global: Global,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Images in a store: make, look at, check, copy out, clean up
+    #[command(subcommand)]
+    Image(Box<image::Command>),
+    /// Leases: which attached disks and writable directories keep which images of a store
+    #[command(subcommand)]
+    Lease(lease::Command),
+    /// Single layer files
+    #[command(subcommand)]
+    Layer(layer::Command),
+    /// Single compressed files
+    #[command(subcommand)]
+    Zfile(zfile::Command),
+    /// Recorded I/O of disks: bring in, give out
+    #[command(subcommand)]
+    Trace(trace::Command),
+    /// Learn from recorded boots which blocks to preload, in which order: traces in, plans out
+    #[command(after_help = train::EXAMPLES)]
+    Train(Box<train::Train>),
+    /// Plans: look at them, compare them
+    #[command(subcommand)]
+    Plan(Box<plan::Command>),
+    #[command(hide = true, disable_help_flag = true)]
+    Simulate(moved::Ignored),
+    #[command(hide = true, disable_help_flag = true)]
+    Replay(moved::Ignored),
+    /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
+    #[command(after_help = attach::EXAMPLES)]
+    Attach(Box<attach::Attach>),
+    /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
+    #[command(after_help = agent::EXAMPLES)]
+    Agent(Box<agent::AgentArgs>),
+    /// Hosts that help each other: what they know each other by, how they are, images that they bring ahead or keep
+    #[command(subcommand)]
+    Swarm(swarm::Command),
+    /// The disks of this host's agent
+    #[command(subcommand)]
+    Disk(agent::DiskCommand),
+    /// Spare flash of this host, lent to VMs that may be evicted, and given back in time
+    #[command(subcommand)]
+    Harvest(harvest::Command),
+    /// What this host keeps of images: look at it, verify it, remove, give space back
+    #[command(subcommand)]
+    Cache(cache::Command),
+    /// Say what this host can do, and how to get what it lacks
+    Doctor(doctor::Doctor),
+}
+
+/// The command line with all its commands, for man pages, completions and the reference.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// Parses the arguments of this process, runs the command, prints its report or error, and returns the exit status.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    program::run("headstart", cli.global, |terminal| run(&cli, terminal))
+}
+
+fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
+    match &cli.command {
+        Command::Image(command) => command.run(terminal),
+        Command::Lease(command) => command.run(),
+        Command::Layer(command) => command.run(terminal),
+        Command::Zfile(command) => command.run(terminal),
+        Command::Trace(command) => command.run(terminal),
+        Command::Train(command) => command.run(terminal),
+        Command::Plan(command) => command.run(),
+        Command::Simulate(words) => Ok(words.refuse("simulate")),
+        Command::Replay(words) => Ok(words.refuse("replay")),
+        Command::Attach(command) => command.run(terminal, cli.global.quiet, cli.global.json),
+        Command::Agent(command) => command.run(terminal, cli.global.json),
+        Command::Swarm(command) => command.run(),
+        Command::Disk(command) => command.run(terminal, cli.global.json),
+        Command::Harvest(command) => command.run(terminal, cli.global.json),
+        Command::Cache(command) => command.run(terminal),
+        Command::Doctor(command) => Ok(command.run()),
+    }
+}
+
+/// How many threads to use.
+#[derive(Args, Clone, Debug)]
+struct Threads {
+    /// Threads that compress and decompress [default: one a core]; the output does not depend on it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+impl Threads {
+    fn number(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from).min(256);
+        self.threads.map_or_else(cores, usize::from)
+    }
+}
