@@ -1,61 +1,10 @@
-//! The `headstart-lab` command line: evaluation of the product without running it.
-//!
-//! | module | content |
-//! |---|---|
-//! | [`simulate`] | `headstart-lab simulate ...`: the value of plans for recorded boots, fleets, spare flash |
-//! | [`replay`] | `headstart-lab replay`: a recorded boot against any NBD server |
-//! | [`trace`] | `headstart-lab trace ...`: statistics, figures and synthesis of data sets |
-//! | [`plots`] | pictures into files |
+//! The program `headstart-lab`. The library beside it has everything, so that the reference is made of the same
+//! command line.
 
 #![forbid(unsafe_code)]
 
-mod plots;
-mod replay;
-mod simulate;
-mod trace;
-
-use clap::{Parser, Subcommand};
-use headstart_block::Result;
-use headstart_command_line::program::{self, EXIT_STATUS, Global};
-use headstart_command_line::report::Report;
-use headstart_command_line::terminal::Terminal;
 use std::process::ExitCode;
 
-/// The evaluation of headstart: recorded boots replayed, fleets simulated, figures drawn.
-#[derive(Parser)]
-#[command(name = "headstart-lab", version, max_term_width = 100, after_help = EXIT_STATUS)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-    #[command(flatten)]
-    global: Global,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// What plans would have been worth to recorded boots
-    #[command(subcommand)]
-    Simulate(simulate::Command),
-    /// Send a recorded boot's reads to an NBD server, and say how long they waited
-    #[command(after_help = replay::EXAMPLES)]
-    Replay(Box<replay::Replay>),
-    /// Recorded I/O of disks: count, draw, make up
-    #[command(subcommand)]
-    Trace(trace::Command),
-}
-
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    program::run("headstart-lab", cli.global, |terminal| run(&cli, terminal))
-}
-
-fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
-    match &cli.command {
-        Command::Simulate(command) => {
-            terminal.computes();
-            command.run(terminal)
-        }
-        Command::Replay(command) => command.run(terminal),
-        Command::Trace(command) => command.run(terminal),
-    }
+    headstart_lab::main()
 }

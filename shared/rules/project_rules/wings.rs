@@ -44,13 +44,11 @@ struct Exception {
     reason: &'static str,
 }
 
-const EXCEPTIONS: &[Exception] = &[
-    Exception {
-        user: "disk/disk",
-        used: "fleet/swarm",
-        reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
-    },
-];
+const EXCEPTIONS: &[Exception] = &[Exception {
+    user: "disk/disk",
+    used: "fleet/swarm",
+    reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
+}];
 
 /// The folder of the package whose manifest or root is `path`, from the root of the repository: `wing/crate`.
 fn folder_of<'a>(metadata: &Value, path: &'a str) -> &'a str {
