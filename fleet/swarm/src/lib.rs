@@ -22,6 +22,8 @@
 mod bits;
 mod chain;
 pub mod counters;
+#[cfg(any(test, feature = "reference"))]
+mod differential;
 pub mod event;
 pub mod hints;
 mod ids;
@@ -30,12 +32,16 @@ pub mod node;
 mod patience;
 pub mod placement;
 pub mod recent;
+#[cfg(any(test, feature = "reference"))]
+mod reference;
 pub mod settings;
 pub mod similarity;
 mod throttle;
 pub mod tracker;
 
 pub use counters::Counters;
+#[cfg(any(test, feature = "reference"))]
+pub use differential::Node;
 pub use event::{
     Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, ReaderId, Role, Urgency,
     WantId,
@@ -43,6 +49,7 @@ pub use event::{
 #[doc(no_inline)]
 pub use headstart_block::Time;
 pub use message::{Class, Message, RequestId, Why};
+#[cfg(not(any(test, feature = "reference")))]
 pub use node::Node;
 pub use settings::{Settings, Topology};
 

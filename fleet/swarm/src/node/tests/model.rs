@@ -1,8 +1,8 @@
 //! The paper's Algorithms 1 and 3 against a plain model of them.
 
+use crate::Node;
 use crate::event::Came;
 use crate::message::RequestId;
-use crate::node::Node;
 use crate::node::blob::State;
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,

@@ -1,8 +1,8 @@
 //! The bytes that are prefetched and not read, whatever events come in whatever order.
 
+use crate::Node;
 use crate::event::Came;
 use crate::message::RequestId;
-use crate::node::Node;
 use crate::node::blob::State;
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,

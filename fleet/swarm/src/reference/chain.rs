@@ -1,0 +1,87 @@
+//! The redirects of a host that many peers ask for one chunk: which asker is sent to which earlier one.
+//!
+//! A host that all others ask for the same chunk cannot send it to each: with 24 hosts at 50 MB/s, 256 KiB would take
+//! it 120 ms, and the others' links would idle. The host sends a few copies, and names to each later asker an earlier
+//! one, which has the chunk or will have it before: a tree in the order of asking, of [`FAN`] children each. Every host
+//! sends a chunk [`FAN`] times at most, and all have it after as many steps as the tree is deep.
+//!
+//! Roots are sent to roots and agents to agents: a large fleet's agents know those of their own root only.
+
+use crate::Time;
+use crate::event::{PeerId, Role};
+use crate::message::RequestId;
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::time::Duration;
+
+/// The number of askers that are sent to one host for one chunk.
+pub(crate) const FAN: u8 = 2;
+
+/// The time for which a chain is remembered after its last use.
+pub(crate) const KEPT: Duration = Duration::from_secs(10);
+
+/// The hosts that have a chunk, or will have it, and to which others can be sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Chain {
+    /// Agents and roots, each in order of asking: the host, and the number of askers that were sent there.
+    open: [VecDeque<(PeerId, u8)>; 2],
+    /// All hosts that were ever part of it, with the request of those that were sent to another. None of them is sent
+    /// on again: others may wait for it by now, and they would wait in a circle.
+    known: BTreeMap<PeerId, Option<RequestId>>,
+    /// The time of the last use.
+    pub(crate) used: Time,
+}
+
+impl Chain {
+    /// Adds a host that has the chunk or will have it.
+    pub(crate) fn has(&mut self, peer: PeerId, role: Role) {
+        if let Entry::Vacant(entry) = self.known.entry(peer) {
+            entry.insert(None);
+            self.of(role).push_back((peer, 0));
+        }
+    }
+
+    fn of(&mut self, role: Role) -> &mut VecDeque<(PeerId, u8)> {
+        let [agents, roots] = &mut self.open;
+        if role == Role::Root { roots } else { agents }
+    }
+
+    /// The entry of a host, if it is part of this chain: the request by which it was sent to another, if it was.
+    pub(crate) fn knows(&self, peer: PeerId) -> Option<Option<RequestId>> {
+        self.known.get(&peer).copied()
+    }
+
+    /// The host to which `asker`, which is new, is sent, if there is one; the asker then is part of this chain.
+    /// `usable` is `true` of the hosts that can be named.
+    pub(crate) fn next(
+        &mut self,
+        (asker, role): (PeerId, Role),
+        request: RequestId,
+        usable: impl Fn(PeerId) -> bool,
+    ) -> Option<PeerId> {
+        if self.known.contains_key(&asker) {
+            return None;
+        }
+        let open = self.of(role);
+        while let Some((peer, sent)) = open.front_mut() {
+            let peer = *peer;
+            *sent += 1;
+            let (full, usable) = (*sent >= FAN, usable(peer));
+            if full || !usable {
+                open.pop_front();
+            }
+            if usable {
+                open.push_back((asker, 0));
+                self.known.insert(asker, Some(request));
+                return Some(peer);
+            }
+        }
+        None
+    }
+
+    /// Removes a host that is gone.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.open.iter_mut().for_each(|open| open.retain(|(known, _)| *known != peer));
+        self.known.remove(&peer);
+    }
+}

@@ -1,0 +1,169 @@
+//! Chunks that a root sends its agents without a request: those that they will request next, as far as it knows.
+//!
+//! Bytes go to an agent in three queues: chunks that reads wait for, chunks that are sent ahead, and chunks that were
+//! requested without urgency. Chunks sent ahead are those that agents before this one read next, one after the other;
+//! requests without urgency are mostly a guess, the rest of a block of which a part was read. So the former go first,
+//! and those of them that were requested already are sent in answer to that request.
+//!
+//! An agent may request a chunk that is on its way to it: the request crosses it. A request that comes sooner after the
+//! chunk left than such chunks take to be advertised ([`Message::Have`](crate::Message::Have)) is answered by a
+//! promise, and the chunk is not sent again. A later request is served: the agent could not keep the chunk.
+
+use super::Node;
+use super::blob::{Blob, Map, push};
+use super::peers::{Peer, Serve};
+use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Urgency};
+use crate::recent::Piece;
+use std::collections::BTreeMap;
+
+/// The number of chunks that wait to be sent to one peer without a request: more would not come sooner.
+const AHEAD: usize = 32;
+
+impl Node {
+    /// Notes an agent's request in the root's memory, and sends the agent the chunks that it will request next.
+    pub(super) fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        if self.settings.push == 0 || !self.root.has_agent(peer) {
+            return;
+        }
+        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        // Requested chunks are read afterwards, and reported a second time.
+        let Some(blob) = self.blobs.get_mut(&id) else { return };
+        let cut = blob.cut(chunks);
+        let map = blob.maps.entry(peer).or_default();
+        let mut new = Vec::new();
+        for chunk in cut.numbers().filter(|chunk| !map.read.has(*chunk)) {
+            push(&mut new, chunk);
+        }
+        map.read.set(cut);
+        if new.is_empty() {
+            return;
+        }
+        let name = blob.key;
+        let tells = self.recent.is_told_by(key);
+        let unread = unread(&self.blobs, &self.blob_keys, (peer, key), tells);
+        new.into_iter().for_each(|run| self.recent.asked(key, name, run, unread));
+        self.send_ahead(peer, actions);
+    }
+
+    /// Sends an agent the chunks that it will request next, once half of those queued before have left.
+    pub(super) fn send_ahead(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
+        if self.settings.push == 0 || !self.root.has_agent(peer) {
+            return;
+        }
+        let Some(known) = self.peers.get(&peer) else { return };
+        let mut room = AHEAD.saturating_sub(known.ahead.len());
+        // Not for each chunk that leaves: finding the next ones takes a walk past all that the agent has.
+        if room < AHEAD / 2 {
+            return;
+        }
+        let (key, mut next) = (known.key, Vec::new());
+        let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
+        // Some of them may be with the driver.
+        let wanted = room + known.serves.len();
+        self.recent.next(key, (self.settings.push as usize, wanted), lacks, &mut next);
+        for piece in next {
+            let Some(id) = self.blob_keys.get(&piece.blob).copied() else { continue };
+            let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get_mut(&id)) else {
+                continue;
+            };
+            if known.is_sent(id, piece.chunk) {
+                continue;
+            }
+            if room == 0 {
+                return;
+            }
+            room -= 1;
+            let chunks = Chunks::one(piece.chunk);
+            let request = known.take_asked(id, piece.chunk);
+            blob.maps.entry(peer).or_default().sent.set(chunks);
+            let serve = Serve { request, blob: id, chunks, urgency: Urgency::Background, left: 1 };
+            known.ahead.push_back(serve);
+        }
+        self.serve_later(peer, actions);
+    }
+
+    /// Notes that an agent was sent chunks, which need not be sent ahead.
+    pub(super) fn was_sent_ahead(&mut self, peer: PeerId, id: BlobId, chunks: Chunks) {
+        if self.settings.push > 0
+            && self.root.has_agent(peer)
+            && let Some(blob) = self.blobs.get_mut(&id)
+        {
+            let cut = blob.cut(chunks);
+            blob.maps.entry(peer).or_default().sent.set(cut);
+        }
+    }
+
+    /// Handles a read that waits for a chunk that the driver has been given to send a peer without a request, or that
+    /// has left for it a moment ago. `true` if that is so: the chunk comes, and need not be sent again.
+    pub(super) fn is_sent_ahead(
+        &mut self,
+        peer: PeerId,
+        id: BlobId,
+        chunk: u32,
+        urgency: Urgency,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let now = self.now;
+        let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get(&id)) else { return false };
+        let Some(serve) = known.being_pushed(id, chunk) else { return known.crossing.holds(now, id, chunk) };
+        if urgency < serve.urgency {
+            serve.urgency = urgency;
+            let (chunks, left) = (serve.chunks, serve.left);
+            known.unhurried = known.unhurried.saturating_sub(left);
+            self.uplink.sends(now, blob.bytes_of(chunks));
+            actions.push(Action::Serve { peer, request: None, blob: id, chunks, urgency });
+        }
+        true
+    }
+}
+
+impl Peer {
+    /// The entry of chunks that the driver has been given to send there without a request, with this chunk in it.
+    fn being_pushed(&mut self, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
+        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
+        self.serves.iter_mut().find(|serve| serve.request.is_none() && holds(serve))
+    }
+
+    /// `true` if a chunk is on its way there, or will be as soon as possible.
+    fn is_sent(&self, blob: BlobId, chunk: u32) -> bool {
+        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
+        self.serves.iter().any(holds) || self.ahead.iter().any(holds)
+    }
+
+    /// Takes a chunk from those that were requested without urgency; returns the request.
+    fn take_asked(&mut self, blob: BlobId, chunk: u32) -> Option<crate::message::RequestId> {
+        let holds = |serve: &&Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
+        let request = self.later.iter().find(holds)?.request?;
+        self.take_later(request, blob, chunk).then_some(request)
+    }
+}
+
+/// `true` of a chunk that is local, and that an agent has not and is not about to get without a request.
+fn lacks(
+    blobs: &BTreeMap<BlobId, Blob>,
+    names: &BTreeMap<BlobKey, BlobId>,
+    (peer, key): (PeerId, PeerKey),
+) -> impl Fn(Piece) -> bool + Copy {
+    move |piece| {
+        let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
+        let is_there = |map: &Map| map.has.has(piece.chunk) || map.sent.has(piece.chunk);
+        blob.is_shared_with(key) && blob.is_here(piece.chunk) && !blob.maps.get(&peer).is_some_and(is_there)
+    }
+}
+
+/// `true` of a chunk that an agent could have read, and has not: for an agent that `tells`, a chunk that it has not
+/// reported; for another, a chunk that it lacks.
+fn unread(
+    blobs: &BTreeMap<BlobId, Blob>,
+    names: &BTreeMap<BlobKey, BlobId>,
+    (peer, key): (PeerId, PeerKey),
+    tells: bool,
+) -> impl Fn(Piece) -> bool + Copy {
+    let lacks = lacks(blobs, names, (peer, key));
+    move |piece| {
+        let blob = names.get(&piece.blob).and_then(|id| blobs.get(id));
+        let told = |blob: &Blob| blob.maps.get(&peer).is_some_and(|map| map.read.has(piece.chunk));
+        let is_shared = |blob: &&Blob| tells && blob.is_shared_with(key);
+        lacks(piece) || blob.filter(is_shared).is_some_and(|blob| !told(blob))
+    }
+}

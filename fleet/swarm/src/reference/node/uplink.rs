@@ -1,0 +1,94 @@
+//! The bytes that this host is sending, and their rate.
+
+use crate::{CHUNK_SIZE, Time};
+use std::time::Duration;
+
+/// The time whose bytes may wait to be sent before other hosts are named instead.
+const AHEAD: Duration = Duration::from_millis(2);
+
+/// The least number of bytes that may wait, on a slow link.
+const LEAST: u64 = 2 * CHUNK_SIZE;
+
+/// The number of bytes over which the rate is measured; or fewer bytes that took `LONG`.
+const SAMPLE: u64 = 2 << 20;
+const LONG: Duration = Duration::from_millis(500);
+
+/// Bytes that go out now, or have been promised.
+#[derive(Debug, Default)]
+pub(super) struct Uplink {
+    /// Bytes given to the driver because reads wait for them.
+    sending: u64,
+    /// Bytes promised to peers that wait for chunks on their way to this host.
+    promised: u64,
+    /// The rate in bytes per second, as measured.
+    rate: Option<u64>,
+    /// The time since when it has been sending without a pause, and the bytes that left since.
+    busy: Option<(Time, u64)>,
+}
+
+impl Uplink {
+    pub(super) fn sends(&mut self, now: Time, bytes: u64) {
+        self.sending += bytes;
+        self.busy.get_or_insert((now, 0));
+    }
+
+    pub(super) fn sent(&mut self, now: Time, bytes: u64) {
+        self.sending = self.sending.saturating_sub(bytes);
+        if let Some((since, sent)) = &mut self.busy {
+            *sent += bytes;
+            if *sent >= SAMPLE || now.since(*since) >= LONG {
+                let micros = u64::try_from(now.since(*since).as_micros()).unwrap_or(u64::MAX).max(1);
+                let rate = sent.saturating_mul(1_000_000) / micros;
+                self.rate = Some(self.rate.map_or(rate, |known| known / 2 + rate / 2));
+                (*since, *sent) = (now, 0);
+            }
+        }
+        if self.sending == 0 {
+            self.busy = None;
+        }
+    }
+
+    /// Takes back bytes that were given to the driver and will not be sent.
+    pub(super) fn dropped(&mut self, bytes: u64) {
+        self.sending = self.sending.saturating_sub(bytes);
+        if self.sending == 0 {
+            self.busy = None;
+        }
+    }
+
+    pub(super) fn promises(&mut self, bytes: u64) {
+        self.promised += bytes;
+    }
+
+    pub(super) fn promised_less(&mut self, bytes: u64) {
+        self.promised = self.promised.saturating_sub(bytes);
+    }
+
+    /// The promised bytes.
+    pub(super) fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// The bytes that go out now or were promised.
+    pub(super) fn backlog(&self) -> u64 {
+        self.sending + self.promised
+    }
+
+    /// `true` if the bytes that go out now take longer than `span`. Before the rate is known: if they are many, or have
+    /// taken longer already.
+    pub(super) fn takes_longer(&self, now: Time, span: Duration) -> bool {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        match self.rate {
+            Some(rate) => self.sending > rate.saturating_mul(micros) / 1_000_000,
+            None => self.sending > SAMPLE || self.busy.is_some_and(|(since, _)| now.since(since) > span),
+        }
+    }
+
+    /// `true` if other hosts are to be named to a peer that asks for `bytes` more; `most` is the most that may ever
+    /// wait.
+    pub(super) fn is_loaded(&self, bytes: u64, most: u64) -> bool {
+        let micros = u64::try_from(AHEAD.as_micros()).unwrap_or(u64::MAX);
+        let ahead = self.rate.map_or(0, |rate| rate.saturating_mul(micros) / 1_000_000);
+        self.backlog() + bytes > ahead.max(LEAST).min(most)
+    }
+}
