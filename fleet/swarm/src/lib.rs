@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 mod bits;
-mod chain;
 pub mod counters;
 #[cfg(any(test, feature = "reference"))]
 mod differential;
@@ -29,11 +28,12 @@ pub mod hints;
 mod ids;
 pub mod message;
 pub mod node;
-mod patience;
 pub mod placement;
 pub mod recent;
+mod redirect_tree;
 #[cfg(any(test, feature = "reference"))]
 mod reference;
+mod retransmit_timer;
 pub mod settings;
 pub mod similarity;
 mod throttle;

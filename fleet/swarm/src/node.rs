@@ -98,16 +98,16 @@
 use crate::counters::Counters;
 use crate::event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, PeerId, PeerKey, Role, WantId};
 use crate::message::{Message, RequestId};
-use crate::patience::Patience;
 use crate::recent::Recent;
+use crate::retransmit_timer::Patience;
 use crate::settings::{Settings, Topology};
 use crate::similarity::Ranking;
 use crate::throttle::Accounts;
 use crate::{Time, Urgency};
+use arrivals::By;
 use blob::Blob;
-use coming::By;
+use connections::Root;
 use headstart_block::random::Random;
-use links::Root;
 use peers::Peer;
 use pinned::Pinned;
 use std::cmp::Reverse;
@@ -116,18 +116,18 @@ use std::time::Duration;
 use uplink::Uplink;
 
 mod adverts;
-mod ahead;
+mod answers;
+mod arrivals;
 mod blob;
-mod coming;
+mod connections;
 mod crossing;
-mod getting;
-mod links;
+mod fallback;
 mod log;
-mod overdue;
 mod peers;
 mod pinned;
-mod resort;
-mod serving;
+mod predictions;
+mod sources;
+mod timeouts;
 mod uplink;
 
 #[cfg(test)]
@@ -403,7 +403,7 @@ impl Node {
             Message::Read { blob, runs } => self.heard_read(peer, blob, &runs, actions),
             Message::Lost { blob, runs } => self.heard_lost(peer, blob, &runs),
             Message::Ask { request, blob, chunks, urgency, hops, insist } => {
-                let ask = serving::Ask { peer, request, urgency, hops, insist };
+                let ask = answers::Ask { peer, request, urgency, hops, insist };
                 self.asked(ask, blob, chunks, actions);
             }
             Message::Coming { request, chunks } => self.heard_coming(peer, request, chunks, actions),

@@ -84,7 +84,7 @@ impl Settings {
     /// would themselves fetch what other hosts are fetching, and the slower the store, the more it would have to send.
     #[must_use]
     pub fn longest(&self) -> Duration {
-        crate::patience::longest(self.clone().sane().patience.1)
+        crate::retransmit_timer::longest(self.clone().sane().patience.1)
     }
 
     /// Replaces settings that make no sense by the nearest ones that do.

@@ -2,12 +2,12 @@
 
 use crate::CHUNK_SIZE;
 use crate::bits::Bits;
-use crate::chain::Chain;
 use crate::event::{BlobKey, Chunks, FetchId, PeerId, PeerKey, ReaderId, Urgency, WantId};
 use crate::message::RequestId;
 use crate::node::log::Log;
 use crate::node::pinned::Pinned;
 use crate::placement::{BlobHomes, Homes};
+use crate::redirect_tree::Chain;
 use crate::similarity::RecentReads;
 use crate::throttle::Accounts;
 use crate::{Settings, Time, Topology};

@@ -1,8 +1,8 @@
 //! Chunks that come, chunks that do not, and the hosts that are told.
 
 use super::blob::{Aim, How, State, Waiting, push};
-use super::overdue::LOOK_AGAIN;
-use super::{DISK, Fetch, Node, Timer, resort};
+use super::timeouts::LOOK_AGAIN;
+use super::{DISK, Fetch, Node, Timer, fallback};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
@@ -588,7 +588,7 @@ impl Node {
         for (chunk, coming) in blob.coming.range_mut(chunks.numbers()) {
             let How::Disk(until) = coming.how else { continue };
             if until > now {
-                if now.since(resort::left_at(until)) >= after {
+                if now.since(fallback::left_at(until)) >= after {
                     late.push(*chunk);
                 }
             } else if coming.asks.is_empty() {

@@ -1,9 +1,9 @@
 //! Chunks that disks want, and that other hosts request: the choice of their source.
 
 use super::blob::{Aim, Blob, Coming, How, Map, State, push};
-use super::links::find_ancestors;
+use super::connections::find_ancestors;
 use super::peers::Peer;
-use super::{DISK, Fetch, Node, Request, Timer, Want, resort};
+use super::{DISK, Fetch, Node, Request, Timer, Want, fallback};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, PeerKey, Role, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
@@ -84,7 +84,7 @@ impl Node {
                     entry.insert(Coming::new(Aim::Needed, urgency, HOPS))
                 }
                 Entry::Occupied(mut entry) if let How::Disk(until) = entry.get().how => {
-                    if now.since(resort::left_at(until)) < after {
+                    if now.since(fallback::left_at(until)) < after {
                         record.elsewhere.push(chunk);
                         continue;
                     }
@@ -232,7 +232,7 @@ impl Node {
         let idle = coming.wants.is_empty() && coming.asks.is_empty();
         coming.resort |= suspect && !idle;
         let resort = coming.resort;
-        let over = coming.tries >= if resort { resort::ASKED } else { TRIES };
+        let over = coming.tries >= if resort { fallback::ASKED } else { TRIES };
         if over && coming.back.is_none() {
             return if idle && coming.aim != Aim::Warm { Route::Nowhere } else { Route::Store };
         }
@@ -251,7 +251,7 @@ impl Node {
         let tried = std::mem::take(&mut coming.tried);
         let stripe = placement::stripe_of(chunk, self.settings.stripe);
         let anybody = if resort && best.is_none() && !over {
-            resort::next(blob, &self.peers, last, stripe, |peer| usable(peer, &tried).is_some())
+            fallback::next(blob, &self.peers, last, stripe, |peer| usable(peer, &tried).is_some())
         } else {
             None
         };

@@ -2,13 +2,13 @@
 
 use super::Node;
 use super::blob::{Aim, Blob, Coming, How, Map, Waiting, push};
-use super::getting::KEEPER;
 use super::peers::Serve;
+use super::sources::KEEPER;
 use crate::CHUNK_SIZE;
-use crate::chain;
 use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Role, Served, Urgency};
 use crate::message::{Message, RequestId, Why};
 use crate::placement;
+use crate::redirect_tree;
 use crate::settings::Topology;
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ impl Node {
         let now = self.now;
         if blob.chains.len() >= CHAINS && now.since(blob.swept) >= SWEPT_EVERY {
             blob.swept = now;
-            blob.chains.retain(|_, chain| now.since(chain.used) < chain::KEPT);
+            blob.chains.retain(|_, chain| now.since(chain.used) < redirect_tree::KEPT);
         }
         if blob.chains.len() < 4 * CHAINS || blob.chains.contains_key(&chunk) {
             let chain = blob.chains.entry(chunk).or_default();
