@@ -1,32 +1,61 @@
-//! The node: one owner of all state, driven by events.
+//! The node: one host of the swarm, put together from machines that own their state.
 //!
-//! # The life of a chunk
+//! # Machines
 //!
 //! ```text
-//!                advert, and little enough is unread
-//!     Remote ──────────────────────────────────────────► Prefetch
-//!      │  ▲ ▲                                             │  │  │
-//!      │  │ └───────────── no peer sends it ──────────────┘  │  │ it comes
-//!   it │  │ evicted                     it is wanted:        │  ▼
-//!   comes │                             Remote, on its way ◄─┘ Local ── a disk reads it ──► Read
-//!      ▼  │                                                                                  ▲
-//!     Kept, or Read where a disk waited ─────────────────────────────────────────────────────┘
+//!        events                                                                          actions
+//!  ───────────────────►  Node: routes each event to the machines below  ────────────────────────►
+//!                          │
+//!      hosts               │  requests of this host        bytes and time
+//!   ┌──────────────┐       │  ┌───────────────────────┐    ┌──────────────────────────────────┐
+//!   │ Membership   │◄──────┼─►│ Wants    of disks     │    │ Serving    bytes for peers       │
+//!   │  Peer …      │       │  │ Requests to peers     │    │ Prefetch   bytes ahead of need   │
+//!   └──────────────┘       │  │ Fetches  of the store │    │ Timers     alarms, and one tick  │
+//!      blobs               │  └───────────────────────┘    └──────────────────────────────────┘
+//!   ┌──────────────────────▼──────────────────────────────────────────────────────────────────┐
+//!   │ Blob …   ChunkTable (PendingChunk … Search)   Sharing   PrefetchQueue   Announcer        │
+//!   │          Redirects (RedirectTree …)                                                      │
+//!   └───────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The states are those of the content-exchange paper, with two differences. `Written` is missing: blobs never change,
-//! and a guest's writes go to a layer of their own, which no other host learns of. And a chunk that is local because a
-//! plan or another host requested it is `Kept`: it says nothing about whether this host reads as its neighbours do, so
-//! it does not count as unmatched. A chunk that is on its way has an entry in the blob's `coming`, whatever its state.
+//! | machine | states, in an enum | file |
+//! |---|---|---|
+//! | `Membership` | an agent's root: unattached, asking, joined | `membership` |
+//! | `Peer` | reliable, or silent so many times since when | `peers` |
+//! | `Wants` | waiting for so many chunks, complete | `wants` |
+//! | `Requests` | sent, answered, receiving, promised, delivering | `requests` |
+//! | `Fetches` | a fetch: timed, overtaken; the store: answers, failed | `fetches` |
+//! | `Serving` | a chunk for a peer: ahead, later, with the driver | `serving` |
+//! | `Prefetch` | | `prefetch` |
+//! | `ChunkTable` | a chunk: remote, pending for an aim, unread, kept, read | `chunks` |
+//! | `PendingChunk` | its source: undecided, peer, fetch, disk | `pending` |
+//! | `Search` | usual, fallback, probe | `pending` |
+//! | `Sharing` | | `sharing` |
+//! | `Announcer` | the choice of neighbours: made, due | `announcer` |
+//! | `Timers` | an alarm: idle, set | `timers` |
+//!
+//! No machine knows another, except that those of a blob are parts of it: each is tested alone. What is done with an
+//! event is in the files of the node's methods, which see the machines only through theirs:
+//!
+//! | file | events |
+//! |---|---|
+//! | `sources` | a disk wants chunks; the choice of a chunk's source |
+//! | `arrivals` | bytes, promises and rejections come; the store answers; wants and disks are late |
+//! | `timeouts`, `fallback` | requests are late; the store is not relied on |
+//! | `answers` | other hosts request chunks; the driver has sent them |
+//! | `adverts` | chunks are advertised, prefetched, read and lost |
+//! | `predictions` | a root sends its agents what they will request |
+//! | `connections` | blobs and hosts come and go; roots and neighbours are chosen |
 //!
 //! # The sources of a chunk
 //!
-//! The sources are tried in this order, each only if it was not tried before for this chunk (`getting`):
+//! The sources are tried in this order, each only if it was not tried before for this chunk (`sources`, `pending`):
 //!
 //! 1. a host that was named by the host asked before;
 //! 2. of the hosts that advertised it, the one with the fewest requests outstanding;
-//! 3. the *upstream*: with homes, the one host that fetches this stripe from the store for all; an agent's root, or,
-//!    while it sees none, a home; a tree's parent; of a pinned blob, the hosts that keep the stripe. A chunk that is
-//!    prefetched because it was advertised goes no further than 2;
+//! 3. the *upstream* (`sharing`): the *designated fetcher*, one host that fetches this stripe from the store for all;
+//!    an agent's root, or, while it sees none, a designated fetcher; a tree's parent; of a pinned blob, the hosts that
+//!    keep the stripe. A chunk that is prefetched because it was advertised goes no further than 2;
 //! 4. the store: fetched by the disk itself if only disks wait for the chunk, and for nothing beside it; otherwise by
 //!    the agent ([`Action::Fetch`]), because a disk that waited for an answer first would begin too late.
 //!
@@ -37,36 +66,38 @@
 //!
 //! A want waits for chunks. A chunk on its way knows the wants and the requests of other hosts that wait for it, and
 //! the request (to a peer, or to the store) that will bring it. *Promotion* happens when the first read begins to wait
-//! for it: the request is repeated with urgency under its number, all the way up (`hurry`). Chunks that other hosts
+//! for it: the request is repeated with urgency under its number, all the way up (`promote`). Chunks that other hosts
 //! wait for are *promised* to them ([`Message::Coming`]): from then on these wait as long as a slow store takes, not
 //! only as long as a peer may be silent. While the chunk is fetched, the promise is repeated, and passed on by hosts
 //! that wait and have others waiting. If no host fetches the chunk, the promise is not repeated, so hosts that wait for
 //! each other do not keep each other waiting.
 //!
-//! *Chains.* A host that is asked for one chunk by more peers than its link can serve in two milliseconds names to each
-//! later asker an earlier one, which has the chunk or will have it before (`chain`): a tree grows in the order of
-//! asking, and a copy to each of a thousand hosts costs none of them more than a few. A host that is sent on waits
-//! longer than the one before it does, so that not all of a chain give up at the same moment, and does not blame that
-//! one at once. A host to which all named hosts are strangers asks the same host again, and insists.
+//! *Redirects.* A host that is asked for one chunk by more peers than its link can serve in two milliseconds names to
+//! each later asker an earlier one, which has the chunk or will have it before (`redirect_tree`): a tree grows in the
+//! order of asking, and a copy to each of a thousand hosts costs none of them more than a few. A host that is
+//! redirected waits longer than the one before it does, so that not all of a branch give up at the same moment, and
+//! does not blame that one at once. A host to which all named hosts are strangers asks the same host again, and accepts
+//! no redirect.
 //!
 //! *No circles.* Hosts that wait for each other would wait until their timeouts end. Five rules prevent it: (1)
-//! upstreams ascend in an order that is the same for all (weights of homes, places in the tree, roots above agents), so
-//! they never lead back, whatever hosts each knows of. (2) Only a host that is asked as the upstream names others. (3)
-//! It names no host to an asker that is part of the chain already: such an asker *insists* if its attempt was in vain,
-//! and is served, or waits, where it is. (4) A host that loses its source releases those that another host sent to it.
-//! (5) Of two hosts that ask each other, one is refused.
+//! upstreams ascend in an order that is the same for all (weights of designated fetchers, places in the tree, roots
+//! above agents), so they never lead back, whatever hosts each knows of. (2) Only a host that is asked as the upstream
+//! names others. (3) It names no host to an asker that is part of the tree already: such an asker accepts no redirect
+//! if its attempt was in vain, and is served, or waits, where it is. (4) A host that loses its source releases those
+//! that another host sent to it. (5) Of two hosts that ask each other, one is refused.
 //!
 //! # Failures
 //!
-//! A peer that is silent is given up after the time that peers took lately (`patience`); one that promised, after the
-//! time that the store takes, but not on its bare word (`overdue`). It is avoided for twelve times as long as it was
-//! waited for, twice as long each time; so is a peer that delivers later than the store would. The chunk is requested
-//! from the next source, at most `TRIES` times, then from the store; if that does not answer, from any host that has it
-//! (`resort`). Any want is answered after a time that is the same for all, unless this host's own fetches show that the
-//! store takes longer: chunks that are not local by then are left to the disk, and no other host is asked. A message
-//! that is lost, or heard twice or late, a peer that lies, promises everything, sends rubbish or dies: all of it ends
-//! in one of these cases. Wrong bytes never become a chunk (the driver verifies), and their sender is dropped at once;
-//! a peer that does not have what it advertised, or is silent all the time, is dropped after several such failures.
+//! A peer that is silent is given up after the time that peers took lately (`retransmit_timer`); one that promised,
+//! after the time that the store takes, but not on its bare word (`timeouts`). It is avoided for twelve times as long
+//! as it was waited for, twice as long each time; so is a peer that delivers later than the store would. The chunk is
+//! requested from the next source, at most `TRIES` times, then from the store; if that does not answer, from any host
+//! that has it (`fallback`). Any want is answered after a time that is the same for all, unless this host's own fetches
+//! show that the store takes longer: chunks that are not local by then are left to the disk, and no other host is
+//! asked. A message that is lost, or heard twice or late, a peer that lies, promises everything, sends rubbish or dies:
+//! all of it ends in one of these cases. Wrong bytes never become a chunk (the driver verifies), and their sender is
+//! dropped at once; a peer that does not have what it advertised, or is silent all the time, is dropped after several
+//! such failures.
 //!
 //! # Prefetching
 //!
@@ -86,49 +117,62 @@
 //!    never two of these, except for a request that was given up and whose bytes come anyway.
 //! 3. A request is remembered as long as one of its chunks waits for it, and is cancelled when that ends before it is
 //!    answered.
-//! 4. A chunk is in state `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes and those on
-//!    their way never exceed the threshold when a chunk is prefetched.
+//! 4. A chunk is pending with the aim `Prefetch` if and only if it is on its way for no other reason. Unmatched bytes
+//!    and those on their way never exceed the threshold when a chunk is prefetched.
 //! 5. Everything is bounded: the chunks that peers wait for on this host, for each peer (`WAITING`), and for all, if
-//!    other hosts have them as well (`serve_window`); prefetches (`prefetch_window`); remembered adverts, chains, the
-//!    log, given-up requests (constants beside each).
+//!    other hosts have them as well (`serve_window`); prefetches (`prefetch_window`); remembered adverts, redirect
+//!    trees, the log, given-up requests (constants beside each).
 //!
 //! All consequences of an event happen within it; only timers are left for later. The same events and seed give the
 //! same actions.
 
+use crate::Time;
 use crate::counters::Counters;
-use crate::event::{Action, BlobId, BlobKey, Chunks, Event, FetchId, PeerId, PeerKey, Role, WantId};
-use crate::message::{Message, RequestId};
+use crate::event::{Action, BlobId, BlobKey, Event, PeerId, PeerKey, Role};
+use crate::message::Message;
 use crate::recent::Recent;
-use crate::retransmit_timer::Patience;
+use crate::retransmit_timer::RetransmitTimer;
 use crate::settings::{Settings, Topology};
 use crate::similarity::Ranking;
-use crate::throttle::Accounts;
-use crate::{Time, Urgency};
-use arrivals::By;
 use blob::Blob;
-use connections::Root;
+use fetches::Fetches;
 use headstart_block::random::Random;
-use peers::Peer;
+use membership::Membership;
 use pinned::Pinned;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use prefetch::Prefetch;
+use requests::Requests;
+use serving::Serving;
+use std::collections::BTreeMap;
 use std::time::Duration;
-use uplink::Uplink;
+use timers::{Alarm, Timer, Timers};
+use wants::Wants;
 
 mod adverts;
+mod announcer;
 mod answers;
 mod arrivals;
 mod blob;
+mod chunks;
 mod connections;
 mod crossing;
 mod fallback;
+mod fetches;
 mod log;
+mod membership;
 mod peers;
+mod pending;
 mod pinned;
 mod predictions;
+mod prefetch;
+mod redirects;
+mod requests;
+mod serving;
+mod sharing;
 mod sources;
 mod timeouts;
+mod timers;
 mod uplink;
+mod wants;
 
 #[cfg(test)]
 mod tests;
@@ -145,119 +189,23 @@ const RANKED: usize = 256;
 /// The interval at which neighbours are chosen again by their reads.
 const CHOOSE_EVERY: Duration = Duration::from_secs(5);
 
-/// An entry of the timer queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Timer {
-    /// A request may be late.
-    Request(RequestId),
-    /// A want must be answered.
-    Want(WantId),
-    /// A disk has had the time to fetch these chunks.
-    Disk(BlobId, Chunks),
-    /// Adverts of new chunks are to be sent.
-    Adverts,
-    /// Hosts that wait for chunks that are fetched here are to be told that they still are.
-    Signs,
-    /// A root is to be asked, or asked again.
-    Join,
-    /// Neighbours are to be chosen again.
-    Choose,
-}
-
-/// The want of a disk.
-#[derive(Debug)]
-struct Want {
-    blob: BlobId,
-    urgency: Urgency,
-    since: Time,
-    /// The number of chunks that it waits for.
-    left: u32,
-    /// The chunks that are left to the disk.
-    elsewhere: Vec<u32>,
-}
-
-/// A request to a peer.
-#[derive(Debug)]
-struct Request {
-    peer: PeerId,
-    blob: BlobId,
-    chunks: Chunks,
-    /// The number of chunks that have not come.
-    left: u32,
-    urgency: Urgency,
-    hops: u8,
-    insist: bool,
-    /// The time at which it was sent, or promised.
-    since: Time,
-    /// The time at which it was sent, or at which a read began to wait for it.
-    asked: Time,
-    /// `true` after any sign of life.
-    heard: bool,
-    /// `true` after bytes have come.
-    began: bool,
-    /// `true` if it was promised: then it may take as long as the store.
-    promised: bool,
-    /// `true` while its peer's answer is processed: a peer that answers gets no cancellation of the rest.
-    answering: bool,
-    /// The time of its last sign of life, or at which it was sent.
-    lively: Time,
-    /// The time at which bytes came last, or at which it was sent or promised: a sign of life alone is no progress.
-    moved: Time,
-    /// The number of promises that had been kept when this one was made.
-    kept: u64,
-    /// The number of times that other hosts were asked for the chunks while they were promised and did not come.
-    around: u8,
-}
-
-/// A fetch of the agent from the store.
-#[derive(Clone, Copy, Debug)]
-struct Fetch {
-    blob: BlobId,
-    chunks: Chunks,
-    /// The time at which it began, or at which a read began to wait for it.
-    since: Time,
-    urgency: Urgency,
-    /// `true` if another host delivered some of it meanwhile: then it tells nothing of the store.
-    helped: bool,
-}
-
 /// The state machine of one host.
 #[derive(Debug)]
 pub struct Node {
-    key: PeerKey,
-    role: Role,
     settings: Settings,
     now: Time,
     random: Random,
-    peers: BTreeMap<PeerId, Peer>,
-    keys: BTreeMap<PeerKey, PeerId>,
+    timers: Timers,
+    membership: Membership,
     blobs: BTreeMap<BlobId, Blob>,
     blob_keys: BTreeMap<BlobKey, BlobId>,
-    /// The prefetched bytes of each reader.
-    accounts: Accounts,
-    wants: BTreeMap<WantId, Want>,
-    requests: BTreeMap<RequestId, Request>,
-    next_request: u32,
-    /// Requests that were given up, the latest last: their bytes may come anyway.
-    late: VecDeque<(RequestId, PeerId, BlobId, Time)>,
-    fetches: BTreeMap<FetchId, Fetch>,
-    next_fetch: u64,
-    /// A chunk that a disk fetches from the store, and the time since when: it shows how long the store takes.
-    probe: Option<(BlobId, u32, Time)>,
-    /// The time of the store's last failure, if it has not answered since.
-    store_failed: Option<Time>,
-    timers: BinaryHeap<Reverse<(Time, Timer)>>,
-    /// The last requested tick.
-    wake: Option<Time>,
-    /// `true` if the timer of adverts is set.
-    telling: bool,
-    /// `true` if the timer of signs of life is set.
-    signing: bool,
-    patience: Patience,
-    uplink: Uplink,
-    /// Bytes on their way to this host ahead of need.
-    prefetching: u64,
-    root: Root,
+    wants: Wants,
+    requests: Requests,
+    fetches: Fetches,
+    serving: Serving,
+    prefetch: Prefetch,
+    retransmit: RetransmitTimer,
+    advert_alarm: Alarm,
     ranking: Ranking,
     recent: Recent,
     counters: Counters,
@@ -269,38 +217,26 @@ impl Node {
     pub fn new(key: PeerKey, role: Role, settings: Settings) -> Self {
         let settings = settings.sane();
         let mut node = Self {
-            key,
-            role,
             now: Time(0),
             random: Random::new(settings.seed ^ key.0),
-            peers: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            timers: Timers::default(),
+            membership: Membership::new(key, role, &settings),
             blobs: BTreeMap::new(),
             blob_keys: BTreeMap::new(),
-            accounts: Accounts::default(),
-            wants: BTreeMap::new(),
-            requests: BTreeMap::new(),
-            next_request: 0,
-            late: VecDeque::new(),
-            fetches: BTreeMap::new(),
-            next_fetch: 0,
-            probe: None,
-            store_failed: None,
-            timers: BinaryHeap::new(),
-            wake: None,
-            telling: false,
-            signing: false,
-            patience: Patience::new(settings.patience),
-            uplink: Uplink::default(),
-            prefetching: 0,
-            root: Root::default(),
+            wants: Wants::default(),
+            requests: Requests::default(),
+            fetches: Fetches::default(),
+            serving: Serving::new(&settings),
+            prefetch: Prefetch::new(&settings),
+            retransmit: RetransmitTimer::new(settings.patience),
+            advert_alarm: Alarm::Idle,
             ranking: Ranking::new(RANKED),
             recent: Recent::new(RECENT),
             counters: Counters::default(),
             settings,
         };
         if matches!(node.settings.topology, Topology::Similar(_)) {
-            node.timers.push(Reverse((node.now + CHOOSE_EVERY, Timer::Choose)));
+            node.timers.set(node.now + CHOOSE_EVERY, Timer::Choose);
         }
         node
     }
@@ -310,37 +246,34 @@ impl Node {
         self.now = self.now.max(now);
         match event {
             Event::Opened { blob, key, len, local, fetchable } => {
-                self.opened(blob, key, len, local, fetchable);
+                self.on_opened((blob, key), len, local, fetchable);
             }
-            Event::ReadBy { blob, reader } => self.read_by(blob, reader, actions),
-            Event::Closed { blob } => self.closed(blob, actions),
-            Event::Want { want, blob, chunks, urgency } => self.want(want, blob, chunks, urgency, actions),
-            Event::Forget { want } => self.forget(want),
-            Event::Read { blob, chunks } => self.read(blob, chunks, actions),
-            Event::BecameLocal { blob, chunks } => {
-                self.store_answered(blob, chunks);
-                self.counters.from_store += self.arrived(blob, chunks, By::Order, actions).0;
-            }
-            Event::Lost { blob, chunks } => self.lost(blob, chunks, actions),
-            Event::Planned { blob, running } => self.planned(blob, running, actions),
-            Event::Warm { blob, chunks } => self.warm(blob, chunks, actions),
+            Event::ReadBy { blob, reader } => self.on_read_by(blob, reader, actions),
+            Event::Closed { blob } => self.on_closed(blob, actions),
+            Event::Want { want, blob, chunks, urgency } => self.on_want(want, blob, chunks, urgency, actions),
+            Event::Forget { want } => self.on_forget(want),
+            Event::Read { blob, chunks } => self.on_read(blob, chunks, actions),
+            Event::BecameLocal { blob, chunks } => self.on_local(blob, chunks, actions),
+            Event::Lost { blob, chunks } => self.on_lost(blob, chunks, actions),
+            Event::Planned { blob, running } => self.on_planned(blob, running, actions),
+            Event::Warm { blob, chunks } => self.on_warm(blob, chunks, actions),
             Event::Pinned { blob, holders, copies } => {
                 if let Some(blob) = self.blobs.get_mut(&blob) {
-                    blob.pinned = Pinned::new(self.key, holders, copies);
+                    blob.sharing.pinned = Pinned::new(self.membership.me(), holders, copies);
                 }
             }
-            Event::PeerUp { peer, key, role } => self.peer_up(peer, key, role),
-            Event::PeerDown { peer } => self.peer_down(peer, actions),
-            Event::PeerShares { peer, blob } => self.peer_shares(peer, blob),
-            Event::Received { peer, message } => self.received(peer, message, actions),
+            Event::PeerUp { peer, key, role } => self.on_peer_up(peer, key, role),
+            Event::PeerDown { peer } => self.on_peer_down(peer, actions),
+            Event::PeerShares { peer, blob } => self.on_peer_shares(peer, blob),
+            Event::Received { peer, message } => self.on_message(peer, message, actions),
             Event::Came { peer, request, chunks, outcome } => {
-                self.came(peer, request, chunks, outcome, actions);
+                self.on_came(peer, request, chunks, outcome, actions);
             }
-            Event::Pushed { peer, blob, chunks } => self.pushed(peer, blob, chunks, actions),
+            Event::Pushed { peer, blob, chunks } => self.on_pushed(peer, blob, chunks, actions),
             Event::Served { peer, request, blob, chunks, outcome } => {
-                self.served(peer, request, blob, chunks, outcome, actions);
+                self.on_served((peer, request), blob, chunks, outcome, actions);
             }
-            Event::Fetched { fetch, ok } => self.fetched(fetch, ok, actions),
+            Event::Fetched { fetch, ok } => self.on_fetched(fetch, ok, actions),
             Event::Tick => {}
         }
         self.run_timers(actions);
@@ -356,13 +289,13 @@ impl Node {
     /// The host's name on all hosts.
     #[must_use]
     pub fn key(&self) -> PeerKey {
-        self.key
+        self.membership.me()
     }
 
     /// The host's role.
     #[must_use]
     pub fn role(&self) -> Role {
-        self.role
+        self.membership.role()
     }
 
     /// The host's settings.
@@ -374,13 +307,13 @@ impl Node {
     /// The root of which this host is an agent.
     #[must_use]
     pub fn root(&self) -> Option<PeerId> {
-        self.root.of()
+        self.membership.root()
     }
 
     /// Bytes that were prefetched and not read yet, and not forgiven.
     #[must_use]
     pub fn unmatched(&self) -> u64 {
-        self.accounts.unmatched()
+        self.prefetch.unmatched()
     }
 
     /// The recent requests of agents, to be kept across a restart.
@@ -394,69 +327,52 @@ impl Node {
         self.recent = recent;
     }
 
-    fn received(&mut self, peer: PeerId, message: Message, actions: &mut Vec<Action>) {
-        if !self.peers.contains_key(&peer) {
+    fn on_message(&mut self, peer: PeerId, message: Message, actions: &mut Vec<Action>) {
+        if self.membership.get(peer).is_none() {
             return;
         }
         match message {
-            Message::Have { blob, runs } => self.heard_have(peer, blob, &runs, actions),
-            Message::Read { blob, runs } => self.heard_read(peer, blob, &runs, actions),
-            Message::Lost { blob, runs } => self.heard_lost(peer, blob, &runs),
-            Message::Ask { request, blob, chunks, urgency, hops, insist } => {
-                let ask = answers::Ask { peer, request, urgency, hops, insist };
-                self.asked(ask, blob, chunks, actions);
+            Message::Have { blob, runs } => self.on_have(peer, blob, &runs, actions),
+            Message::Read { blob, runs } => self.on_peer_read(peer, blob, &runs, actions),
+            Message::Lost { blob, runs } => self.on_peer_lost(peer, blob, &runs),
+            Message::Ask { request, blob, chunks, urgency, hops, insist: no_redirect } => {
+                let ask = answers::Ask { peer, request, urgency, hops, no_redirect };
+                self.on_ask(ask, blob, chunks, actions);
             }
-            Message::Coming { request, chunks } => self.heard_coming(peer, request, chunks, actions),
+            Message::Coming { request, chunks } => self.on_promise(peer, request, chunks, actions),
             Message::Sorry { request, chunks, why, others } => {
-                self.heard_sorry(peer, request, chunks, why, &others, actions);
+                self.on_rejection((peer, request), chunks, why, &others, actions);
             }
-            Message::Cancel { request } => self.cancelled(peer, request),
-            Message::Join => self.heard_join(peer, actions),
-            Message::Welcome => self.heard_welcome(peer),
-            Message::Full => self.heard_full(peer, actions),
-            Message::Sketch { blob, least } => self.heard_sketch(peer, blob, &least),
+            Message::Cancel { request } => self.on_cancel(peer, request),
+            Message::Join => self.on_join(peer, actions),
+            Message::Welcome => self.on_join_accepted(peer),
+            Message::Full => self.on_join_refused(peer, actions),
+            Message::Sketch { blob, least } => self.on_sketch(peer, blob, &least),
         }
     }
 
-    fn set_timer(&mut self, at: Time, timer: Timer) {
-        self.timers.push(Reverse((at, timer)));
-    }
-
     fn run_timers(&mut self, actions: &mut Vec<Action>) {
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
-            if at > self.now {
-                break;
-            }
-            self.timers.pop();
+        while let Some(timer) = self.timers.next_due(self.now) {
             match timer {
                 Timer::Request(request) => self.request_due(request, actions),
                 Timer::Want(want) => self.want_due(want, actions),
                 Timer::Disk(blob, chunks) => self.disk_due(blob, chunks, actions),
-                Timer::Adverts => self.tell(actions),
-                Timer::Signs => self.say_again(actions),
+                Timer::Adverts => self.adverts_due(actions),
+                Timer::Promises => self.promises_due(actions),
                 Timer::Join => self.join_due(actions),
-                Timer::Choose => self.choose(actions),
+                Timer::Choose => self.choice_due(actions),
             }
         }
     }
 
     /// Requests a tick for the next timer; timers of finished requests and wants are thrown away.
     fn ask_for_tick(&mut self, actions: &mut Vec<Action>) {
-        while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
-            let over = match timer {
-                Timer::Request(request) => !self.requests.contains_key(&request),
-                Timer::Want(want) => !self.wants.contains_key(&want),
-                _ => false,
-            };
-            if over {
-                self.timers.pop();
-                continue;
-            }
-            if self.wake.is_none_or(|wake| at < wake || wake <= self.now) {
-                self.wake = Some(at);
-                actions.push(Action::WakeAt(at));
-            }
-            break;
-        }
+        let (requests, wants) = (&self.requests, &self.wants);
+        let over = |timer| match timer {
+            Timer::Request(request) => requests.get(request).is_none(),
+            Timer::Want(want) => wants.get(want).is_none(),
+            _ => false,
+        };
+        actions.extend(self.timers.next_tick(self.now, over).map(Action::WakeAt));
     }
 }

@@ -17,12 +17,12 @@ use std::time::Duration;
 /// The number of askers that are sent to one host for one chunk.
 pub(crate) const FAN: u8 = 2;
 
-/// The time for which a chain is remembered after its last use.
+/// The time for which a tree is remembered after its last use.
 pub(crate) const KEPT: Duration = Duration::from_secs(10);
 
 /// The hosts that have a chunk, or will have it, and to which others can be sent.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct RedirectTree {
     /// Agents and roots, each in order of asking: the host, and the number of askers that were sent there.
     open: [VecDeque<(PeerId, u8)>; 2],
     /// All hosts that were ever part of it, with the request of those that were sent to another. None of them is sent
@@ -32,7 +32,7 @@ pub(crate) struct Chain {
     pub(crate) used: Time,
 }
 
-impl Chain {
+impl RedirectTree {
     /// Adds a host that has the chunk or will have it.
     pub(crate) fn has(&mut self, peer: PeerId, role: Role) {
         if let Entry::Vacant(entry) = self.known.entry(peer) {
@@ -46,12 +46,12 @@ impl Chain {
         if role == Role::Root { roots } else { agents }
     }
 
-    /// The entry of a host, if it is part of this chain: the request by which it was sent to another, if it was.
+    /// The entry of a host, if it is part of this tree: the request by which it was sent to another, if it was.
     pub(crate) fn knows(&self, peer: PeerId) -> Option<Option<RequestId>> {
         self.known.get(&peer).copied()
     }
 
-    /// The host to which `asker`, which is new, is sent, if there is one; the asker then is part of this chain.
+    /// The host to which `asker`, which is new, is sent, if there is one; the asker then is part of this tree.
     /// `usable` is `true` of the hosts that can be named.
     pub(crate) fn next(
         &mut self,
@@ -96,42 +96,42 @@ mod tests {
 
     #[test]
     fn a_tree_in_the_order_of_asking() {
-        let mut chain = Chain::default();
-        assert_eq!(chain.next(agent(9), RequestId(1), |_| true), None);
-        chain.has(PeerId(0), Role::Agent);
+        let mut tree = RedirectTree::default();
+        assert_eq!(tree.next(agent(9), RequestId(1), |_| true), None);
+        tree.has(PeerId(0), Role::Agent);
         let mut parents = Vec::new();
         for asker in 1..8 {
-            parents.push(chain.next(agent(asker), RequestId(asker), |_| true).map(|peer| peer.0));
+            parents.push(tree.next(agent(asker), RequestId(asker), |_| true).map(|peer| peer.0));
         }
         assert_eq!(parents, [0, 0, 1, 1, 2, 2, 3].map(Some));
-        assert_eq!(chain.knows(PeerId(5)), Some(Some(RequestId(5))));
-        assert_eq!(chain.knows(PeerId(0)), Some(None));
-        assert_eq!(chain.knows(PeerId(9)), None);
+        assert_eq!(tree.knows(PeerId(5)), Some(Some(RequestId(5))));
+        assert_eq!(tree.knows(PeerId(0)), Some(None));
+        assert_eq!(tree.knows(PeerId(9)), None);
     }
 
     #[test]
     fn nobody_is_sent_twice_or_to_the_gone() {
-        let mut chain = Chain::default();
-        chain.has(PeerId(1), Role::Agent);
-        assert_eq!(chain.next(agent(1), RequestId(1), |_| true), None);
-        assert_eq!(chain.next(agent(2), RequestId(2), |_| false), None);
+        let mut tree = RedirectTree::default();
+        tree.has(PeerId(1), Role::Agent);
+        assert_eq!(tree.next(agent(1), RequestId(1), |_| true), None);
+        assert_eq!(tree.next(agent(2), RequestId(2), |_| false), None);
         assert_eq!(
-            chain.next(agent(2), RequestId(2), |_| true),
+            tree.next(agent(2), RequestId(2), |_| true),
             None,
             "who cannot be named is not tried again"
         );
-        chain.has(PeerId(3), Role::Agent);
-        chain.forget(PeerId(3));
-        assert_eq!(chain.next(agent(2), RequestId(2), |_| true), None);
+        tree.has(PeerId(3), Role::Agent);
+        tree.forget(PeerId(3));
+        assert_eq!(tree.next(agent(2), RequestId(2), |_| true), None);
     }
 
     #[test]
     fn roots_are_sent_to_roots_and_agents_to_agents() {
-        let mut chain = Chain::default();
-        chain.has(PeerId(1), Role::Agent);
-        assert_eq!(chain.next((PeerId(2), Role::Root), RequestId(1), |_| true), None);
-        chain.has(PeerId(2), Role::Root);
-        assert_eq!(chain.next((PeerId(3), Role::Root), RequestId(1), |_| true), Some(PeerId(2)));
-        assert_eq!(chain.next(agent(4), RequestId(1), |_| true), Some(PeerId(1)));
+        let mut tree = RedirectTree::default();
+        tree.has(PeerId(1), Role::Agent);
+        assert_eq!(tree.next((PeerId(2), Role::Root), RequestId(1), |_| true), None);
+        tree.has(PeerId(2), Role::Root);
+        assert_eq!(tree.next((PeerId(3), Role::Root), RequestId(1), |_| true), Some(PeerId(2)));
+        assert_eq!(tree.next(agent(4), RequestId(1), |_| true), Some(PeerId(1)));
     }
 }

@@ -50,7 +50,7 @@ impl Smoothed {
 
 /// The spans that a node watches.
 #[derive(Clone, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetransmitTimer {
     sign: Smoothed,
     bytes: Smoothed,
     /// The time that the store takes to this host.
@@ -79,7 +79,7 @@ pub(crate) fn longest(most: Duration) -> Duration {
     most.saturating_mul(SLOW_STORE)
 }
 
-impl Patience {
+impl RetransmitTimer {
     pub(crate) fn new((least, most): (Duration, Duration)) -> Self {
         let bytes = Smoothed::new(least, most);
         let hard = longest(most);
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn it_follows_what_is_seen_within_bounds() {
-        let mut patience = Patience::new(RANGE);
+        let mut patience = RetransmitTimer::new(RANGE);
         assert_eq!(patience.for_sign(), Duration::from_micros(312_500));
         assert_eq!(patience.of(Urgency::Demand, true), Duration::from_millis(1250));
         for _ in 0..100 {
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn who_never_sent_anything_is_believed_as_long_as_others_take() {
-        let mut patience = Patience::new(RANGE);
+        let mut patience = RetransmitTimer::new(RANGE);
         assert_eq!(patience.of_stranger(0), None, "nothing is known");
         for _ in 0..OVERTAKEN {
             patience.bytes(Time(0), Time(400_000));
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn settings_without_sense_do_no_harm() {
-        let mut patience = Patience::new((Duration::MAX, Duration::ZERO));
+        let mut patience = RetransmitTimer::new((Duration::MAX, Duration::ZERO));
         patience.sign(Time(0), Time(u64::MAX));
         patience.bytes(Time(0), Time(u64::MAX));
         let _ = (

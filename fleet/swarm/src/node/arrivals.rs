@@ -1,8 +1,13 @@
 //! Chunks that come, chunks that do not, and the hosts that are told.
 
-use super::blob::{Aim, How, State, Waiting, push};
+use super::chunks::Aim;
+use super::fetches::{Fetch, Timing};
+use super::pending::{Finding, Source, Waiter};
+use super::requests::{Late, PromiseEffect, Released, Sample};
+use super::serving::Transfer;
 use super::timeouts::LOOK_AGAIN;
-use super::{DISK, Fetch, Node, Timer, fallback};
+use super::timers::Timer;
+use super::{DISK, Node, blob::push};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
 use crate::message::{Message, RequestId, Why};
@@ -15,8 +20,10 @@ const NAMED: usize = 4;
 /// The reason why chunks came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// This host requested them, or fetched them.
-    Order,
+    /// A peer answers this request: it needs no cancellation of the rest.
+    Answer(RequestId),
+    /// The agent or a disk has fetched them from the store.
+    Store,
     /// The request for them had been given up. If nothing waits for them any more, they may never be read.
     Delay,
     /// A peer sent them without a request.
@@ -36,66 +43,51 @@ impl Node {
         let Some(blob) = self.blobs.get(&id) else { return (0, 0) };
         let mut unmatched = 0;
         let (mut ready, mut broken) = (Vec::new(), Vec::new());
-        let (mut settled, mut runs): (Vec<WantId>, Vec<Chunks>) = Default::default();
+        let (mut complete, mut runs): (Vec<WantId>, Vec<Chunks>) = Default::default();
         for chunk in blob.cut(chunks).numbers() {
             let Some(blob) = self.blobs.get_mut(&id) else { return (0, 0) };
-            if blob.is_here(chunk) {
+            if blob.table.is_local(chunk) {
                 self.counters.duplicate += 1;
                 continue;
             }
             push(&mut runs, chunk);
-            let bytes = blob.bytes(chunk);
-            self.probe.take_if(|probe| (probe.0, probe.1) == (id, chunk));
-            let (mut demanded, mut ahead) = (false, by != By::Order);
-            let coming = blob.coming.remove(&chunk);
-            if let Some(coming) = coming {
-                for want in &coming.wants {
-                    let Some(known) = self.wants.get_mut(want) else { continue };
-                    known.left -= 1;
-                    demanded |= known.urgency == Urgency::Demand;
-                    if known.left == 0 {
-                        settled.push(*want);
-                    }
+            let (bytes, reader) = (blob.bytes(chunk), blob.reader);
+            self.fetches.chunk_came(id, chunk);
+            let (mut demanded, mut ahead) = (false, matches!(by, By::Delay | By::Push));
+            if let Some((aim, pending)) = blob.table.end(chunk) {
+                for want in &pending.wants {
+                    let Some((urgency, is_complete)) = self.wants.chunk_came(*want) else { continue };
+                    demanded |= urgency == Urgency::Demand;
+                    complete.extend(is_complete.then_some(*want));
                 }
-                ahead = by == By::Push && coming.wants.is_empty();
-                match coming.aim {
-                    Aim::Needed => {}
-                    Aim::Warm => self.prefetching = self.prefetching.saturating_sub(bytes),
-                    Aim::Prefetch => {
-                        ahead = true;
-                        self.accounts.settled(blob.reader, bytes);
-                        self.prefetching = self.prefetching.saturating_sub(bytes);
-                    }
+                ahead = aim == Aim::Prefetch || by == By::Push && pending.wants.is_empty();
+                self.prefetch.end(aim, reader, bytes);
+                for waiter in pending.waiters {
+                    self.serving.end_promises(waiter.peer, 1, bytes);
+                    ready.push((waiter, chunk));
                 }
-                for waiting in coming.asks {
-                    if let Some(peer) = self.peers.get_mut(&waiting.peer) {
-                        peer.waiting -= 1;
-                    }
-                    self.uplink.promised_less(bytes);
-                    ready.push((waiting, chunk));
-                }
-                if let How::Asked(request) = coming.how {
-                    if let Some((peer, since)) = coming.back {
-                        broken.push((peer, since));
-                    } else if coming.resort {
+                if let Source::Peer(request) = pending.source {
+                    match pending.search.finding() {
+                        Finding::Usual => {}
                         // The next chunk is requested from other hosts at once.
-                        self.store_failed = Some(self.now);
+                        Finding::Fallback => self.fetches.store_failed(self.now),
+                        Finding::BrokenPromise(peer, since) => broken.push((peer, since)),
                     }
-                    self.release(request, 1, actions);
+                    self.release(request, 1, by != By::Answer(request), actions);
                 }
             }
             let Some(blob) = self.blobs.get_mut(&id) else { return (0, 0) };
             unmatched += u64::from(ahead);
-            blob.set_state(chunk, if ahead { State::Local } else { State::Kept });
+            blob.table.came(chunk, ahead && !demanded);
+            let account = self.prefetch.account(reader);
             if demanded {
-                blob.set_state(chunk, State::Kept);
-                blob.read(chunk, &mut self.accounts);
-            } else if ahead && let Some(throttle) = self.accounts.of(blob.reader) {
-                throttle.unread(bytes);
+                blob.read(chunk, account);
+            } else if ahead && let Some(account) = account {
+                account.unread(bytes);
             }
         }
         self.hand_over(id, ready, actions);
-        settled.into_iter().for_each(|want| self.settle(want, actions));
+        complete.into_iter().for_each(|want| self.answer_want(want, actions));
         let new = runs.iter().map(|run| u64::from(run.count)).sum();
         self.note(id, &runs);
         self.prefetch(id, actions);
@@ -103,35 +95,50 @@ impl Node {
         (new, unmatched)
     }
 
+    /// Sends chunks that have come to the peers that waited for them: the first chunk to all, then the second, and so
+    /// on, because each of them may have others waiting.
+    fn hand_over(&mut self, id: BlobId, mut ready: Vec<(Waiter, u32)>, actions: &mut Vec<Action>) {
+        ready.sort_by_key(|(to, chunk)| (to.urgency, *chunk, to.peer, to.request));
+        let len = self.blobs.get(&id).map_or(0, |blob| blob.len);
+        for (to, chunk) in ready {
+            let transfer = Transfer::new(Some(to.request), id, Chunks::one(chunk), to.urgency);
+            self.serving.send(to.peer, transfer, len, self.now, actions);
+        }
+    }
+
     /// Notes that a disk has fetched these chunks from the store.
-    pub(super) fn store_answered(&mut self, id: BlobId, chunks: Chunks) {
-        self.store_failed = None;
-        let is_it = |probe: &mut (BlobId, u32, Time)| probe.0 == id && chunks.numbers().contains(&probe.1);
-        if let Some((_, _, since)) = self.probe.take_if(is_it) {
-            self.patience.store(since, self.now);
+    pub(super) fn on_local(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        if let Some(since) = self.fetches.disk_answered(id, chunks) {
+            self.retransmit.store(since, self.now);
+        }
+        self.counters.from_store += self.arrived(id, chunks, By::Store, actions).0;
+    }
+
+    /// Learns from a span that a peer's answer shows.
+    fn learn(&mut self, sample: Option<Sample>) {
+        match sample {
+            Some(Sample::FirstSign(sent_at)) => self.retransmit.sign(sent_at, self.now),
+            Some(Sample::Bytes(promised_at)) => self.retransmit.bytes(promised_at, self.now),
+            None => {}
         }
     }
 
-    /// Releases `count` chunks of a request, which are not waited for any more: the request is over when none is left.
-    /// It is cancelled unless its peer has just answered.
-    fn release(&mut self, request: RequestId, count: u32, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get_mut(&request) else { return };
-        known.left = known.left.saturating_sub(count);
-        let (peer, over, answered) = (known.peer, known.left == 0, known.answering);
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.outstanding = peer.outstanding.saturating_sub(count);
+    /// Releases `count` chunks of a request, which are not waited for any more: the request is over when none is left,
+    /// and is cancelled then if its peer has not just answered.
+    fn release(&mut self, request: RequestId, count: u32, cancel: bool, actions: &mut Vec<Action>) {
+        let Some(Released { peer, over }) = self.requests.release(request, count) else { return };
+        if let Some(peer) = self.membership.get_mut(peer) {
+            peer.was_released(count);
         }
-        if over {
-            self.requests.remove(&request);
-            if !answered {
-                actions.push(Action::Send { peer, message: Message::Cancel { request } });
-            }
-        } else {
-            self.calm(request);
+        if !over {
+            self.demote(request);
+        } else if cancel {
+            actions.push(Action::Send { peer, message: Message::Cancel { request } });
         }
     }
 
-    pub(super) fn came(
+    /// Handles bytes that have come from a peer.
+    pub(super) fn on_came(
         &mut self,
         peer: PeerId,
         request: RequestId,
@@ -139,8 +146,9 @@ impl Node {
         outcome: Came,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.heard = self.now;
+        let now = self.now;
+        if let Some(known) = self.membership.get_mut(peer) {
+            known.last_bytes_at = now;
         }
         if outcome == Came::Corrupt {
             self.counters.corrupt += u64::from(chunks.count);
@@ -148,65 +156,51 @@ impl Node {
             return;
         }
         let in_turn =
-            self.requests.get(&request).is_some_and(|known| known.promised && self.asks_in_turn(known));
-        let known = self.requests.get_mut(&request).filter(|known| known.peer == peer);
-        let Some(known) = known else {
-            let late = self.late.iter().rev().find(|late| (late.0, late.1) == (request, peer));
-            if let (Some((_, _, blob, since)), Came::Kept) = (late.copied(), outcome) {
-                self.patience.bytes(since, self.now);
-                self.helps(blob, chunks);
+            self.requests.get(request).is_some_and(|known| known.is_promised() && self.asks_in_turn(known));
+        let Some(known) = self.requests.of(request, peer) else {
+            let late = self.requests.late(request, peer);
+            if let (Some(Late { blob, waiting_since, .. }), Came::Kept) = (late, outcome) {
+                self.retransmit.bytes(waiting_since, now);
+                self.overtake(blob, chunks);
                 self.counters.prefetched += self.arrived(blob, chunks, By::Delay, actions).1;
             }
             return;
         };
-        let (blob, urgency, promised) = (known.blob, known.urgency, known.promised);
+        let (blob, urgency, sent_at) = (known.blob, known.urgency, known.sent_at);
         if outcome == Came::Failed {
             self.could_not_keep(blob, request, chunks, actions);
             return;
         }
-        if urgency == Urgency::Demand {
-            if promised && !known.began {
-                self.patience.bytes(known.since, self.now);
-            } else if !known.heard {
-                self.patience.sign(known.since, self.now);
-            }
-        }
-        (known.began, known.heard, known.answering) = (true, true, true);
         let came = chunks.count.min(known.chunks.count);
-        (known.lively, known.moved) = (self.now, self.now);
-        let asked = known.asked;
-        let late =
-            urgency == Urgency::Demand && !in_turn && self.now.since(asked) > self.patience.of_useful();
-        if let Some(known) = self.peers.get_mut(&peer) {
-            known.gives = true;
+        let sample = known.on_bytes(now);
+        self.learn(sample);
+        let is_demand = urgency == Urgency::Demand;
+        let late = is_demand && !in_turn && now.since(sent_at) > self.retransmit.of_useful();
+        if let Some(known) = self.membership.get_mut(peer) {
             if late {
-                known.was_late(asked, self.now);
+                known.was_late(sent_at, now);
             } else {
-                known.was_good(self.now);
+                known.was_good(now);
             }
         }
-        let (_, unmatched) = self.arrived(blob, chunks, By::Order, actions);
+        let (_, unmatched) = self.arrived(blob, chunks, By::Answer(request), actions);
         let wanted = u64::from(came).saturating_sub(unmatched);
         self.counters.prefetched += unmatched;
         match urgency {
             Urgency::Demand => self.counters.on_demand += wanted,
             Urgency::Background => self.counters.in_background += wanted,
         }
-        if let Some(known) = self.requests.get_mut(&request) {
-            known.answering = false;
-        }
     }
 
     /// Lowers the urgency of a request if the chunks that reads waited for have come: the rest comes when it is its
     /// turn, as if no read had ever waited.
-    fn calm(&mut self, request: RequestId) {
-        let Some(known) = self.requests.get_mut(&request).filter(|r| r.urgency == Urgency::Demand) else {
-            return;
-        };
+    fn demote(&mut self, request: RequestId) {
+        let known = self.requests.get_mut(request);
+        let Some(known) = known.filter(|known| known.urgency == Urgency::Demand) else { return };
         let Some(blob) = self.blobs.get(&known.blob) else { return };
-        let mut rest = blob.coming.range(known.chunks.numbers()).map(|(_, coming)| coming);
-        if !rest.any(|coming| coming.how == How::Asked(request) && coming.urgency == Urgency::Demand) {
-            known.urgency = Urgency::Background;
+        let mut rest = blob.table.pending_of(known.chunks).map(|(_, pending)| pending);
+        if !rest.any(|pending| pending.is_of(request) && pending.urgency == Urgency::Demand) {
+            known.demote();
         }
     }
 
@@ -222,101 +216,89 @@ impl Node {
         }
     }
 
-    pub(super) fn pushed(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
-        if !self.peers.contains_key(&peer) {
+    /// Handles chunks that a peer has sent without a request.
+    pub(super) fn on_pushed(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
+        if self.membership.get(peer).is_none() {
             return;
         }
-        self.helps(id, chunks);
+        self.overtake(id, chunks);
         let (new, _) = self.arrived(id, chunks, By::Push, actions);
         self.counters.prefetched += new;
         if new > 0
-            && let Some(known) = self.peers.get_mut(&peer)
+            && let Some(known) = self.membership.get_mut(peer)
         {
-            known.heard = self.now;
+            known.last_bytes_at = self.now;
         }
     }
 
     /// Notes that another host delivers chunks that are being fetched from the store.
-    fn helps(&mut self, id: BlobId, chunks: Chunks) {
+    fn overtake(&mut self, id: BlobId, chunks: Chunks) {
         let Some(blob) = self.blobs.get(&id) else { return };
-        for (_, coming) in blob.coming.range(blob.cut(chunks).numbers()) {
-            if let How::Fetch(fetch) = coming.how
-                && let Some(known) = self.fetches.get_mut(&fetch)
-            {
-                known.helped = true;
+        for (_, pending) in blob.table.pending_of(blob.cut(chunks)) {
+            if let Source::Fetch(fetch) = pending.source {
+                self.fetches.overtake(fetch);
             }
         }
     }
 
-    pub(super) fn fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
-        let Some(known) = self.fetches.remove(&fetch) else { return };
-        let Fetch { blob: id, chunks, since, urgency, helped } = known;
-        if !ok {
-            self.store_failed = Some(self.now);
-        } else if !helped {
-            self.store_failed = None;
-        }
+    /// Handles the end of a fetch of the agent.
+    pub(super) fn on_fetched(&mut self, fetch: FetchId, ok: bool, actions: &mut Vec<Action>) {
+        let Some(known) = self.fetches.finish(fetch, ok, self.now) else { return };
+        let Fetch { blob: id, chunks, waiting_since, urgency, timing } = known;
         if ok {
-            if urgency == Urgency::Demand && !helped {
-                self.patience.store(since, self.now);
+            if urgency == Urgency::Demand && timing == Timing::Timed {
+                self.retransmit.store(waiting_since, self.now);
             }
             let before = self.counters.duplicate;
-            self.counters.from_store += self.arrived(id, chunks, By::Order, actions).0;
+            self.counters.from_store += self.arrived(id, chunks, By::Store, actions).0;
             // Chunks that the driver has reported before are no duplicates.
             self.counters.duplicate = before;
             return;
         }
         let Some(blob) = self.blobs.get(&id) else { return };
-        let failed: Vec<u32> = blob
-            .coming
-            .range(chunks.numbers())
-            .filter(|(_, c)| c.how == How::Fetch(fetch))
-            .map(|(c, _)| *c)
-            .collect();
+        let failed = blob.table.pending_of(chunks);
+        let failed = failed.filter(|(_, pending)| pending.source == Source::Fetch(fetch));
+        let failed: Vec<u32> = failed.map(|(chunk, _)| chunk).collect();
         self.leave_to_disks(id, &failed, actions);
     }
 
-    pub(super) fn heard_coming(
+    /// Handles a peer's promise of chunks.
+    pub(super) fn on_promise(
         &mut self,
         peer: PeerId,
         request: RequestId,
         chunks: Chunks,
         actions: &mut Vec<Action>,
     ) {
-        let Some(known) = self.requests.get_mut(&request).filter(|known| known.peer == peer) else { return };
+        let (now, kept) = (self.now, self.retransmit.kept());
+        let Some(known) = self.requests.of(request, peer) else { return };
         if chunks.count == 0 {
             return;
         }
-        if !known.heard && known.urgency == Urgency::Demand {
-            self.patience.sign(known.since, self.now);
-        }
-        let again = known.promised;
-        // A promise is not passed on at once: it would go round without end if hosts did wait for each other.
-        let pass_on = again && self.now.since(known.lively) >= self.patience.say_every() / 2;
-        if !again {
-            (known.since, known.moved, known.kept) = (self.now, self.now, self.patience.kept());
-        }
-        (known.heard, known.promised) = (true, true);
-        known.lively = self.now;
         let id = known.blob;
-        if pass_on {
-            self.say_coming(id, chunks, |how| how == How::Asked(request), actions);
+        let (sample, effect) = known.on_promise(now, kept);
+        self.learn(sample);
+        // A promise is not passed on at once: it would go round without end if hosts did wait for each other.
+        if let PromiseEffect::Renewed { last_activity_at } = effect
+            && now.since(last_activity_at) >= self.retransmit.say_every() / 2
+        {
+            self.repeat_promises(id, chunks, |source| source == Source::Peer(request), actions);
         }
     }
 
-    /// Tells the hosts that wait for chunks whose source is `so` that these are on their way.
-    fn say_coming(
+    /// Tells the hosts that wait for chunks with such a source that these are on their way.
+    fn repeat_promises(
         &mut self,
         id: BlobId,
         chunks: Chunks,
-        so: impl Fn(How) -> bool,
+        fits: impl Fn(Source) -> bool,
         actions: &mut Vec<Action>,
     ) {
         let Some(blob) = self.blobs.get(&id) else { return };
         let mut told: BTreeMap<(PeerId, RequestId), Chunks> = BTreeMap::new();
-        for (chunk, coming) in blob.coming.range(chunks.numbers()).filter(|(_, coming)| so(coming.how)) {
-            for ask in &coming.asks {
-                let run = told.entry((ask.peer, ask.request)).or_insert(Chunks::one(*chunk));
+        for (chunk, pending) in blob.table.pending_of(chunks).filter(|(_, pending)| fits(pending.source)) {
+            for waiter in &pending.waiters {
+                let run = told.entry((waiter.peer, waiter.request)).or_insert(Chunks::one(chunk));
                 run.count = chunk - run.first + 1;
             }
         }
@@ -326,50 +308,45 @@ impl Node {
         }));
     }
 
-    /// Repeats the promises of chunks that are still fetched for other hosts.
-    pub(super) fn say_again(&mut self, actions: &mut Vec<Action>) {
-        self.signing = false;
-        let fetched = |how: How| matches!(how, How::Fetch(_) | How::Disk(_));
+    /// Runs the timer of promises: repeats those of chunks that are still fetched for other hosts.
+    pub(super) fn promises_due(&mut self, actions: &mut Vec<Action>) {
+        self.serving.on_alarm();
+        let fetched = |source| matches!(source, Source::Fetch(_) | Source::Disk { .. });
         let ids: Vec<BlobId> = self.blobs.keys().copied().collect();
         let mut waited = false;
         for id in ids {
             let all = Chunks { first: 0, count: u32::MAX };
-            self.say_coming(id, all, fetched, actions);
-            waited |=
-                self.blobs.get(&id).is_some_and(|blob| blob.coming.values().any(|c| !c.asks.is_empty()));
+            self.repeat_promises(id, all, fetched, actions);
+            let blob = self.blobs.get(&id);
+            waited |= blob.is_some_and(|b| b.table.all_pending().any(|(_, p)| !p.waiters.is_empty()));
         }
-        if waited {
-            self.sign_soon();
-        }
-    }
-
-    /// Sets the timer of promises, because a host waits for a chunk that is on its way.
-    pub(super) fn sign_soon(&mut self) {
-        if !self.signing {
-            self.signing = true;
-            self.set_timer(self.now + self.patience.say_every(), Timer::Signs);
+        if waited && self.serving.set_alarm() {
+            self.set_promise_timer();
         }
     }
 
-    pub(super) fn heard_sorry(
+    /// Sets the timer of promises.
+    pub(super) fn set_promise_timer(&mut self) {
+        self.timers.set(self.now + self.retransmit.say_every(), Timer::Promises);
+    }
+
+    /// Handles a peer's rejection of chunks.
+    pub(super) fn on_rejection(
         &mut self,
-        peer: PeerId,
-        request: RequestId,
+        (peer, request): (PeerId, RequestId),
         chunks: Chunks,
         why: Why,
         others: &[PeerKey],
         actions: &mut Vec<Action>,
     ) {
-        let Some(known) = self.requests.get_mut(&request).filter(|known| known.peer == peer) else { return };
+        let Some(known) = self.requests.of(request, peer) else { return };
         let (id, hops) = (known.blob, known.hops);
-        if !known.heard && known.urgency == Urgency::Demand {
-            self.patience.sign(known.since, self.now);
-        }
-        known.heard = true;
+        let sample = known.on_rejection();
+        self.learn(sample);
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let named = others.iter().take(NAMED).filter_map(|key| blob.sharer(*key));
-        let named: Vec<PeerId> =
-            named.filter(|named| *named != peer && self.peers.contains_key(named)).collect();
+        let named = others.iter().take(NAMED).filter_map(|key| blob.sharing.sharer(*key));
+        let is_other = |named: &PeerId| *named != peer && self.membership.get(*named).is_some();
+        let named: Vec<PeerId> = named.filter(is_other).collect();
         let mut lied = false;
         if why != Why::Busy
             && let Some(map) = blob.maps.get_mut(&peer)
@@ -384,15 +361,12 @@ impl Node {
             && let Some(blob) = self.blobs.get_mut(&id)
         {
             for chunk in &failed {
-                let Some(coming) = blob.coming.get_mut(chunk) else { continue };
-                if named.is_empty() && coming.insist {
-                    coming.tried.push(peer);
+                if let Some(pending) = blob.table.pending_mut(*chunk) {
+                    pending.search.on_redirected(peer, &named);
                 }
-                coming.named = named.clone();
-                coming.insist = true;
             }
         }
-        if lied && self.peers.get_mut(&peer).is_some_and(super::peers::Peer::lied) {
+        if lied && self.membership.get_mut(peer).is_some_and(super::peers::Peer::lied) {
             self.drop_peer(peer, Offence::Lies, actions);
         }
         self.obtain(id, &failed, actions);
@@ -412,48 +386,47 @@ impl Node {
         let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
         let cut = blob.cut(chunks);
         let (mut failed, mut let_go) = (Vec::new(), Vec::new());
-        for (chunk, coming) in blob.coming.range_mut(cut.numbers()) {
-            if coming.how != How::Asked(request) {
+        for (chunk, pending) in blob.table.pending_of_mut(cut) {
+            if !pending.is_of(request) {
                 continue;
             }
-            coming.how = How::New;
-            failed.push(*chunk);
-            if tried.is_some() {
-                coming.tried.extend(tried);
-                let_go.extend(coming.asks.extract_if(.., |ask| ask.sent_on).map(|ask| (ask, *chunk)));
+            pending.source = Source::Undecided;
+            failed.push(chunk);
+            if let Some(peer) = tried {
+                pending.search.on_failed(peer);
+                let redirected = pending.waiters.extract_if(.., |waiter| waiter.redirected);
+                let_go.extend(redirected.map(|waiter| (waiter, chunk)));
             }
         }
-        self.let_go(id, let_go, actions);
-        if let Some(known) = self.requests.get_mut(&request) {
-            known.answering = true;
-            self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), actions);
+        for (waiter, chunk) in let_go {
+            // It waits because another host sent it here.
+            let bytes = self.blobs.get(&id).map_or(0, |blob| blob.bytes(chunk));
+            self.end_waiting(waiter, (chunk, bytes), Why::Missing, actions);
         }
-        if let Some(known) = self.requests.get_mut(&request) {
-            known.answering = false;
-        }
+        self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), false, actions);
         failed
     }
 
-    /// Tells peers that wait for chunks because another host sent them here that these do not come.
-    fn let_go(&mut self, id: BlobId, asks: Vec<(Waiting, u32)>, actions: &mut Vec<Action>) {
-        for (waiting, chunk) in asks {
-            if let Some(peer) = self.peers.get_mut(&waiting.peer) {
-                peer.waiting -= 1;
-            }
-            let bytes = self.blobs.get(&id).map_or(0, |blob| blob.bytes(chunk));
-            self.uplink.promised_less(bytes);
-            let (request, chunks, others) = (waiting.request, Chunks::one(chunk), Vec::new());
-            let message = Message::Sorry { request, chunks, why: Why::Missing, others };
-            actions.push(Action::Send { peer: waiting.peer, message });
-        }
+    /// Tells a peer that waits for a chunk of `bytes` bytes that it does not come.
+    fn end_waiting(
+        &mut self,
+        waiter: Waiter,
+        (chunk, bytes): (u32, u64),
+        why: Why,
+        actions: &mut Vec<Action>,
+    ) {
+        self.serving.end_promises(waiter.peer, 1, bytes);
+        let (request, chunks, others) = (waiter.request, Chunks::one(chunk), Vec::new());
+        let message = Message::Sorry { request, chunks, why, others };
+        actions.push(Action::Send { peer: waiter.peer, message });
     }
 
     /// Handles a request whose peer is gone.
     pub(super) fn request_lost(&mut self, request: RequestId, actions: &mut Vec<Action>) {
-        let Some(known) = self.requests.get(&request) else { return };
+        let Some(known) = self.requests.get(request) else { return };
         let (peer, id, chunks) = (known.peer, known.blob, known.chunks);
         let failed = self.detach(id, request, chunks, Some(peer), actions);
-        self.requests.remove(&request);
+        self.requests.remove(request);
         self.obtain(id, &failed, actions);
     }
 
@@ -461,23 +434,11 @@ impl Node {
     /// before.
     pub(super) fn give_up(&mut self, id: BlobId, chunk: u32, why: Why, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
-        let bytes = blob.bytes(chunk);
-        let Some(coming) = blob.coming.remove(&chunk) else { return };
-        if coming.aim != Aim::Needed {
-            self.prefetching = self.prefetching.saturating_sub(bytes);
-        }
-        if coming.aim == Aim::Prefetch {
-            self.accounts.settled(blob.reader, bytes);
-            blob.set_state(chunk, State::Remote);
-        }
-        for waiting in coming.asks {
-            if let Some(peer) = self.peers.get_mut(&waiting.peer) {
-                peer.waiting -= 1;
-            }
-            self.uplink.promised_less(bytes);
-            let (request, chunks, others) = (waiting.request, Chunks::one(chunk), Vec::new());
-            let message = Message::Sorry { request, chunks, why, others };
-            actions.push(Action::Send { peer: waiting.peer, message });
+        let (bytes, reader) = (blob.bytes(chunk), blob.reader);
+        let Some((aim, pending)) = blob.table.end(chunk) else { return };
+        self.prefetch.end(aim, reader, bytes);
+        for waiter in pending.waiters {
+            self.end_waiting(waiter, (chunk, bytes), why, actions);
         }
     }
 
@@ -486,56 +447,55 @@ impl Node {
         self.give_up(id, chunk, Why::Failed, &mut Vec::new());
     }
 
-    /// Answers a want that has waited as long as any may: the disk does the rest.
+    /// Runs the timer of a want: answers one that has waited as long as any may; the disk does the rest.
     pub(super) fn want_due(&mut self, want: WantId, actions: &mut Vec<Action>) {
-        let Some(known) = self.wants.get(&want) else { return };
-        let (id, due) =
-            (known.blob, known.since + self.patience.for_want().max(self.store_takes(known.urgency)));
+        let Some(known) = self.wants.get(want) else { return };
+        let (id, urgency, wanted_at) = (known.blob, known.urgency, known.wanted_at);
+        let due = wanted_at + self.retransmit.for_want().max(self.store_takes(urgency));
         if due > self.now {
-            self.set_timer(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
+            self.timers.set(due.min(self.now + LOOK_AGAIN), Timer::Want(want));
             return;
         }
         // Chunks that no read waits for come behind all others. While bytes come from the peers that were asked, a
         // fetch from the store over the same link would only slow these down.
-        let patience = self.patience.of(Urgency::Background, false);
-        let may_wait = known.urgency == Urgency::Background
-            && self.now.since(known.since) < self.settings.longest()
-            && self.comes_later(id, want, patience);
+        let gap = self.retransmit.of(Urgency::Background, false);
+        let may_wait = urgency == Urgency::Background
+            && self.now.since(wanted_at) < self.settings.longest()
+            && self.comes_later(id, want, gap);
         if may_wait {
-            self.set_timer(self.now + patience, Timer::Want(want));
+            self.timers.set(self.now + gap, Timer::Want(want));
             return;
         }
         let left = self.unlink(id, want);
         self.left_to_disk(id, &left, actions);
-        if let Some(known) = self.wants.get_mut(&want) {
-            known.elsewhere.extend(left);
-            known.left = 0;
-        }
-        self.settle(want, actions);
+        self.wants.leave_rest_to_disk(want, left);
+        self.answer_want(want, actions);
     }
 
     /// `true` if all chunks that a want waits for were requested from peers that have sent something lately.
     fn comes_later(&self, id: BlobId, want: WantId, lately: Duration) -> bool {
         let Some(blob) = self.blobs.get(&id) else { return false };
-        let is_lively = |how| match how {
-            How::Asked(request) => {
-                let peer = self.requests.get(&request).and_then(|known| self.peers.get(&known.peer));
-                peer.is_some_and(|peer| self.now.since(peer.heard) < lately)
+        let is_active = |source| match source {
+            Source::Peer(request) => {
+                let known = self.requests.get(request);
+                let peer = known.and_then(|known| self.membership.get(known.peer));
+                peer.is_some_and(|peer| self.now.since(peer.last_bytes_at) < lately)
             }
-            How::New | How::Fetch(_) | How::Disk(_) => false,
+            Source::Undecided | Source::Fetch(_) | Source::Disk { .. } => false,
         };
-        blob.coming.values().filter(|coming| coming.wants.contains(&want)).all(|coming| is_lively(coming.how))
+        let waited = blob.table.all_pending().filter(|(_, pending)| pending.wants.contains(&want));
+        waited.into_iter().all(|(_, pending)| is_active(pending.source))
     }
 
     /// Removes a want from the chunks that it waits for. Chunks that are on their way come anyway.
     fn unlink(&mut self, id: BlobId, want: WantId) -> Vec<u32> {
         let Some(blob) = self.blobs.get_mut(&id) else { return Vec::new() };
         let mut left = Vec::new();
-        for (chunk, coming) in &mut blob.coming {
-            let before = coming.wants.len();
-            coming.wants.retain(|known| *known != want);
-            if coming.wants.len() < before {
-                left.push(*chunk);
+        for (chunk, pending) in blob.table.all_pending_mut() {
+            let before = pending.wants.len();
+            pending.wants.retain(|known| *known != want);
+            if pending.wants.len() < before {
+                left.push(chunk);
             }
         }
         left
@@ -544,63 +504,64 @@ impl Node {
     /// Notes that a disk fetches chunks from the store itself that were requested from peers, which need not send them
     /// any more.
     fn left_to_disk(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
-        let (until, enough) = (self.now + DISK, self.patience.of(Urgency::Demand, true));
+        let (now, enough) = (self.now, self.retransmit.of(Urgency::Demand, true));
         let mut broken: BTreeMap<PeerId, Time> = BTreeMap::new();
         for &chunk in chunks {
             let Some(blob) = self.blobs.get_mut(&id) else { return };
-            let Some(coming) = blob.coming.get_mut(&chunk).filter(|coming| coming.wants.is_empty()) else {
-                continue;
-            };
-            let How::Asked(request) = coming.how else { continue };
-            coming.how = How::Disk(until);
-            if coming.aim != Aim::Needed {
-                coming.aim = Aim::Needed;
-                self.prefetching = self.prefetching.saturating_sub(Chunks::one(chunk).bytes(blob.len).len());
+            let (bytes, reader) = (blob.bytes(chunk), blob.reader);
+            let pending = blob.table.pending_mut(chunk).filter(|pending| pending.wants.is_empty());
+            let Some(pending) = pending else { continue };
+            let Source::Peer(request) = pending.source else { continue };
+            pending.source = Source::Disk { since: now };
+            if let Some(aim) = blob.table.need(chunk) {
+                self.prefetch.end(aim, reader, bytes);
             }
-            self.set_timer(until, Timer::Disk(id, Chunks::one(chunk)));
-            let Some(known) = self.requests.get(&request) else { continue };
-            let (peer, since) = (known.peer, known.since);
+            self.timers.set(now + DISK, Timer::Disk(id, Chunks::one(chunk)));
+            let Some(known) = self.requests.get(request) else { continue };
+            let (peer, waiting_since) = (known.peer, known.waiting_since());
             // A peer that was to send chunks that it has, promised them, and did not send them for this long, would be
             // asked first again.
-            if known.promised && self.gets_nothing(known) && self.now.since(known.moved) >= enough {
-                broken.insert(peer, since);
+            let is_late = now.since(known.last_progress_at()) >= enough;
+            if known.is_promised() && self.gets_nothing(known) && is_late {
+                broken.insert(peer, waiting_since);
             }
-            self.release(request, 1, actions);
-            if !self.requests.contains_key(&request) {
-                self.remember_late((request, peer, id, since));
+            self.release(request, 1, true, actions);
+            if self.requests.get(request).is_none() {
+                self.requests.remember_late(Late { request, peer, blob: id, waiting_since });
             }
         }
         broken.into_iter().for_each(|(peer, since)| self.blame(peer, since, actions));
     }
 
-    pub(super) fn forget(&mut self, want: WantId) {
-        if let Some(known) = self.wants.remove(&want) {
-            self.unlink(known.blob, want);
+    /// Handles a want that needs no answer.
+    pub(super) fn on_forget(&mut self, want: WantId) {
+        if let Some(blob) = self.wants.forget(want) {
+            self.unlink(blob, want);
         }
     }
 
-    /// Handles chunks for which a disk has had its time: those that it did not fetch are fetched for the waiting hosts,
-    /// or forgotten.
+    /// Runs the timer of chunks for which a disk has had its time: those that it did not fetch are fetched for the
+    /// waiting hosts, or forgotten.
     pub(super) fn disk_due(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
-        let (now, after) = (self.now, self.resort_after());
+        let (now, after) = (self.now, self.fallback_after());
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let (mut waited, mut idle, mut late) = (Vec::new(), Vec::new(), Vec::new());
-        for (chunk, coming) in blob.coming.range_mut(chunks.numbers()) {
-            let How::Disk(until) = coming.how else { continue };
-            if until > now {
-                if now.since(fallback::left_at(until)) >= after {
-                    late.push(*chunk);
+        for (chunk, pending) in blob.table.pending_of_mut(chunks) {
+            let Source::Disk { since } = pending.source else { continue };
+            if now.since(since) < DISK {
+                if now.since(since) >= after {
+                    late.push(chunk);
                 }
-            } else if coming.asks.is_empty() {
-                idle.push(*chunk);
+            } else if pending.waiters.is_empty() {
+                idle.push(chunk);
             } else {
-                coming.how = How::New;
-                waited.push(*chunk);
+                pending.source = Source::Undecided;
+                waited.push(chunk);
             }
         }
         idle.into_iter().for_each(|chunk| self.give_up(id, chunk, Why::Failed, actions));
         if !late.is_empty() {
-            self.resort(id, &late, actions);
+            self.fall_back(id, &late, actions);
         }
         if !waited.is_empty() {
             self.leave_to_store(id, &waited, actions);

@@ -10,8 +10,8 @@
 //! promise, and the chunk is not sent again. A later request is served: the agent could not keep the chunk.
 
 use super::Node;
-use super::blob::{Blob, Map, push};
-use super::peers::{Peer, Serve};
+use super::blob::{Blob, PeerMap, push};
+use super::serving::WithDriver;
 use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Urgency};
 use crate::recent::Piece;
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ const AHEAD: usize = 32;
 impl Node {
     /// Notes an agent's request in the root's memory, and sends the agent the chunks that it will request next.
     pub(super) fn predict(&mut self, peer: PeerId, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
-        if self.settings.push == 0 || !self.root.has_agent(peer) {
+        if self.settings.push == 0 || !self.membership.has_agent(peer) {
             return;
         }
-        let Some(key) = self.peers.get(&peer).map(|peer| peer.key) else { return };
+        let Some(key) = self.membership.key_of(peer) else { return };
         // Requested chunks are read afterwards, and reported a second time.
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let cut = blob.cut(chunks);
@@ -47,45 +47,41 @@ impl Node {
 
     /// Sends an agent the chunks that it will request next, once half of those queued before have left.
     pub(super) fn send_ahead(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
-        if self.settings.push == 0 || !self.root.has_agent(peer) {
+        if self.settings.push == 0 || !self.membership.has_agent(peer) {
             return;
         }
-        let Some(known) = self.peers.get(&peer) else { return };
-        let mut room = AHEAD.saturating_sub(known.ahead.len());
+        let Some((queued, with_driver)) = self.serving.ahead(peer) else { return };
+        let mut room = AHEAD.saturating_sub(queued);
         // Not for each chunk that leaves: finding the next ones takes a walk past all that the agent has.
         if room < AHEAD / 2 {
             return;
         }
-        let (key, mut next) = (known.key, Vec::new());
+        let Some(key) = self.membership.key_of(peer) else { return };
+        let mut next = Vec::new();
         let lacks = lacks(&self.blobs, &self.blob_keys, (peer, key));
         // Some of them may be with the driver.
-        let wanted = room + known.serves.len();
+        let wanted = room + with_driver;
         self.recent.next(key, (self.settings.push as usize, wanted), lacks, &mut next);
         for piece in next {
             let Some(id) = self.blob_keys.get(&piece.blob).copied() else { continue };
-            let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get_mut(&id)) else {
-                continue;
-            };
-            if known.is_sent(id, piece.chunk) {
+            let Some(blob) = self.blobs.get_mut(&id) else { continue };
+            if self.serving.sends(peer, id, piece.chunk) {
                 continue;
             }
             if room == 0 {
                 return;
             }
             room -= 1;
-            let chunks = Chunks::one(piece.chunk);
-            let request = known.take_asked(id, piece.chunk);
-            blob.maps.entry(peer).or_default().sent.set(chunks);
-            let serve = Serve { request, blob: id, chunks, urgency: Urgency::Background, left: 1 };
-            known.ahead.push_back(serve);
+            blob.maps.entry(peer).or_default().sent.set(Chunks::one(piece.chunk));
+            self.serving.send_ahead(peer, id, piece.chunk);
         }
-        self.serve_later(peer, actions);
+        self.serving.fill_background(peer, actions);
     }
 
     /// Notes that an agent was sent chunks, which need not be sent ahead.
     pub(super) fn was_sent_ahead(&mut self, peer: PeerId, id: BlobId, chunks: Chunks) {
         if self.settings.push > 0
-            && self.root.has_agent(peer)
+            && self.membership.has_agent(peer)
             && let Some(blob) = self.blobs.get_mut(&id)
         {
             let cut = blob.cut(chunks);
@@ -103,38 +99,15 @@ impl Node {
         urgency: Urgency,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let now = self.now;
-        let Some((known, blob)) = self.peers.get_mut(&peer).zip(self.blobs.get(&id)) else { return false };
-        let Some(serve) = known.being_pushed(id, chunk) else { return known.crossing.holds(now, id, chunk) };
-        if urgency < serve.urgency {
-            serve.urgency = urgency;
-            let (chunks, left) = (serve.chunks, serve.left);
-            known.unhurried = known.unhurried.saturating_sub(left);
-            self.uplink.sends(now, blob.bytes_of(chunks));
-            actions.push(Action::Serve { peer, request: None, blob: id, chunks, urgency });
+        let Some(len) = self.blobs.get(&id).map(|blob| blob.len) else { return false };
+        match self.serving.requested_pushed(peer, (id, len), chunk, urgency, self.now) {
+            WithDriver::No => return false,
+            WithDriver::Yes => {}
+            WithDriver::Promoted(chunks) => {
+                actions.push(Action::Serve { peer, request: None, blob: id, chunks, urgency });
+            }
         }
         true
-    }
-}
-
-impl Peer {
-    /// The entry of chunks that the driver has been given to send there without a request, with this chunk in it.
-    fn being_pushed(&mut self, blob: BlobId, chunk: u32) -> Option<&mut Serve> {
-        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
-        self.serves.iter_mut().find(|serve| serve.request.is_none() && holds(serve))
-    }
-
-    /// `true` if a chunk is on its way there, or will be as soon as possible.
-    fn is_sent(&self, blob: BlobId, chunk: u32) -> bool {
-        let holds = |serve: &Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
-        self.serves.iter().any(holds) || self.ahead.iter().any(holds)
-    }
-
-    /// Takes a chunk from those that were requested without urgency; returns the request.
-    fn take_asked(&mut self, blob: BlobId, chunk: u32) -> Option<crate::message::RequestId> {
-        let holds = |serve: &&Serve| serve.blob == blob && serve.chunks.numbers().contains(&chunk);
-        let request = self.later.iter().find(holds)?.request?;
-        self.take_later(request, blob, chunk).then_some(request)
     }
 }
 
@@ -146,8 +119,10 @@ fn lacks(
 ) -> impl Fn(Piece) -> bool + Copy {
     move |piece| {
         let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
-        let is_there = |map: &Map| map.has.has(piece.chunk) || map.sent.has(piece.chunk);
-        blob.is_shared_with(key) && blob.is_here(piece.chunk) && !blob.maps.get(&peer).is_some_and(is_there)
+        let is_there = |map: &PeerMap| map.has.has(piece.chunk) || map.sent.has(piece.chunk);
+        blob.sharing.is_with(key)
+            && blob.table.is_local(piece.chunk)
+            && !blob.maps.get(&peer).is_some_and(is_there)
     }
 }
 
@@ -163,7 +138,7 @@ fn unread(
     move |piece| {
         let blob = names.get(&piece.blob).and_then(|id| blobs.get(id));
         let told = |blob: &Blob| blob.maps.get(&peer).is_some_and(|map| map.read.has(piece.chunk));
-        let is_shared = |blob: &&Blob| tells && blob.is_shared_with(key);
+        let is_shared = |blob: &&Blob| tells && blob.sharing.is_with(key);
         lacks(piece) || blob.filter(is_shared).is_some_and(|blob| !told(blob))
     }
 }

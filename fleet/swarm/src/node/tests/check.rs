@@ -2,7 +2,8 @@
 
 use crate::event::Chunks;
 use crate::node::Node;
-use crate::node::blob::{Aim, How, State};
+use crate::node::chunks::Aim;
+use crate::node::pending::Source;
 use std::collections::BTreeMap;
 
 impl Node {
@@ -15,40 +16,44 @@ impl Node {
         let mut of_readers = BTreeMap::new();
         for (id, blob) in &self.blobs {
             let mut asked = 0;
-            for (chunk, coming) in &blob.coming {
-                let bytes = Chunks::one(*chunk).bytes(blob.len).len();
-                assert!(!blob.is_here(*chunk), "what is here is not on its way");
-                assert_eq!(blob.state(*chunk) == State::Prefetch, coming.aim == Aim::Prefetch);
-                match coming.how {
-                    How::New => panic!("chunk {chunk} waits for nothing"),
-                    How::Asked(request) => {
-                        let known = &self.requests[&request];
+            let on_their_way = (0..blob.chunks).filter(|chunk| blob.table.aim(*chunk).is_some());
+            assert!(on_their_way.eq(blob.table.all_pending().map(|(chunk, _)| chunk)));
+            for (chunk, pending) in blob.table.all_pending() {
+                let bytes = Chunks::one(chunk).bytes(blob.len).len();
+                assert!(!blob.table.is_local(chunk), "a local chunk is not on its way");
+                let aim = blob.table.aim(chunk).unwrap();
+                match pending.source {
+                    Source::Undecided => panic!("chunk {chunk} waits for nothing"),
+                    Source::Peer(request) => {
+                        let known = self.requests.get(request).unwrap();
                         assert_eq!(known.blob, *id);
-                        assert!(known.chunks.numbers().contains(chunk));
+                        assert!(known.chunks.numbers().contains(&chunk));
                         *of_requests.entry(request).or_insert(0) += 1;
                     }
-                    How::Fetch(fetch) => assert!(self.fetches[&fetch].chunks.numbers().contains(chunk)),
-                    How::Disk(_) => assert!(coming.wants.is_empty(), "disks wait for themselves"),
+                    Source::Fetch(fetch) => {
+                        assert!(self.fetches.get(fetch).unwrap().chunks.numbers().contains(&chunk));
+                    }
+                    Source::Disk { .. } => assert!(pending.wants.is_empty(), "disks wait for themselves"),
                 }
-                if coming.aim != Aim::Needed {
+                if aim != Aim::Needed {
                     prefetching += bytes;
-                    assert!(coming.wants.is_empty() || coming.aim == Aim::Warm);
+                    assert!(pending.wants.is_empty() || aim == Aim::Warm);
                 }
-                if coming.aim == Aim::Prefetch {
+                if aim == Aim::Prefetch {
                     asked += bytes;
                 }
-                for want in &coming.wants {
+                for want in &pending.wants {
                     *left.entry(*want).or_insert(0) += 1;
                 }
-                for ask in &coming.asks {
+                for waiter in &pending.waiters {
                     promised += bytes;
-                    *waiting.entry(ask.peer).or_insert(0) += 1;
+                    *waiting.entry(waiter.peer).or_insert(0) += 1;
                 }
             }
             let of_reader = of_readers.entry(blob.reader).or_insert((0, 0));
             *of_reader = (of_reader.0 + asked, of_reader.1 + blob.unread());
         }
-        for (reader, throttle) in self.accounts.throttles() {
+        for (reader, throttle) in self.prefetch.throttles() {
             let (asked, unread) = of_readers.remove(&Some(reader)).expect("an account of blobs");
             assert_eq!(throttle.on_its_way(), asked);
             assert!(throttle.unmatched() <= unread, "unmatched is unread, or forgiven");
@@ -56,25 +61,30 @@ impl Node {
         assert_eq!(
             of_readers.remove(&None).map_or(0, |(asked, _)| asked),
             0,
-            "for nobody nothing is prefetched"
+            "nothing is prefetched without a reader"
         );
         assert!(of_readers.is_empty(), "readers have accounts");
-        assert_eq!(self.prefetching, prefetching);
-        assert_eq!(self.uplink.promised(), promised);
-        for (want, known) in &self.wants {
-            assert_eq!(known.left, left.remove(want).unwrap_or(0), "{want:?}");
-            assert!(known.left > 0, "what waits for nothing is answered");
+        assert_eq!(self.prefetch.on_their_way(), prefetching);
+        for (want, known) in self.wants.iter() {
+            assert_eq!(known.remaining(), left.remove(want).unwrap_or(0), "{want:?}");
+            assert!(known.remaining() > 0, "a want that waits for nothing is answered");
         }
-        assert!(left.is_empty(), "chunks are not brought for nobody");
-        for (request, known) in &self.requests {
-            assert_eq!(known.left, of_requests.remove(request).unwrap_or(0), "{request:?}");
-            assert!(known.left > 0);
+        assert!(left.is_empty(), "chunks wait for wants that are there");
+        for (request, known) in self.requests.iter() {
+            assert_eq!(known.remaining(), of_requests.remove(request).unwrap_or(0), "{request:?}");
+            assert!(known.remaining() > 0);
         }
-        for (peer, known) in &self.peers {
-            assert_eq!(known.waiting, waiting.remove(peer).unwrap_or(0));
-            let outstanding = self.requests.values().filter(|request| request.peer == *peer);
-            assert_eq!(known.outstanding, outstanding.map(|request| request.left).sum::<u32>());
+        let (bytes, of_peers) = self.serving.promised();
+        assert_eq!(bytes, promised);
+        for (peer, promised) in of_peers {
+            assert_eq!(promised, waiting.remove(&peer).unwrap_or(0));
+            assert!(self.membership.get(peer).is_some(), "bytes are for hosts that can be reached");
         }
-        assert!(waiting.is_empty(), "nobody who is gone is waited for");
+        for (peer, known) in self.membership.peers() {
+            let outstanding = self.requests.iter().filter(|(_, request)| request.peer == *peer);
+            let outstanding: u32 = outstanding.map(|(_, request)| request.remaining()).sum();
+            assert_eq!(known.outstanding(), outstanding);
+        }
+        assert!(waiting.is_empty(), "no host that is gone waits");
     }
 }

@@ -3,7 +3,7 @@
 use crate::Node;
 use crate::event::Came;
 use crate::message::RequestId;
-use crate::node::blob::State;
+use crate::node::chunks::{Aim, ChunkState};
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,
     Time, Topology, Urgency, WantId, Why,
@@ -14,6 +14,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const BLOB: BlobId = BlobId(0);
 const CHUNKS: u32 = 24;
 const THRESHOLD: u64 = 3 * CHUNK_SIZE;
+
+/// The paper's states of a chunk, and `Kept`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Remote,
+    Prefetch,
+    Local,
+    Kept,
+    Read,
+}
+
+impl From<ChunkState> for State {
+    fn from(state: ChunkState) -> Self {
+        match state {
+            ChunkState::Remote | ChunkState::Pending(Aim::Needed | Aim::Warm) => Self::Remote,
+            ChunkState::Pending(Aim::Prefetch) => Self::Prefetch,
+            ChunkState::Unread => Self::Local,
+            ChunkState::Kept => Self::Kept,
+            ChunkState::Read => Self::Read,
+        }
+    }
+}
 
 /// The paper's rules, chunk by chunk, with nothing clever; and, beyond them, that withheld chunks are requested later
 /// in the order in which they were advertised.
@@ -194,7 +216,7 @@ impl Bench {
     }
 
     fn state(&self, chunk: u32) -> State {
-        self.node.blobs[&BLOB].state(chunk)
+        self.node.blobs[&BLOB].table.state(chunk).into()
     }
 }
 
@@ -211,7 +233,7 @@ proptest! {
                     model.advert(peer, chunk);
                 }
                 Step::Read(chunk) => {
-                    let here = bench.state(chunk).is_here();
+                    let here = bench.node.blobs[&BLOB].table.is_local(chunk);
                     repository.extend(model.read(chunk).then_some(chunk));
                     if here {
                         bench.tell(Event::Read { blob: BLOB, chunks: Chunks::one(chunk) });

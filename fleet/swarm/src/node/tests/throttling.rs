@@ -3,7 +3,6 @@
 use crate::Node;
 use crate::event::Came;
 use crate::message::RequestId;
-use crate::node::blob::State;
 use crate::{
     Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,
     Time, Topology, Urgency, WantId, Why,
@@ -110,7 +109,7 @@ impl Bench {
             }
             Step::Read(blob, chunk) => {
                 let (id, chunks) = (BlobId(blob), Chunks::one(chunk));
-                if self.node.blobs[&id].is_here(chunk) {
+                if self.node.blobs[&id].table.is_local(chunk) {
                     return self.tell(Event::Read { blob: id, chunks });
                 }
                 self.wants += READERS.len() as u64;
@@ -135,7 +134,7 @@ impl Bench {
     /// `true` if this host was told of a chunk in time to prefetch it, and did not.
     fn is_withheld(&self, blob: u32, chunk: u32) -> bool {
         let blob = &self.node.blobs[&BlobId(blob)];
-        blob.state(chunk) == State::Remote && blob.maps.values().any(|map| map.has.has(chunk))
+        blob.table.is_news(chunk) && blob.is_advertised(chunk)
     }
 
     /// For each reader: bytes that are unread or on their way ahead of need, and the threshold.
@@ -145,7 +144,7 @@ impl Bench {
                 (0..).zip(READERS).filter(|(_, of)| *of == Some(reader)).map(|(blob, _)| BlobId(blob));
             blobs.map(|blob| self.node.blobs[&blob].unread()).sum::<u64>()
         };
-        let accounts = self.node.accounts.throttles();
+        let accounts = self.node.prefetch.throttles();
         accounts.map(|(reader, known)| (of(reader.0) + known.on_its_way(), known.threshold())).collect()
     }
 }
@@ -206,7 +205,7 @@ fn what_was_given_up_and_comes_all_the_same_is_unread() {
     bench.take(Step::Advert(0, 0, Chunks::one(3)));
     bench.now += 3_600_000_000;
     bench.tell(Event::Tick);
-    assert!(!bench.node.blobs[&BlobId(0)].coming.contains_key(&3));
+    assert!(!bench.node.blobs[&BlobId(0)].table.pending(3).is_some());
     bench.take(Step::Answer { newest: false, well: true });
     assert_eq!((bench.node.unmatched(), bench.node.counters().prefetched), (CHUNK_SIZE, 1));
 }
