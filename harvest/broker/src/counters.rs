@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 pub struct Counters {
     /// gSSDs made.
     pub created: u64,
-    /// gSSDs that went home.
+    /// gSSDs that went back to the lender.
     pub returned: u64,
     /// Of those, such that expired in the pool.
     pub expired: u64,

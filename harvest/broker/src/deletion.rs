@@ -23,7 +23,7 @@ impl Broker {
         // Unused gSSDs go first: otherwise leased data would be moved there, and on at once.
         lent.sort_by_key(|id| self.gssds.get(id).is_some_and(|entry| entry.gssd.in_use));
         self.give_all_back(id, out);
-        lent.into_iter().for_each(|gssd| self.withdraw(now, gssd, Why::HomeDeleted, out));
+        lent.into_iter().for_each(|gssd| self.withdraw(now, gssd, Why::LenderDeleted, out));
         self.finish_deletion(id, out);
     }
 

@@ -7,21 +7,21 @@ use crate::gssd::{Offer, Want};
 use crate::{GssdId, Time, VssdId};
 use std::time::Duration;
 
-/// The number of gSSDs that a ghost can have: slot 0 is its own.
+/// The number of gSSDs that a borrower can have: slot 0 is its own.
 const SLOTS: usize = 255;
 
 impl Broker {
     pub(super) fn request(&mut self, now: Time, request: Request, out: &mut Vec<Action>) {
         self.counters.requests += 1;
-        let Request { request: id, vm, ghost, bandwidth, capacity, lasts, partial, grow } = request;
+        let Request { request: id, vm, borrower, bandwidth, capacity, lasts, partial, grow } = request;
         let want = Want { bandwidth, capacity, until: now + lasts };
         let harvests = |vssd: &&mut super::Vssd| vssd.kind == VssdKind::Harvest && !vssd.deleting;
-        let answer = match self.vssds.get_mut(&ghost).filter(harvests) {
+        let answer = match self.vssds.get_mut(&borrower).filter(harvests) {
             None => Answer::NoGhost,
             Some(_) if bandwidth == 0 && capacity == 0 => Answer::Nothing,
             Some(vssd) => {
                 (vssd.vm, vssd.grow) = (vm, grow);
-                let grant = self.grant(ghost, &want, partial, out);
+                let grant = self.grant(borrower, &want, partial, out);
                 let full = grant.bandwidth >= u32::from(bandwidth) && grant.capacity >= capacity;
                 match grant {
                     grant if full => Answer::Granted(grant),
@@ -41,18 +41,18 @@ impl Broker {
         out.push(Action::Answer { request: id, answer });
     }
 
-    /// Leases gSSDs of the pool that match `want` to a ghost.
+    /// Leases gSSDs of the pool that match `want` to a borrower.
     pub(super) fn grant(
         &mut self,
-        ghost: VssdId,
+        borrower: VssdId,
         want: &Want,
         partial: bool,
         out: &mut Vec<Action>,
     ) -> Grant {
-        let free = self.vssds.get(&ghost).map_or(0, |vssd| SLOTS.saturating_sub(vssd.slots.len()));
+        let free = self.vssds.get(&borrower).map_or(0, |vssd| SLOTS.saturating_sub(vssd.slots.len()));
         let mut grant = Grant { expire: Time(u64::MAX), ..Grant::default() };
         for (id, offer) in self.pool.take_many(want, free, partial) {
-            let Some(slot) = self.lease(id, ghost, want.until, out) else {
+            let Some(slot) = self.lease(id, borrower, want.until, out) else {
                 self.pool.insert(id, offer);
                 continue;
             };
@@ -65,19 +65,19 @@ impl Broker {
         grant
     }
 
-    fn lease(&mut self, id: GssdId, ghost: VssdId, until: Time, out: &mut Vec<Action>) -> Option<u8> {
-        let vssd = self.vssds.get(&ghost)?;
+    fn lease(&mut self, id: GssdId, borrower: VssdId, until: Time, out: &mut Vec<Action>) -> Option<u8> {
+        let vssd = self.vssds.get(&borrower)?;
         let slot = (1..=u8::MAX).find(|slot| !vssd.slots.contains_key(slot))?;
         let vm = vssd.vm.clone();
-        self.commit(Step::Leased { gssd: id, vm, ghost, slot, until }, out);
+        self.commit(Step::Leased { gssd: id, vm, borrower, slot, until }, out);
         self.counters.leases += 1;
-        out.push(Action::Attach { gssd: id, ghost, slot });
+        out.push(Action::Attach { gssd: id, borrower, slot });
         Some(slot)
     }
 
-    /// Handles a ghost's forecast need, `since` its last forecast.
-    pub(super) fn needs(&mut self, now: Time, ghost: VssdId, since: Duration, out: &mut Vec<Action>) {
-        let Some(vssd) = self.vssds.get(&ghost) else { return };
+    /// Handles a borrower's forecast need, `since` its last forecast.
+    pub(super) fn needs(&mut self, now: Time, borrower: VssdId, since: Duration, out: &mut Vec<Action>) {
+        let Some(vssd) = self.vssds.get(&borrower) else { return };
         let Some(forecast) = vssd.forecast else { return };
         let own = (u32::from(vssd.bandwidth), u64::from(vssd.capacity));
         let leased = vssd.slots.values().filter_map(|id| self.gssds.get(id));
@@ -95,11 +95,11 @@ impl Broker {
         let mut added = Grant::default();
         if grow && short != (0, 0) {
             let want = Want { bandwidth: short.0, capacity: short.1, until: forecast.expire };
-            added = self.grant(ghost, &want, true, out);
+            added = self.grant(borrower, &want, true, out);
             self.counters.added += added.slots.len() as u64;
         }
         let lacks = u32::from(short.0) > added.bandwidth || short.1 > added.capacity;
-        let Some(vssd) = self.vssds.get_mut(&ghost) else { return };
+        let Some(vssd) = self.vssds.get_mut(&borrower) else { return };
         // Without any request no user is there to tell, and without a lease nothing was harvested.
         let tell = lacks && !vssd.lacking && !vssd.slots.is_empty();
         vssd.lacking = lacks;
@@ -107,31 +107,31 @@ impl Broker {
             self.counters.under_harvests += 1;
             let has = (has.0 + added.bandwidth, has.1 + u64::from(added.capacity));
             let what = Notice::UnderHarvest { needs: (forecast.bandwidth, forecast.capacity), has };
-            out.push(Action::Report(Report { vm, vssd: ghost, at: now, what }));
+            out.push(Action::Report(Report { vm, vssd: borrower, at: now, what }));
         }
     }
 
     pub(super) fn release(
         &mut self,
         now: Time,
-        ghost: VssdId,
+        borrower: VssdId,
         gssd: Option<GssdId>,
         out: &mut Vec<Action>,
     ) -> bool {
         let Some(id) = gssd else {
-            let known = self.vssds.get(&ghost).is_some_and(|vssd| !vssd.slots.is_empty());
-            self.give_all_back(ghost, out);
+            let known = self.vssds.get(&borrower).is_some_and(|vssd| !vssd.slots.is_empty());
+            self.give_all_back(borrower, out);
             return known;
         };
-        let is_its = self.gssds.get(&id).is_some_and(|entry| entry.gssd.ghost == Some(ghost));
+        let is_its = self.gssds.get(&id).is_some_and(|entry| entry.gssd.borrower == Some(borrower));
         is_its && self.evacuate(now, id, Why::Released, out)
     }
 
-    /// Gives back all gSSDs that a ghost has borrowed, with their data.
-    pub(super) fn give_all_back(&mut self, ghost: VssdId, out: &mut Vec<Action>) {
-        let left = self.leave_all(ghost, None, Why::Released, out);
+    /// Gives back all gSSDs that a borrower has borrowed, with their data.
+    pub(super) fn give_all_back(&mut self, borrower: VssdId, out: &mut Vec<Action>) {
+        let left = self.leave_all(borrower, None, Why::Released, out);
         self.counters.released += left.len() as u64;
-        if let Some(vssd) = self.vssds.get_mut(&ghost) {
+        if let Some(vssd) = self.vssds.get_mut(&borrower) {
             (vssd.grow, vssd.lacking) = (false, false);
         }
     }

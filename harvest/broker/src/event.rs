@@ -14,7 +14,7 @@ pub struct RequestId(pub u64);
 /// An event. Events that come too late, or name unknown objects, are counted and otherwise ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A vSSD was created. A ghost is one of kind [`VssdKind::Harvest`].
+    /// A vSSD was created. A borrower is one of kind [`VssdKind::Harvest`].
     Created {
         /// Its number, new.
         vssd: VssdId,
@@ -34,8 +34,8 @@ pub enum Event {
         vssd: VssdId,
     },
     /// A forecast, with its margin already applied by its maker (section 4.4.3): of a regular or unsold vSSD, the part
-    /// of all its own storage that it does not need, lent or not; of a ghost, all that it needs. For an unsold one once
-    /// is enough, for others one comes every three minutes.
+    /// of all its own storage that it does not need, lent or not; of a borrower, all that it needs. For an unsold one
+    /// once is enough, for others one comes every three minutes.
     Forecast {
         /// The vSSD.
         vssd: VssdId,
@@ -53,15 +53,15 @@ pub enum Event {
     /// A harvest VM gives storage back.
     Release {
         /// Its vSSD.
-        ghost: VssdId,
+        borrower: VssdId,
         /// One gSSD, whose data goes to the vSSD's others, and which it keeps if there is no space; or all, with all
         /// data.
         gssd: Option<GssdId>,
     },
     /// A regular vSSD needs a part of its lent storage now, whatever was forecast.
-    Pressed {
+    SpacePressure {
         /// The vSSD.
-        home: VssdId,
+        lender: VssdId,
         /// Channels, at least.
         bandwidth: u16,
         /// Flash blocks, at least.
@@ -102,10 +102,10 @@ pub enum Event {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// A home wants its unused gSSDs back, though it needs nothing. It may lend again.
+    /// A lender wants its unused gSSDs back, though it needs nothing. It may lend again.
     Unpool {
-        /// The home.
-        home: VssdId,
+        /// The lender.
+        lender: VssdId,
     },
     /// These two channels are empty and erased, and no part of them is lent: they are to change owners, so that both
     /// wear alike. With [`Step::Swapped`] they have.
@@ -134,7 +134,7 @@ pub struct Request {
     /// The harvest VM.
     pub vm: String,
     /// Its vSSD.
-    pub ghost: VssdId,
+    pub borrower: VssdId,
     /// Channels.
     pub bandwidth: u16,
     /// Flash blocks.
@@ -143,29 +143,29 @@ pub struct Request {
     pub lasts: Duration,
     /// `true` if less is better than nothing.
     pub partial: bool,
-    /// `true` if gSSDs are added by themselves when a forecast says that the ghost needs more (under-harvest).
+    /// `true` if gSSDs are added by themselves when a forecast says that the borrower needs more (under-harvest).
     pub grow: bool,
 }
 
 /// An action that the driver is to do.
 ///
 /// **The rule of the journal**: nothing is done before all [`Action::Journal`] that came before it are durable, and
-/// handed to [`headstart_flash::custody::Custody::apply`]. A driver that gathers the actions of many events appends all their
-/// steps, syncs once, applies them, and then does the rest in order.
+/// handed to [`headstart_flash::custody::Custody::apply`]. A driver that gathers the actions of many events appends all
+/// their steps, syncs once, applies them, and then does the rest in order.
 ///
 /// After a crash actions may come that were done already: each may be done twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Append this to the journal.
     Journal(Step),
-    /// Take free blocks from a home's FTL, spread over this number of its channels, then [`Event::Carved`]. The home's
-    /// own record of the loan is in the journal before [`Step::Carved`]; after a crash between the two the blocks have
-    /// no holder, and go home.
+    /// Take free blocks from a lender's FTL, spread over this number of its channels, then [`Event::Carved`]. The
+    /// lender's own record of the loan is in the journal before [`Step::Carved`]; after a crash between the two the
+    /// blocks have no holder, and go back to the lender.
     Carve {
         /// The gSSD that they will be.
         gssd: GssdId,
-        /// The home.
-        home: VssdId,
+        /// The lender.
+        lender: VssdId,
         /// Channels.
         bandwidth: u16,
         /// Flash blocks.
@@ -176,41 +176,41 @@ pub enum Action {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// Give a clean gSSD's blocks to a ghost's FTL, as this slot.
+    /// Give a clean gSSD's blocks to a borrower's FTL, as this slot.
     Attach {
         /// The gSSD.
         gssd: GssdId,
-        /// The ghost.
-        ghost: VssdId,
-        /// The slot, 1 to 255; 0 is the ghost's own storage.
+        /// The borrower.
+        borrower: VssdId,
+        /// The slot, 1 to 255; 0 is the borrower's own storage.
         slot: u8,
     },
-    /// Move the data of this slot to the ghost's other slots (those added for it, if there were any, are attached),
+    /// Move the data of this slot to the borrower's other slots (those added for it, if there were any, are attached),
     /// then [`Event::Evacuated`] or [`Event::EvacuationFailed`]. Ends unanswered when the slot is detached meanwhile.
     Evacuate {
         /// The gSSD.
         gssd: GssdId,
-        /// The ghost.
-        ghost: VssdId,
+        /// The borrower.
+        borrower: VssdId,
         /// The slot.
         slot: u8,
     },
-    /// Remove this slot from the ghost's FTL, with the data that is still in it; wait for running I/O; then
+    /// Remove this slot from the borrower's FTL, with the data that is still in it; wait for running I/O; then
     /// [`Event::Detached`].
     Detach {
         /// The gSSD.
         gssd: GssdId,
-        /// The ghost.
-        ghost: VssdId,
+        /// The borrower.
+        borrower: VssdId,
         /// The slot.
         slot: u8,
     },
-    /// Give a gSSD's blocks, clean, back to its home's FTL; there is no such gSSD any more.
+    /// Give a gSSD's blocks, clean, back to its lender's FTL; there is no such gSSD any more.
     Return {
         /// The gSSD.
         gssd: GssdId,
-        /// The home.
-        home: VssdId,
+        /// The lender.
+        lender: VssdId,
     },
     /// Two channels that were emptied and erased to be swapped keep their owners, because one of the owners goes: use
     /// them again.
@@ -250,7 +250,7 @@ pub enum Answer {
         /// Flash blocks.
         blocks: u64,
     },
-    /// Nothing, because the ghost does not exist, is not a harvest VM's, or goes.
+    /// Nothing, because the borrower does not exist, is not a harvest VM's, or goes.
     NoGhost,
     /// Nothing, because the request was empty.
     Nothing,

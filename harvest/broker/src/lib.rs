@@ -1,5 +1,7 @@
-//! The broker: decides which home lends to which ghost, and corrects wrong decisions (BlockFlex, sections 4.3.2 and
-//! 4.5).
+//! The broker: decides which lender lends to which borrower, and corrects wrong decisions (BlockFlex, sections 4.3.2
+//! and 4.5).
+//!
+//! A *lender* is a vSSD with flash to spare: a regular VM's, or an unsold one. A *borrower* is a harvest VM's vSSD.
 //!
 //! A pure state machine: [`Broker::on_event`] takes an event and gives out actions. The host's driver does them with
 //! real flash, a simulator counts them. Costs are small: a forecast that changes nothing is a look-up.
@@ -13,7 +15,7 @@
 //!                                    ^                   |                 |                        |
 //!                                    |                Returned             `------- Leaving --------'
 //!                                    |                   v                             v
-//!                                    |                 home                        Detaching
+//!                                    |                lender                       Detaching
 //!                                    `-------------------- Detached --------------------'
 //! ```
 //!
@@ -21,23 +23,24 @@
 //! to one step, and all state except forecasts and the times at which work began follows from the steps alone
 //! (`apply`): a running broker has the same state as after a crash. After a crash, all unfinished work begins again
 //! ([`Broker::recover`]): erasures from the start, evacuations with the rest. The blocks of a gSSD that was being
-//! carved at the crash go home.
+//! carved at the crash go back to the lender.
 //!
 //! # Decisions
 //!
-//! * *Creation*: with every forecast of the storage that a home can spare (margins are the predictor's), in whole
-//!   grains, one gSSD a home. The newest forecast dates it. The paper allows no more so that a harvest VM has the
-//!   regular VM's channels to itself; an unsold home has no VM, and lends one gSSD a channel, so that small requests
+//! * *Creation*: with every forecast of the storage that a lender can spare (margins are the predictor's), in whole
+//!   grains, one gSSD a lender. The newest forecast dates it. The paper allows no more so that a harvest VM has the
+//!   regular VM's channels to itself; an unsold lender has no VM, and lends one gSSD a channel, so that small requests
 //!   take little.
 //! * *Re-dating*: every 15 minutes by the newest forecast; unused ones that expired, or could be larger by a quarter,
-//!   go home then.
+//!   go back to the lender then.
 //! * *Waste* (a harvest VM has more than it needs) is counted: it is the price of margins.
-//! * *Early reclamation* (a home needs blocks back): unused gSSDs go home at once. For a leased gSSD the broker asks
-//!   the pool for as much for as long, otherwise for at least a grain of time; the result, if any, is attached to the
-//!   same ghost, and the old gSSD is evacuated, block by block, to the ghost's other slots. If its data does not fit
-//!   there, the harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go. Its user gets a
-//!   [`Report`].
-//! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its home's newest forecast dates it later.
+//! * *Early reclamation* (a lender needs blocks back): unused gSSDs go back to the lender at once. For a leased gSSD
+//!   the broker asks the pool for as much for as long, otherwise for at least a grain of time; the result, if any, is
+//!   attached to the same borrower, and the old gSSD is evacuated, block by block, to the borrower's other slots. If
+//!   its data does not fit there, the harvest VM is evicted: its disk is striped over all its gSSDs, so all of them go.
+//!   Its user gets a [`Report`].
+//! * *Expiry*: a leased gSSD that expires is taken back the same way, unless its lender's newest forecast dates it
+//!   later.
 //! * *Under-harvest* (a harvest VM needs more than it has): gSSDs are added where the request allowed it; if there are
 //!   none, one report each time that it begins to lack.
 //!
@@ -54,9 +57,9 @@
 //! | [`report`] | messages to a harvest VM's user |
 //! | [`counters`] | counts of its work |
 //! | `state` | the effects of steps, recovery, snapshots |
-//! | `supply` | homes: forecasts, creation, re-dating, withdrawal |
+//! | `supply` | lenders: forecasts, creation, re-dating, withdrawal |
 //! | `deletion` | vSSDs that go |
-//! | `demand` | ghosts: requests, releases, under-harvest |
+//! | `demand` | borrowers: requests, releases, under-harvest |
 //! | `reclaim` | leases that end: migration, eviction, detaching, erasing |
 
 #![forbid(unsafe_code)]
@@ -82,7 +85,7 @@ pub use headstart_flash::step::{Run, Step, Why};
 pub use headstart_flash::{GssdId, VssdId, VssdKind};
 pub use reclaim::Evacuation;
 pub use report::{Notice, Report};
-pub use settings::Settings;
+pub use settings::BrokerSettings;
 
 use gssd::{Gssd, Pool};
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +101,7 @@ pub fn counted(channels: u64) -> String {
 /// The broker.
 #[derive(Debug)]
 pub struct Broker {
-    settings: Settings,
+    settings: BrokerSettings,
     pool: Pool,
     vssds: BTreeMap<VssdId, Vssd>,
     gssds: BTreeMap<GssdId, Entry>,
@@ -109,7 +112,7 @@ pub struct Broker {
     counters: Counters,
 }
 
-/// A vSSD: the gSSDs that it lends as a home, and those that it has as a ghost.
+/// A vSSD: the gSSDs that it lends as a lender, and those that it has as a borrower.
 #[derive(Debug)]
 struct Vssd {
     kind: VssdKind,
@@ -119,11 +122,11 @@ struct Vssd {
     deleting: bool,
     wiping: bool,
     forecast: Option<Forecast>,
-    /// The number of forecasts in a row by which a home needs blocks back.
+    /// The number of forecasts in a row by which a lender needs blocks back.
     low: u32,
-    /// A home's gSSDs.
+    /// A lender's gSSDs.
     lent: Vec<GssdId>,
-    /// A ghost's.
+    /// A borrower's.
     slots: BTreeMap<u8, GssdId>,
     vm: String,
     grow: bool,
@@ -143,7 +146,7 @@ struct Forecast {
 struct Entry {
     gssd: Gssd,
     stage: Stage,
-    /// `true` if its home wants it back.
+    /// `true` if its lender wants it back.
     withdrawn: bool,
     slot: u8,
     /// The time until which its harvest VM wants it.
@@ -151,8 +154,8 @@ struct Entry {
     why: Why,
     /// The start of its evacuation, if it is being evacuated.
     since: Time,
-    /// The time since which its home has needed it at once.
-    pressed: Option<Time>,
+    /// The time since which its lender has needed it at once.
+    pressed_since: Option<Time>,
     /// `true` if it is detached with data that is lost.
     lost: bool,
     deadline: Option<Time>,
@@ -171,7 +174,7 @@ enum Stage {
 impl Broker {
     /// A broker without vSSDs.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: BrokerSettings) -> Self {
         let settings = settings.sane();
         Self {
             pool: Pool::new(settings.grain),
@@ -202,8 +205,10 @@ impl Broker {
                 self.request(now, request, out);
                 true
             }
-            Event::Release { ghost, gssd } => self.release(now, ghost, gssd, out),
-            Event::Pressed { home, bandwidth, capacity } => self.pressed(now, home, bandwidth, capacity, out),
+            Event::Release { borrower, gssd } => self.release(now, borrower, gssd, out),
+            Event::SpacePressure { lender, bandwidth, capacity } => {
+                self.on_space_pressure(now, lender, bandwidth, capacity, out)
+            }
             Event::Carved { gssd, bandwidth, capacity, blocks } => {
                 self.carved(now, gssd, (bandwidth, capacity), blocks, out)
             }
@@ -212,7 +217,7 @@ impl Broker {
             Event::EvacuationFailed { gssd, cause } => self.evacuation_failed(now, gssd, cause, out),
             Event::Detached { gssd } => self.detached(gssd, out),
             Event::Wiped { vssd, bad } => self.wiped(vssd, bad, out),
-            Event::Unpool { home } => self.unpool(now, home, out),
+            Event::Unpool { lender } => self.unpool(now, lender, out),
             Event::Swapped { one, other, bad } => self.swapped(one, other, bad, out),
         };
         self.counters.ignored += u64::from(!known);
@@ -225,7 +230,7 @@ impl Broker {
         deadline.into_iter().chain(self.redate_at).min()
     }
 
-    /// The gSSDs that no ghost uses.
+    /// The gSSDs that no borrower uses.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
@@ -242,14 +247,17 @@ impl Broker {
         self.gssds.iter().map(|(id, entry)| (*id, &entry.gssd))
     }
 
-    /// A ghost's gSSDs by slot, those that are being taken away included.
-    pub fn slots(&self, ghost: VssdId) -> impl Iterator<Item = (u8, GssdId)> {
-        self.vssds.get(&ghost).into_iter().flat_map(|ghost| ghost.slots.iter().map(|(slot, id)| (*slot, *id)))
+    /// A borrower's gSSDs by slot, those that are being taken away included.
+    pub fn slots(&self, borrower: VssdId) -> impl Iterator<Item = (u8, GssdId)> {
+        self.vssds
+            .get(&borrower)
+            .into_iter()
+            .flat_map(|borrower| borrower.slots.iter().map(|(slot, id)| (*slot, *id)))
     }
 
-    /// The gSSDs that a home lends, those on their way included.
-    pub fn lent(&self, home: VssdId) -> impl Iterator<Item = GssdId> {
-        self.vssds.get(&home).into_iter().flat_map(|home| home.lent.iter().copied())
+    /// The gSSDs that a lender lends, those on their way included.
+    pub fn lent(&self, lender: VssdId) -> impl Iterator<Item = GssdId> {
+        self.vssds.get(&lender).into_iter().flat_map(|lender| lender.lent.iter().copied())
     }
 
     /// The existing vSSDs.
@@ -274,14 +282,20 @@ impl Broker {
     #[must_use]
     pub fn awaits(&self, action: &Action) -> bool {
         let is = |id: GssdId, stage| self.stage(id) == Some(stage);
-        let there = |id: GssdId, ghost: VssdId, slot: u8| {
-            self.gssds.get(&id).is_some_and(|entry| entry.gssd.ghost == Some(ghost) && entry.slot == slot)
+        let there = |id: GssdId, borrower: VssdId, slot: u8| {
+            self.gssds
+                .get(&id)
+                .is_some_and(|entry| entry.gssd.borrower == Some(borrower) && entry.slot == slot)
         };
         match *action {
             Action::Carve { gssd, .. } => is(gssd, Stage::Carving),
             Action::Erase { gssd } => is(gssd, Stage::Erasing),
-            Action::Evacuate { gssd, ghost, slot } => is(gssd, Stage::Evacuating) && there(gssd, ghost, slot),
-            Action::Detach { gssd, ghost, slot } => is(gssd, Stage::Detaching) && there(gssd, ghost, slot),
+            Action::Evacuate { gssd, borrower, slot } => {
+                is(gssd, Stage::Evacuating) && there(gssd, borrower, slot)
+            }
+            Action::Detach { gssd, borrower, slot } => {
+                is(gssd, Stage::Detaching) && there(gssd, borrower, slot)
+            }
             Action::Wipe { vssd } => self.vssds.get(&vssd).is_some_and(|vssd| vssd.wiping),
             Action::Journal(_)
             | Action::Attach { .. }
@@ -326,7 +340,7 @@ impl Broker {
 
     /// The settings, as taken.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &BrokerSettings {
         &self.settings
     }
 

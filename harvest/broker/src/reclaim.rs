@@ -1,4 +1,4 @@
-//! Leases that end: the data of a gSSD is moved or lost, then the gSSD is detached, erased, and pooled or given home.
+//! Leases that end: the data of a gSSD is moved or lost, then the gSSD is detached, erased, and pooled or given back.
 
 use super::report::Notice;
 use super::{Action, Broker, Report, Stage, Step, Why, after};
@@ -10,13 +10,13 @@ use headstart_flash::device::FlashBlock;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evacuation {
     /// The vSSD that has it.
-    pub ghost: VssdId,
+    pub borrower: VssdId,
     /// The slot there.
     pub slot: u8,
     /// The start of the evacuation; at the earliest the start of the host.
     pub since: Time,
-    /// The time since which its home has needed it at once ([`super::Event::Pressed`]), if it does.
-    pub pressed: Option<Time>,
+    /// The time since which its lender has needed it at once ([`super::Event::SpacePressure`]), if it does.
+    pub pressed_since: Option<Time>,
 }
 
 impl Broker {
@@ -27,8 +27,11 @@ impl Broker {
         };
         entry.deadline = None;
         let over = after(entry.until, self.settings.overstay) <= now;
-        let newest =
-            self.vssds.get(&entry.gssd.home).and_then(|home| home.forecast).map(|forecast| forecast.expire);
+        let newest = self
+            .vssds
+            .get(&entry.gssd.lender)
+            .and_then(|lender| lender.forecast)
+            .map(|forecast| forecast.expire);
         match newest {
             Some(expire) if expire > now && !over => {
                 self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
@@ -37,10 +40,10 @@ impl Broker {
         }
     }
 
-    /// Takes a leased gSSD back from its ghost, with another in its place if there is one.
+    /// Takes a leased gSSD back from its borrower, with another in its place if there is one.
     pub(super) fn reclaim(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Leased) else { return };
-        let Some(ghost) = entry.gssd.ghost else { return };
+        let Some(borrower) = entry.gssd.borrower else { return };
         let (bandwidth, capacity) = (entry.gssd.bandwidth, entry.gssd.capacity);
         let (soon, until) = (now + self.settings.grain.lasts, entry.until);
         self.counters.early += u64::from(until > now);
@@ -49,7 +52,7 @@ impl Broker {
             // As much for as long; otherwise for a grain of time; otherwise, for that time, all that the pool has.
             let tries = [(until.max(soon), false), (soon, false), (soon, true)];
             for (until, partial) in tries {
-                if self.replace(ghost, Want { bandwidth, capacity, until }, partial, out) {
+                if self.replace(borrower, Want { bandwidth, capacity, until }, partial, out) {
                     break;
                 }
             }
@@ -57,14 +60,14 @@ impl Broker {
         self.evacuate(now, id, why, out);
     }
 
-    /// Has the data of a leased gSSD moved to the ghost's other slots; `true` if it is leased.
+    /// Has the data of a leased gSSD moved to the borrower's other slots; `true` if it is leased.
     pub(super) fn evacuate(&mut self, now: Time, id: GssdId, why: Why, out: &mut Vec<Action>) -> bool {
         let leased = |entry: &&mut super::Entry| entry.stage == Stage::Leased;
         let Some(entry) = self.gssds.get_mut(&id).filter(leased) else { return false };
-        let (Some(ghost), slot) = (entry.gssd.ghost, entry.slot) else { return false };
-        (entry.since, entry.pressed) = (now, (why == Why::Pressed).then_some(now));
+        let (Some(borrower), slot) = (entry.gssd.borrower, entry.slot) else { return false };
+        (entry.since, entry.pressed_since) = (now, (why == Why::SpacePressure).then_some(now));
         self.commit(Step::Evacuating { gssd: id, why }, out);
-        out.push(Action::Evacuate { gssd: id, ghost, slot });
+        out.push(Action::Evacuate { gssd: id, borrower, slot });
         true
     }
 
@@ -73,20 +76,20 @@ impl Broker {
     #[must_use]
     pub fn evacuation(&self, id: GssdId) -> Option<Evacuation> {
         let entry = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating)?;
-        let (ghost, slot) = (entry.gssd.ghost?, entry.slot);
-        Some(Evacuation { ghost, slot, since: entry.since, pressed: entry.pressed })
+        let (borrower, slot) = (entry.gssd.borrower?, entry.slot);
+        Some(Evacuation { borrower, slot, since: entry.since, pressed_since: entry.pressed_since })
     }
 
     /// Leases gSSDs in the place of one of this size; `true` if there were any.
-    fn replace(&mut self, ghost: VssdId, want: Want, partial: bool, out: &mut Vec<Action>) -> bool {
+    fn replace(&mut self, borrower: VssdId, want: Want, partial: bool, out: &mut Vec<Action>) -> bool {
         // In whole grains, as the pool counts: another gSSD of the same size is enough, whatever it has beyond them.
         let grain = self.settings.grain;
         let capacity = grain.units(want.capacity).max(1).saturating_mul(grain.capacity);
-        let mut added = self.grant(ghost, &Want { capacity, ..want }, partial, out);
+        let mut added = self.grant(borrower, &Want { capacity, ..want }, partial, out);
         let lacking = want.capacity.saturating_sub(added.capacity);
         if lacking > 0 && !added.slots.is_empty() {
             let rest = Want { bandwidth: 0, capacity: lacking, ..want };
-            added.slots.extend(self.grant(ghost, &rest, true, out).slots);
+            added.slots.extend(self.grant(borrower, &rest, true, out).slots);
         }
         self.counters.replacements += added.slots.len() as u64;
         !added.slots.is_empty()
@@ -96,7 +99,7 @@ impl Broker {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
             return false;
         };
-        let (why, slot, ghost) = (entry.why, entry.slot, entry.gssd.ghost);
+        let (why, slot, borrower) = (entry.why, entry.slot, entry.gssd.borrower);
         if why == Why::Released {
             self.counters.released += 1;
         } else {
@@ -109,9 +112,9 @@ impl Broker {
         });
         let vm = entry.gssd.vm_id.clone().unwrap_or_default();
         self.commit(Step::Leaving { gssds: vec![id], why, lost: false }, out);
-        if let Some(ghost) = ghost {
-            out.push(Action::Detach { gssd: id, ghost, slot });
-            out.extend(ended.map(|what| Action::Report(Report { vm, vssd: ghost, at: now, what })));
+        if let Some(borrower) = borrower {
+            out.push(Action::Detach { gssd: id, borrower, slot });
+            out.extend(ended.map(|what| Action::Report(Report { vm, vssd: borrower, at: now, what })));
         }
         true
     }
@@ -126,36 +129,36 @@ impl Broker {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Evacuating) else {
             return false;
         };
-        let Some(ghost) = entry.gssd.ghost else { return false };
+        let Some(borrower) = entry.gssd.borrower else { return false };
         match (entry.why, entry.withdrawn) {
             (Why::Released, false) => {
                 let vm = entry.gssd.vm_id.clone().unwrap_or_default();
                 self.commit(Step::Kept { gssd: id }, out);
                 let what = Notice::Kept { gssd: id, cause };
-                out.push(Action::Report(Report { vm, vssd: ghost, at: now, what }));
+                out.push(Action::Report(Report { vm, vssd: borrower, at: now, what }));
             }
-            // It was being given back, and its home wants it meanwhile.
-            (Why::Released, true) => self.evict(now, ghost, id, Why::Pressed, cause, out),
-            (why, _) => self.evict(now, ghost, id, why, cause, out),
+            // It was being given back, and its lender wants it meanwhile.
+            (Why::Released, true) => self.evict(now, borrower, id, Why::SpacePressure, cause, out),
+            (why, _) => self.evict(now, borrower, id, why, cause, out),
         }
         true
     }
 
-    /// Ends all leases of a ghost, because one gSSD of it must go with its data.
+    /// Ends all leases of a borrower, because one gSSD of it must go with its data.
     fn evict(
         &mut self,
         now: Time,
-        ghost: VssdId,
+        borrower: VssdId,
         gssd: GssdId,
         why: Why,
         cause: String,
         out: &mut Vec<Action>,
     ) {
-        let left = self.leave_all(ghost, Some(gssd), why, out);
+        let left = self.leave_all(borrower, Some(gssd), why, out);
         self.counters.evicted += 1;
         self.counters.evicted_leases += left.len() as u64;
-        out.extend(self.eviction(now, ghost, gssd, why, cause).map(Action::Report));
-        if let Some(vssd) = self.vssds.get_mut(&ghost) {
+        out.extend(self.eviction(now, borrower, gssd, why, cause).map(Action::Report));
+        if let Some(vssd) = self.vssds.get_mut(&borrower) {
             (vssd.grow, vssd.lacking) = (false, false);
         }
     }
@@ -164,12 +167,12 @@ impl Broker {
     pub(super) fn eviction(
         &self,
         now: Time,
-        ghost: VssdId,
+        borrower: VssdId,
         gssd: GssdId,
         why: Why,
         cause: String,
     ) -> Option<Report> {
-        let vssd = self.vssds.get(&ghost)?;
+        let vssd = self.vssds.get(&borrower)?;
         let lost = vssd.slots.values().filter_map(|id| Some((*id, self.gssds.get(id)?)));
         let lost: Vec<_> = lost.filter(|(_, entry)| entry.stage == Stage::Detaching && entry.lost).collect();
         let what = Notice::Evicted {
@@ -180,19 +183,19 @@ impl Broker {
             lost: lost.into_iter().map(|(id, _)| id).collect(),
             cause,
         };
-        Some(Report { vm: vssd.vm.clone(), vssd: ghost, at: now, what })
+        Some(Report { vm: vssd.vm.clone(), vssd: borrower, at: now, what })
     }
 
-    /// Detaches all gSSDs of a ghost, with their data, because `first` must go, if that is given. Returns those that
+    /// Detaches all gSSDs of a borrower, with their data, because `first` must go, if that is given. Returns those that
     /// were not being detached already.
     pub(super) fn leave_all(
         &mut self,
-        ghost: VssdId,
+        borrower: VssdId,
         first: Option<GssdId>,
         why: Why,
         out: &mut Vec<Action>,
     ) -> Vec<GssdId> {
-        let Some(vssd) = self.vssds.get(&ghost) else { return Vec::new() };
+        let Some(vssd) = self.vssds.get(&borrower) else { return Vec::new() };
         let attached = |id: GssdId| matches!(self.stage(id), Some(Stage::Leased | Stage::Evacuating));
         let slots = vssd.slots.iter().map(|(slot, id)| (*slot, *id));
         let mut leaving: Vec<(u8, GssdId)> = slots.filter(|(_, id)| attached(*id)).collect();
@@ -201,7 +204,7 @@ impl Broker {
         if !gssds.is_empty() {
             self.commit(Step::Leaving { gssds: gssds.clone(), why, lost: true }, out);
         }
-        out.extend(leaving.into_iter().map(|(slot, gssd)| Action::Detach { gssd, ghost, slot }));
+        out.extend(leaving.into_iter().map(|(slot, gssd)| Action::Detach { gssd, borrower, slot }));
         gssds
     }
 
@@ -209,11 +212,11 @@ impl Broker {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Detaching) else {
             return false;
         };
-        let ghost = entry.gssd.ghost;
+        let borrower = entry.gssd.borrower;
         self.commit(Step::Detached { gssd: id }, out);
         self.erase(id, out);
-        if let Some(ghost) = ghost {
-            self.finish_deletion(ghost, out);
+        if let Some(borrower) = borrower {
+            self.finish_deletion(borrower, out);
         }
         true
     }
@@ -239,13 +242,13 @@ impl Broker {
         known
     }
 
-    /// A clean gSSD is pooled, unless its home wants it or will soon (section 4.3.2).
+    /// A clean gSSD is pooled, unless its lender wants it or will soon (section 4.3.2).
     pub(super) fn pool_or_return(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Pooled) else { return };
-        let Some(home) = self.vssds.get(&entry.gssd.home) else { return };
-        let newest = home.forecast.map(|forecast| forecast.expire);
+        let Some(lender) = self.vssds.get(&entry.gssd.lender) else { return };
+        let newest = lender.forecast.map(|forecast| forecast.expire);
         let expire = newest.unwrap_or(entry.gssd.expire);
-        let wanted = entry.withdrawn || home.deleting || expire.since(now) < self.settings.grain.lasts;
+        let wanted = entry.withdrawn || lender.deleting || expire.since(now) < self.settings.grain.lasts;
         let mut offer = entry.offer();
         // Small changes wait for the timer.
         let off = expire < offer.expire || expire.since(offer.expire) >= self.settings.grain.lasts;
@@ -254,11 +257,11 @@ impl Broker {
             self.commit(Step::Redated { expire: vec![(id, expire.0)] }, out);
         }
         if wanted {
-            self.go_home_and_on(now, id, out);
+            self.give_back_and_on(now, id, out);
         } else if !self.pool.insert(id, offer) {
-            // Less than a grain: the home had no more free blocks, or blocks were bad. An immediate new request would
+            // Less than a grain: the lender had no more free blocks, or blocks were bad. An immediate new request would
             // get the same answer.
-            self.go_home(id, out);
+            self.give_back(id, out);
         }
     }
 }

@@ -5,31 +5,31 @@ use std::time::Duration;
 
 /// Everything that can be set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The units in which gSSDs are made. A released gSSD whose home needs it within `grain.lasts` is not pooled.
+pub struct BrokerSettings {
+    /// The units in which gSSDs are made. A released gSSD whose lender needs it within `grain.lasts` is not pooled.
     pub grain: Grain,
-    /// gSSDs that one home whose VM runs lends at a time, at least 1; the paper's is 1. An unsold one lends as many as
-    /// it has channels.
+    /// gSSDs that one lender whose VM runs lends at a time, at least 1; the paper's is 1. An unsold one lends as many
+    /// as it has channels.
     pub per_home: usize,
     /// The interval at which gSSDs are re-dated, and expired ones leave the pool.
     pub redate_every: Duration,
-    /// Forecasts in a row that say that a home needs blocks back, until a gSSD in use is taken from its harvest VM: at
-    /// least 1. One in the pool goes home at the first.
+    /// Forecasts in a row that say that a lender needs blocks back, until a gSSD in use is taken from its harvest VM:
+    /// at least 1. One in the pool goes back to the lender at the first.
     pub patience: u32,
     /// `true` if a forecast of less bandwidth (and not of less capacity) takes a gSSD back as well. Not by default: the
-    /// home's I/O goes first on its channels in any case, so that only the harvest VM is slower.
+    /// lender's I/O goes first on its channels in any case, so that only the harvest VM is slower.
     pub reclaim_for_bandwidth: bool,
-    /// The surplus that the home of a pooled gSSD must have to spare, in percent of the gSSD, for it to be made again
+    /// The surplus that the lender of a pooled gSSD must have to spare, in percent of the gSSD, for it to be made again
     /// when gSSDs are re-dated; `None`: never. That costs an erasure of each of its blocks.
     pub regrow_percent: Option<u32>,
-    /// The time for which a harvest VM may keep a gSSD beyond its request, while its home does not need it. `None`: as
-    /// long as the home does not.
+    /// The time for which a harvest VM may keep a gSSD beyond its request, while its lender does not need it. `None`:
+    /// as long as the lender does not.
     pub overstay: Option<Duration>,
     /// `true` if steps are given out to be journalled. Without (simulated fleets) nothing can be recovered.
     pub journal: bool,
 }
 
-impl Default for Settings {
+impl Default for BrokerSettings {
     fn default() -> Self {
         Self {
             grain: Grain::default(),
@@ -44,7 +44,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl BrokerSettings {
     /// The settings with senseless values replaced by the nearest sensible ones.
     pub(crate) fn sane(mut self) -> Self {
         self.grain = self.grain.sane();

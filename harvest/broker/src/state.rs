@@ -1,6 +1,6 @@
 //! The effects of steps on the state: live and after a crash the same.
 
-use super::{Action, Broker, Entry, Settings, Stage, Step, Vssd, VssdKind, Why, after};
+use super::{Action, Broker, BrokerSettings, Entry, Stage, Step, Vssd, VssdKind, Why, after};
 use crate::gssd::{Gssd, Offer};
 use crate::{Error, GssdId, Result, Time, VssdId};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ impl Broker {
     /// # Errors
     /// Steps that cannot follow one another: the journal is damaged, or another program's.
     pub fn recover<'a>(
-        settings: Settings,
+        settings: BrokerSettings,
         now: Time,
         steps: impl IntoIterator<Item = &'a Step>,
         out: &mut Vec<Action>,
@@ -26,8 +26,8 @@ impl Broker {
     }
 
     /// Steps that leave the state of this broker, for a journal to begin with. `blocks` gives the blocks of a gSSD
-    /// ([`headstart_flash::custody::Custody::blocks`]), `bad` those without a holder ([`headstart_flash::custody::Custody::bad`]): all
-    /// steps given out until now must have been applied to custody.
+    /// ([`headstart_flash::custody::Custody::blocks`]), `bad` those without a holder
+    /// ([`headstart_flash::custody::Custody::bad`]): all steps given out until now must have been applied to custody.
     #[must_use]
     pub fn snapshot(&self, bad: Vec<Run>, mut blocks: impl FnMut(GssdId) -> Vec<Run>) -> Vec<Step> {
         let mut steps = vec![Step::Next { gssd: GssdId(self.next_gssd) }, Step::Bad { blocks: bad }];
@@ -69,8 +69,8 @@ impl Broker {
                 }
                 self.vssds.remove(vssd);
             }
-            Step::Carved { gssd, home, bandwidth, capacity, expire, .. } => {
-                self.apply_carved(*gssd, *home, (*bandwidth, *capacity), *expire)?;
+            Step::Carved { gssd, lender, bandwidth, capacity, expire, .. } => {
+                self.apply_carved(*gssd, *lender, (*bandwidth, *capacity), *expire)?;
             }
             Step::Erased { gssd, bad } => {
                 let entry = self.entry_mut(*gssd, &[Stage::Erasing])?;
@@ -78,13 +78,13 @@ impl Broker {
                 let bad = u32::try_from(bad.len()).unwrap_or(u32::MAX);
                 entry.gssd.capacity = entry.gssd.capacity.saturating_sub(bad);
             }
-            Step::Leased { gssd, vm, ghost, slot, until } => {
-                self.apply_leased(*gssd, vm, *ghost, *slot, *until)?;
+            Step::Leased { gssd, vm, borrower, slot, until } => {
+                self.apply_leased(*gssd, vm, *borrower, *slot, *until)?;
             }
             Step::Evacuating { gssd, why } => {
                 let entry = self.entry_mut(*gssd, &[Stage::Leased])?;
                 (entry.stage, entry.why) = (Stage::Evacuating, *why);
-                entry.withdrawn |= matches!(why, Why::Pressed | Why::Forecast | Why::HomeDeleted);
+                entry.withdrawn |= matches!(why, Why::SpacePressure | Why::Forecast | Why::LenderDeleted);
                 self.set_deadline(*gssd);
             }
             Step::Kept { gssd } => {
@@ -95,8 +95,8 @@ impl Broker {
             Step::Detached { gssd } => self.apply_detached(*gssd)?,
             Step::Withdrawn { gssd } => self.known_mut(*gssd)?.withdrawn = true,
             Step::Returned { gssd } => {
-                let home = self.entry_mut(*gssd, &[Stage::Pooled])?.gssd.home;
-                self.vssd_mut(home)?.lent.retain(|lent| lent != gssd);
+                let lender = self.entry_mut(*gssd, &[Stage::Pooled])?.gssd.lender;
+                self.vssd_mut(lender)?.lent.retain(|lent| lent != gssd);
                 self.gssds.remove(gssd);
             }
             Step::Redated { expire } => {
@@ -112,16 +112,16 @@ impl Broker {
         Ok(())
     }
 
-    fn apply_carved(&mut self, id: GssdId, home: VssdId, size: (u16, u32), expire: Time) -> Result<()> {
+    fn apply_carved(&mut self, id: GssdId, lender: VssdId, size: (u16, u32), expire: Time) -> Result<()> {
         let carving = self.stage(id).is_none_or(|stage| stage == Stage::Carving);
         if !carving {
             return Err(Error::corrupt("it is made twice").about(format_args!("gSSD {}", id.0)));
         }
-        let lent = &mut self.vssd_mut(home)?.lent;
+        let lent = &mut self.vssd_mut(lender)?.lent;
         if !lent.contains(&id) {
             lent.push(id);
         }
-        let entry = self.gssds.entry(id).or_insert_with(|| Entry::new(home));
+        let entry = self.gssds.entry(id).or_insert_with(|| Entry::new(lender));
         entry.stage = Stage::Erasing;
         (entry.gssd.bandwidth, entry.gssd.capacity) = size;
         entry.gssd.expire = expire;
@@ -129,18 +129,19 @@ impl Broker {
         Ok(())
     }
 
-    fn apply_leased(&mut self, id: GssdId, vm: &str, ghost: VssdId, slot: u8, until: Time) -> Result<()> {
+    fn apply_leased(&mut self, id: GssdId, vm: &str, borrower: VssdId, slot: u8, until: Time) -> Result<()> {
         self.entry_mut(id, &[Stage::Pooled])?;
-        let borrower = self.vssd_mut(ghost)?;
-        if slot == 0 || borrower.slots.contains_key(&slot) {
+        let vssd = self.vssd_mut(borrower)?;
+        if slot == 0 || vssd.slots.contains_key(&slot) {
             let error = Error::corrupt(format!("its slot {slot} is not free"));
-            return Err(error.about(format_args!("vSSD {}", ghost.0)));
+            return Err(error.about(format_args!("vSSD {}", borrower.0)));
         }
-        borrower.slots.insert(slot, id);
-        vm.clone_into(&mut borrower.vm);
+        vssd.slots.insert(slot, id);
+        vm.clone_into(&mut vssd.vm);
         let entry = self.entry_mut(id, &[Stage::Pooled])?;
         (entry.stage, entry.slot, entry.until) = (Stage::Leased, slot, until);
-        (entry.gssd.in_use, entry.gssd.vm_id, entry.gssd.ghost) = (true, Some(vm.to_owned()), Some(ghost));
+        (entry.gssd.in_use, entry.gssd.vm_id, entry.gssd.borrower) =
+            (true, Some(vm.to_owned()), Some(borrower));
         self.set_deadline(id);
         Ok(())
     }
@@ -178,9 +179,9 @@ impl Broker {
         let entry = self.entry_mut(id, &[Stage::Detaching])?;
         (entry.stage, entry.lost) = (Stage::Erasing, false);
         (entry.gssd.in_use, entry.gssd.vm_id) = (false, None);
-        let (ghost, slot) = (entry.gssd.ghost.take(), entry.slot);
-        if let Some(ghost) = ghost.and_then(|ghost| self.vssds.get_mut(&ghost)) {
-            ghost.slots.remove(&slot);
+        let (borrower, slot) = (entry.gssd.borrower.take(), entry.slot);
+        if let Some(borrower) = borrower.and_then(|borrower| self.vssds.get_mut(&borrower)) {
+            borrower.slots.remove(&slot);
         }
         Ok(())
     }
@@ -188,16 +189,16 @@ impl Broker {
     /// Gives out again the actions that may not have been done before the crash.
     fn resume(&mut self, now: Time, out: &mut Vec<Action>) {
         for entry in self.gssds.values_mut().filter(|entry| entry.stage == Stage::Evacuating) {
-            (entry.since, entry.pressed) = (now, (entry.why == Why::Pressed).then_some(now));
+            (entry.since, entry.pressed_since) = (now, (entry.why == Why::SpacePressure).then_some(now));
         }
         let mut pooled = Vec::new();
         let mut lost: BTreeMap<VssdId, (GssdId, Why)> = BTreeMap::new();
         // Slots are attached before anything is moved to them.
         for (id, entry) in &self.gssds {
             let (gssd, slot) = (*id, entry.slot);
-            match (entry.stage, entry.gssd.ghost) {
-                (Stage::Leased | Stage::Evacuating, Some(ghost)) => {
-                    out.push(Action::Attach { gssd, ghost, slot });
+            match (entry.stage, entry.gssd.borrower) {
+                (Stage::Leased | Stage::Evacuating, Some(borrower)) => {
+                    out.push(Action::Attach { gssd, borrower, slot });
                 }
                 (Stage::Pooled, _) => pooled.push(gssd),
                 _ => {}
@@ -205,20 +206,20 @@ impl Broker {
         }
         for (id, entry) in &self.gssds {
             let (gssd, slot) = (*id, entry.slot);
-            match (entry.stage, entry.gssd.ghost) {
+            match (entry.stage, entry.gssd.borrower) {
                 (Stage::Erasing, _) => out.push(Action::Erase { gssd }),
-                (Stage::Evacuating, Some(ghost)) => out.push(Action::Evacuate { gssd, ghost, slot }),
-                (Stage::Detaching, Some(ghost)) => {
-                    out.push(Action::Detach { gssd, ghost, slot });
+                (Stage::Evacuating, Some(borrower)) => out.push(Action::Evacuate { gssd, borrower, slot }),
+                (Stage::Detaching, Some(borrower)) => {
+                    out.push(Action::Detach { gssd, borrower, slot });
                     if entry.lost && !matches!(entry.why, Why::Released | Why::Evicted) {
-                        lost.insert(ghost, (gssd, entry.why));
+                        lost.insert(borrower, (gssd, entry.why));
                     }
                 }
                 _ => {}
             }
         }
-        for (ghost, (gssd, why)) in lost {
-            let report = self.eviction(now, ghost, gssd, why, "the host was restarted".to_owned());
+        for (borrower, (gssd, why)) in lost {
+            let report = self.eviction(now, borrower, gssd, why, "the host was restarted".to_owned());
             out.extend(report.map(Action::Report));
         }
         pooled.into_iter().for_each(|id| self.pool_or_return(now, id, out));
@@ -280,15 +281,15 @@ impl Vssd {
 
 impl Entry {
     /// An entry of a gSSD that is being carved.
-    pub(super) fn new(home: VssdId) -> Self {
+    pub(super) fn new(lender: VssdId) -> Self {
         let gssd = Gssd {
             bandwidth: 0,
             capacity: 0,
             expire: Time::default(),
             in_use: false,
             vm_id: None,
-            home,
-            ghost: None,
+            lender,
+            borrower: None,
         };
         Self {
             gssd,
@@ -298,7 +299,7 @@ impl Entry {
             until: Time::default(),
             why: Why::Released,
             since: Time::default(),
-            pressed: None,
+            pressed_since: None,
             lost: false,
             deadline: None,
         }
@@ -309,13 +310,13 @@ impl Entry {
     }
 
     fn snapshot(&self, id: GssdId, blocks: Vec<Run>, steps: &mut Vec<Step>) {
-        let Gssd { bandwidth, capacity, expire, home, ref vm_id, ghost, .. } = self.gssd;
-        steps.push(Step::Carved { gssd: id, home, bandwidth, capacity, expire, blocks });
+        let Gssd { bandwidth, capacity, expire, lender, ref vm_id, borrower, .. } = self.gssd;
+        steps.push(Step::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks });
         if self.stage != Stage::Erasing {
             steps.push(Step::Erased { gssd: id, bad: Vec::new() });
         }
-        if let (Some(vm), Some(ghost)) = (vm_id.clone(), ghost) {
-            steps.push(Step::Leased { gssd: id, vm, ghost, slot: self.slot, until: self.until });
+        if let (Some(vm), Some(borrower)) = (vm_id.clone(), borrower) {
+            steps.push(Step::Leased { gssd: id, vm, borrower, slot: self.slot, until: self.until });
         }
         match self.stage {
             Stage::Evacuating => steps.push(Step::Evacuating { gssd: id, why: self.why }),

@@ -1,4 +1,4 @@
-//! Homes: the storage that they can spare, and that they want back.
+//! Lenders: the storage that they can spare, and that they want back.
 
 use super::{Action, Broker, Entry, Forecast, Stage, Step, VssdKind, Why};
 use crate::{GssdId, Time, VssdId};
@@ -29,10 +29,10 @@ impl Broker {
         true
     }
 
-    /// Takes back the part of its loans that a home is forecast to need.
-    fn shrink(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
+    /// Takes back the part of its loans that a lender is forecast to need.
+    fn shrink(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) {
         let Some((forecast, lent)) =
-            self.vssds.get(&home).and_then(|vssd| vssd.forecast.zip(Some(&vssd.lent)))
+            self.vssds.get(&lender).and_then(|vssd| vssd.forecast.zip(Some(&vssd.lent)))
         else {
             return;
         };
@@ -47,61 +47,61 @@ impl Broker {
         let short = (u16::try_from(short.0).unwrap_or(u16::MAX), u32::try_from(short.1).unwrap_or(u32::MAX));
         let low = short.1 > 0 || (short.0 > 0 && self.settings.reclaim_for_bandwidth);
         let patience = self.settings.patience;
-        let Some(vssd) = self.vssds.get_mut(&home) else { return };
+        let Some(vssd) = self.vssds.get_mut(&lender) else { return };
         vssd.low = if low { vssd.low + 1 } else { 0 };
         let leased = vssd.low >= patience;
         if short != (0, 0) {
             let of_leased = if self.settings.reclaim_for_bandwidth { short } else { (0, short.1) };
-            self.withdraw_some(now, home, short, leased.then_some(of_leased), Why::Forecast, out);
+            self.withdraw_some(now, lender, short, leased.then_some(of_leased), Why::Forecast, out);
         }
     }
 
-    pub(super) fn pressed(
+    pub(super) fn on_space_pressure(
         &mut self,
         now: Time,
-        home: VssdId,
+        lender: VssdId,
         bandwidth: u16,
         capacity: u32,
         out: &mut Vec<Action>,
     ) -> bool {
         let lends = |vssd: &&mut super::Vssd| !vssd.lent.is_empty();
-        let lender = self.vssds.get_mut(&home).filter(lends);
-        let known = lender.is_some();
-        if let Some(vssd) = lender {
+        let vssd = self.vssds.get_mut(&lender).filter(lends);
+        let known = vssd.is_some();
+        if let Some(vssd) = vssd {
             // The forecast was wrong: nothing is made until there is another.
             vssd.forecast = None;
             let needed = (bandwidth, capacity);
-            self.withdraw_some(now, home, needed, Some(needed), Why::Pressed, out);
+            self.withdraw_some(now, lender, needed, Some(needed), Why::SpacePressure, out);
         }
         known
     }
 
-    /// Takes gSSDs back until the wanted amount is on its way home: unused ones for `needed`, leased ones for
+    /// Takes gSSDs back until the wanted amount is on its way back: unused ones for `needed`, leased ones for
     /// `of_leased` after that; of those the smallest that suffices, otherwise the largest. gSSDs that are on their way
     /// already count, and are waited for from now on.
     fn withdraw_some(
         &mut self,
         now: Time,
-        home: VssdId,
+        lender: VssdId,
         needed: (u16, u32),
         of_leased: Option<(u16, u32)>,
         why: Why,
         out: &mut Vec<Action>,
     ) {
         let (mut came, mut candidates, mut coming) = ((0_u16, 0_u32), Vec::new(), Vec::new());
-        let lent = self.vssds.get(&home).map(|vssd| vssd.lent.as_slice()).unwrap_or_default();
+        let lent = self.vssds.get(&lender).map(|vssd| vssd.lent.as_slice()).unwrap_or_default();
         for (id, entry) in lent.iter().filter_map(|id| self.gssds.get_key_value(id)) {
             let size = (entry.gssd.bandwidth, entry.gssd.capacity);
             if !entry.withdrawn {
                 candidates.push((entry.gssd.in_use, size, *id));
-            } else if why == Why::Pressed {
+            } else if why == Why::SpacePressure {
                 came = (came.0.saturating_add(size.0), came.1.saturating_add(size.1));
                 coming.push(*id);
             }
         }
         for id in coming {
             if let Some(entry) = self.gssds.get_mut(&id) {
-                entry.pressed.get_or_insert(now);
+                entry.pressed_since.get_or_insert(now);
             }
         }
         loop {
@@ -130,37 +130,37 @@ impl Broker {
         match entry.stage {
             // The journal knows nothing of it yet.
             Stage::Carving => entry.withdrawn = true,
-            Stage::Pooled => self.go_home(id, out),
+            Stage::Pooled => self.give_back(id, out),
             Stage::Erasing | Stage::Evacuating | Stage::Detaching => {
-                entry.pressed = (why == Why::Pressed).then_some(now);
+                entry.pressed_since = (why == Why::SpacePressure).then_some(now);
                 self.commit(Step::Withdrawn { gssd: id }, out);
             }
             Stage::Leased => self.reclaim(now, id, why, out),
         }
     }
 
-    /// Begins gSSDs if a home has storage to spare.
-    pub(super) fn create(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) {
-        while let Some((bandwidth, capacity, lasts)) = self.next_of(now, home) {
+    /// Begins gSSDs if a lender has storage to spare.
+    pub(super) fn create(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) {
+        while let Some((bandwidth, capacity, lasts)) = self.next_of(now, lender) {
             let id = GssdId(self.next_gssd);
             self.next_gssd += 1;
-            let mut entry = Entry::new(home);
+            let mut entry = Entry::new(lender);
             (entry.gssd.bandwidth, entry.gssd.capacity, entry.gssd.expire) =
                 (bandwidth, capacity, now + lasts);
             self.gssds.insert(id, entry);
-            if let Some(vssd) = self.vssds.get_mut(&home) {
+            if let Some(vssd) = self.vssds.get_mut(&lender) {
                 vssd.lent.push(id);
             }
-            out.push(Action::Carve { gssd: id, home, bandwidth, capacity });
-            if self.vssds.get(&home).is_none_or(|vssd| vssd.kind != VssdKind::Unsold) {
+            out.push(Action::Carve { gssd: id, lender, bandwidth, capacity });
+            if self.vssds.get(&lender).is_none_or(|vssd| vssd.kind != VssdKind::Unsold) {
                 break;
             }
         }
     }
 
-    /// The next gSSD that a home can make: all its spare storage, or, unsold, one channel's part of it.
-    fn next_of(&self, now: Time, home: VssdId) -> Option<(u16, u32, Duration)> {
-        let vssd = self.vssds.get(&home)?;
+    /// The next gSSD that a lender can make: all its spare storage, or, unsold, one channel's part of it.
+    fn next_of(&self, now: Time, lender: VssdId) -> Option<(u16, u32, Duration)> {
+        let vssd = self.vssds.get(&lender)?;
         let forecast = vssd.forecast.filter(|_| !vssd.deleting)?;
         let grain = self.settings.grain;
         let (most, part) = match vssd.kind {
@@ -197,17 +197,17 @@ impl Broker {
         let Some(entry) = self.gssds.get(&id).filter(|entry| entry.stage == Stage::Carving) else {
             return false;
         };
-        let (home, expire, withdrawn) = (entry.gssd.home, entry.gssd.expire, entry.withdrawn);
+        let (lender, expire, withdrawn) = (entry.gssd.lender, entry.gssd.expire, entry.withdrawn);
         if capacity == 0 {
             self.gssds.remove(&id);
-            if let Some(vssd) = self.vssds.get_mut(&home) {
+            if let Some(vssd) = self.vssds.get_mut(&lender) {
                 vssd.lent.retain(|lent| *lent != id);
             }
-            self.finish_deletion(home, out);
+            self.finish_deletion(lender, out);
             return true;
         }
         self.counters.created += 1;
-        self.commit(Step::Carved { gssd: id, home, bandwidth, capacity, expire, blocks }, out);
+        self.commit(Step::Carved { gssd: id, lender, bandwidth, capacity, expire, blocks }, out);
         if withdrawn || expire <= now {
             self.commit(Step::Withdrawn { gssd: id }, out);
         }
@@ -215,10 +215,10 @@ impl Broker {
         true
     }
 
-    /// Gives gSSDs the expiry of their homes' newest forecasts; done at an interval.
+    /// Gives gSSDs the expiry of their lenders' newest forecasts; done at an interval.
     pub(super) fn redate(&mut self, now: Time, out: &mut Vec<Action>) {
         let dated = self.gssds.iter().filter_map(|(id, entry)| {
-            let expire = self.vssds.get(&entry.gssd.home)?.forecast?.expire;
+            let expire = self.vssds.get(&entry.gssd.lender)?.forecast?.expire;
             (entry.stage != Stage::Carving && expire != entry.gssd.expire).then_some((*id, expire.0))
         });
         let expire: Vec<(GssdId, u64)> = dated.collect();
@@ -230,14 +230,14 @@ impl Broker {
         }
         for id in self.pool.expired(now) {
             self.counters.expired += 1;
-            self.go_home_and_on(now, id, out);
+            self.give_back_and_on(now, id, out);
         }
         let Some(percent) = self.settings.regrow_percent else { return };
         let outgrown: Vec<GssdId> = self
             .gssds
             .iter()
             .filter_map(|(id, entry)| {
-                let vssd = self.vssds.get(&entry.gssd.home)?;
+                let vssd = self.vssds.get(&entry.gssd.lender)?;
                 let forecast =
                     vssd.forecast.filter(|_| entry.stage == Stage::Pooled && vssd.lent.len() == 1)?;
                 let Entry { gssd, .. } = entry;
@@ -254,29 +254,29 @@ impl Broker {
                 (larger && lasts >= grain.lasts).then_some(*id)
             })
             .collect();
-        outgrown.into_iter().for_each(|id| self.go_home_and_on(now, id, out));
+        outgrown.into_iter().for_each(|id| self.give_back_and_on(now, id, out));
     }
 
-    /// Returns an unused gSSD to its home.
-    pub(super) fn go_home(&mut self, id: GssdId, out: &mut Vec<Action>) {
-        let Some(home) = self.gssds.get(&id).map(|entry| entry.gssd.home) else { return };
+    /// Returns an unused gSSD to its lender.
+    pub(super) fn give_back(&mut self, id: GssdId, out: &mut Vec<Action>) {
+        let Some(lender) = self.gssds.get(&id).map(|entry| entry.gssd.lender) else { return };
         self.pool.remove(id);
         self.commit(Step::Returned { gssd: id }, out);
         self.counters.returned += 1;
-        out.push(Action::Return { gssd: id, home });
-        self.finish_deletion(home, out);
+        out.push(Action::Return { gssd: id, lender });
+        self.finish_deletion(lender, out);
     }
 
-    /// As [`Broker::go_home`]; the home may make another.
-    pub(super) fn go_home_and_on(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
-        let Some(home) = self.gssds.get(&id).map(|entry| entry.gssd.home) else { return };
-        self.go_home(id, out);
-        self.create(now, home, out);
+    /// As [`Broker::give_back`]; the lender may make another.
+    pub(super) fn give_back_and_on(&mut self, now: Time, id: GssdId, out: &mut Vec<Action>) {
+        let Some(lender) = self.gssds.get(&id).map(|entry| entry.gssd.lender) else { return };
+        self.give_back(id, out);
+        self.create(now, lender, out);
     }
 
-    pub(super) fn unpool(&mut self, now: Time, home: VssdId, out: &mut Vec<Action>) -> bool {
-        self.withdraw_some(now, home, (u16::MAX, u32::MAX), None, Why::Forecast, out);
-        self.vssds.contains_key(&home)
+    pub(super) fn unpool(&mut self, now: Time, lender: VssdId, out: &mut Vec<Action>) -> bool {
+        self.withdraw_some(now, lender, (u16::MAX, u32::MAX), None, Why::Forecast, out);
+        self.vssds.contains_key(&lender)
     }
 
     pub(super) fn swapped(

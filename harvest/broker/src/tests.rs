@@ -27,7 +27,7 @@ struct Host {
 }
 
 impl Host {
-    fn new(mut settings: Settings) -> Self {
+    fn new(mut settings: BrokerSettings) -> Self {
         settings.grain = Grain { capacity: 10, ..Grain::default() };
         Self {
             broker: Broker::new(settings),
@@ -48,13 +48,13 @@ impl Host {
         self.event(Event::Forecast { vssd: VssdId(id), bandwidth, capacity, lasts });
     }
 
-    fn request(&mut self, ghost: u32, bandwidth: u16, capacity: u32, lasts: u64) -> Answer {
-        self.request_as(ghost, bandwidth, capacity, lasts, false, false)
+    fn request(&mut self, borrower: u32, bandwidth: u16, capacity: u32, lasts: u64) -> Answer {
+        self.request_as(borrower, bandwidth, capacity, lasts, false, false)
     }
 
     fn request_as(
         &mut self,
-        ghost: u32,
+        borrower: u32,
         bandwidth: u16,
         capacity: u32,
         lasts: u64,
@@ -62,8 +62,17 @@ impl Host {
         grow: bool,
     ) -> Answer {
         let lasts = MINUTE * u32::try_from(lasts).unwrap();
-        let (request, vm, ghost) = (RequestId(1), "job".to_owned(), VssdId(ghost));
-        self.event(Event::Request(Request { request, vm, ghost, bandwidth, capacity, lasts, partial, grow }));
+        let (request, vm, borrower) = (RequestId(1), "job".to_owned(), VssdId(borrower));
+        self.event(Event::Request(Request {
+            request,
+            vm,
+            borrower,
+            bandwidth,
+            capacity,
+            lasts,
+            partial,
+            grow,
+        }));
         let answers = self.done.iter().rev().filter_map(|action| match action {
             Action::Answer { answer, .. } => Some(answer.clone()),
             _ => None,

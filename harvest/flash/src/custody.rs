@@ -1,25 +1,27 @@
 //! Access to flash blocks: the one place that guarantees that none changes hands unerased.
 //!
-//! A block has a *home*, the vSSD that owns its channel, and a holder: its home, an unused gSSD, or the ghost that the
-//! gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a crash alike):
+//! A block has a *lender*, the vSSD that owns its channel and may lend it, and a holder: its lender, an unused gSSD, or
+//! the borrower that the gSSD is leased to. Custody follows the broker's steps ([`Custody::apply`], live and after a
+//! crash alike):
 //!
 //! ```text
-//!  home --Carved--> gSSD, dirty --Erased--> gSSD, clean --Leased--> ghost
+//!  lender --Carved--> gSSD, dirty --Erased--> gSSD, clean --Leased--> borrower
 //!   ^                   ^                     |  ^                    |
 //!   |                   `------ Detached -----|--|--------------------'
 //!   `----------------- Returned --------------'
 //! ```
 //!
-//! The only way from dirty to clean is an erasure; the only way to a ghost and to the home is from clean. A step that
-//! would go another way is refused, and no part of it is done: then the journal or the broker is wrong. While a gSSD is
-//! unused, no vSSD may touch its blocks. A block whose erasure failed has no holder for ever: its data is still there.
+//! The only way from dirty to clean is an erasure; the only way to a borrower and to the lender is from clean. A step
+//! that would go another way is refused, and no part of it is done: then the journal or the broker is wrong. While a
+//! gSSD is unused, no vSSD may touch its blocks. A block whose erasure failed has no holder for ever: its data is still
+//! there.
 //!
 //! [`Custody::may_touch`] is on the way of every read and write: one atomic load. It is a second check: FTLs touch only
 //! their own blocks anyway, and the driver waits for I/O that runs while a gSSD is detached.
 //!
-//! Channels change owners in pairs (`Swapped`) if all blocks of both are at home and were erased: the driver has to do
-//! that before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that is new to
-//! the host has to be erased before the first step: custody takes blocks that were never owned as clean.
+//! Channels change owners in pairs (`Swapped`) if all blocks of both are with their owners and were erased: the driver
+//! has to do that before the step. A channel of a deleted vSSD is given to another only after it was wiped. Flash that
+//! is new to the host has to be erased before the first step: custody takes blocks that were never owned as clean.
 
 use crate::device::{FlashBlock, Geometry};
 use crate::step::{Run, Step};
@@ -38,7 +40,7 @@ const BAD: u32 = u32::MAX;
 pub enum Holder {
     /// None: the block is in an unused gSSD, or its channel has no owner.
     Nobody,
-    /// This vSSD: its home, or a ghost.
+    /// This vSSD: its lender, or a borrower.
     Vssd(VssdId),
     /// None, for ever: it cannot be erased.
     Bad,
@@ -57,14 +59,14 @@ struct Ledger {
     /// The owner of each channel.
     channels: BTreeMap<u16, VssdId>,
     gssds: BTreeMap<GssdId, Holding>,
-    /// Blocks that went home and were not taken by the home's FTL yet.
+    /// Blocks that went back to the lender and were not taken by the lender's FTL yet.
     returned: BTreeMap<GssdId, Vec<Run>>,
     bad: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
 struct Holding {
-    home: VssdId,
+    lender: VssdId,
     blocks: Vec<Run>,
     state: State,
 }
@@ -119,7 +121,8 @@ impl Custody {
         self.lock().gssds.get(&gssd).map(|holding| holding.blocks.clone()).unwrap_or_default()
     }
 
-    /// The blocks of a gSSD that went home since, clean and without bad ones: once, for the home's FTL to take back.
+    /// The blocks of a gSSD that went back to the lender since, clean and without bad ones: once, for the lender's FTL
+    /// to take back.
     #[must_use]
     pub fn take_returned(&self, gssd: GssdId) -> Vec<Run> {
         self.lock().returned.remove(&gssd).unwrap_or_default()
@@ -127,9 +130,9 @@ impl Custody {
 
     /// The gSSDs that a vSSD has lent: its FTL must not count these blocks as its own, whatever its own state says.
     #[must_use]
-    pub fn lent(&self, home: VssdId) -> Vec<(GssdId, Vec<Run>)> {
+    pub fn lent(&self, lender: VssdId) -> Vec<(GssdId, Vec<Run>)> {
         let ledger = self.lock();
-        let lent = ledger.gssds.iter().filter(|(_, holding)| holding.home == home);
+        let lent = ledger.gssds.iter().filter(|(_, holding)| holding.lender == lender);
         lent.map(|(id, holding)| (*id, holding.blocks.clone())).collect()
     }
 
@@ -149,14 +152,14 @@ impl Custody {
         match step {
             Step::Created { vssd, channels, .. } => self.own(&mut ledger, *vssd, channels),
             Step::Deleted { vssd, bad } => self.disown(&mut ledger, *vssd, bad),
-            Step::Carved { gssd, home, capacity, blocks, .. } => {
-                self.carve(&mut ledger, *gssd, *home, *capacity, blocks)
+            Step::Carved { gssd, lender, capacity, blocks, .. } => {
+                self.carve(&mut ledger, *gssd, *lender, *capacity, blocks)
             }
             Step::Erased { gssd, bad } => self.clean(&mut ledger, *gssd, bad),
-            Step::Leased { gssd, ghost, .. } => {
+            Step::Leased { gssd, borrower, .. } => {
                 let holding = holding(&mut ledger, *gssd, State::Clean)?;
                 holding.state = State::Held;
-                self.set(&holding.blocks, word_of(*ghost));
+                self.set(&holding.blocks, word_of(*borrower));
                 Ok(())
             }
             Step::Detached { gssd } => {
@@ -167,8 +170,8 @@ impl Custody {
             }
             Step::Returned { gssd } => {
                 holding(&mut ledger, *gssd, State::Clean)?;
-                if let Some(Holding { home, blocks, .. }) = ledger.gssds.remove(gssd) {
-                    self.set(&blocks, word_of(home));
+                if let Some(Holding { lender, blocks, .. }) = ledger.gssds.remove(gssd) {
+                    self.set(&blocks, word_of(lender));
                     ledger.returned.insert(*gssd, blocks);
                 }
                 Ok(())
@@ -215,13 +218,13 @@ impl Custody {
     }
 
     fn disown(&self, ledger: &mut Ledger, vssd: VssdId, bad: &[FlashBlock]) -> Result<()> {
-        if let Some((gssd, _)) = ledger.gssds.iter().find(|(_, holding)| holding.home == vssd) {
+        if let Some((gssd, _)) = ledger.gssds.iter().find(|(_, holding)| holding.lender == vssd) {
             let cause = format!("it still lends gSSD {}", gssd.0);
             return Err(Error::new(ErrorKind::Conflict, cause).about(format_args!("vSSD {}", vssd.0)));
         }
-        let (at_home, is_bad) = (word_of(vssd), |word| word == BAD);
+        let (of_lender, is_bad) = (word_of(vssd), |word| word == BAD);
         let bad = Run::gather(bad.iter().copied());
-        self.check(&bad, |word| word == at_home || is_bad(word))?;
+        self.check(&bad, |word| word == of_lender || is_bad(word))?;
         self.set(&bad, BAD);
         ledger.bad.extend(bad.iter().flat_map(|run| run.blocks()).map(|block| block.0));
         let channels = ledger.channels.iter().filter(|(_, owner)| **owner == vssd);
@@ -235,7 +238,7 @@ impl Custody {
         Ok(())
     }
 
-    /// Lets two channels change owners, all blocks of which are at home.
+    /// Lets two channels change owners, all blocks of which are with their owners.
     fn swap(
         &self,
         ledger: &mut Ledger,
@@ -249,8 +252,8 @@ impl Custody {
                 let cause = format!("vSSD {} does not own it", vssd.0);
                 return Err(about(Error::new(ErrorKind::Conflict, cause)));
             }
-            let at_home = |word: &AtomicU32| [word_of(vssd), BAD].contains(&word.load(Ordering::Relaxed));
-            if !self.channel(channel).all(at_home) {
+            let of_lender = |word: &AtomicU32| [word_of(vssd), BAD].contains(&word.load(Ordering::Relaxed));
+            if !self.channel(channel).all(of_lender) {
                 return Err(about(Error::new(ErrorKind::Conflict, "some of it is lent")));
             }
         }
@@ -273,7 +276,7 @@ impl Custody {
         &self,
         ledger: &mut Ledger,
         gssd: GssdId,
-        home: VssdId,
+        lender: VssdId,
         capacity: u32,
         blocks: &[Run],
     ) -> Result<()> {
@@ -281,16 +284,17 @@ impl Custody {
         if ledger.gssds.contains_key(&gssd) {
             return Err(about(Error::new(ErrorKind::Conflict, "there is one of this number already")));
         }
-        let at_home = word_of(home);
-        self.check(blocks, |word| word == at_home).map_err(about)?;
-        // A block named twice is at home both times: so the number of named blocks must also equal the capacity.
+        let of_lender = word_of(lender);
+        self.check(blocks, |word| word == of_lender).map_err(about)?;
+        // A block named twice is with its lender both times: so the number of named blocks must also equal the
+        // capacity.
         let blocks = ordered(blocks.to_vec());
         let overlap = blocks.windows(2).any(|pair| pair[0].first.0 + pair[0].count > pair[1].first.0);
         if overlap || blocks.iter().map(|run| u64::from(run.count)).sum::<u64>() != u64::from(capacity) {
             return Err(about(Error::corrupt("its blocks are not as many as it should have")));
         }
         self.set(&blocks, NOBODY);
-        ledger.gssds.insert(gssd, Holding { home, blocks, state: State::Dirty });
+        ledger.gssds.insert(gssd, Holding { lender, blocks, state: State::Dirty });
         Ok(())
     }
 

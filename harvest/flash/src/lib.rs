@@ -1,34 +1,34 @@
-//! Flash that virtual disks share: the flash itself, the order of operations on it, the translation layer, and the records
-//! that survive a crash.
+//! Flash that virtual disks share: the flash itself, the order of operations on it, the translation layer, and the
+//! records that survive a crash.
 //!
-//! A host's SSD is sold in *vSSDs*, which own whole channels. The design is that of BlockFlex (Reidys et al., OSDI 2022);
-//! where a module differs it says so. Nothing here decides on lending: that is `headstart-broker`, whose steps are
-//! recorded here because they move flash blocks from holder to holder.
+//! A host's SSD is sold in *vSSDs*, which own whole channels. The design is that of BlockFlex (Reidys et al., OSDI
+//! 2022); where a module differs it says so. Nothing here decides on lending: that is `headstart-broker`, whose steps
+//! are recorded here because they move flash blocks from holder to holder.
 //!
 //! | module | content |
 //! |---|---|
 //! | [`device`] | the one trait for flash, its geometry, an emulator and a file behind it |
-//! | [`lane`] | the scheduler of a channel: regular VMs first |
-//! | [`gate`] | the place at which threads wait for their turn on channels |
+//! | [`scheduler`] | the scheduler of a channel: regular VMs first |
+//! | [`queue`] | the place at which threads wait for their turn on channels |
 //! | [`vssd`] | the flash translation layer: the flash page of each page of a disk; pure |
 //! | [`step`] | the steps by which flash blocks are lent and given back |
 //! | [`custody`] | access to flash blocks: none changes hands unerased |
 //! | [`journal`] | the state that survives a crash: each step before it is acted on |
 //! | [`replace`] | files that are replaced whole |
 //!
-//! The feature `testing` is for tests of crates that use this one: file systems that get full, programs that are started
-//! beside open flash, copies of emulated flash.
+//! The feature `testing` is for tests of crates that use this one: file systems that get full, programs that are
+//! started beside open flash, copies of emulated flash.
 
 #![forbid(unsafe_code)]
 
 pub mod custody;
 pub mod device;
-pub mod gate;
 pub mod journal;
 mod kind;
-pub mod lane;
 pub mod micros;
+pub mod queue;
 pub mod replace;
+pub mod scheduler;
 pub mod step;
 pub mod vssd;
 mod wrong_bit;

@@ -46,17 +46,17 @@ impl Run {
 pub enum Why {
     /// Its harvest VM gave it back.
     Released,
-    /// Its home needs the blocks now.
-    Pressed,
-    /// Its home is forecast to need the blocks.
+    /// Its lender needs the blocks now.
+    SpacePressure,
+    /// Its lender is forecast to need the blocks.
     Forecast,
-    /// The time for which its home could do without it is over.
+    /// The time for which its lender could do without it is over.
     Expired,
     /// The time that its harvest VM asked for is over, and so is the time that it may stay beyond.
     Over,
-    /// Its home is deleted, or was unsold and is sold.
-    HomeDeleted,
-    /// Another gSSD of the same ghost had to go with its data, and the rest of the disk is of no use.
+    /// Its lender is deleted, or was unsold and is sold.
+    LenderDeleted,
+    /// Another gSSD of the same borrower had to go with its data, and the rest of the disk is of no use.
     Evicted,
 }
 
@@ -64,11 +64,11 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Released => "it was given back",
-            Self::Pressed => "its owner needs it now",
+            Self::SpacePressure => "its owner needs it now",
             Self::Forecast => "its owner is forecast to need it",
             Self::Expired => "the time that its owner could do without it is over",
             Self::Over => "the time asked for is over",
-            Self::HomeDeleted => "its owner is gone, or it was unsold and is sold",
+            Self::LenderDeleted => "its owner is gone, or it was unsold and is sold",
             Self::Evicted => "other storage of the same disk was lost",
         })
     }
@@ -102,12 +102,12 @@ pub enum Step {
         /// Its blocks that could not be erased: bad.
         bad: Vec<FlashBlock>,
     },
-    /// Blocks left their home and are a gSSD, to be erased.
+    /// Blocks left their lender and are a gSSD, to be erased.
     Carved {
         /// The gSSD.
         gssd: GssdId,
-        /// Its home.
-        home: VssdId,
+        /// Its lender.
+        lender: VssdId,
         /// Channels.
         bandwidth: u16,
         /// Flash blocks.
@@ -125,21 +125,22 @@ pub enum Step {
         /// Except these, which are bad and no longer part of it.
         bad: Vec<FlashBlock>,
     },
-    /// A ghost has a gSSD.
+    /// A borrower has a gSSD.
     Leased {
         /// The gSSD.
         gssd: GssdId,
         /// The harvest VM.
         vm: String,
         /// Its vSSD.
-        ghost: VssdId,
+        borrower: VssdId,
         /// The slot there.
         slot: u8,
         /// The time until which the harvest VM wants it.
         #[serde(with = "micros")]
         until: Time,
     },
-    /// The data of a leased gSSD is being moved to the ghost's other slots. If its home needs it, it is withdrawn too.
+    /// The data of a leased gSSD is being moved to the borrower's other slots. If its lender needs it, it is withdrawn
+    /// too.
     Evacuating {
         /// The gSSD.
         gssd: GssdId,
@@ -153,24 +154,24 @@ pub enum Step {
     },
     /// Leased gSSDs are being detached, all or none of them.
     Leaving {
-        /// gSSDs of one ghost.
+        /// gSSDs of one borrower.
         gssds: Vec<GssdId>,
         /// The reason that the first goes; with an eviction it takes the others along ([`Why::Evicted`]).
         why: Why,
         /// `true` if they still hold data, which is lost.
         lost: bool,
     },
-    /// No ghost has the gSSD any more; it is to be erased.
+    /// No borrower has the gSSD any more; it is to be erased.
     Detached {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// The home wants the gSSD back as soon as it is clean.
+    /// The lender wants the gSSD back as soon as it is clean.
     Withdrawn {
         /// The gSSD.
         gssd: GssdId,
     },
-    /// The gSSD's blocks are the home's again, and there is no such gSSD any more.
+    /// The gSSD's blocks are the lender's again, and there is no such gSSD any more.
     Returned {
         /// The gSSD.
         gssd: GssdId,

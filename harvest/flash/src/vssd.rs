@@ -113,7 +113,7 @@ pub use collect::{Effort, Step};
 pub use pins::{Pin, Pins};
 pub use place::{Place, Placement};
 pub use read::{Piece, Pieces};
-pub use settings::Settings;
+pub use settings::VssdSettings;
 pub use slots::{Fit, Leaving};
 pub use snapshot::Snapshot;
 pub use wear::{ChannelWear, SWAP_PERIOD, Swap, plan_swap};
@@ -129,7 +129,7 @@ use stripe::Stripe;
 /// The state of a vSSD, on its own flash and on harvested flash.
 #[derive(Debug)]
 pub struct Vssd {
-    settings: Settings,
+    settings: VssdSettings,
     /// Logical pages of the disk.
     pages: u32,
     stripe: Stripe,
@@ -186,7 +186,7 @@ impl Vssd {
     ///
     /// # Errors
     /// Invalid if the settings make no sense or a block comes twice; NoSpace if the blocks are too few.
-    pub fn new(settings: &Settings, home: &[(FlashBlock, u32)]) -> Result<Self> {
+    pub fn new(settings: &VssdSettings, home: &[(FlashBlock, u32)]) -> Result<Self> {
         let pages = settings.check()?;
         let needed = settings.blocks_needed(settings.size);
         if !settings.thin && (home.len() as u64) < needed {
@@ -201,8 +201,8 @@ impl Vssd {
     }
 
     /// A vSSD without any block. From here on the interleave is the chosen one, whatever the size becomes.
-    fn empty(settings: &Settings, pages: u32) -> Self {
-        let settings = Settings { interleave: settings.width(), ..settings.clone() };
+    fn empty(settings: &VssdSettings, pages: u32) -> Self {
+        let settings = VssdSettings { interleave: settings.width(), ..settings.clone() };
         let stripe = Stripe::new(settings.interleave, settings.unit, settings.geometry.pages);
         let block_pages = u16::try_from(settings.geometry.pages).unwrap_or(u16::MAX);
         Self {
@@ -225,7 +225,7 @@ impl Vssd {
 
     /// The settings that it was made with, with the size that it has now.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &VssdSettings {
         &self.settings
     }
 

@@ -9,9 +9,9 @@
 //!        -> capacity's predictor  -> level -> its sub-predictor -> duration /
 //! ```
 //!
-//! [`PredictorKind`] chooses the predictors: [`PredictorKind::Steps`] are those that the scores of `lab/predictors` (`score::choose`)
-//! select on the public series. A learned one ships only if it wastes at least 10% less than every plain one at equal
-//! coverage on series that it has not seen:
+//! [`PredictorKind`] chooses the predictors: [`PredictorKind::Steps`] are those that the scores of `lab/predictors`
+//! (`score::choose`) select on the public series. A learned one ships only if it wastes at least 10% less than every
+//! plain one at equal coverage on series that it has not seen:
 //!
 //! | quantity | horizon | ships | reason |
 //! |---|---|---|---|

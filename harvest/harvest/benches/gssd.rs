@@ -13,7 +13,7 @@
 
 use headstart_block::random::Random;
 use headstart_broker::gssd::{Grain, Offer, Pool, Want};
-use headstart_broker::{Action, Broker, Event, Request, RequestId, Run, Settings, Step, VssdKind};
+use headstart_broker::{Action, Broker, BrokerSettings, Event, Request, RequestId, Run, Step, VssdKind};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
 use headstart_flash::journal::{Journal, Record};
@@ -47,7 +47,7 @@ fn snapshot() -> Result<()> {
     let geometry = Geometry::default();
     let home: Vec<_> =
         (0..3).flat_map(|channel| geometry.blocks_of(channel)).map(|it| (FlashBlock(it), 0)).collect();
-    let mut disk = Vssd::new(&vssd::Settings::new(geometry, 128 << 30), &home)?;
+    let mut disk = Vssd::new(&vssd::VssdSettings::new(geometry, 128 << 30), &home)?;
     let (pages, mut random) = (disk.pages() as usize, Random::new(1));
     for _ in 0..pages * 3 / 4 {
         let page = u32::try_from(random.below(pages)).unwrap_or(0);
@@ -89,7 +89,7 @@ impl Maker {
         let each = BLOCKS / runs;
         let run = |number: u32| Run { first: FlashBlock(number * each * 2), count: each };
         let mut maker = Self {
-            broker: Broker::new(Settings::default()),
+            broker: Broker::new(BrokerSettings::default()),
             custody: Custody::new(Geometry::default()),
             blocks: (0..runs).map(run).collect(),
             steps: Vec::new(),
@@ -241,7 +241,7 @@ fn lookup(units: usize, channels: usize) {
 
 /// 4,000 homes and 60,000 requests, without flash behind them.
 fn fleet() {
-    let mut broker = Broker::new(Settings { journal: false, ..Settings::default() });
+    let mut broker = Broker::new(BrokerSettings { journal: false, ..BrokerSettings::default() });
     let (mut out, mut events, mut random) = (Vec::new(), 0_u64, Random::new(2));
     let ghost = |number: u32| VssdId(10_000 + number);
     let mut feed = |broker: &mut Broker, now: u64, event: Event| {
@@ -283,14 +283,22 @@ fn fleet() {
             feed(&mut broker, now, created(ghost(next), VssdKind::Harvest));
             let capacity = 8192 << random.below(5);
             let (bandwidth, lasts, ghost) = (1, HOUR, ghost(next));
-            let request =
-                Request { request, vm, ghost, bandwidth, capacity, lasts, partial: false, grow: false };
+            let request = Request {
+                request,
+                vm,
+                borrower: ghost,
+                bandwidth,
+                capacity,
+                lasts,
+                partial: false,
+                grow: false,
+            };
             feed(&mut broker, now, Event::Request(request));
             next += 1;
         }
         if next > 2500 {
             (next - 2500..next - 2375).for_each(|old| {
-                feed(&mut broker, now, Event::Release { ghost: ghost(old), gssd: None });
+                feed(&mut broker, now, Event::Release { borrower: ghost(old), gssd: None });
             });
         }
         feed(&mut broker, now, Event::Tick);

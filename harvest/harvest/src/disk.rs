@@ -21,7 +21,7 @@ use crate::host::volume::Volume;
 use crate::{Error, ErrorKind, Result, VssdKind};
 use headstart_block::{BlockDevice, ByteRange, Extent, SECTOR_SIZE};
 use headstart_flash::device::FlashBlock;
-use headstart_flash::gate::Access;
+use headstart_flash::queue::Access;
 use headstart_flash::vssd::{Piece, Pin};
 use std::sync::Arc;
 
@@ -144,14 +144,14 @@ impl VssdDisk {
             return Err(foreign(volume));
         }
         let together = host.media.is_emulated() || !volume.class().is_harvest();
-        let pass = together.then(|| host.media.gate().enter(volume.class(), bundle));
+        let permit = together.then(|| host.media.queue().enter(volume.class(), bundle));
         let (mut done, mut read) = (0, 0);
         for (length, from) in &spans[..count] {
             let part = &mut buf[done..done + length];
             match from {
                 Some((block, at)) => {
                     let one = &bundle[read..=read];
-                    let _pass = (!together).then(|| host.media.gate().enter(volume.class(), one));
+                    let _permit = (!together).then(|| host.media.queue().enter(volume.class(), one));
                     host.media
                         .read(*block, *at, part)
                         .map_err(|error| from_flash(error, "flash cannot be read"))?;
@@ -161,7 +161,7 @@ impl VssdDisk {
             }
             done += length;
         }
-        drop(pass);
+        drop(permit);
         Ok(done)
     }
 

@@ -24,15 +24,15 @@
 //! |---|---|
 //! | [`status`] | the requests to a host and its answers |
 //! | [`options`] | the knobs; flash is opened and made |
-//! | `media` | the flash with its gate and counts |
+//! | `media` | the flash with its queue and counts |
 //! | `log` | the journal, after the flash |
 //! | `meta` | the state that the host itself keeps |
 //! | `volume` | a vSSD with its lock, its ranges and turns |
 //! | `program` | pages on their way to flash |
-//! | `doubts` | pages that could not be read |
+//! | `suspect_pages` | pages that could not be read |
 //! | `actions` | the broker's actions |
 //! | `jobs` | work that takes time |
-//! | `levelling` | channels that swap owners to wear alike |
+//! | `wear_leveling` | channels that swap owners to wear alike |
 //! | `sampling` | the use of vSSDs |
 //! | `unsold` | the time for which unsold storage stays so |
 //! | `recover` | opening, creating, and the repair after a crash |
@@ -41,10 +41,8 @@
 //! | `show` | status |
 
 pub(crate) mod actions;
-mod doubts;
 mod job;
 mod jobs;
-mod levelling;
 pub(crate) mod log;
 pub(crate) mod media;
 mod meta;
@@ -56,12 +54,14 @@ mod rewrite;
 pub(crate) mod sampling;
 mod show;
 pub mod status;
+mod suspect_pages;
 #[cfg(test)]
 mod tests;
 mod unsold;
 pub(crate) mod volume;
+mod wear_leveling;
 
-pub use headstart_flash::gate::Clock;
+pub use headstart_flash::queue::Clock;
 pub use options::{FlashPlace, Options, Settings};
 pub use status::{
     FlashStatus, ForecastStatus, HostStatus, JournalStatus, Kind, LeaseStatus, PooledStatus, Report,
@@ -78,7 +78,6 @@ use headstart_flash::device::{FlashBlock, Geometry, lock};
 use headstart_flash::vssd::{Effort, Vssd};
 use headstart_forecast::{Forecast, ForecastSettings};
 use job::Job;
-use levelling::Levelling;
 use media::Media;
 use meta::{About, Meta};
 use sampling::Sampler;
@@ -86,8 +85,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
-use unsold::Shelf;
+use unsold::UnsoldInventory;
 use volume::Volume;
+use wear_leveling::WearLeveling;
 
 /// Reports that are kept.
 const REPORTS: usize = 256;
@@ -129,8 +129,8 @@ pub(crate) struct Control {
     reports: VecDeque<(u64, broker::Report)>,
     reported: u64,
     samples: BTreeMap<VssdId, Sampler>,
-    shelf: Shelf,
-    levelling: Levelling,
+    inventory: UnsoldInventory,
+    wear_leveling: WearLeveling,
     next_vssd: u32,
     /// The actions to do (again) after a start.
     resumed: Vec<Action>,
@@ -176,7 +176,7 @@ impl Host {
             // A caller that is told that there is no room does not find the vSSD there later.
             if let Some(volume) = self.volume(id) {
                 volume.gone.store(true, Ordering::SeqCst);
-                lock(&self.control).shelf.forget(id);
+                lock(&self.control).inventory.forget(id);
                 lock(&self.inbox).push(Event::Deleted { vssd: id });
             }
             return Err(error);
@@ -220,7 +220,7 @@ impl Host {
         {
             let now = self.time();
             self.log.append(&Meta::Since { vssd: id, at_us: now.0 }.record()?)?;
-            control.shelf.put(id, now);
+            control.inventory.put(id, now);
             let offer = self.offer_unsold(control, &volume);
             lock(&self.inbox).push(offer);
         }
@@ -274,7 +274,7 @@ impl Host {
         self.check()?;
         let volume = self.named(name)?;
         volume.gone.store(true, Ordering::SeqCst);
-        self.take_from_shelf(&mut lock(&self.control), &volume)?;
+        self.take_from_inventory(&mut lock(&self.control), &volume)?;
         self.tell_now_or_later(Event::Deleted { vssd: volume.id })?;
         let mut control = lock(&self.control);
         for _ in 0..DELETED {
@@ -308,7 +308,7 @@ impl Host {
         let event = Event::Request(Request {
             request,
             vm: name.to_owned(),
-            ghost: volume.id,
+            borrower: volume.id,
             bandwidth: wish.bandwidth,
             capacity,
             lasts: wish.duration,
@@ -368,13 +368,13 @@ impl Host {
         let volume = self.named(name)?;
         if let Some(id) = lease {
             let control = lock(&self.control);
-            if control.broker.gssd(id).is_none_or(|gssd| gssd.ghost != Some(volume.id)) {
+            if control.broker.gssd(id).is_none_or(|gssd| gssd.borrower != Some(volume.id)) {
                 let error = Error::new(ErrorKind::NotFound, format!("it has no lease {}", id.0));
                 let error = error.remedy("the status of the vSSD says which it has");
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
-        self.tell_now_or_later(Event::Release { ghost: volume.id, gssd: lease })
+        self.tell_now_or_later(Event::Release { borrower: volume.id, gssd: lease })
     }
 
     /// Offers storage that a vSSD can do without, as if it had been forecast: for callers that know better. Storage
@@ -402,16 +402,16 @@ impl Host {
         };
         if grows {
             // Unleased storage goes home, and comes back as part of this offer.
-            lock(&self.inbox).push(Event::Unpool { home: volume.id });
+            lock(&self.inbox).push(Event::Unpool { lender: volume.id });
         }
         self.tell_now_or_later(sampling::event(volume.id, forecast))
     }
 
     /// `true` if more is offered, or for longer, than a home has in the pool.
-    fn outgrows(&self, control: &Control, home: VssdId, forecast: &Forecast) -> bool {
+    fn outgrows(&self, control: &Control, lender: VssdId, forecast: &Forecast) -> bool {
         let grain = self.settings.grain(self.media.geometry());
         let until = self.time() + forecast.lasts;
-        let mut idle = control.broker.gssds().filter(|(_, gssd)| gssd.home == home && !gssd.in_use);
+        let mut idle = control.broker.gssds().filter(|(_, gssd)| gssd.lender == lender && !gssd.in_use);
         idle.any(|(_, gssd)| {
             let more = forecast.capacity > gssd.capacity || forecast.bandwidth > gssd.bandwidth;
             let longer = until.since(gssd.expire) >= grain.lasts;
@@ -450,8 +450,8 @@ impl Host {
                 let forecast = sampler.observe(now, counts, used, volume.kind, self.settings.step);
                 let forecast = forecast.filter(|_| may_take);
                 events.extend(forecast.map(|forecast| sampling::event(volume.id, forecast)));
-                if may_tidy && let Some(blocks) = self.presses(&usage) {
-                    events.push(Event::Pressed { home: volume.id, bandwidth: 0, capacity: blocks });
+                if may_tidy && let Some(blocks) = self.space_pressure(&usage) {
+                    events.push(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity: blocks });
                 }
             }
         }
@@ -475,7 +475,7 @@ impl Host {
     }
 
     /// Blocks that a home wants back before its writes have to wait for them.
-    fn presses(&self, usage: &headstart_flash::vssd::Usage) -> Option<u32> {
+    fn space_pressure(&self, usage: &headstart_flash::vssd::Usage) -> Option<u32> {
         let keep = self.keep(usage);
         let room =
             usage.capacity.saturating_sub(usage.stored) / u64::from(self.media.geometry().pages.max(1));
@@ -551,10 +551,10 @@ impl Host {
         }
     }
 
-    fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<headstart_flash::vssd::Settings> {
+    fn vssd_settings(&self, spec: &VssdSpec, blocks: u64) -> Result<headstart_flash::vssd::VssdSettings> {
         let geometry = *self.media.geometry();
         let harvest = spec.kind == Kind::Harvest;
-        let fits = headstart_flash::vssd::Settings::new(geometry, 0).size_of_blocks(blocks);
+        let fits = headstart_flash::vssd::VssdSettings::new(geometry, 0).size_of_blocks(blocks);
         let page = u64::from(geometry.page_size);
         let size = match spec.size {
             Some(size) if size == 0 || !size.is_multiple_of(page) => {
@@ -572,13 +572,13 @@ impl Host {
             }
             None => fits,
         };
-        let mut settings = headstart_flash::vssd::Settings {
+        let mut settings = headstart_flash::vssd::VssdSettings {
             thin: harvest,
-            ..headstart_flash::vssd::Settings::new(geometry, size)
+            ..headstart_flash::vssd::VssdSettings::new(geometry, size)
         };
         if harvest {
             // It will be larger than it begins.
-            let all = headstart_flash::vssd::Settings::new(geometry, geometry.size() / 2);
+            let all = headstart_flash::vssd::VssdSettings::new(geometry, geometry.size() / 2);
             settings.interleave = all.width();
             settings.overlay_limit = all.overlay_limit;
         }
@@ -588,8 +588,8 @@ impl Host {
     /// The number of channels that hold `size` bytes, and the flash's own need.
     fn channels_for(&self, size: Option<u64>) -> u16 {
         let geometry = *self.media.geometry();
-        let blocks =
-            size.map_or(1, |size| headstart_flash::vssd::Settings::new(geometry, size).blocks_needed(size));
+        let blocks = size
+            .map_or(1, |size| headstart_flash::vssd::VssdSettings::new(geometry, size).blocks_needed(size));
         u16::try_from(blocks.div_ceil(geometry.channel_blocks().into()).max(1)).unwrap_or(u16::MAX)
     }
 
@@ -625,8 +625,8 @@ impl Host {
     fn add_volume(&self, control: &mut Control, about: About, vssd: Vssd, last: u64) {
         let geometry = *self.media.geometry();
         let channels = u16::try_from(about.channels.len()).unwrap_or(u16::MAX);
-        about.channels.iter().for_each(|channel| self.media.gate().set_home(*channel, about.id.0));
-        // A ghost may need all the flash that there is.
+        about.channels.iter().for_each(|channel| self.media.queue().set_home(*channel, about.id.0));
+        // A borrower may need all the flash that there is.
         let (channels, blocks) = match about.kind {
             Kind::Harvest => (geometry.channels, geometry.total_blocks()),
             _ => (channels, u32::from(channels) * geometry.channel_blocks()),

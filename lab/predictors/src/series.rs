@@ -5,8 +5,9 @@
 //! comma, a semicolon or any white space parts them; empty lines and lines that begin with `#` do not count. A first
 //! line of two numbers is no summary and counts.
 //!
-//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`Series::steps`] cuts a series in such, each with the highest,
-//! the lowest, the mean (over time) and the last level in it. The rest at the end, shorter than a step, is left out.
+//! Predictors work on steps of one length ([`STEP`](headstart_forecast::STEP)): [`Series::steps`] cuts a series in
+//! such, each with the highest, the lowest, the mean (over time) and the last level in it. The rest at the end, shorter
+//! than a step, is left out.
 
 use headstart_block::{Error, Result};
 use headstart_forecast::{Reading, Stat};

@@ -385,7 +385,7 @@ fn sparse() -> Vec<u8> {
 /// A connection with a frame of each kind in it, and a message of each.
 /// A vSSD lends, another borrows; a third's page is written and goes away again.
 fn harvest_journal() -> Result<Vec<u8>> {
-    let (mut broker, mut actions) = (Broker::new(harvest::Settings::default()), Vec::new());
+    let (mut broker, mut actions) = (Broker::new(harvest::BrokerSettings::default()), Vec::new());
     let created = |vssd, kind, channel| Event::Created {
         vssd: VssdId(vssd),
         kind,

@@ -1,7 +1,7 @@
 //! The data that a host that harvests reads back: its journal; and demand series.
 
 use headstart_block::{Error, ErrorKind, Result, Time};
-use headstart_broker::{Broker, Settings};
+use headstart_broker::{Broker, BrokerSettings};
 use headstart_flash::VssdId;
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry};
@@ -22,7 +22,7 @@ const STEPS_MOST: usize = 10_000;
 /// None.
 pub fn vssd() -> Result<Vssd> {
     let home: Vec<_> = GEOMETRY.blocks_of(0).map(|block| (FlashBlock(block), 0)).collect();
-    Vssd::new(&vssd::Settings::new(GEOMETRY, 12 * u64::from(GEOMETRY.block_size())), &home)
+    Vssd::new(&vssd::VssdSettings::new(GEOMETRY, 12 * u64::from(GEOMETRY.block_size())), &home)
 }
 
 /// A host's journal, or its groups without the front: custody, the broker and a vSSD are recovered from it. What is
@@ -62,7 +62,7 @@ pub fn harvest_journal(input: &[u8]) -> Result<()> {
         })
     };
     Custody::recover(GEOMETRY, steps())?;
-    Broker::recover(Settings::default(), Time(0), steps(), &mut Vec::new())?;
+    Broker::recover(BrokerSettings::default(), Time(0), steps(), &mut Vec::new())?;
     let (mut disk, mut snapshots) = (vssd()?, Snapshots::default());
     let damaged = |error| Error::new(ErrorKind::Corrupt, "is not a change").caused_by(error);
     for record in &decoded.records {

@@ -1,7 +1,7 @@
 //! The unused gSSDs: a request finds the best fit by binary search.
 //!
 //! As in section 4.3.2 of BlockFlex, gSSDs stand in lists sorted by `<capacity, bandwidth>` (capacity in whole grains),
-//! and within a list from the farthest expiry to the nearest: a gSSD's expiry changes with the forecasts of its home,
+//! and within a list from the farthest expiry to the nearest: a gSSD's expiry changes with the forecasts of its lender,
 //! its size does not. The best fit is the list of the least capacity that is enough, of those the least bandwidth that
 //! is enough, and within that the expiry that is just far enough, so that gSSDs that are larger or last longer are left
 //! for requests that need them.

@@ -12,7 +12,7 @@ pub struct Gssd {
     pub bandwidth: u16,
     /// Flash blocks, without those found bad since it was made.
     pub capacity: u32,
-    /// The time until which its home can do without it, as far as is known.
+    /// The time until which its lender can do without it, as far as is known.
     #[serde(with = "micros")]
     pub expire: Time,
     /// `true` if a harvest VM has it.
@@ -20,9 +20,9 @@ pub struct Gssd {
     /// The harvest VM that has it.
     pub vm_id: Option<String>,
     /// The vSSD that its blocks belong to.
-    pub home: VssdId,
+    pub lender: VssdId,
     /// The harvest VM's vSSD that it is a part of.
-    pub ghost: Option<VssdId>,
+    pub borrower: Option<VssdId>,
 }
 
 /// The units in which storage is harvested (section 4.3.2): a smaller gSSD is not made.

@@ -3,12 +3,12 @@
 use super::*;
 use VssdKind::{Harvest, Regular, Unsold};
 
-/// A home that owns 4 channels and 100 blocks, and a ghost that owns 1 and 10.
+/// A lender that owns 4 channels and 100 blocks, and a borrower that owns 1 and 10.
 fn host() -> Host {
-    host_with(Settings::default())
+    host_with(BrokerSettings::default())
 }
 
-fn host_with(settings: Settings) -> Host {
+fn host_with(settings: BrokerSettings) -> Host {
     let mut host = Host::new(settings);
     host.create(1, Regular, 4, 100);
     host.create(9, Harvest, 1, 10);
@@ -23,28 +23,28 @@ fn granted(answer: Answer) -> Vec<(u8, GssdId)> {
 }
 
 #[test]
-fn a_gssd_is_what_a_home_can_spare_in_whole_grains() {
+fn a_gssd_is_what_a_lender_can_spare_in_whole_grains() {
     let mut host = host();
     host.forecast(1, 3, 57, 100);
     let made = host.broker.gssd(GssdId(1)).unwrap();
     assert_eq!((made.bandwidth, made.capacity, made.expire), (3, 50, minutes(90)));
-    assert_eq!((host.broker.pool().len(), made.home, made.in_use), (1, VssdId(1), false));
+    assert_eq!((host.broker.pool().len(), made.lender, made.in_use), (1, VssdId(1), false));
     // One at a time, and none of less than a grain of anything.
     host.forecast(1, 4, 100, 100);
     assert_eq!(host.broker.gssds().count(), 1);
     for (bandwidth, capacity, lasts) in [(0, 50, 90), (1, 9, 90), (1, 50, 29)] {
-        let mut host = host_with(Settings::default());
+        let mut host = host_with(BrokerSettings::default());
         host.forecast(1, bandwidth, capacity, lasts);
         assert_eq!(host.broker.gssds().count(), 0, "{bandwidth} {capacity} {lasts}");
     }
-    // A home cannot spare more than it owns.
-    let mut host = host_with(Settings::default());
+    // A lender cannot spare more than it owns.
+    let mut host = host_with(BrokerSettings::default());
     host.forecast(1, 9, 900, 90);
     assert_eq!(host.broker.gssd(GssdId(1)).map(|gssd| (gssd.bandwidth, gssd.capacity)), Some((4, 100)));
 }
 
 #[test]
-fn an_unsold_home_lends_one_gssd_a_channel() {
+fn an_unsold_lender_lends_one_gssd_a_channel() {
     let mut host = host();
     host.create(2, Unsold, 4, 100);
     host.forecast(2, 4, 100, 90);
@@ -57,14 +57,14 @@ fn an_unsold_home_lends_one_gssd_a_channel() {
     assert_eq!(granted(host.request(9, 1, 20, 60)).len(), 1);
     assert_eq!(granted(host.request(9, 2, 30, 60)).len(), 2);
     assert_eq!(host.broker.pool().len(), 1);
-    host.event(Event::Release { ghost: VssdId(9), gssd: None });
+    host.event(Event::Release { borrower: VssdId(9), gssd: None });
     host.forecast(2, 4, 100, 90);
     assert_eq!((sizes(&host).len(), host.broker.pool().len()), (4, 4));
     host.event(Event::Deleted { vssd: VssdId(2) });
     assert!(host.broker.gssds().next().is_none());
     // As many parts as are a grain of each: of 25 blocks two, of 9 none.
     for (capacity, expected) in [(25, vec![(2, 10); 2]), (9, vec![])] {
-        let mut host = Host::new(Settings::default());
+        let mut host = Host::new(BrokerSettings::default());
         host.create(2, Unsold, 4, capacity);
         host.forecast(2, 4, capacity, 90);
         assert_eq!(sizes(&host), expected);
@@ -72,14 +72,15 @@ fn an_unsold_home_lends_one_gssd_a_channel() {
 }
 
 #[test]
-fn a_home_carves_what_it_has() {
+fn a_lender_carves_what_it_has() {
     let mut host = host();
     host.carves = 0;
     host.forecast(1, 2, 50, 90);
     assert_eq!((host.broker.gssds().count(), host.broker.counters().created), (0, 0));
     host.carves = 9;
     host.forecast(1, 2, 50, 30);
-    // Less than a grain goes home again, and the home is asked at the next forecast, not at once for ever.
+    // Less than a grain goes back to the lender, which is asked at the next forecast, not at once for
+    // ever.
     assert!(host.broker.pool().is_empty());
     host.carves = 25;
     host.forecast(1, 2, 50, 90);
@@ -98,24 +99,27 @@ fn a_request_is_met_by_several_or_in_part_or_not_at_all() {
     assert_eq!(host.request(1, 1, 10, 60), Answer::NoGhost);
     let Answer::Partly(grant) = host.request_as(9, 1, 70, 60, true, false) else { unreachable!() };
     assert_eq!((grant.bandwidth, grant.capacity, grant.expire), (3, 60, minutes(300)));
-    host.event(Event::Release { ghost: VssdId(9), gssd: None });
+    host.event(Event::Release { borrower: VssdId(9), gssd: None });
     assert_eq!(host.broker.pool().len(), 2);
     let slots = granted(host.request(9, 3, 60, 60));
     assert_eq!(slots.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [1, 2]);
     let leased = host.broker.gssd(slots[0].1).unwrap();
-    assert_eq!((leased.in_use, leased.vm_id.as_deref(), leased.ghost), (true, Some("job"), Some(VssdId(9))));
+    assert_eq!(
+        (leased.in_use, leased.vm_id.as_deref(), leased.borrower),
+        (true, Some("job"), Some(VssdId(9)))
+    );
     let counters = host.broker.counters();
     assert_eq!((counters.granted, counters.partly, counters.refused, counters.released), (1, 1, 4, 2));
 }
 
 #[test]
-fn what_is_released_is_pooled_unless_its_home_needs_it_soon() {
+fn what_is_released_is_pooled_unless_its_lender_needs_it_soon() {
     for (lasts, pooled) in [(61, 1), (59, 0)] {
         let mut host = host();
         host.forecast(1, 1, 20, lasts);
         granted(host.request(9, 1, 20, 10));
         host.wait(if lasts == 61 { 14 } else { 30 });
-        host.event(Event::Release { ghost: VssdId(9), gssd: None });
+        host.event(Event::Release { borrower: VssdId(9), gssd: None });
         assert_eq!(host.broker.pool().len(), pooled, "{lasts}");
         assert_eq!(host.broker.slots(VssdId(9)).count(), 0);
     }
@@ -137,7 +141,7 @@ fn the_newest_forecast_dates_and_expired_ones_leave_the_pool() {
 }
 
 #[test]
-fn an_unused_gssd_follows_its_homes_forecasts() {
+fn an_unused_gssd_follows_its_lenders_forecasts() {
     let mut host = host();
     host.forecast(1, 2, 40, 60);
     host.forecast(1, 2, 30, 60);
@@ -152,16 +156,16 @@ fn an_unused_gssd_follows_its_homes_forecasts() {
 }
 
 #[test]
-fn a_home_that_needs_its_blocks_gets_them_and_the_data_moves() {
+fn a_lender_that_needs_its_blocks_gets_them_and_the_data_moves() {
     let mut host = host();
     host.create(2, Regular, 4, 100);
     host.forecast(1, 2, 40, 600);
     let slots = granted(host.request(9, 2, 40, 300));
     assert_eq!(slots, [(1, GssdId(1))]);
     host.forecast(2, 2, 50, 600);
-    host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 5 });
+    host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 5 });
     assert_eq!(host.broker.slots(VssdId(9)).collect::<Vec<_>>(), [(2, GssdId(2))]);
-    assert!(host.done.contains(&Action::Return { gssd: GssdId(1), home: VssdId(1) }));
+    assert!(host.done.contains(&Action::Return { gssd: GssdId(1), lender: VssdId(1) }));
     assert_eq!(host.broker.lent(VssdId(1)).count(), 0, "nothing more until the next forecast");
     let attached = host.done.iter().position(|action| matches!(action, Action::Attach { slot: 2, .. }));
     let evacuated = host.done.iter().position(|action| matches!(action, Action::Evacuate { .. }));
@@ -177,14 +181,14 @@ fn one_gssd_of_the_same_size_takes_the_place_of_another() {
     host.carves = 25;
     host.create(2, Regular, 4, 100);
     host.create(3, Regular, 4, 100);
-    for home in [1, 2, 3] {
-        host.forecast(home, 2, 50, 600);
+    for lender in [1, 2, 3] {
+        host.forecast(lender, 2, 50, 600);
     }
     granted(host.request(9, 2, 20, 300));
     let leased = |host: &Host| host.broker.slots(VssdId(9)).map(|(_, id)| id).collect::<Vec<_>>();
     let until = host.broker.until(leased(&host)[0]);
-    let home = host.broker.gssd(leased(&host)[0]).unwrap().home;
-    host.event(Event::Pressed { home, bandwidth: 0, capacity: 5 });
+    let lender = host.broker.gssd(leased(&host)[0]).unwrap().lender;
+    host.event(Event::SpacePressure { lender, bandwidth: 0, capacity: 5 });
     assert_eq!(leased(&host).len(), 1, "not two, although 25 blocks are no whole grains");
     assert_eq!(host.broker.counters().replacements, 1);
     assert_eq!(host.broker.until(leased(&host)[0]), until, "for as long");
@@ -192,7 +196,7 @@ fn one_gssd_of_the_same_size_takes_the_place_of_another() {
 
 #[test]
 fn a_forecast_takes_back_what_is_leased_after_so_many() {
-    let mut host = host_with(Settings { patience: 2, ..Settings::default() });
+    let mut host = host_with(BrokerSettings { patience: 2, ..BrokerSettings::default() });
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     host.forecast(1, 1, 40, 600);
@@ -207,7 +211,7 @@ fn a_forecast_takes_back_what_is_leased_after_so_many() {
     // The rest that can still be spared is offered again.
     assert_eq!(host.broker.gssds().map(|(_, gssd)| gssd.capacity).collect::<Vec<_>>(), [30]);
 
-    let mut host = host_with(Settings { reclaim_for_bandwidth: true, ..Settings::default() });
+    let mut host = host_with(BrokerSettings { reclaim_for_bandwidth: true, ..BrokerSettings::default() });
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     host.forecast(1, 1, 40, 600);
@@ -223,7 +227,7 @@ fn who_must_go_is_told_what_when_why_and_what_to_do() {
     granted(host.request(9, 3, 60, 300));
     host.fits = false;
     host.now = minutes(10);
-    host.event(Event::Pressed { home: VssdId(2), bandwidth: 0, capacity: 1 });
+    host.event(Event::SpacePressure { lender: VssdId(2), bandwidth: 0, capacity: 1 });
     assert_eq!(
         host.reports(),
         [
@@ -238,14 +242,14 @@ fn who_must_go_is_told_what_when_why_and_what_to_do() {
         unreachable!()
     };
     assert_eq!((*at, vm.as_str()), (minutes(10), "job"));
-    // The home that did not need its blocks offers them again.
+    // The lender that did not need its blocks offers them again.
     assert_eq!((host.broker.pool().len(), host.broker.slots(VssdId(9)).count()), (1, 0));
     let counters = host.broker.counters();
     assert_eq!((counters.early, counters.evicted, counters.evicted_leases), (1, 1, 2));
 }
 
 #[test]
-fn a_lease_stays_as_long_as_its_home_does_not_need_it() {
+fn a_lease_stays_as_long_as_its_lender_does_not_need_it() {
     let mut host = host();
     host.create(2, Unsold, 4, 100);
     host.forecast(1, 1, 20, 60);
@@ -264,7 +268,7 @@ fn a_lease_stays_as_long_as_its_home_does_not_need_it() {
         "{report}"
     );
 
-    let mut host = host_with(Settings { overstay: Some(MINUTE * 5), ..Settings::default() });
+    let mut host = host_with(BrokerSettings { overstay: Some(MINUTE * 5), ..BrokerSettings::default() });
     host.forecast(1, 1, 20, 600);
     granted(host.request(9, 1, 20, 30));
     host.wait(34);
@@ -296,24 +300,24 @@ fn who_needs_more_gets_more_or_is_told_once() {
 }
 
 #[test]
-fn a_home_that_is_pressed_waits_for_what_is_being_moved() {
+fn a_lender_that_is_pressed_waits_for_what_is_being_moved() {
     let mut host = host();
     host.moves = false;
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
-    let (gssd, ghost, slot) = (GssdId(1), VssdId(9), 1);
-    let evacuate = Action::Evacuate { gssd, ghost, slot };
+    let (gssd, borrower, slot) = (GssdId(1), VssdId(9), 1);
+    let evacuate = Action::Evacuate { gssd, borrower, slot };
     assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (None, false));
     host.now = minutes(3);
-    host.event(Event::Release { ghost, gssd: Some(gssd) });
-    let released = Evacuation { ghost, slot, since: minutes(3), pressed: None };
+    host.event(Event::Release { borrower, gssd: Some(gssd) });
+    let released = Evacuation { borrower, slot, since: minutes(3), pressed_since: None };
     assert_eq!((host.broker.evacuation(gssd), host.broker.awaits(&evacuate)), (Some(released), true));
-    assert!(!host.broker.awaits(&Action::Evacuate { gssd, ghost, slot: 2 }));
+    assert!(!host.broker.awaits(&Action::Evacuate { gssd, borrower, slot: 2 }));
     for minute in [5, 6] {
         host.now = minutes(minute);
-        host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 1 });
-        let pressed = Evacuation { pressed: Some(minutes(5)), ..released };
-        assert_eq!(host.broker.evacuation(gssd), Some(pressed), "as long as it has been so");
+        host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
+        let pressed_since = Evacuation { pressed_since: Some(minutes(5)), ..released };
+        assert_eq!(host.broker.evacuation(gssd), Some(pressed_since), "as long as it has been so");
     }
     host.moves = true;
     host.event(Event::Evacuated { gssd });
@@ -321,24 +325,24 @@ fn a_home_that_is_pressed_waits_for_what_is_being_moved() {
 }
 
 #[test]
-fn what_is_on_its_way_for_a_forecast_is_hurried_when_its_home_is_pressed() {
+fn what_is_on_its_way_for_a_forecast_is_hurried_when_its_lender_is_pressed() {
     let mut host = host();
     host.moves = false;
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     host.now = minutes(3);
     host.forecast(1, 2, 0, 600);
-    assert_eq!(host.broker.evacuation(GssdId(1)).unwrap().pressed, None);
+    assert_eq!(host.broker.evacuation(GssdId(1)).unwrap().pressed_since, None);
     host.now = minutes(4);
-    host.event(Event::Pressed { home: VssdId(1), bandwidth: 0, capacity: 1 });
+    host.event(Event::SpacePressure { lender: VssdId(1), bandwidth: 0, capacity: 1 });
     let evacuation = host.broker.evacuation(GssdId(1)).unwrap();
-    assert_eq!((evacuation.since, evacuation.pressed), (minutes(3), Some(minutes(4))));
+    assert_eq!((evacuation.since, evacuation.pressed_since), (minutes(3), Some(minutes(4))));
     // After a crash time is counted from the start again.
     let steps: Vec<Step> = host.broker.snapshot(Vec::new(), |_| Vec::new());
     let settings = host.broker.settings().clone();
     let recovered = Broker::recover(settings, minutes(9), &steps, &mut Vec::new()).unwrap();
     let evacuation = recovered.evacuation(GssdId(1)).unwrap();
-    assert_eq!((evacuation.since, evacuation.pressed), (minutes(9), None));
+    assert_eq!((evacuation.since, evacuation.pressed_since), (minutes(9), None));
 }
 
 #[test]
@@ -349,22 +353,22 @@ fn a_ghost_gives_one_back_if_the_rest_has_space() {
     host.forecast(2, 2, 40, 600);
     granted(host.request(9, 4, 80, 300));
     host.fits = false;
-    host.event(Event::Release { ghost: VssdId(9), gssd: Some(GssdId(1)) });
+    host.event(Event::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
     assert_eq!(host.broker.slots(VssdId(9)).count(), 2);
     assert!(host.reports()[0].contains("gSSD 1 was not given back"), "{:?}", host.reports());
     host.fits = true;
-    host.event(Event::Release { ghost: VssdId(9), gssd: Some(GssdId(1)) });
+    host.event(Event::Release { borrower: VssdId(9), gssd: Some(GssdId(1)) });
     assert_eq!((host.broker.slots(VssdId(9)).count(), host.broker.pool().len()), (1, 1));
 }
 
 #[test]
-fn a_home_has_back_what_nobody_uses() {
-    let mut host = host_with(Settings { per_home: 2, ..Settings::default() });
+fn a_lender_has_back_what_nobody_uses() {
+    let mut host = host_with(BrokerSettings { per_home: 2, ..BrokerSettings::default() });
     host.forecast(1, 2, 40, 600);
     granted(host.request(9, 2, 40, 300));
     host.forecast(1, 4, 100, 600);
     assert_eq!(host.broker.pool().len(), 1);
-    host.event(Event::Unpool { home: VssdId(1) });
+    host.event(Event::Unpool { lender: VssdId(1) });
     assert_eq!(
         (host.broker.pool().len(), host.broker.lent(VssdId(1)).count()),
         (0, 1),
@@ -381,7 +385,7 @@ fn unsold_space_is_lent_until_it_is_sold() {
     host.forecast(2, 4, 100, 720);
     assert_eq!(granted(host.request(9, 1, 20, 600)).len(), 1);
     host.event(Event::Deleted { vssd: VssdId(2) });
-    // Its data was not moved to other gSSDs of the same home.
+    // Its data was not moved to other gSSDs of the same lender.
     assert_eq!((host.broker.counters().replacements, host.broker.slots(VssdId(9)).count()), (0, 0));
     assert!(host.broker.vssds().all(|(id, _)| id != VssdId(2)));
     assert!(!host.done.iter().any(|action| matches!(action, Action::Wipe { .. })), "nobody wrote to it");
@@ -395,9 +399,9 @@ fn unsold_space_is_lent_until_it_is_sold() {
 #[test]
 fn a_ghost_has_at_most_255_gssds() {
     let mut host = host();
-    for home in 0..300 {
-        host.create(100 + home, Regular, 1, 10);
-        host.forecast(100 + home, 1, 10, 600);
+    for lender in 0..300 {
+        host.create(100 + lender, Regular, 1, 10);
+        host.forecast(100 + lender, 1, 10, 600);
     }
     assert_eq!(host.request(9, 1, 2560, 60), Answer::Short { channels: 300, blocks: 3000 });
     assert_eq!(granted(host.request(9, 255, 2550, 60)).len(), 255);
@@ -409,7 +413,7 @@ fn what_comes_too_late_or_from_nowhere_is_ignored() {
     let mut host = host();
     host.forecast(1, 2, 40, 600);
     let before = host.broker.snapshot(Vec::new(), |_| Vec::new());
-    let (gssd, ghost, vssd) = (GssdId(1), VssdId(9), VssdId(77));
+    let (gssd, borrower, vssd) = (GssdId(1), VssdId(9), VssdId(77));
     let events = [
         Event::Evacuated { gssd },
         Event::EvacuationFailed { gssd, cause: String::new() },
@@ -417,11 +421,11 @@ fn what_comes_too_late_or_from_nowhere_is_ignored() {
         Event::Erased { gssd, bad: Vec::new() },
         Event::Erased { gssd: GssdId(5), bad: Vec::new() },
         Event::Carved { gssd, bandwidth: 1, capacity: 1, blocks: Vec::new() },
-        Event::Release { ghost, gssd: Some(gssd) },
-        Event::Release { ghost, gssd: None },
+        Event::Release { borrower, gssd: Some(gssd) },
+        Event::Release { borrower, gssd: None },
         Event::Deleted { vssd },
         Event::Wiped { vssd: VssdId(1), bad: Vec::new() },
-        Event::Pressed { home: vssd, bandwidth: 1, capacity: 1 },
+        Event::SpacePressure { lender: vssd, bandwidth: 1, capacity: 1 },
         Event::Forecast { vssd, bandwidth: 1, capacity: 1, lasts: MINUTE },
     ];
     let count = events.len() as u64;
@@ -436,7 +440,7 @@ fn steps_that_cannot_follow_one_another_are_refused() {
     let created = Step::Created { vssd, kind: Regular, bandwidth: 1, capacity: 10, channels: Vec::new() };
     let carved = Step::Carved {
         gssd,
-        home: vssd,
+        lender: vssd,
         bandwidth: 1,
         capacity: 10,
         expire: minutes(60),
@@ -453,11 +457,12 @@ fn steps_that_cannot_follow_one_another_are_refused() {
         &[
             created,
             carved.clone(),
-            Step::Leased { gssd, vm: String::new(), ghost: vssd, slot: 1, until: minutes(1) },
+            Step::Leased { gssd, vm: String::new(), borrower: vssd, slot: 1, until: minutes(1) },
         ],
     ];
     for steps in bad {
-        let error = Broker::recover(Settings::default(), minutes(0), steps, &mut Vec::new()).unwrap_err();
+        let error =
+            Broker::recover(BrokerSettings::default(), minutes(0), steps, &mut Vec::new()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
 }

@@ -1,9 +1,9 @@
 //! A host that crashes: after each action of random lives, with torn journals, and goes on.
 //!
-//! The world is the state of a host: flash blocks, each with the last writer since its erasure; homes with data that
-//! must never be lost or touched by another; ghosts whose data must be there until they are told otherwise. Its driver
-//! does actions by the rule of the journal, long ones later and in any order. After each action custody, contents and
-//! the broker are checked, and at the end that nothing is left on its way.
+//! The world is the state of a host: flash blocks, each with the last writer since its erasure; lenders with data that
+//! must never be lost or touched by another; borrowers whose data must be there until they are told otherwise. Its
+//! driver does actions by the rule of the journal, long ones later and in any order. After each action custody,
+//! contents and the broker are checked, and at the end that nothing is left on its way.
 
 use super::*;
 use headstart_block::random::Random;
@@ -25,9 +25,15 @@ fn geometry() -> Geometry {
     Geometry { channels: 7, dies: 1, planes: 1, blocks: CHANNEL_BLOCKS, pages: 1, page_size: 4096 }
 }
 
-fn settings() -> Settings {
+fn settings() -> BrokerSettings {
     let grain = Grain { bandwidth: 1, capacity: 2, lasts: MINUTE * 30 };
-    Settings { grain, per_home: 2, patience: 2, overstay: Some(MINUTE * 60), ..Settings::default() }
+    BrokerSettings {
+        grain,
+        per_home: 2,
+        patience: 2,
+        overstay: Some(MINUTE * 60),
+        ..BrokerSettings::default()
+    }
 }
 
 /// The host crashed.
@@ -91,7 +97,7 @@ impl World {
     }
 
     fn event(&mut self, event: Event) -> Result<(), Crash> {
-        if let Event::Release { ghost: vssd, gssd: None } | Event::Deleted { vssd } = event {
+        if let Event::Release { borrower: vssd, gssd: None } | Event::Deleted { vssd } = event {
             self.live.retain(|_, owner| *owner != vssd);
         }
         let mut actions = Vec::new();
@@ -122,19 +128,19 @@ impl World {
                         );
                     }
                 }
-                Action::Return { gssd, home } => {
+                Action::Return { gssd, lender } => {
                     for block in self.custody.take_returned(gssd).into_iter().flat_map(Run::blocks) {
-                        assert!(self.custody.may_touch(home, block));
+                        assert!(self.custody.may_touch(lender, block));
                         assert_eq!(self.content[block.0 as usize], None, "unerased at home");
                     }
                 }
-                Action::Report(Report { vssd: ghost, what, .. }) => {
+                Action::Report(Report { vssd: borrower, what, .. }) => {
                     if matches!(what, Notice::Evicted { .. }) {
-                        self.live.retain(|_, owner| *owner != ghost);
+                        self.live.retain(|_, owner| *owner != borrower);
                     }
                 }
-                Action::Attach { gssd, ghost, .. } => {
-                    assert!(self.blocks(gssd).iter().all(|block| self.custody.may_touch(ghost, *block)));
+                Action::Attach { gssd, borrower, .. } => {
+                    assert!(self.blocks(gssd).iter().all(|block| self.custody.may_touch(borrower, *block)));
                 }
                 Action::Answer { .. } | Action::Keep { .. } => {}
                 long => self.tasks.push(long),
@@ -177,8 +183,8 @@ impl World {
     /// Does a long action that was begun.
     fn finish(&mut self, task: usize) -> Result<(), Crash> {
         match self.tasks.swap_remove(task) {
-            Action::Carve { gssd, home, bandwidth, capacity } => {
-                let mut blocks = self.free(home);
+            Action::Carve { gssd, lender, bandwidth, capacity } => {
+                let mut blocks = self.free(lender);
                 blocks.retain(|block| !self.bad.contains(block));
                 blocks.truncate(capacity as usize);
                 let capacity = u32::try_from(blocks.len()).unwrap();
@@ -193,10 +199,10 @@ impl World {
                 }
                 self.event(Event::Erased { gssd, bad })
             }
-            Action::Evacuate { gssd, ghost, .. } => self.evacuate(gssd, ghost),
-            Action::Detach { gssd, ghost, .. } => {
+            Action::Evacuate { gssd, borrower, .. } => self.evacuate(gssd, borrower),
+            Action::Detach { gssd, borrower, .. } => {
                 for block in self.blocks(gssd) {
-                    assert!(!self.live.contains_key(&block), "{ghost:?} loses data without a word");
+                    assert!(!self.live.contains_key(&block), "{borrower:?} loses data without a word");
                 }
                 self.event(Event::Detached { gssd })
             }
@@ -214,10 +220,10 @@ impl World {
         }
     }
 
-    fn evacuate(&mut self, gssd: GssdId, ghost: VssdId) -> Result<(), Crash> {
-        let held = self.broker.slots(ghost).any(|(_, id)| id == gssd);
+    fn evacuate(&mut self, gssd: GssdId, borrower: VssdId) -> Result<(), Crash> {
+        let held = self.broker.slots(borrower).any(|(_, id)| id == gssd);
         let stays = |id: &GssdId| self.broker.stage(*id) == Some(Stage::Leased);
-        let into: Vec<GssdId> = self.broker.slots(ghost).map(|(_, id)| id).filter(stays).collect();
+        let into: Vec<GssdId> = self.broker.slots(borrower).map(|(_, id)| id).filter(stays).collect();
         if !held || self.broker.stage(gssd) != Some(Stage::Evacuating) {
             return Ok(());
         }
@@ -228,7 +234,7 @@ impl World {
                 let Some(to) = space.pop() else {
                     return self.event(Event::EvacuationFailed { gssd, cause: "no space".to_owned() });
                 };
-                self.write(ghost, to);
+                self.write(borrower, to);
                 self.live.remove(&block);
                 self.instant()?;
             }
@@ -251,44 +257,44 @@ impl World {
     }
 
     fn happen(&mut self) -> Result<(), Crash> {
-        let (home, _, channels) = HOMES[self.random.below(HOMES.len())];
-        let (ghost, own) = GHOSTS[self.random.below(GHOSTS.len())];
+        let (lender, _, channels) = HOMES[self.random.below(HOMES.len())];
+        let (borrower, own) = GHOSTS[self.random.below(GHOSTS.len())];
         let known = |id: u32| self.numbers.get(&id).copied().filter(|id| self.broker.vssds.contains_key(id));
-        let (Some(home), Some(ghost)) = (known(home), known(ghost)) else { return self.create() };
+        let (Some(lender), Some(borrower)) = (known(lender), known(borrower)) else { return self.create() };
         let owned = u32::try_from(channels.len()).unwrap() * CHANNEL_BLOCKS;
         let mut below = |below: u32| u32::try_from(self.random.below(below as usize)).unwrap();
         let (bandwidth, capacity, lasts) = (below(3), below(owned + 1), MINUTE * below(300));
         let bandwidth = u16::try_from(bandwidth).unwrap();
         match below(20) {
-            0..5 => self.event(Event::Forecast { vssd: home, bandwidth, capacity, lasts }),
+            0..5 => self.event(Event::Forecast { vssd: lender, bandwidth, capacity, lasts }),
             5..9 => {
                 let (partial, grow) = (below(2) == 0, below(2) == 0);
                 let (request, vm, lasts) = (RequestId(1), "vm".to_owned(), lasts / 4);
-                let request = Request { request, vm, ghost, bandwidth, capacity, lasts, partial, grow };
+                let request = Request { request, vm, borrower, bandwidth, capacity, lasts, partial, grow };
                 self.event(Event::Request(request))
             }
-            9 => self.event(Event::Forecast { vssd: ghost, bandwidth, capacity, lasts }),
-            10 => self.event(Event::Release { ghost, gssd: None }),
+            9 => self.event(Event::Forecast { vssd: borrower, bandwidth, capacity, lasts }),
+            10 => self.event(Event::Release { borrower, gssd: None }),
             11 => {
-                let gssd = self.broker.slots(ghost).last().map_or(GssdId(0), |(_, id)| id);
-                self.event(Event::Release { ghost, gssd: Some(gssd) })
+                let gssd = self.broker.slots(borrower).last().map_or(GssdId(0), |(_, id)| id);
+                self.event(Event::Release { borrower, gssd: Some(gssd) })
             }
-            12 => self.event(Event::Pressed { home, bandwidth: 0, capacity: capacity / 2 }),
+            12 => self.event(Event::SpacePressure { lender, bandwidth: 0, capacity: capacity / 2 }),
             13..15 => self.event(Event::Tick),
-            15 if below(4) == 0 => self.event(Event::Deleted { vssd: home }),
-            16 if below(4) == 0 && !own.is_empty() => self.event(Event::Deleted { vssd: ghost }),
-            17 if below(3) == 0 => self.swap(home, ghost),
+            15 if below(4) == 0 => self.event(Event::Deleted { vssd: lender }),
+            16 if below(4) == 0 && !own.is_empty() => self.event(Event::Deleted { vssd: borrower }),
+            17 if below(3) == 0 => self.swap(lender, borrower),
             _ => {
-                let writer = if below(3) == 0 { home } else { ghost };
+                let writer = if below(3) == 0 { lender } else { borrower };
                 self.work(writer)
             }
         }
     }
 
     /// Swaps two channels between owners, if no part of them is lent: emptied and erased before.
-    fn swap(&mut self, one: VssdId, ghost: VssdId) -> Result<(), Crash> {
+    fn swap(&mut self, one: VssdId, borrower: VssdId) -> Result<(), Crash> {
         let known: Vec<VssdId> = self.broker.vssds.keys().copied().filter(|id| *id != one).collect();
-        let other = if self.random.below(2) == 0 { ghost } else { known[self.random.below(known.len())] };
+        let other = if self.random.below(2) == 0 { borrower } else { known[self.random.below(known.len())] };
         let channels = [one, other].map(|id| self.broker.channels(id).to_vec());
         if channels.iter().any(Vec::is_empty) {
             return Ok(());
@@ -296,9 +302,10 @@ impl World {
         let channels = channels.map(|list| list[self.random.below(list.len())]);
         let blocks =
             channels.map(|channel| geometry().blocks_of(channel).map(FlashBlock).collect::<Vec<_>>());
-        let home =
+        let lender =
             |block: &FlashBlock, id| [Holder::Vssd(id), Holder::Bad].contains(&self.custody.holder(*block));
-        let at_home = |(id, blocks): (&VssdId, &Vec<FlashBlock>)| blocks.iter().all(|block| home(block, *id));
+        let at_home =
+            |(id, blocks): (&VssdId, &Vec<FlashBlock>)| blocks.iter().all(|block| lender(block, *id));
         if ![one, other].iter().zip(&blocks).all(at_home) {
             return Ok(());
         }
@@ -315,8 +322,8 @@ impl World {
 
     /// Creates a vSSD that does not exist.
     fn create(&mut self) -> Result<(), Crash> {
-        let ghosts = GHOSTS.map(|(id, channels)| (id, VssdKind::Harvest, channels));
-        for (id, kind, channels) in HOMES.into_iter().chain(ghosts) {
+        let borrowers = GHOSTS.map(|(id, channels)| (id, VssdKind::Harvest, channels));
+        for (id, kind, channels) in HOMES.into_iter().chain(borrowers) {
             let there = self.numbers.get(&id).is_some_and(|id| self.broker.vssds.contains_key(id));
             if !there {
                 let vssd = VssdId(self.next_number);
@@ -418,9 +425,12 @@ impl World {
                 Stage::Leased => assert!(entry.deadline.is_some(), "{id:?} is leased for ever"),
                 stage => unreachable!("{id:?} is stuck: {stage:?}"),
             }
-            assert!(!entry.withdrawn && self.broker.vssds[&entry.gssd.home].lent.contains(id));
-            let ghost = entry.gssd.ghost.and_then(|ghost| self.broker.vssds.get(&ghost));
-            assert_eq!(ghost.and_then(|ghost| ghost.slots.get(&entry.slot)) == Some(id), entry.gssd.in_use);
+            assert!(!entry.withdrawn && self.broker.vssds[&entry.gssd.lender].lent.contains(id));
+            let borrower = entry.gssd.borrower.and_then(|borrower| self.broker.vssds.get(&borrower));
+            assert_eq!(
+                borrower.and_then(|borrower| borrower.slots.get(&entry.slot)) == Some(id),
+                entry.gssd.in_use
+            );
         }
         assert_eq!(self.broker.pool.len(), pooled, "one is lost or twice in the pool");
         assert!(self.broker.vssds.values().all(|vssd| !vssd.deleting), "a vSSD is stuck");

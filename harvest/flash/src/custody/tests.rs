@@ -3,8 +3,8 @@ use crate::Time;
 use crate::VssdKind;
 use crate::step::Why;
 
-const HOME: VssdId = VssdId(1);
-const GHOST: VssdId = VssdId(2);
+const LENDER: VssdId = VssdId(1);
+const BORROWER: VssdId = VssdId(2);
 const GSSD: GssdId = GssdId(7);
 
 fn geometry() -> Geometry {
@@ -22,7 +22,7 @@ fn created(vssd: VssdId, channels: &[u16]) -> Step {
 
 fn carved(gssd: GssdId, blocks: &[Run]) -> Step {
     let capacity = blocks.iter().map(|run| run.count).sum();
-    Step::Carved { gssd, home: HOME, bandwidth: 1, capacity, expire: Time(0), blocks: blocks.to_vec() }
+    Step::Carved { gssd, lender: LENDER, bandwidth: 1, capacity, expire: Time(0), blocks: blocks.to_vec() }
 }
 
 fn erased(bad: &[u32]) -> Step {
@@ -30,12 +30,12 @@ fn erased(bad: &[u32]) -> Step {
 }
 
 fn leased() -> Step {
-    Step::Leased { gssd: GSSD, vm: "vm".to_owned(), ghost: GHOST, slot: 1, until: Time(0) }
+    Step::Leased { gssd: GSSD, vm: "vm".to_owned(), borrower: BORROWER, slot: 1, until: Time(0) }
 }
 
-/// Channels 0 and 1 are the home's, 2 is the ghost's.
+/// Channels 0 and 1 are the lender's, 2 is the borrower's.
 fn custody(steps: &[Step]) -> Custody {
-    let mut all = vec![created(HOME, &[0, 1]), created(GHOST, &[2])];
+    let mut all = vec![created(LENDER, &[0, 1]), created(BORROWER, &[2])];
     all.extend_from_slice(steps);
     Custody::recover(geometry(), &all).unwrap()
 }
@@ -57,11 +57,11 @@ fn blocks_go_round_by_way_of_erasures_only() {
     let life = [
         (carved(GSSD, &[run(2, 3), run(8, 2)]), Holder::Nobody),
         (erased(&[]), Holder::Nobody),
-        (leased(), Holder::Vssd(GHOST)),
-        (Step::Leaving { gssds: vec![GSSD], why, lost: false }, Holder::Vssd(GHOST)),
+        (leased(), Holder::Vssd(BORROWER)),
+        (Step::Leaving { gssds: vec![GSSD], why, lost: false }, Holder::Vssd(BORROWER)),
         (detached.clone(), Holder::Nobody),
         (erased(&[]), Holder::Nobody),
-        (returned.clone(), Holder::Vssd(HOME)),
+        (returned.clone(), Holder::Vssd(LENDER)),
     ];
     let moves = [erased(&[]), leased(), detached, returned];
     for (number, (step, after)) in life.iter().enumerate() {
@@ -76,12 +76,12 @@ fn blocks_go_round_by_way_of_erasures_only() {
         }
         custody.apply(step).unwrap();
         assert_eq!([2, 4, 8, 9].map(holder), [*after; 4], "{step:?}");
-        assert_eq!([0, 1, 5, 10].map(holder), [Holder::Vssd(HOME); 4], "{step:?}");
-        assert_eq!(custody.may_touch(HOME, FlashBlock(2)), *after == Holder::Vssd(HOME));
-        assert_eq!(custody.may_touch(GHOST, FlashBlock(2)), *after == Holder::Vssd(GHOST));
+        assert_eq!([0, 1, 5, 10].map(holder), [Holder::Vssd(LENDER); 4], "{step:?}");
+        assert_eq!(custody.may_touch(LENDER, FlashBlock(2)), *after == Holder::Vssd(LENDER));
+        assert_eq!(custody.may_touch(BORROWER, FlashBlock(2)), *after == Holder::Vssd(BORROWER));
     }
     assert_eq!(custody.take_returned(GSSD), [run(2, 3), run(8, 2)]);
-    assert_eq!((custody.take_returned(GSSD), custody.lent(HOME)), (vec![], vec![]));
+    assert_eq!((custody.take_returned(GSSD), custody.lent(LENDER)), (vec![], vec![]));
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn what_cannot_be_erased_is_nobodys_for_ever() {
     assert!(custody.apply(&erased(&[5])).is_err(), "not its own");
     custody.apply(&erased(&[2])).unwrap();
     custody.apply(&Step::Returned { gssd: GSSD }).unwrap();
-    custody.apply(&Step::Deleted { vssd: HOME, bad: vec![FlashBlock(0)] }).unwrap();
+    custody.apply(&Step::Deleted { vssd: LENDER, bad: vec![FlashBlock(0)] }).unwrap();
     custody.apply(&created(VssdId(9), &[0])).unwrap();
     assert_eq!(custody.bad(), [run(0, 1), run(2, 2)]);
     for block in [0, 2, 3].map(FlashBlock) {
-        for vssd in [HOME, GHOST, VssdId(9), VssdId(u32::MAX), VssdId(u32::MAX - 1)] {
+        for vssd in [LENDER, BORROWER, VssdId(9), VssdId(u32::MAX), VssdId(u32::MAX - 1)] {
             assert!(!custody.may_touch(vssd, block), "{vssd:?} {block:?}");
         }
     }
@@ -127,34 +127,37 @@ fn what_is_not_a_homes_is_not_lent() {
         assert!(custody.apply(&step).is_err(), "{blocks:?}");
     }
     assert!(custody.apply(&carved(GSSD, &[run(6, 1)])).is_err(), "the same number");
-    assert!(custody.apply(&Step::Deleted { vssd: HOME, bad: vec![] }).is_err(), "it still lends");
+    assert!(custody.apply(&Step::Deleted { vssd: LENDER, bad: vec![] }).is_err(), "it still lends");
     assert!(custody.apply(&created(VssdId(9), &[0])).is_err(), "a channel is owned");
     assert!(custody.apply(&created(VssdId(9), &[4])).is_err(), "no such channel");
     assert!(custody.apply(&created(VssdId(u32::MAX), &[3])).is_err());
     // No part of that was done.
-    assert_eq!((custody.holder(FlashBlock(6)), custody.blocks(other)), (Holder::Vssd(HOME), vec![]));
-    assert_eq!(custody.lent(HOME), [(GSSD, vec![run(2, 3)])]);
+    assert_eq!((custody.holder(FlashBlock(6)), custody.blocks(other)), (Holder::Vssd(LENDER), vec![]));
+    assert_eq!(custody.lent(LENDER), [(GSSD, vec![run(2, 3)])]);
 }
 
 #[test]
 fn channels_swap_owners_whole_and_at_home() {
-    let (one, other) = ((HOME, 1), (GHOST, 2));
+    let (one, other) = ((LENDER, 1), (BORROWER, 2));
     let swapped =
         |bad: &[u32]| Step::Swapped { one, other, bad: bad.iter().copied().map(FlashBlock).collect() };
     let custody = custody(&[carved(GSSD, &[run(2, 3)])]);
     custody.apply(&swapped(&[9])).unwrap();
     let holder = |block| custody.holder(FlashBlock(block));
-    let (home, ghost) = (Holder::Vssd(HOME), Holder::Vssd(GHOST));
-    assert_eq!([0, 7, 8, 9, 15, 16, 23].map(holder), [home, home, ghost, Holder::Bad, ghost, home, home]);
+    let (lender, borrower) = (Holder::Vssd(LENDER), Holder::Vssd(BORROWER));
+    assert_eq!(
+        [0, 7, 8, 9, 15, 16, 23].map(holder),
+        [lender, lender, borrower, Holder::Bad, borrower, lender, lender]
+    );
     assert!(custody.apply(&swapped(&[])).is_err(), "the owners are others now");
-    let back = Step::Swapped { one: (HOME, 2), other: (GHOST, 1), bad: vec![] };
-    let wrong = Step::Swapped { one: (HOME, 2), other: (GHOST, 1), bad: vec![FlashBlock(0)] };
+    let back = Step::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![] };
+    let wrong = Step::Swapped { one: (LENDER, 2), other: (BORROWER, 1), bad: vec![FlashBlock(0)] };
     assert!(custody.apply(&wrong).is_err(), "a block of another channel");
-    let lent = Step::Swapped { one: (HOME, 0), other: (GHOST, 1), bad: vec![] };
+    let lent = Step::Swapped { one: (LENDER, 0), other: (BORROWER, 1), bad: vec![] };
     assert!(custody.apply(&lent).is_err(), "some of channel 0 is lent");
-    assert_eq!([0, 8, 16].map(holder), [home, ghost, home], "nothing of that was done");
+    assert_eq!([0, 8, 16].map(holder), [lender, borrower, lender], "nothing of that was done");
     custody.apply(&back).unwrap();
-    assert_eq!([8, 9, 15, 16].map(holder), [home, Holder::Bad, home, ghost]);
-    custody.apply(&Step::Deleted { vssd: GHOST, bad: vec![] }).unwrap();
-    assert_eq!([8, 16].map(holder), [home, Holder::Nobody]);
+    assert_eq!([8, 9, 15, 16].map(holder), [lender, Holder::Bad, lender, borrower]);
+    custody.apply(&Step::Deleted { vssd: BORROWER, bad: vec![] }).unwrap();
+    assert_eq!([8, 16].map(holder), [lender, Holder::Nobody]);
 }

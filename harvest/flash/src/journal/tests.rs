@@ -18,7 +18,7 @@ pub(super) fn records() -> Vec<Record> {
         }),
         Record::Broker(Step::Carved {
             gssd,
-            home: vssd,
+            lender: vssd,
             bandwidth: 1,
             capacity: 4096,
             expire: Time(77),
@@ -29,7 +29,7 @@ pub(super) fn records() -> Vec<Record> {
         Record::Broker(Step::Leased {
             gssd,
             vm: "vm".to_owned(),
-            ghost: VssdId(4),
+            borrower: VssdId(4),
             slot: 2,
             until: Time(99),
         }),

@@ -16,7 +16,7 @@ const MOST_INTERLEAVE: u32 = 4096;
 
 /// The choices with which a vSSD is made. Only the size changes later.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct VssdSettings {
     /// The flash that it is on.
     pub geometry: Geometry,
     /// Bytes of the disk: a multiple of a page, at most 2^32 - 1 pages.
@@ -25,7 +25,7 @@ pub struct Settings {
     pub spare: u32,
     /// Neighbouring pages that stay in one logical block before the next goes on. It divides the pages of a block.
     pub unit: u32,
-    /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`Settings::width`].
+    /// Logical blocks that neighbouring units are spread over; 0 leaves it to [`VssdSettings::width`].
     pub interleave: u32,
     /// Pages that may be mapped one by one before an idle vSSD copies logical blocks together again ("folds"). Each
     /// takes 8 to 16 bytes of memory, and 4 more at its place.
@@ -35,7 +35,7 @@ pub struct Settings {
     pub thin: bool,
 }
 
-impl Settings {
+impl VssdSettings {
     /// A vSSD of `size` bytes on `geometry` with 7% to spare, and folds beyond a sixteenth of its pages.
     #[must_use]
     pub fn new(geometry: Geometry, size: u64) -> Self {
@@ -120,23 +120,23 @@ mod tests {
 
     #[test]
     fn the_papers_disk() {
-        let settings = Settings::new(Geometry::default(), 128 << 30);
+        let settings = VssdSettings::new(Geometry::default(), 128 << 30);
         assert_eq!((settings.check().unwrap(), settings.width()), (8 << 20, 64));
         assert_eq!(settings.blocks_needed(settings.size), 32_768 + 2293);
     }
 
     #[test]
     fn small_ones_are_spread_less() {
-        let width = |blocks: u64| Settings::new(Geometry::default(), blocks << 22).width();
+        let width = |blocks: u64| VssdSettings::new(Geometry::default(), blocks << 22).width();
         assert_eq!([1, 8, 64, 256, 2048, 65_536].map(width), [1, 1, 1, 4, 32, 64]);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let good = Settings::new(Geometry::default(), 1 << 30);
-        let odd = Settings { size: (1 << 30) + 1, ..good.clone() };
-        let none = Settings { size: 0, ..good.clone() };
-        let unit = Settings { unit: 3, ..good.clone() };
+        let good = VssdSettings::new(Geometry::default(), 1 << 30);
+        let odd = VssdSettings { size: (1 << 30) + 1, ..good.clone() };
+        let none = VssdSettings { size: 0, ..good.clone() };
+        let unit = VssdSettings { unit: 3, ..good.clone() };
         assert!(good.check().is_ok());
         assert!([odd, none, unit].iter().all(|settings| settings.check().is_err()));
     }

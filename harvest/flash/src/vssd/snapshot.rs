@@ -1,7 +1,7 @@
 //! The whole state of a vSSD at once: taken, and restored from possibly damaged bytes.
 
 use super::map::{Entry, Patch};
-use super::settings::Settings;
+use super::settings::VssdSettings;
 use super::space::State;
 use super::stripe::Stripe;
 use super::{FlashBlock, Vssd};
@@ -29,7 +29,7 @@ enum Kept {
 pub struct Snapshot {
     /// The last change that it includes.
     pub number: u64,
-    settings: Settings,
+    settings: VssdSettings,
     slots: Vec<(u8, Vec<(FlashBlock, Kept)>)>,
     bases: Vec<Entry>,
     /// Logical blocks with patches, and the number of these.

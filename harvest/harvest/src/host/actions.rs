@@ -55,14 +55,14 @@ impl Host {
     }
 
     /// Takes a request back whose user is told that there is no room: its grant is released.
-    pub(super) fn take_back(&self, request: RequestId, ghost: VssdId) {
+    pub(super) fn take_back(&self, request: RequestId, borrower: VssdId) {
         let control = &mut *lock(&self.control);
         let inbox = &mut *lock(&self.inbox);
         inbox.retain(|event| !matches!(event, Event::Request(asked) if asked.request == request));
         let decided = control.decided.as_mut().and_then(|decided| decided.take_answer(request));
         let answer = decided.or_else(|| control.answers.remove(&request));
         if let Some(Answer::Granted(grant) | Answer::Partly(grant)) = answer {
-            let release = |&(_, gssd): &(u8, GssdId)| Event::Release { ghost, gssd: Some(gssd) };
+            let release = |&(_, gssd): &(u8, GssdId)| Event::Release { borrower, gssd: Some(gssd) };
             inbox.extend(grant.slots.iter().map(release));
         }
     }
@@ -143,23 +143,24 @@ impl Host {
             Action::Journal(Step::Deleted { vssd, .. }) => self.forget(control, vssd),
             Action::Journal(Step::Swapped { one, other, .. }) => self.swapped(control, one, other)?,
             Action::Journal(_) => {}
-            Action::Carve { gssd, home, bandwidth, capacity } => {
+            Action::Carve { gssd, lender, bandwidth, capacity } => {
                 let event = self
-                    .carve(control, gssd, home, bandwidth, capacity)
+                    .carve(control, gssd, lender, bandwidth, capacity)
                     .map_err(|error| undone(gssd, "it cannot be taken from its home", error))?;
                 lock(&self.inbox).push(event);
             }
-            Action::Attach { gssd, ghost, slot } => {
-                self.attach(gssd, ghost, slot)
+            Action::Attach { gssd, borrower, slot } => {
+                self.attach(gssd, borrower, slot)
                     .map_err(|error| undone(gssd, "it cannot be given to its ghost", error))?;
             }
-            Action::Return { gssd, home } => {
-                self.take_home(gssd, home).map_err(|error| undone(gssd, "it cannot go home", error))?;
+            Action::Return { gssd, lender } => {
+                self.return_to_lender(gssd, lender)
+                    .map_err(|error| undone(gssd, "it cannot go home", error))?;
             }
             Action::Keep { one, other } => self.keep_channels(one, other),
             Action::Erase { gssd } => self.begin(Job::Erase(gssd)),
-            Action::Evacuate { gssd, ghost, slot } => self.begin(Job::Evacuate(gssd, ghost, slot)),
-            Action::Detach { gssd, ghost, slot } => self.begin(Job::Detach(gssd, ghost, slot)),
+            Action::Evacuate { gssd, borrower, slot } => self.begin(Job::Evacuate(gssd, borrower, slot)),
+            Action::Detach { gssd, borrower, slot } => self.begin(Job::Detach(gssd, borrower, slot)),
             Action::Wipe { vssd } => self.begin(Job::Wipe(vssd)),
             Action::Answer { request, answer } => {
                 control.answers.insert(request, answer);
@@ -172,19 +173,19 @@ impl Host {
         Ok(())
     }
 
-    /// Takes blocks from a home, spread over the wanted number of its channels.
+    /// Takes blocks from a lender, spread over the wanted number of its channels.
     fn carve(
         &self,
         control: &Control,
         gssd: GssdId,
-        home: VssdId,
+        lender: VssdId,
         bandwidth: u16,
         capacity: u32,
     ) -> Result<Event> {
         let nothing = Event::Carved { gssd, bandwidth: 0, capacity: 0, blocks: Vec::new() };
-        let Some(volume) = self.volume(home) else { return Ok(nothing) };
+        let Some(volume) = self.volume(lender) else { return Ok(nothing) };
         let mut inner = volume.write();
-        let swapped = control.levelling.keeps(home);
+        let swapped = control.wear_leveling.keeps(lender);
         let beside = swapped.map_or(0, |_| self.media.geometry().channel_blocks());
         let keep = self.keep_of(&volume, &inner.vssd.usage()) + beside;
         let (mut channels, most) = inner.vssd.lendable(keep);
@@ -201,7 +202,7 @@ impl Host {
                 return Ok(nothing);
             }
         };
-        self.log.change(home, &mut inner, &change)?;
+        self.log.change(lender, &mut inner, &change)?;
         drop(inner);
         blocks.sort_unstable();
         Ok(Event::Carved {
@@ -217,14 +218,14 @@ impl Host {
         if volume.kind == super::Kind::Unsold { 0 } else { self.keep(usage) }
     }
 
-    /// The number of blocks that a home keeps for writes before any loans come back.
+    /// The number of blocks that a lender keeps for writes before any loans come back.
     pub(super) fn keep(&self, usage: &headstart_flash::vssd::Usage) -> u32 {
         (usage.blocks / 32).clamp(4, 256)
     }
 
-    /// Gives a gSSD's blocks to a ghost, unless it has them already; a disk that grows gets the size of its flash.
-    fn attach(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<()> {
-        let Some(volume) = self.volume(ghost) else { return Ok(()) };
+    /// Gives a gSSD's blocks to a borrower, unless it has them already; a disk that grows gets the size of its flash.
+    fn attach(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<()> {
+        let Some(volume) = self.volume(borrower) else { return Ok(()) };
         let blocks = self.custody.blocks(gssd);
         let blocks = self.media.worn(blocks.into_iter().flat_map(headstart_broker::Run::blocks));
         if blocks.is_empty() {
@@ -233,7 +234,7 @@ impl Host {
         let mut inner = volume.write();
         if !inner.vssd.has_slot(slot) {
             let change = inner.vssd.add_slot(slot, &blocks)?;
-            self.log.change(ghost, &mut inner, &change)?;
+            self.log.change(borrower, &mut inner, &change)?;
         }
         // The host may have crashed between the two.
         if volume.grows {
@@ -242,7 +243,7 @@ impl Host {
             if size > inner.vssd.size() {
                 match inner.vssd.resize(size) {
                     Ok(change) => {
-                        self.log.change(ghost, &mut inner, &change)?;
+                        self.log.change(borrower, &mut inner, &change)?;
                         volume.resized(size);
                     }
                     // It has the space anyway.
@@ -253,16 +254,16 @@ impl Host {
         Ok(())
     }
 
-    /// Gives a gSSD's blocks back to their home.
-    fn take_home(&self, gssd: GssdId, home: VssdId) -> Result<()> {
+    /// Gives a gSSD's blocks back to their lender.
+    fn return_to_lender(&self, gssd: GssdId, lender: VssdId) -> Result<()> {
         let runs = self.custody.take_returned(gssd);
-        let Some(volume) = self.volume(home) else { return Ok(()) };
+        let Some(volume) = self.volume(lender) else { return Ok(()) };
         let mut inner = volume.write();
         let blocks = runs.into_iter().flat_map(headstart_broker::Run::blocks);
         let blocks: Vec<_> = self.media.worn(blocks.filter(|block| inner.vssd.is_lent(*block)));
         if !blocks.is_empty() {
             let change = inner.vssd.take_back(&blocks)?;
-            self.log.change(home, &mut inner, &change)?;
+            self.log.change(lender, &mut inner, &change)?;
         }
         drop(inner);
         volume.turn_over();
@@ -279,14 +280,14 @@ impl Host {
         }
     }
 
-    /// Tells a home's FTL of blocks that it lent and that are bad now.
-    pub(crate) fn lost_blocks(&self, home: VssdId, bad: &[FlashBlock]) -> Result<()> {
-        let Some(volume) = self.volume(home) else { return Ok(()) };
+    /// Tells a lender's FTL of blocks that it lent and that are bad now.
+    pub(crate) fn lost_blocks(&self, lender: VssdId, bad: &[FlashBlock]) -> Result<()> {
+        let Some(volume) = self.volume(lender) else { return Ok(()) };
         let mut inner = volume.write();
         for block in bad {
             if inner.vssd.is_lent(*block) {
                 let change = inner.vssd.lost_block(*block)?;
-                self.log.change(home, &mut inner, &change)?;
+                self.log.change(lender, &mut inner, &change)?;
             }
         }
         Ok(())

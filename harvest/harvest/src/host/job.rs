@@ -32,8 +32,8 @@ impl Job {
     pub(crate) fn action(self) -> Option<Action> {
         Some(match self {
             Self::Erase(gssd) => Action::Erase { gssd },
-            Self::Evacuate(gssd, ghost, slot) => Action::Evacuate { gssd, ghost, slot },
-            Self::Detach(gssd, ghost, slot) => Action::Detach { gssd, ghost, slot },
+            Self::Evacuate(gssd, borrower, slot) => Action::Evacuate { gssd, borrower, slot },
+            Self::Detach(gssd, borrower, slot) => Action::Detach { gssd, borrower, slot },
             Self::Wipe(vssd) => Action::Wipe { vssd },
             Self::Swap(..) => return None,
         })

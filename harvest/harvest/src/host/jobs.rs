@@ -7,9 +7,9 @@
 //! # Waits and their limits
 //!
 //! The evacuation of a lease ends: after [`urgent_limit`](super::Settings::urgent_limit) from the time at which its
-//! home needs it at once, otherwise after a time that follows from the amount of data. No new page is placed on such a
-//! lease. While a home waits, copies take turns with the harvest VM's own I/O, and its writes move data as well, so
-//! that no ghost writes faster than its data is moved.
+//! lender needs it at once, otherwise after a time that follows from the amount of data. No new page is placed on such
+//! a lease. While a lender waits, copies take turns with the harvest VM's own I/O, and its writes move data as well, so
+//! that no borrower writes faster than its data is moved.
 
 use super::job::Job;
 use super::volume::Volume;
@@ -29,7 +29,7 @@ const IDLE_STEPS: usize = 8;
 struct Deadline {
     /// `true` if the time has come.
     is_over: bool,
-    /// `true` if its home waits for it.
+    /// `true` if its lender waits for it.
     is_urgent: bool,
     /// The time that it may take.
     limit: Duration,
@@ -96,8 +96,8 @@ impl Host {
         let done = match job {
             _ if !awaited => Ok(None),
             Job::Erase(gssd) => self.erase(gssd),
-            Job::Evacuate(gssd, ghost, slot) => self.evacuate(gssd, ghost, slot),
-            Job::Detach(gssd, ghost, slot) => self.detach(gssd, ghost, slot),
+            Job::Evacuate(gssd, borrower, slot) => self.evacuate(gssd, borrower, slot),
+            Job::Detach(gssd, borrower, slot) => self.detach(gssd, borrower, slot),
             Job::Wipe(vssd) => self.wipe(vssd),
             Job::Swap(one, other) => self.swap(one, other),
         };
@@ -125,10 +125,10 @@ impl Host {
     /// Erases a gSSD's blocks, its channels in parallel.
     fn erase(&self, gssd: GssdId) -> Result<Option<Event>> {
         let blocks = self.custody.blocks(gssd);
-        let home = lock(&self.control).broker.gssd(gssd).map(|gssd| gssd.home);
+        let lender = lock(&self.control).broker.gssd(gssd).map(|gssd| gssd.lender);
         let bad = self.erase_runs(&blocks, true)?;
-        if let Some(home) = home {
-            self.lost_blocks(home, &bad)?;
+        if let Some(lender) = lender {
+            self.lost_blocks(lender, &bad)?;
         }
         Ok(Some(Event::Erased { gssd, bad }))
     }
@@ -158,9 +158,9 @@ impl Host {
         Ok(bad)
     }
 
-    /// Moves the data of a slot to the ghost's other slots.
-    fn evacuate(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<Option<Event>> {
-        let Some(volume) = self.volume(ghost) else { return Ok(None) };
+    /// Moves the data of a slot to the borrower's other slots.
+    fn evacuate(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<Event>> {
+        let Some(volume) = self.volume(borrower) else { return Ok(None) };
         let begun = {
             let mut inner = volume.write();
             if !inner.vssd.has_slot(slot) {
@@ -178,7 +178,7 @@ impl Host {
         let (mut hurry, mut idle) = (None, 0);
         loop {
             // It was detached, or is kept, and another may have the slot by now.
-            let Some(deadline) = self.deadline(gssd, ghost, slot, bytes) else { return Ok(None) };
+            let Some(deadline) = self.deadline(gssd, borrower, slot, bytes) else { return Ok(None) };
             if volume.gone.load(Ordering::Acquire) {
                 return Ok(None);
             }
@@ -213,25 +213,26 @@ impl Host {
     }
 
     /// The time limit for moving `bytes` bytes from a slot; `None` if the broker does not await that any more.
-    fn deadline(&self, gssd: GssdId, ghost: VssdId, slot: u8, bytes: u64) -> Option<Deadline> {
+    fn deadline(&self, gssd: GssdId, borrower: VssdId, slot: u8, bytes: u64) -> Option<Deadline> {
         let control = lock(&self.control);
         let awaited = control.broker.evacuation(gssd);
-        let Evacuation { since, pressed, .. } = awaited.filter(|it| it.ghost == ghost && it.slot == slot)?;
+        let Evacuation { since, pressed_since, .. } =
+            awaited.filter(|it| it.borrower == borrower && it.slot == slot)?;
         let channels = control.broker.gssd(gssd)?.bandwidth;
         drop(control);
         let (now, limit) = (self.time(), self.settings.moving_limit(bytes, channels));
         let urgent = self.settings.urgent_limit;
         let late = now.since(since) >= limit;
-        match pressed {
-            Some(pressed) if !late => {
-                Some(Deadline { is_urgent: true, is_over: now.since(pressed) >= urgent, limit: urgent })
+        match pressed_since {
+            Some(pressed_since) if !late => {
+                Some(Deadline { is_urgent: true, is_over: now.since(pressed_since) >= urgent, limit: urgent })
             }
-            _ => Some(Deadline { is_urgent: pressed.is_some(), is_over: late, limit }),
+            _ => Some(Deadline { is_urgent: pressed_since.is_some(), is_over: late, limit }),
         }
     }
 
-    /// Moves some data of a lease whose home waits for it, as part of a write beside it. A failure here happens to the
-    /// evacuation as well, which reports it.
+    /// Moves some data of a lease whose lender waits for it, as part of a write beside it. A failure here happens to
+    /// the evacuation as well, which reports it.
     pub(crate) fn help_evacuate(&self, volume: &Volume) {
         if volume.is_hurried()
             && let Err(error) = self.collect(volume, Effort::Needed)
@@ -240,9 +241,9 @@ impl Host {
         }
     }
 
-    /// Takes a slot from a ghost, with the data that is still in it, and waits for running I/O.
-    fn detach(&self, gssd: GssdId, ghost: VssdId, slot: u8) -> Result<Option<Event>> {
-        let Some(volume) = self.volume(ghost) else { return Ok(Some(Event::Detached { gssd })) };
+    /// Takes a slot from a borrower, with the data that is still in it, and waits for running I/O.
+    fn detach(&self, gssd: GssdId, borrower: VssdId, slot: u8) -> Result<Option<Event>> {
+        let Some(volume) = self.volume(borrower) else { return Ok(Some(Event::Detached { gssd })) };
         for round in 0.. {
             {
                 let mut inner = volume.write();
@@ -250,11 +251,11 @@ impl Host {
                     break;
                 }
                 if let Some(change) = inner.vssd.abandon_slot(slot)? {
-                    self.log.change(ghost, &mut inner, &change)?;
+                    self.log.change(borrower, &mut inner, &change)?;
                 }
                 if inner.vssd.drained(slot, None) {
                     let leaving = inner.vssd.remove_slot(slot, None)?;
-                    self.log.change(ghost, &mut inner, &leaving.change)?;
+                    self.log.change(borrower, &mut inner, &leaving.change)?;
                     break;
                 }
             }
@@ -279,7 +280,7 @@ impl Host {
         }
         // The evacuation of this slot notices that it is not awaited. Its late event must not be taken for one about
         // the slot's next gSSD. (If one thread does all jobs, the evacuation may itself be the caller.)
-        while !self.inline && lock(&self.jobs).running.contains_key(&Job::Evacuate(gssd, ghost, slot)) {
+        while !self.inline && lock(&self.jobs).running.contains_key(&Job::Evacuate(gssd, borrower, slot)) {
             if !self.goes_on() {
                 return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
             }
@@ -288,7 +289,7 @@ impl Host {
         Ok(Some(Event::Detached { gssd }))
     }
 
-    /// Erases all that a deleted vSSD has at home.
+    /// Erases all blocks that a deleted vSSD owns.
     fn wipe(&self, vssd: VssdId) -> Result<Option<Event>> {
         let Some(volume) = self.volume(vssd) else { return Ok(None) };
         volume.gone.store(true, Ordering::SeqCst);

@@ -1,5 +1,5 @@
 //! The flash of a host as its parts see it: every read, program and erasure goes through here, in its turn. It counts,
-//! waits at the gate, and knows which blocks are certainly clean: erased for ever and not programmed since. A block
+//! waits at the queue, and knows which blocks are certainly clean: erased for ever and not programmed since. A block
 //! that is clean need not be erased again before it is used or changes hands; nothing is known of all others, and they
 //! are.
 //!
@@ -12,8 +12,8 @@
 
 use super::meta::Meta;
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
-use headstart_flash::gate::{Access, Gate};
-use headstart_flash::lane::Class;
+use headstart_flash::queue::{Access, ChannelQueue};
+use headstart_flash::scheduler::Class;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -29,10 +29,10 @@ const FLUSHING: u8 = 2;
 /// The state of a block that was erased for ever.
 const CLEAN: u8 = 3;
 
-/// The flash, the gate before it, and the counts of operations.
+/// The flash, the queue before it, and the counts of operations.
 pub(crate) struct Media {
     flash: Arc<dyn Flash>,
-    gate: Gate,
+    queue: ChannelQueue,
     geometry: Geometry,
     emulated: bool,
     states: Vec<AtomicU8>,
@@ -66,13 +66,13 @@ pub(crate) struct Done {
 }
 
 impl Media {
-    /// `emulated`: the gate gives operations their time; `clean`: all blocks are known to be erased.
-    pub(crate) fn new(flash: Arc<dyn Flash>, gate: Gate, emulated: bool, clean: bool) -> Self {
+    /// `emulated`: the queue gives operations their time; `clean`: all blocks are known to be erased.
+    pub(crate) fn new(flash: Arc<dyn Flash>, queue: ChannelQueue, emulated: bool, clean: bool) -> Self {
         let geometry = flash.geometry();
         let state = if clean { CLEAN } else { UNKNOWN };
         Self {
             flash,
-            gate,
+            queue,
             geometry,
             emulated,
             states: (0..geometry.total_blocks()).map(|_| AtomicU8::new(state)).collect(),
@@ -92,13 +92,14 @@ impl Media {
         &self.geometry
     }
 
-    pub(crate) fn gate(&self) -> &Gate {
-        &self.gate
+    pub(crate) fn queue(&self) -> &ChannelQueue {
+        &self.queue
     }
 
-    /// `true` if the gate gives operations their time: then those of a batch enter together and use their dies at once.
-    /// On real flash each read or program of a harvest VM enters by itself and holds its pass while it runs, so that a
-    /// regular VM waits for one of them, not for 64. (Erasures that change hands share a pass, as they share a sync.)
+    /// `true` if the queue gives operations their time: then those of a batch enter together and use their dies at
+    /// once. On real flash each read or program of a harvest VM enters by itself and holds its permit while it runs, so
+    /// that a regular VM waits for one of them, not for 64. (Erasures that change hands share a permit, as they share a
+    /// sync.)
     pub(crate) fn is_emulated(&self) -> bool {
         self.emulated
     }
@@ -116,7 +117,7 @@ impl Media {
         blocks.into_iter().map(|block| (block, self.wear(block))).collect()
     }
 
-    /// Reads, with leave from the gate.
+    /// Reads, with leave from the queue.
     pub(crate) fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         self.read.fetch_add(buf.len() as u64, Ordering::Relaxed);
         self.flash.read(block, offset, buf)
@@ -132,7 +133,7 @@ impl Media {
         self.given_up.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Programs, with leave from the gate.
+    /// Programs, with leave from the queue.
     pub(crate) fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
         // Before the check for the end: `Media::end` looks at the states after it sets that.
         if let Some(state) = self.states.get(block.0 as usize) {
@@ -168,7 +169,7 @@ impl Media {
     /// power: no map names it then, and it is erased again before it is used, or changes hands.
     pub(crate) fn erase(&self, class: Class, block: FlashBlock) -> Result<(), FlashError> {
         let bundle = [(block, Access::Erase)];
-        let _pass = self.gate.enter(class, &bundle);
+        let _permit = self.queue.enter(class, &bundle);
         let for_ever = self.flash.erase_soon(block)?;
         self.note(class.is_harvest(), block, for_ever);
         Ok(())
@@ -189,7 +190,7 @@ impl Media {
                 return Err(closing());
             }
             let bundle = [(part[0], Access::Erase)];
-            let _pass = self.gate.enter(Class::HarvestCollect, &bundle);
+            let _permit = self.queue.enter(Class::HarvestCollect, &bundle);
             for (block, erased) in part.iter().zip(self.flash.erase_many(part)) {
                 match erased {
                     Ok(()) => self.note(for_harvest, *block, true),
@@ -293,7 +294,7 @@ fn closing() -> FlashError {
 mod tests {
     use super::*;
     use headstart_flash::device::FileFlash;
-    use headstart_flash::lane::{Lanes, Settings, Speed};
+    use headstart_flash::scheduler::{ChannelSchedulers, SchedulerSettings, Speed};
     use std::time::Duration;
 
     const GEOMETRY: Geometry =
@@ -308,10 +309,10 @@ mod tests {
         } else {
             FileFlash::open(&path, &table).unwrap()
         };
-        let settings = Settings { guard: Duration::ZERO, ..Settings::default() };
-        let lanes = Lanes::new(&geometry, Speed::Bucket { rate: None, burst: 1 }, settings);
-        let gate = Gate::new(geometry, lanes, || Duration::ZERO);
-        Media::new(Arc::new(flash), gate, false, clean)
+        let settings = SchedulerSettings { guard: Duration::ZERO, ..SchedulerSettings::default() };
+        let schedulers = ChannelSchedulers::new(&geometry, Speed::Bucket { rate: None, burst: 1 }, settings);
+        let queue = ChannelQueue::new(geometry, schedulers, || Duration::ZERO);
+        Media::new(Arc::new(flash), queue, false, clean)
     }
 
     /// The bits of a record of clean blocks.

@@ -8,7 +8,7 @@ use headstart_flash::device::claim::{Claim, is_hole};
 use headstart_flash::device::emulator::Faults;
 use headstart_flash::device::timing::Speeds;
 use headstart_flash::device::{Emulator, FileFlash, Flash, Geometry, blank};
-use headstart_flash::lane::{self, Speed};
+use headstart_flash::scheduler::{SchedulerSettings, Speed};
 use headstart_flash::vssd;
 use headstart_forecast::PredictorKind;
 use std::fs::File;
@@ -66,9 +66,9 @@ pub struct Settings {
     /// whichever is less (the paper's, section 4.3.2, on flash of any size).
     pub grain: Option<Grain>,
     /// The settings by which regular VMs are protected on their channels.
-    pub broker: broker::Settings,
+    pub broker: broker::BrokerSettings,
     /// The protection of regular VMs on their channels.
-    pub lanes: lane::Settings,
+    pub lanes: SchedulerSettings,
     /// The times of emulated flash.
     pub speeds: Speeds,
     /// Bytes a second that a channel of a file or device may be read and programmed; `None`: no limit.
@@ -105,8 +105,8 @@ impl Default for Settings {
         Self {
             grain: None,
             // A lease lasts while its home does without it: the margin of forecasts is for that.
-            broker: broker::Settings { patience: u32::MAX, ..broker::Settings::default() },
-            lanes: lane::Settings::default(),
+            broker: broker::BrokerSettings { patience: u32::MAX, ..broker::BrokerSettings::default() },
+            lanes: SchedulerSettings::default(),
             speeds: Speeds::default(),
             channel_rate: None,
             channel_worth: Speeds::default().bus,
@@ -144,8 +144,8 @@ impl Settings {
 
     /// The broker's settings on flash of this build.
     #[must_use]
-    pub fn broker(&self, geometry: &Geometry) -> broker::Settings {
-        broker::Settings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
+    pub fn broker(&self, geometry: &Geometry) -> broker::BrokerSettings {
+        broker::BrokerSettings { grain: self.grain(geometry), journal: true, ..self.broker.clone() }
     }
 }
 
@@ -315,7 +315,7 @@ fn device_size(path: &Path) -> Result<u64> {
 /// The build of new flash of `size` bytes.
 fn geometry(size: u64) -> Result<Geometry> {
     let holds_something = |geometry: &Geometry| {
-        vssd::Settings::new(*geometry, 0).size_of_blocks(geometry.channel_blocks().into()) > 0
+        vssd::VssdSettings::new(*geometry, 0).size_of_blocks(geometry.channel_blocks().into()) > 0
     };
     Geometry::of_size(size).filter(holds_something).ok_or_else(|| {
         let least = (20..40)

@@ -6,8 +6,8 @@ use super::volume::{Inner, Volume};
 use crate::{Error, ErrorKind, Result};
 use headstart_broker::{Event, Notice, Report};
 use headstart_flash::device::{FlashBlock, FlashError, lock};
-use headstart_flash::gate;
-use headstart_flash::lane::Class;
+use headstart_flash::queue;
+use headstart_flash::scheduler::Class;
 use headstart_flash::vssd::{Effort, Place, Placement, Step};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ impl Host {
             self.log.may_take(0)?;
             let mut batch = Vec::with_capacity(todo.len());
             // A regular VM has its channels to itself.
-            let times = volume.class().is_harvest().then(|| self.media.gate().program_times());
+            let times = volume.class().is_harvest().then(|| self.media.queue().program_times());
             let stopped = {
                 let mut inner = volume.write();
                 if let Some(times) = times {
@@ -82,11 +82,11 @@ impl Host {
         }
         let media = &self.media;
         if media.is_emulated() {
-            let bundle: Vec<(FlashBlock, gate::Access)> = batch
+            let bundle: Vec<(FlashBlock, queue::Access)> = batch
                 .iter()
-                .map(|(placement, _)| (placement.block, gate::Access::Program { pages: 1 }))
+                .map(|(placement, _)| (placement.block, queue::Access::Program { pages: 1 }))
                 .collect();
-            drop(media.gate().enter(class, &bundle));
+            drop(media.queue().enter(class, &bundle));
         }
         let (mut programmed, mut again, mut failure) = (Vec::with_capacity(batch.len()), Vec::new(), None);
         for (placement, bytes) in batch {
@@ -95,8 +95,8 @@ impl Host {
                 self.commit_batch(volume, &mut programmed, &mut again, &mut failure);
                 volume.wait_turn(&placement);
             }
-            let bundle = [(placement.block, gate::Access::Program { pages: 1 })];
-            let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, &bundle));
+            let bundle = [(placement.block, queue::Access::Program { pages: 1 })];
+            let _permit = (!media.is_emulated()).then(|| media.queue().enter(class, &bundle));
             let result = match media.program(placement.block, placement.at, bytes) {
                 Ok(()) => Programmed::Done,
                 Err(FlashError::Bad(_)) => Programmed::Bad,
@@ -145,7 +145,7 @@ impl Host {
         if self.collect(volume, Effort::Needed)? > 0 {
             return Ok(());
         }
-        let doubtful = lock(&volume.doubts).long(self.clock.now());
+        let doubtful = lock(&volume.suspect_pages).long(self.clock.now());
         if let Some((block, page)) = doubtful {
             let cause = "no room can be made: the flash does not answer";
             let error = Error::new(ErrorKind::Io, cause).caused_by(FlashError::Unreadable(block, page));
@@ -163,7 +163,7 @@ impl Host {
         let lent = volume.read().vssd.usage().lent;
         let blocks = pages.div_ceil(self.media.geometry().pages as usize) + 8;
         let capacity = u32::try_from(blocks).unwrap_or(u32::MAX);
-        self.tell(Event::Pressed { home: volume.id, bandwidth: 0, capacity })?;
+        self.tell(Event::SpacePressure { lender: volume.id, bandwidth: 0, capacity })?;
         if self.closing.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Cancelled, "the host is being closed"));
         }
@@ -187,7 +187,7 @@ impl Host {
             return Ok(0);
         }
         let mut steps = Vec::with_capacity(STEPS);
-        let again = lock(&volume.doubts).are_due(self.clock.now());
+        let again = lock(&volume.suspect_pages).are_due(self.clock.now());
         {
             let mut inner = volume.write();
             if again {
@@ -251,18 +251,18 @@ impl Host {
         let size = media.geometry().page_size;
         let bytes = usize::try_from(size).unwrap_or(0);
         let mut pages = vec![0; bytes * copies.len()];
-        let bundle: Vec<(FlashBlock, gate::Access)> = copies
+        let bundle: Vec<(FlashBlock, queue::Access)> = copies
             .iter()
-            .map(|(from, page, _)| (*from, gate::Access::Read { offset: page * size, len: size }))
+            .map(|(from, page, _)| (*from, queue::Access::Read { offset: page * size, len: size }))
             .collect();
         if media.is_emulated() {
-            drop(media.gate().enter(class, &bundle));
+            drop(media.queue().enter(class, &bundle));
         }
         let mut readable = Vec::with_capacity(copies.len());
         let mut unread = Unread::default();
         for (index, (from, page, to)) in copies.into_iter().enumerate() {
             let one = &bundle[index..=index];
-            let _pass = (!media.is_emulated()).then(|| media.gate().enter(class, one));
+            let _permit = (!media.is_emulated()).then(|| media.queue().enter(class, one));
             let part = &mut pages[index * bytes..][..bytes];
             let read = if self.custody.may_touch(volume.id, from) {
                 media.read(from, page * size, part)
@@ -271,7 +271,7 @@ impl Host {
             };
             match read {
                 Ok(()) => {
-                    lock(&volume.doubts).settled((from, page));
+                    lock(&volume.suspect_pages).settled((from, page));
                     readable.push((index, to));
                 }
                 Err(error) => self.not_read(volume, (from, page), to, error, &mut unread),
@@ -320,7 +320,7 @@ impl Host {
     /// flash can be read.
     fn is_given_up(&self, volume: &Volume, at: (FlashBlock, u32), unread: &mut Unread) -> bool {
         let (block, page) = at;
-        if !lock(&volume.doubts).failed(at, self.clock.now()) {
+        if !lock(&volume.suspect_pages).failed(at, self.clock.now()) {
             return false;
         }
         let media = &self.media;
@@ -331,7 +331,7 @@ impl Host {
         let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
         let lost = matches!(media.read(block, page * size, &mut bytes), Err(FlashError::Unreadable(..)));
         if lost {
-            lock(&volume.doubts).settled(at);
+            lock(&volume.suspect_pages).settled(at);
         }
         lost
     }

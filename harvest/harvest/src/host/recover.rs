@@ -4,15 +4,15 @@
 //! snapshot and changes. Then differences between the broker and the FTLs are put right, if a crash came between the
 //! two: blocks that an FTL lent and no gSSD has are its own again, slots that were leased and not attached are
 //! attached. All blocks that come to an FTL this way come before it is declared
-//! [recovered](headstart_flash::vssd::Vssd::recovered), and so are erased before they are used, unless the host was closed in
-//! good order and the journal lists them as erased. Last, unfinished work is done again.
+//! [recovered](headstart_flash::vssd::Vssd::recovered), and so are erased before they are used, unless the host was
+//! closed in good order and the journal lists them as erased. Last, unfinished work is done again.
 
-use super::levelling::Levelling;
 use super::log::Log;
 use super::media::Media;
 use super::meta::{About, Looked, Meta, Sold, decoded, kind_of};
 use super::options::{FlashPlace, Opened, Options, Settings, check_directory, open_flash};
-use super::unsold::Shelf;
+use super::unsold::UnsoldInventory;
+use super::wear_leveling::WearLeveling;
 use super::{Clock, Control, Host, Jobs, Kind};
 use crate::{Error, ErrorKind, Result, Time, VssdId};
 use headstart_block::guarded::{GuardedDir, open_own_file, shell_word};
@@ -20,9 +20,9 @@ use headstart_block::private;
 use headstart_broker::{Action, Broker, Run, Step};
 use headstart_flash::custody::Custody;
 use headstart_flash::device::{FlashBlock, Geometry, lock};
-use headstart_flash::gate::Gate;
 use headstart_flash::journal::{Journal, Record, Snapshots};
-use headstart_flash::lane::{Lanes, Speed};
+use headstart_flash::queue::ChannelQueue;
+use headstart_flash::scheduler::{ChannelSchedulers, Speed};
 use headstart_flash::vssd::{Change, Snapshot, Vssd};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
@@ -110,9 +110,9 @@ impl Host {
         let geometry = flash.geometry();
         let now = Time(u64::try_from(clock.now().as_micros()).unwrap_or(u64::MAX));
         let (zero, ticking) = (clock.now(), Arc::clone(&clock));
-        let lanes = Lanes::new(&geometry, speed, settings.lanes);
-        let gate = Gate::new(geometry, lanes, move || ticking.now().saturating_sub(zero));
-        let media = Media::new(flash, gate, matches!(speed, Speed::Emulated(_)), new);
+        let schedulers = ChannelSchedulers::new(&geometry, speed, settings.lanes);
+        let queue = ChannelQueue::new(geometry, schedulers, move || ticking.now().saturating_sub(zero));
+        let media = Media::new(flash, queue, matches!(speed, Speed::Emulated(_)), new);
         let (journal, known) = if new || forgets {
             let records = [Meta::Flash(geometry).record()?, Meta::Next(0).record()?];
             let created = Journal::create(&journal, &records);
@@ -134,8 +134,8 @@ impl Host {
             reports: std::collections::VecDeque::new(),
             reported: 0,
             samples: BTreeMap::new(),
-            shelf: Shelf::default(),
-            levelling: Levelling::default(),
+            inventory: UnsoldInventory::default(),
+            wear_leveling: WearLeveling::default(),
             next_vssd: known.next_vssd,
             resumed,
             decided: None,
@@ -177,8 +177,8 @@ impl Host {
         let Known { mut made, vssds, last, since, sold, looked, harvest_wear, clean, .. } = known;
         self.media.recover_wear(&harvest_wear);
         self.media.recover_clean(&clean);
-        looked.into_iter().for_each(|looked| control.levelling.looked(looked));
-        sold.into_iter().for_each(|sold| control.shelf.remember(sold));
+        looked.into_iter().for_each(|looked| control.wear_leveling.looked(looked));
+        sold.into_iter().for_each(|sold| control.inventory.remember(sold));
         for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
             let Some(mut about) = made.remove(&id) else {
                 let error = Error::corrupt("its journal does not say what it is called");
@@ -195,8 +195,8 @@ impl Host {
             vssd.recovered(|block| self.media.wear(block), |block| self.media.is_clean(block));
             for action in &control.resumed {
                 // Before any write there: its data was moved, or its user was told that it is lost.
-                if let Action::Detach { ghost, slot, .. } = action
-                    && *ghost == id
+                if let Action::Detach { borrower, slot, .. } = action
+                    && *borrower == id
                     && vssd.has_slot(*slot)
                     && let Some(change) = vssd.abandon_slot(*slot)?
                 {
@@ -220,7 +220,7 @@ impl Host {
             if control.broker.is_deleting(id) {
                 volume.gone.store(true, std::sync::atomic::Ordering::SeqCst);
             } else if kind == Kind::Unsold {
-                control.shelf.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
+                control.inventory.put(id, since.get(&id).copied().unwrap_or_else(|| self.time()));
                 let offer = self.offer_unsold(control, &volume);
                 lock(&self.inbox).push(offer);
             }
@@ -247,8 +247,8 @@ impl Host {
             changes.push(vssd.take_back(&home)?);
         }
         for action in &control.resumed {
-            if let Action::Attach { gssd, ghost, slot } = action
-                && *ghost == id
+            if let Action::Attach { gssd, borrower, slot } = action
+                && *borrower == id
                 && !vssd.has_slot(*slot)
             {
                 let blocks = self.custody.blocks(*gssd).into_iter().flat_map(Run::blocks);

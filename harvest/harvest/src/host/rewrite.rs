@@ -17,8 +17,8 @@ impl Host {
         for volume in volumes.values() {
             records.push(Meta::made(volume.about()).record()?);
         }
-        records.extend(control.shelf.records()?);
-        records.extend(control.levelling.record()?);
+        records.extend(control.inventory.records()?);
+        records.extend(control.wear_leveling.record()?);
         records.push(self.media.wear_record().record()?);
         let steps = control.broker.snapshot(self.custody.bad(), |id| self.custody.blocks(id));
         records.extend(steps.into_iter().map(Record::Broker));

@@ -84,9 +84,9 @@ impl Host {
         })
     }
 
-    /// Bytes of the gSSDs of a home for which `holds` is `true`.
-    fn lent_by(&self, control: &Control, home: VssdId, holds: impl Fn(&Control, GssdId) -> bool) -> u64 {
-        let of_it = control.broker.gssds().filter(|(id, gssd)| gssd.home == home && holds(control, *id));
+    /// Bytes of the gSSDs of a lender for which `holds` is `true`.
+    fn lent_by(&self, control: &Control, lender: VssdId, holds: impl Fn(&Control, GssdId) -> bool) -> u64 {
+        let of_it = control.broker.gssds().filter(|(id, gssd)| gssd.lender == lender && holds(control, *id));
         of_it.map(|(_, gssd)| u64::from(gssd.capacity)).sum::<u64>()
             * u64::from(self.media.geometry().block_size())
     }
@@ -97,8 +97,8 @@ impl Host {
             (self.time(), |id| self.volume(id).map(|volume| volume.name.clone()).unwrap_or_default());
         Some(LeaseStatus {
             id,
-            vssd: name(gssd.ghost?),
-            home: name(gssd.home),
+            vssd: name(gssd.borrower?),
+            home: name(gssd.lender),
             bandwidth: gssd.bandwidth,
             capacity: u64::from(gssd.capacity) * u64::from(self.media.geometry().block_size()),
             left_s: control.broker.until(id).map_or(0, |until| until.since(now).as_secs()),
@@ -111,7 +111,7 @@ impl Host {
         let gssd = control.broker.gssd(id).filter(|gssd| !gssd.in_use)?;
         Some(PooledStatus {
             id,
-            home: self.volume(gssd.home).map(|volume| volume.name.clone()).unwrap_or_default(),
+            home: self.volume(gssd.lender).map(|volume| volume.name.clone()).unwrap_or_default(),
             bandwidth: gssd.bandwidth,
             capacity: u64::from(gssd.capacity) * u64::from(self.media.geometry().block_size()),
             spare_s: gssd.expire.since(self.time()).as_secs(),

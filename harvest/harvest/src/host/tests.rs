@@ -8,6 +8,6 @@ mod full;
 mod integrity;
 mod jobs;
 mod kit;
-mod levelling;
 mod rewrite;
 mod smoke;
+mod wear_leveling;

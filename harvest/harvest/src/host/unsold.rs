@@ -22,7 +22,7 @@ const REMEMBERED: usize = 1000;
 
 /// The present unsold vSSDs, and the times of past ones.
 #[derive(Default)]
-pub(crate) struct Shelf {
+pub(crate) struct UnsoldInventory {
     since: BTreeMap<VssdId, Time>,
     sold: VecDeque<Sold>,
     histograms: Unsold,
@@ -30,7 +30,7 @@ pub(crate) struct Shelf {
     next: Time,
 }
 
-impl Shelf {
+impl UnsoldInventory {
     /// Adds an unsold vSSD that has been there since `since`.
     pub(crate) fn put(&mut self, vssd: VssdId, since: Time) {
         self.since.insert(vssd, since);
@@ -84,7 +84,7 @@ impl Host {
     /// The offer of all of an unsold vSSD, for the time that it is expected to last.
     pub(super) fn offer_unsold(&self, control: &mut Control, volume: &Volume) -> Event {
         let usage = volume.read().vssd.usage();
-        let lasts = control.shelf.lasts(volume.id, self.size_of(volume), self.time(), &self.settings);
+        let lasts = control.inventory.lasts(volume.id, self.size_of(volume), self.time(), &self.settings);
         let bandwidth = u16::try_from(volume.channels().len()).unwrap_or(u16::MAX);
         let forecast = Forecast { bandwidth, capacity: usage.blocks + usage.lent, lasts };
         if let Some(sampler) = control.samples.get_mut(&volume.id) {
@@ -100,17 +100,17 @@ impl Host {
         now: Time,
         volumes: impl Iterator<Item = &'a Volume>,
     ) -> Vec<Event> {
-        if now < control.shelf.next {
+        if now < control.inventory.next {
             return Vec::new();
         }
-        control.shelf.next = now + self.settings.step;
+        control.inventory.next = now + self.settings.step;
         let there = volumes.filter(|volume| volume.kind == Kind::Unsold && volume.check().is_ok());
         there.map(|volume| self.offer_unsold(control, volume)).collect()
     }
 
     /// Remembers the time for which an unsold vSSD was there, when it is sold.
-    pub(super) fn take_from_shelf(&self, control: &mut Control, volume: &Volume) -> Result<()> {
-        match control.shelf.take(volume.id, self.size_of(volume), self.time()) {
+    pub(super) fn take_from_inventory(&self, control: &mut Control, volume: &Volume) -> Result<()> {
+        match control.inventory.take(volume.id, self.size_of(volume), self.time()) {
             Some(sold) => self.log.append(&Meta::Sold(vec![sold]).record()?).map(drop),
             None => Ok(()),
         }
@@ -137,29 +137,29 @@ mod tests {
 
     #[test]
     fn it_lasts_as_long_as_such_did() {
-        let (mut shelf, settings) = (Shelf::default(), Settings::default());
-        let lasts = |shelf: &Shelf, now| shelf.lasts(VssdId(1), GIB, now, &settings);
-        shelf.put(VssdId(1), hours(100));
+        let (mut inventory, settings) = (UnsoldInventory::default(), Settings::default());
+        let lasts = |inventory: &UnsoldInventory, now| inventory.lasts(VssdId(1), GIB, now, &settings);
+        inventory.put(VssdId(1), hours(100));
         for number in 2..21 {
-            shelf.put(VssdId(number), hours(0));
-            shelf.take(VssdId(number), GIB, hours(3)).unwrap();
+            inventory.put(VssdId(number), hours(0));
+            inventory.take(VssdId(number), GIB, hours(3)).unwrap();
         }
-        assert_eq!(lasts(&shelf, hours(100)), settings.unsold_lasts, "19 are too few");
-        shelf.put(VssdId(2), hours(0));
-        assert_eq!(shelf.take(VssdId(2), GIB, hours(3)), Some(Sold { size: GIB, lasted_s: 3 * 3600 }));
-        assert_eq!(shelf.take(VssdId(2), GIB, hours(9)), None, "once");
-        let all = lasts(&shelf, hours(100));
+        assert_eq!(lasts(&inventory, hours(100)), settings.unsold_lasts, "19 are too few");
+        inventory.put(VssdId(2), hours(0));
+        assert_eq!(inventory.take(VssdId(2), GIB, hours(3)), Some(Sold { size: GIB, lasted_s: 3 * 3600 }));
+        assert_eq!(inventory.take(VssdId(2), GIB, hours(9)), None, "once");
+        let all = lasts(&inventory, hours(100));
         assert!(all <= HOUR * 3 && all > HOUR * 2, "{all:?}");
-        let left = lasts(&shelf, hours(101));
+        let left = lasts(&inventory, hours(101));
         assert!(left + HOUR == all, "{left:?}");
-        assert_eq!(lasts(&shelf, hours(110)), settings.unsold_lasts, "none is known that lasted as long");
+        assert_eq!(lasts(&inventory, hours(110)), settings.unsold_lasts, "none is known that lasted as long");
     }
 
     #[test]
     fn so_many_are_remembered() {
-        let mut shelf = Shelf::default();
-        (0..1500).for_each(|lasted_s| shelf.remember(Sold { size: GIB, lasted_s }));
-        assert_eq!((shelf.sold.len(), shelf.sold[0].lasted_s), (REMEMBERED, 500));
-        assert_eq!(shelf.records().unwrap().len(), 1);
+        let mut inventory = UnsoldInventory::default();
+        (0..1500).for_each(|lasted_s| inventory.remember(Sold { size: GIB, lasted_s }));
+        assert_eq!((inventory.sold.len(), inventory.sold[0].lasted_s), (REMEMBERED, 500));
+        assert_eq!(inventory.records().unwrap().len(), 1);
     }
 }

@@ -8,15 +8,15 @@
 //!   under one hold of the lock are a *batch*; batches wait only for batches before them, so there is no circle of
 //!   waits. A thread that has a batch finishes it before it does anything else.
 
-use super::doubts::Doubts;
 use super::media::Media;
 use super::meta::About;
 use super::sampling::Meter;
 use super::status::Kind;
+use super::suspect_pages::SuspectPages;
 use crate::{Error, ErrorKind, Result, VssdId};
 use headstart_flash::device::{FlashBlock, lock};
 use headstart_flash::journal::Lsn;
-use headstart_flash::lane::Class;
+use headstart_flash::scheduler::Class;
 use headstart_flash::vssd::{Pins, Placement, Vssd};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ pub(crate) struct Volume {
     /// The number of threads that copy or erase blocks of it right now.
     collectors: AtomicUsize,
     /// The pages that its collectors could not read.
-    pub(crate) doubts: Mutex<Doubts>,
+    pub(crate) suspect_pages: Mutex<SuspectPages>,
     /// The number of its leases that are moved for homes that wait.
     hurries: AtomicUsize,
 }
@@ -100,7 +100,7 @@ impl Volume {
             gone: AtomicBool::new(false),
             collecting: AtomicBool::new(false),
             collectors: AtomicUsize::new(0),
-            doubts: Mutex::default(),
+            suspect_pages: Mutex::default(),
             hurries: AtomicUsize::new(0),
         }
     }

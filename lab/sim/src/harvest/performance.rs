@@ -1,7 +1,7 @@
 //! The gain of harvest VMs and the loss of regular ones (sections 5.3 to 5.5), in virtual time.
 //!
-//! The product's vSSDs and lanes on emulated flash: see `machine`. Flash is BlockFlex's but smaller: fewer blocks, so
-//! that disks fill quickly; channels, dies, pages and times are the same. [`measure`] runs everything.
+//! The product's vSSDs and schedulers on emulated flash: see `machine`. Flash is BlockFlex's but smaller: fewer blocks,
+//! so that disks fill quickly; channels, dies, pages and times are the same. [`measure`] runs everything.
 //!
 //! | module | content |
 //! |---|---|
@@ -33,7 +33,7 @@ pub use tally::Figures;
 
 use fio::Owner;
 use headstart_block::Result;
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use reclaim::Meanwhile;
 use serde::Serialize;
 use std::time::Duration;
@@ -71,7 +71,7 @@ pub fn measure(length: Length, seed: u64, mut step: impl FnMut() -> Result<()>) 
     }
     for case in regular::cases(length) {
         step()?;
-        report.regular.push(regular::measure(case, length, Settings::default(), seed)?);
+        report.regular.push(regular::measure(case, length, SchedulerSettings::default(), seed)?);
     }
     for meanwhile in Meanwhile::ALL {
         // Beside a VM at work, larger parts take too long.

@@ -12,7 +12,7 @@ use super::fleet::{Demand, Fleet};
 use super::foresight::{CHANNEL_BLOCKS, Foresight, GB_BLOCKS, Owned, Seer, blocks};
 use super::outcome::{Ended, Outcome, Point};
 use super::utilisation::{Usage, Utilisation};
-use headstart_broker::{Action, Answer, Broker, Event, Notice, Request, RequestId, Settings, VssdKind};
+use headstart_broker::{Action, Answer, Broker, BrokerSettings, Event, Notice, Request, RequestId, VssdKind};
 use headstart_flash::{GssdId, Time, VssdId};
 use headstart_forecast::{Forecast, Unsold};
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ pub struct HarvestModel {
     /// `true` if a harvest VM takes less than it asked for.
     pub partial: bool,
     /// The broker.
-    pub broker: Settings,
+    pub broker: BrokerSettings,
 }
 
 impl HarvestModel {
@@ -58,7 +58,7 @@ impl HarvestModel {
     pub fn new(source: Source, foresight: Foresight) -> Self {
         let shipped = headstart_harvest::host::Settings::default().broker;
         let patience = if foresight == Foresight::Clairvoyant { 1 } else { shipped.patience };
-        let broker = Settings { journal: false, patience, ..shipped };
+        let broker = BrokerSettings { journal: false, patience, ..shipped };
         Self { source, foresight, cover: 0.5, ask: Duration::from_secs(1800), partial: false, broker }
     }
 }
@@ -237,7 +237,7 @@ impl<'a> World<'a> {
 
     fn act(&mut self, now: Time, action: Action) {
         match action {
-            Action::Carve { gssd, home, bandwidth, capacity } => {
+            Action::Carve { gssd, lender: home, bandwidth, capacity } => {
                 let free = self.free(home.0);
                 let capacity = if free < capacity { 0 } else { capacity };
                 if capacity > 0 {
@@ -257,14 +257,14 @@ impl<'a> World<'a> {
                     .map_or(0, |lent| u64::from(lent.blocks) * ERASE_US / u64::from(lent.channels.max(1)));
                 self.later(now, Duration::from_micros(took), Event::Erased { gssd, bad: Vec::new() });
             }
-            Action::Attach { gssd, ghost, .. } => {
+            Action::Attach { gssd, borrower: ghost, .. } => {
                 if let (Some(lent), Some(to)) = (self.gssds.get_mut(&gssd), self.ghosts.get_mut(&ghost.0)) {
                     lent.ghost = Some(ghost.0);
                     to.slots.push(gssd);
                 }
             }
-            Action::Evacuate { gssd, ghost, .. } => self.evacuate(now, gssd, ghost.0),
-            Action::Detach { gssd, ghost, .. } => {
+            Action::Evacuate { gssd, borrower: ghost, .. } => self.evacuate(now, gssd, ghost.0),
+            Action::Detach { gssd, borrower: ghost, .. } => {
                 if let Some(ghost) = self.ghosts.get_mut(&ghost.0) {
                     ghost.slots.retain(|slot| *slot != gssd);
                 }
@@ -273,7 +273,7 @@ impl<'a> World<'a> {
                 }
                 self.later(now, Duration::ZERO, Event::Detached { gssd });
             }
-            Action::Return { gssd, home } => {
+            Action::Return { gssd, lender: home } => {
                 self.gssds.remove(&gssd);
                 if let Some(home) = self.homes.get_mut(home.0 as usize) {
                     home.lent.retain(|lent| *lent != gssd);
@@ -490,7 +490,7 @@ impl<'a> World<'a> {
             let wanted = Request {
                 request: RequestId(ghost.asked << 32 | u64::from(id)),
                 vm: format!("harvest-{}", ghost.request),
-                ghost: VssdId(id),
+                borrower: VssdId(id),
                 bandwidth: request.channels,
                 capacity: blocks(request),
                 lasts: seconds(ghost.until - now).min(self.model.ask),
@@ -526,7 +526,7 @@ impl<'a> World<'a> {
             if short > 0 {
                 self.outcome.pressed += 1;
                 self.outcome.short_block_seconds += u64::from(short) * u64::from(STEP);
-                let event = Event::Pressed { home: VssdId(number(n)), bandwidth: 0, capacity: short };
+                let event = Event::SpacePressure { lender: VssdId(number(n)), bandwidth: 0, capacity: short };
                 self.tell(time(self.now), event);
             }
         }

@@ -207,8 +207,8 @@ fn an_offer_is_what_a_gssd_has() {
         expire: Time(5),
         in_use: false,
         vm_id: None,
-        home: VssdId(1),
-        ghost: None,
+        lender: VssdId(1),
+        borrower: None,
     };
     assert_eq!(Offer::from(&gssd), offer(2, 30, 5));
 }

@@ -2,7 +2,7 @@
 
 use super::toy::Toy;
 use crate::device::{FlashBlock, Geometry};
-use crate::vssd::{Effort, Place, Settings, Step, Vssd};
+use crate::vssd::{Effort, Place, Step, Vssd, VssdSettings};
 use headstart_block::random::Random;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Simple {
     pub(super) fn new(geometry: Geometry, spare: u32) -> Self {
         let total = u64::from(geometry.total_blocks());
         let blocks = total * 100 / u64::from(100 + spare);
-        let mut settings = Settings::new(geometry, blocks * u64::from(geometry.block_size()));
+        let mut settings = VssdSettings::new(geometry, blocks * u64::from(geometry.block_size()));
         settings.spare = spare;
         let home: Vec<_> = (0..geometry.total_blocks()).map(|block| (FlashBlock(block), 0)).collect();
         Self { vssd: Vssd::new(&settings, &home).unwrap(), toy: Toy::new(geometry) }
@@ -154,7 +154,7 @@ fn harvester() -> Simple {
     let geometry = Geometry { channels: 6, ..geometry() };
     let home = (0..4).flat_map(|channel| geometry.blocks_of(channel)).map(|block| (FlashBlock(block), 0));
     let home: Vec<_> = home.collect();
-    let settings = Settings::new(geometry, 800 * u64::from(geometry.block_size()));
+    let settings = VssdSettings::new(geometry, 800 * u64::from(geometry.block_size()));
     let mut disk = Simple { vssd: Vssd::new(&settings, &home).unwrap(), toy: Toy::new(geometry) };
     for page in 0..20_000 {
         disk.write(page);

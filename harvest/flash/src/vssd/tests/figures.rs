@@ -1,13 +1,13 @@
 //! The memory that a vSSD takes.
 
 use crate::device::{FlashBlock, Geometry};
-use crate::vssd::{Place, Settings, Vssd};
+use crate::vssd::{Place, Vssd, VssdSettings};
 
 /// The paper: 288 KB for 128 GB (section 4.3.2).
 #[test]
 fn the_map_of_128_gb_is_below_288_kb() {
     let geometry = Geometry::default();
-    let settings = Settings::new(geometry, 128 << 30);
+    let settings = VssdSettings::new(geometry, 128 << 30);
     let count = u32::try_from(settings.blocks_needed(settings.size)).unwrap();
     let home: Vec<_> = (0..count).map(|block| (FlashBlock(block), 0)).collect();
     let mut vssd = Vssd::new(&settings, &home).unwrap();

@@ -3,7 +3,9 @@
 use super::toy::Toy;
 use crate::device::{FlashBlock, Geometry};
 use crate::vssd::space::{LOG, State};
-use crate::vssd::{Change, ChangeKind, Effort, Pin, Pins, Place, Placement, Settings, Snapshot, Step, Vssd};
+use crate::vssd::{
+    Change, ChangeKind, Effort, Pin, Pins, Place, Placement, Snapshot, Step, Vssd, VssdSettings,
+};
 use headstart_block::ErrorKind;
 use headstart_block::random::Random;
 use proptest::prelude::*;
@@ -72,8 +74,10 @@ fn pins_of(vssd: &Vssd) -> &'static Pins {
 impl Driver {
     pub(super) fn new(blocks: u64, interleave: u32, seed: u64) -> Self {
         let geometry = geometry();
-        let mut settings =
-            Settings { interleave, ..Settings::new(geometry, blocks * u64::from(geometry.block_size())) };
+        let mut settings = VssdSettings {
+            interleave,
+            ..VssdSettings::new(geometry, blocks * u64::from(geometry.block_size()))
+        };
         settings.overlay_limit = 0;
         let home: Vec<_> = (0..48).map(|block| (FlashBlock(block), 0)).collect();
         let vssd = Vssd::new(&settings, &home).unwrap();

@@ -46,7 +46,7 @@ fn holds(host: &Host, generation: u32) {
 
 fn press(host: &Host) {
     let home = number(host, "regular");
-    host.tell(Event::Pressed { home, bandwidth: 0, capacity: 8 }).unwrap();
+    host.tell(Event::SpacePressure { lender: home, bandwidth: 0, capacity: 8 }).unwrap();
 }
 
 /// Makes the pages of a lease unreadable, so that they cannot be moved.
@@ -154,7 +154,7 @@ fn an_action_that_fails_takes_no_other_along() {
     let lease = host.request("ghost", wish(8)).unwrap()[0].id;
     let ghost = host.list().iter().find(|vssd| vssd.name == "ghost").map(|vssd| vssd.id).unwrap();
     // It has these blocks already, in another slot.
-    let refused = Action::Attach { gssd: lease, ghost, slot: 77 };
+    let refused = Action::Attach { gssd: lease, borrower: ghost, slot: 77 };
     let request = RequestId(1 << 40);
     let answer = Action::Answer { request, answer: Answer::Nothing };
     let failed = {

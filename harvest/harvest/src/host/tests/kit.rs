@@ -10,7 +10,7 @@ use headstart_broker as broker;
 use headstart_broker::gssd::Grain;
 use headstart_flash::device::emulator::{Emulator, Faults};
 use headstart_flash::device::{Flash, FlashBlock, FlashError, Geometry, lock};
-use headstart_flash::lane::Speed;
+use headstart_flash::scheduler::Speed;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -158,11 +158,11 @@ impl Machine {
         let grain = Grain { bandwidth: 1, capacity: 4, lasts: Duration::from_secs(60) };
         let settings = Settings {
             grain: Some(grain),
-            lanes: headstart_flash::lane::Settings {
+            lanes: headstart_flash::scheduler::SchedulerSettings {
                 guard: Duration::ZERO,
-                ..headstart_flash::lane::Settings::default()
+                ..headstart_flash::scheduler::SchedulerSettings::default()
             },
-            broker: broker::Settings { patience: 1, ..broker::Settings::default() },
+            broker: broker::BrokerSettings { patience: 1, ..broker::BrokerSettings::default() },
             ..Settings::default()
         };
         let parts = Parts { opened, settings, journal, lock: None, inline: self.inline, guard: Some(guard) };

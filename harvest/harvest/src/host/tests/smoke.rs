@@ -4,7 +4,7 @@ use super::super::rescue::{self, PartState};
 use super::super::{FlashPlace, Host, Kind, Options, Settings, Wish};
 use super::kit::{HOUR, spec};
 use crate::ErrorKind;
-use headstart_flash::gate::Clock;
+use headstart_flash::queue::Clock;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};

@@ -6,7 +6,7 @@ use super::tally::Figures;
 use super::wear::{self, Wear};
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ const CHANNELS: u16 = 4;
 
 fn run(harvest: bool, length: Length, think: Duration, seed: u64) -> Result<(Figures, Figures, Wear)> {
     let geometry = stage::flash(2 * CHANNELS, length.blocks());
-    let mut machine = Machine::new(geometry, Settings::default());
+    let mut machine = Machine::new(geometry, SchedulerSettings::default());
     let all = stage::blocks(&geometry, 0..CHANNELS);
     let mut store = stage::vssd(&geometry, &all, stage::size(&geometry, all.len(), 0.25))?;
     stage::fill(&mut store)?;

@@ -7,7 +7,7 @@ use super::tally::Figures;
 use super::{Length, stage};
 use headstart_block::Result;
 use headstart_flash::device::Geometry;
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use headstart_flash::vssd::Vssd;
 use serde::Serialize;
 use std::time::Duration;
@@ -140,7 +140,7 @@ pub(super) fn one(
     // Collecting needs spare blocks in a real disk's numbers.
     let blocks = if pattern.write { length.blocks() } else { stage::FEW };
     let geometry = stage::flash(home + more, blocks);
-    let mut machine = Machine::new(geometry, Settings::default());
+    let mut machine = Machine::new(geometry, SchedulerSettings::default());
     let own = if owner == Owner::None { home + more } else { home };
     let blocks = stage::blocks(&geometry, 0..own);
     let size = stage::size(&geometry, stage::blocks(&geometry, 0..home).len(), FULL);

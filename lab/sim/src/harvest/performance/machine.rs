@@ -1,7 +1,7 @@
-//! One host in virtual time: vSSDs that VMs drive in closed loops, on channels that the product's lanes schedule.
+//! One host in virtual time: vSSDs that VMs drive in closed loops, on channels that the product's schedulers schedule.
 //!
-//! Everything that decides is the product's: [`Vssd`] decides on reads, programs, copies and erasures, [`Lanes`] on the
-//! start and end of each operation. The rest is the host's work between them:
+//! Everything that decides is the product's: [`Vssd`] decides on reads, programs, copies and erasures,
+//! [`ChannelSchedulers`] on the start and end of each operation. The rest is the host's work between them:
 //! * a *read* is one operation per page that it touches, all at once;
 //! * a *write* locks its pages; of a page that it writes in part it reads the rest first; then it places, programs and
 //!   commits. Pages of a flash block are programmed in order, because its die does its queue in order;
@@ -17,7 +17,7 @@ use crate::slab::{NONE, Slab};
 use headstart_block::{Error, Result};
 use headstart_flash::device::timing::{Op, Speeds, Work};
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::lane::{Class, Done, Lanes, Settings, Speed, Ticket};
+use headstart_flash::scheduler::{ChannelSchedulers, Class, Done, SchedulerSettings, Speed, Ticket};
 use headstart_flash::vssd::{Effort, Place, Placement, Step, Vssd};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -162,7 +162,7 @@ struct Reclaim {
 pub(super) struct Machine {
     pub(super) vms: Vec<Vm>,
     geometry: Geometry,
-    lanes: Lanes,
+    schedulers: ChannelSchedulers,
     now: Duration,
     uses: Slab<Use>,
     /// By time; those of a moment in the order of entry.
@@ -176,13 +176,13 @@ pub(super) struct Machine {
 
 impl Machine {
     /// A host with new emulated flash.
-    pub(super) fn new(geometry: Geometry, settings: Settings) -> Self {
-        let lanes = Lanes::new(&geometry, Speed::Emulated(Speeds::default()), settings);
+    pub(super) fn new(geometry: Geometry, settings: SchedulerSettings) -> Self {
+        let schedulers = ChannelSchedulers::new(&geometry, Speed::Emulated(Speeds::default()), settings);
         let blocks = usize::try_from(geometry.total_blocks()).unwrap_or(0);
         Self {
             vms: Vec::new(),
             geometry,
-            lanes,
+            schedulers,
             now: Duration::ZERO,
             uses: Slab::default(),
             timers: BTreeMap::new(),
@@ -197,7 +197,7 @@ impl Machine {
     pub(super) fn add(&mut self, vm: Vm, home: impl Iterator<Item = u16>) -> usize {
         self.vms.push(vm);
         let number = u32::try_from(self.vms.len()).unwrap_or(u32::MAX);
-        home.for_each(|channel| self.lanes.set_home(channel, number));
+        home.for_each(|channel| self.schedulers.set_home(channel, number));
         self.vms.len() - 1
     }
 
@@ -226,7 +226,7 @@ impl Machine {
     /// erasures.
     pub(super) fn spent(&self, vm: usize) -> [Duration; 2] {
         let home = u32::try_from(vm + 1).unwrap_or(u32::MAX);
-        self.lanes.budget(home).map(headstart_flash::lane::Budget::spent).unwrap_or_default()
+        self.schedulers.budget(home).map(headstart_flash::scheduler::Budget::spent).unwrap_or_default()
     }
 
     /// Erases blocks of reclaimed gSSDs, channels in parallel.
@@ -262,13 +262,13 @@ impl Machine {
         let mut done = Vec::new();
         loop {
             let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
-            let next = [timer, self.lanes.next()].into_iter().flatten().min();
+            let next = [timer, self.schedulers.next()].into_iter().flatten().min();
             let Some(next) = next.filter(|next| *next <= until) else { break };
             self.now = self.now.max(next);
             while let Some(timer) = self.due(next) {
                 self.ring(timer);
             }
-            self.lanes.advance(self.now, &mut done);
+            self.schedulers.advance(self.now, &mut done);
             for Done { ticket, .. } in done.drain(..) {
                 let number = u32::try_from(ticket.0).unwrap_or(NONE);
                 if let Some(purpose) = self.uses.take(number) {
@@ -298,7 +298,7 @@ impl Machine {
     fn submit(&mut self, class: Class, block: FlashBlock, work: Work, purpose: Use) {
         let ticket = Ticket(self.uses.insert(purpose).into());
         let op = Op { die: self.geometry.die(block), work };
-        self.lanes.submit(self.now, self.geometry.channel(block), ticket, class, op);
+        self.schedulers.submit(self.now, self.geometry.channel(block), ticket, class, op);
     }
 
     fn ring(&mut self, timer: Timer) {
@@ -405,7 +405,7 @@ impl Machine {
 
     fn issue_write(&mut self, vm: usize, request: u32, io: Io) {
         if self.vms[vm].classes[0].is_harvest() {
-            let times = self.lanes.program_times(self.now);
+            let times = self.schedulers.program_times(self.now);
             let of = |channel: u16| times.get(usize::from(channel)).copied().unwrap_or_default();
             self.vms[vm].vssd.set_program_times(of);
         }

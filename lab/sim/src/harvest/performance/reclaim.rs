@@ -6,7 +6,7 @@ use super::tally::{Figures, ratio};
 use super::{Length, stage};
 use headstart_block::Result;
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ fn run(
     limit: Duration,
     seed: u64,
 ) -> Result<(Figures, f64, u64)> {
-    let mut machine = Machine::new(*geometry, Settings::default());
+    let mut machine = Machine::new(*geometry, SchedulerSettings::default());
     let own = (0..CHANNELS).flat_map(|channel| geometry.blocks_of(channel).skip(CHANNEL as usize));
     let own: Vec<_> = own.map(|number| (FlashBlock(number), 0)).collect();
     let mut vssd = stage::vssd(geometry, &own, stage::size(geometry, own.len(), 0.5))?;

@@ -6,7 +6,7 @@ use super::tally::Figures;
 use super::{Length, stage};
 use headstart_block::Result;
 use headstart_flash::device::timing::Speeds;
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ pub fn cases(length: Length) -> Vec<Case> {
 ///
 /// # Errors
 /// If a vSSD has no room: a fault of the run.
-pub fn measure(case: Case, length: Length, settings: Settings, seed: u64) -> Result<Row> {
+pub fn measure(case: Case, length: Length, settings: SchedulerSettings, seed: u64) -> Result<Row> {
     let (without, _, _) = run(case, false, length, settings, seed)?;
     let (with, harvest, reckoned) = run(case, true, length, settings, seed)?;
     Ok(Row { case, without, with, harvest, reckoned })
@@ -90,7 +90,7 @@ fn run(
     case: Case,
     harvest: bool,
     length: Length,
-    settings: Settings,
+    settings: SchedulerSettings,
     seed: u64,
 ) -> Result<(Figures, Figures, [f64; 2])> {
     let geometry = stage::flash(case.channels, if case.aged { length.blocks() } else { stage::FEW });

@@ -6,7 +6,7 @@ use super::load::Job;
 use super::machine::{Machine, Vm};
 use super::{Length, stage};
 use headstart_block::Result;
-use headstart_flash::lane::Settings;
+use headstart_flash::scheduler::SchedulerSettings;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ pub fn measure(home: u16, writes: u64, owner: Owner, length: Length, seed: u64) 
     let (before, after) = if length == Length::Short { (2, 4) } else { (10, 120) };
     let more = home / 2;
     let geometry = stage::flash(home + more, length.blocks());
-    let mut machine = Machine::new(geometry, Settings::default());
+    let mut machine = Machine::new(geometry, SchedulerSettings::default());
     let blocks = stage::blocks(&geometry, 0..home);
     let mut disk = stage::vssd(&geometry, &blocks, stage::size(&geometry, blocks.len(), 0.8))?;
     stage::fill(&mut disk)?;

@@ -3,7 +3,7 @@
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
 use headstart_flash::device::{FlashBlock, Geometry};
-use headstart_flash::vssd::{Effort, Place, Settings, Step, Vssd};
+use headstart_flash::vssd::{Effort, Place, Step, Vssd, VssdSettings};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ const WIDTH: u32 = 64;
 
 /// A vSSD of `bytes`.
 pub(super) fn vssd(geometry: &Geometry, home: &[(FlashBlock, u32)], bytes: u64) -> Result<Vssd> {
-    let settings = Settings { interleave: WIDTH, ..Settings::new(*geometry, bytes) };
+    let settings = VssdSettings { interleave: WIDTH, ..VssdSettings::new(*geometry, bytes) };
     Vssd::new(&settings, home)
 }
 

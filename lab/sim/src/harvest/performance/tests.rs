@@ -36,7 +36,7 @@ fn a_sort_beside_a_busy_store_keeps_its_pace() {
 fn a_regular_vm_is_kept() {
     for think in [Duration::from_micros(200), Duration::ZERO] {
         let case = regular::Case { channels: 4, think, full: 0.4, aged: false };
-        let row = regular::measure(case, Length::Short, Settings::default(), 1).unwrap();
+        let row = regular::measure(case, Length::Short, SchedulerSettings::default(), 1).unwrap();
         assert!(row.is_kept(), "{row:?}");
         assert!(row.harvest.bandwidth() > 10.0, "{row:?}");
     }

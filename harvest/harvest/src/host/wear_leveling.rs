@@ -7,8 +7,8 @@
 //!    are waited for (no more of them is lent), for days if need be. If there is no room, or a write needs the channel,
 //!    this ends, and is tried again later.
 //! 2. Both are closed and the maps made durable. Earlier readers are waited for. Both are erased.
-//! 3. The broker's step [`Swapped`](headstart_broker::Step::Swapped) is made durable. From here on the owners are swapped;
-//!    custody gives each all of its new channel, which is clean.
+//! 3. The broker's step [`Swapped`](headstart_broker::Step::Swapped) is made durable. From here on the owners are
+//!    swapped; custody gives each all of its new channel, which is clean.
 //! 4. Both maps get the new channel in the place of the old one; recovery does that if a crash came before it.
 //!
 //! A crash before the step has changed only the places of pages. After it, no map names either channel.
@@ -34,15 +34,15 @@ const TOLERANCE: u32 = 10;
 /// The time after which a swap that could not be made is tried again.
 const AGAIN: Duration = Duration::from_secs(600);
 
-/// The state of levelling.
+/// The state of wear leveling.
 #[derive(Default)]
-pub(crate) struct Levelling {
+pub(crate) struct WearLeveling {
     looked: Option<Looked>,
     /// The time at which a swap is to be tried.
     next: Time,
 }
 
-impl Levelling {
+impl WearLeveling {
     /// Takes the journal's record.
     pub(crate) fn looked(&mut self, looked: Looked) {
         self.looked = Some(looked);
@@ -70,12 +70,12 @@ impl Host {
         volumes: &BTreeMap<VssdId, Arc<Volume>>,
     ) -> Result<Option<Job>> {
         let due = |looked: &Looked| now.since(Time(looked.at_us)) >= self.settings.swap_every;
-        if control.levelling.looked.as_ref().is_none_or(due) {
-            let looked = self.look(control.levelling.looked.as_ref(), now, volumes);
+        if control.wear_leveling.looked.as_ref().is_none_or(due) {
+            let looked = self.look(control.wear_leveling.looked.as_ref(), now, volumes);
             self.log.append(&Meta::Looked(looked.clone()).record()?)?;
-            control.levelling = Levelling { looked: Some(looked), next: now };
+            control.wear_leveling = WearLeveling { looked: Some(looked), next: now };
         }
-        let Levelling { looked, next } = &mut control.levelling;
+        let WearLeveling { looked, next } = &mut control.wear_leveling;
         let Some((one, other)) = looked.as_ref().and_then(|looked| looked.swap) else { return Ok(None) };
         // One at a time: a channel that one is erasing must not be another's meanwhile.
         let runs = lock(&self.jobs).running.keys().any(|job| matches!(job, Job::Swap(..)));
@@ -124,7 +124,7 @@ impl Host {
             let inner = volume.read();
             if !self.can_swap(volume, &inner.vssd, (channel, both[1 - at].1)) {
                 let lends = inner.vssd.usage().lent > 0;
-                return Ok(lends.then_some(Event::Unpool { home: volume.id }));
+                return Ok(lends.then_some(Event::Unpool { lender: volume.id }));
             }
         }
         // The deletion of one of them waits until no part of it is being erased any more.
@@ -231,11 +231,11 @@ impl Host {
             self.log.change(vssd, &mut inner, &change)?;
             volume.swap_channel(from, to);
             drop(inner);
-            self.media.gate().set_home(to, vssd.0);
+            self.media.queue().set_home(to, vssd.0);
             self.log.append(&Meta::made(volume.about()).record()?)?;
             volume.turn_over();
         }
-        if let Some(looked) = &mut control.levelling.looked {
+        if let Some(looked) = &mut control.wear_leveling.looked {
             looked.swap = None;
             self.log.append(&Meta::Looked(looked.clone()).record()?)?;
         }
@@ -264,7 +264,7 @@ impl Host {
     /// The swap that is planned, if any.
     #[cfg(test)]
     pub(super) fn planned_swap(&self) -> Option<(Owned, Owned)> {
-        lock(&self.control).levelling.looked.as_ref().and_then(|looked| looked.swap)
+        lock(&self.control).wear_leveling.looked.as_ref().and_then(|looked| looked.swap)
     }
 
     /// Plans a swap.
@@ -273,6 +273,6 @@ impl Host {
         let swap = Some((one, other));
         let looked = Looked { at_us: self.time().0, totals: Vec::new(), swap };
         drop(Meta::Looked(looked.clone()).record().and_then(|record| self.log.append(&record)));
-        lock(&self.control).levelling = Levelling { looked: Some(looked), next: Time(0) };
+        lock(&self.control).wear_leveling = WearLeveling { looked: Some(looked), next: Time(0) };
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes in virtual time, under a regular VM in a closed loop and a harvest VM that takes all that it can.
+//! ChannelSchedulers in virtual time, under a regular VM in a closed loop and a harvest VM that takes all that it can.
 
 use super::*;
 use crate::device::timing::Speeds;
@@ -38,14 +38,14 @@ struct Figures {
     harvest: f64,
     /// Erasures a second.
     erasures: f64,
-    /// The longest that a harvest operation was in the lane.
+    /// The longest that a harvest operation was in the scheduler.
     longest: Duration,
     /// The first channel's final duration of harvest programs, as a multiple of an undisturbed one.
     slow: f64,
 }
 
 struct Run {
-    lanes: Lanes,
+    schedulers: ChannelSchedulers,
     load: Load,
     /// One for each thread, so that it does the same whatever the harvest VM does, and the harvest VM's.
     random: Vec<Random>,
@@ -67,7 +67,7 @@ impl Run {
         self.tickets += 1;
         let open = Open { class, channel, erase: work == Work::Erase, since: now, thread };
         self.open.insert(self.tickets, open);
-        self.lanes.submit(now, channel, Ticket(self.tickets), class, Op { die, work });
+        self.schedulers.submit(now, channel, Ticket(self.tickets), class, Op { die, work });
     }
 
     fn regular(&mut self, now: Duration, thread: usize) {
@@ -92,11 +92,11 @@ impl Run {
     }
 }
 
-fn run(load: Load, harvest: Harvest, settings: Settings, speeds: Speeds, seconds: u64) -> Figures {
+fn run(load: Load, harvest: Harvest, settings: SchedulerSettings, speeds: Speeds, seconds: u64) -> Figures {
     let geometry = Geometry { channels: load.channels, ..Geometry::default() };
-    let lanes = Lanes::new(&geometry, Speed::Emulated(speeds), settings);
+    let schedulers = ChannelSchedulers::new(&geometry, Speed::Emulated(speeds), settings);
     let random = (0..=load.threads as u64).map(|thread| Random::new(thread << 32)).collect();
-    let mut run = Run { lanes, load, random, tickets: 0, open: BTreeMap::new() };
+    let mut run = Run { schedulers, load, random, tickets: 0, open: BTreeMap::new() };
     let mut thoughts: BinaryHeap<_> =
         (0..load.threads).map(|thread| Reverse((run.thinks(thread), thread))).collect();
     for channel in 0..load.channels {
@@ -108,7 +108,7 @@ fn run(load: Load, harvest: Harvest, settings: Settings, speeds: Speeds, seconds
     let mut longest = Duration::ZERO;
     loop {
         let thought = thoughts.peek().map(|Reverse(thought)| *thought);
-        let Some(now) = [thought.map(|(at, _)| at), run.lanes.next()].into_iter().flatten().min() else {
+        let Some(now) = [thought.map(|(at, _)| at), run.schedulers.next()].into_iter().flatten().min() else {
             break;
         };
         if now >= end {
@@ -118,7 +118,7 @@ fn run(load: Load, harvest: Harvest, settings: Settings, speeds: Speeds, seconds
             thoughts.pop();
             run.regular(now, thread);
         }
-        run.lanes.advance(now, &mut done);
+        run.schedulers.advance(now, &mut done);
         for Done { ticket, at } in done.drain(..) {
             let Open { class, channel, erase, since, thread } = run.open.remove(&ticket.0).unwrap();
             match class {
@@ -141,7 +141,7 @@ fn run(load: Load, harvest: Harvest, settings: Settings, speeds: Speeds, seconds
     times.sort_unstable();
     let count = u32::try_from(times.len()).unwrap();
     let seconds = end.as_secs_f64();
-    let program = run.lanes.program_times(end)[0].as_secs_f64();
+    let program = run.schedulers.program_times(end)[0].as_secs_f64();
     Figures {
         rate: f64::from(count) / seconds,
         p95: times.get(times.len() * 95 / 100).copied().unwrap_or_default(),
@@ -186,7 +186,7 @@ fn assert_spared(alone: &Figures, with: &Figures, share: f64, load: Load) {
 
 #[test]
 fn a_regular_vm_hardly_feels_a_harvest_vm_that_saturates() {
-    let settings = Settings::default();
+    let settings = SchedulerSettings::default();
     for load in loads() {
         let speeds = Speeds::default();
         let alone = run(load, ALONE, settings, speeds, 6);
@@ -203,7 +203,7 @@ fn a_regular_vm_hardly_feels_a_harvest_vm_that_saturates() {
 fn a_channel_is_slow_where_others_use_it() {
     let nobody = Load { threads: 0, think: Duration::ZERO, channels: 2, reads: 0.5 };
     let harvest = Harvest { pages: 64, erasures: 4 };
-    let slow = |load| run(load, harvest, Settings::default(), Speeds::default(), 3).slow;
+    let slow = |load| run(load, harvest, SchedulerSettings::default(), Speeds::default(), 3).slow;
     assert!(slow(nobody) < 1.001, "{}", slow(nobody));
     for load in loads().into_iter().filter(|load| load.think.is_zero()) {
         assert!(slow(load) > 1.25, "{load:?}: {}", slow(load));
@@ -213,8 +213,9 @@ fn a_channel_is_slow_where_others_use_it() {
 #[test]
 fn erasures_cost_a_regular_vm_less_than_a_part_in_66() {
     for load in loads() {
-        let alone = run(load, ALONE, Settings::default(), Speeds::default(), 6);
-        let with = run(load, Harvest { pages: 0, erasures: 4 }, Settings::default(), Speeds::default(), 6);
+        let alone = run(load, ALONE, SchedulerSettings::default(), Speeds::default(), 6);
+        let with =
+            run(load, Harvest { pages: 0, erasures: 4 }, SchedulerSettings::default(), Speeds::default(), 6);
         assert_spared(&alone, &with, 0.015, load);
         assert!(with.erasures > 2.0, "{load:?}: {with:?}");
     }
@@ -226,10 +227,10 @@ fn suspension_makes_erasures_cheap() {
     let load = Load { threads: 10, think: Duration::from_millis(1), channels: 4, reads: 0.5 };
     let harvest = Harvest { pages: 0, erasures: 4 };
     let suspend = Speeds { suspend: Some(Duration::from_micros(50)), ..Speeds::default() };
-    let alone = run(load, ALONE, Settings::default(), suspend, 6);
+    let alone = run(load, ALONE, SchedulerSettings::default(), suspend, 6);
     let (with, without) = (
-        run(load, harvest, Settings::default(), suspend, 6),
-        run(load, harvest, Settings::default(), Speeds::default(), 6),
+        run(load, harvest, SchedulerSettings::default(), suspend, 6),
+        run(load, harvest, SchedulerSettings::default(), Speeds::default(), 6),
     );
     assert!(with.rate > alone.rate * 0.985, "{alone:?} {with:?}");
     assert!(with.erasures > 4.0 * without.erasures, "{with:?} {without:?}");
@@ -241,7 +242,8 @@ fn a_harvest_vm_gets_what_a_regular_one_leaves() {
         |threads, think| Load { threads, think: Duration::from_millis(think), channels: 2, reads: 0.5 };
     // Pages a second that two buses carry.
     let all = 2.0 * 70e6 / f64::from(PAGE);
-    let part = |load, harvest| run(load, harvest, Settings::default(), Speeds::default(), 6).harvest / all;
+    let part =
+        |load, harvest| run(load, harvest, SchedulerSettings::default(), Speeds::default(), 6).harvest / all;
     let pages = Harvest { pages: 16, erasures: 0 };
     // No operations; a few operations now and then; a VM that leaves gaps of a page's time.
     assert!(part(load(0, 0), pages) > 0.95, "{}", part(load(0, 0), pages));
@@ -249,8 +251,13 @@ fn a_harvest_vm_gets_what_a_regular_one_leaves() {
     assert!(part(load(4, 50), pages) > 0.85, "{}", part(load(4, 50), pages));
     assert!(part(load(4, 3), pages) > 0.2, "{}", part(load(4, 3), pages));
     // And all the erasures of the paper where it does nothing.
-    let figures =
-        run(load(0, 0), Harvest { pages: 0, erasures: 8 }, Settings::default(), Speeds::default(), 6);
+    let figures = run(
+        load(0, 0),
+        Harvest { pages: 0, erasures: 8 },
+        SchedulerSettings::default(),
+        Speeds::default(),
+        6,
+    );
     assert!((237.0..239.0).contains(&figures.erasures), "{figures:?}");
 }
 
@@ -258,7 +265,7 @@ fn a_harvest_vm_gets_what_a_regular_one_leaves() {
 #[test]
 fn without_a_budget_it_would_lose() {
     let load = Load { threads: 4, think: Duration::from_millis(1), channels: 2, reads: 0.5 };
-    let free = Settings { share: 1.0, guard: Duration::ZERO, ..Settings::default() };
+    let free = SchedulerSettings { share: 1.0, guard: Duration::ZERO, ..SchedulerSettings::default() };
     let alone = run(load, ALONE, free, Speeds::default(), 5);
     let with = run(load, Harvest { pages: 8, erasures: 0 }, free, Speeds::default(), 5);
     assert!(with.rate < alone.rate * 0.9, "{alone:?} {with:?}");
@@ -285,23 +292,27 @@ fn coming() -> impl Strategy<Value = Vec<Coming>> {
     )
 }
 
-/// Drives a lane at each event, or as late as possible.
+/// Drives a scheduler at each event, or as late as possible.
 fn drive(coming: &[Coming], promptly: bool) -> Vec<Done> {
-    let mut lane = Lane::new(&Geometry::default(), Speed::Emulated(Speeds::default()), Settings::default());
-    let mut budget = Budget::new(&Settings::default());
+    let mut scheduler = ChannelScheduler::new(
+        &Geometry::default(),
+        Speed::Emulated(Speeds::default()),
+        SchedulerSettings::default(),
+    );
+    let mut budget = Budget::new(&SchedulerSettings::default());
     let (mut done, mut now) = (Vec::new(), Duration::ZERO);
     for (number, one) in (0..).zip(coming) {
         now += Duration::from_micros(one.after);
-        while let Some(next) = lane.next(&budget).filter(|next| promptly && *next < now) {
-            lane.advance(next, &mut budget, &mut done);
+        while let Some(next) = scheduler.next(&budget).filter(|next| promptly && *next < now) {
+            scheduler.advance(next, &mut budget, &mut done);
         }
-        lane.submit(now, Ticket(number), one.class, Op { die: one.die, work: one.work }, &mut budget);
+        scheduler.submit(now, Ticket(number), one.class, Op { die: one.die, work: one.work }, &mut budget);
     }
-    while let Some(next) = lane.next(&budget).filter(|_| promptly) {
-        lane.advance(next, &mut budget, &mut done);
+    while let Some(next) = scheduler.next(&budget).filter(|_| promptly) {
+        scheduler.advance(next, &mut budget, &mut done);
     }
-    lane.advance(now + Duration::from_secs(1000), &mut budget, &mut done);
-    assert_eq!(lane.next(&budget), None);
+    scheduler.advance(now + Duration::from_secs(1000), &mut budget, &mut done);
+    assert_eq!(scheduler.next(&budget), None);
     done
 }
 
@@ -339,15 +350,18 @@ fn micros(count: u64) -> Duration {
     Duration::from_micros(count)
 }
 
-/// A lane of a file: `rate` bytes a second, 64 KiB at once.
-fn bucket(rate: Option<u64>) -> (Lane, Budget) {
+/// A scheduler of a file: `rate` bytes a second, 64 KiB at once.
+fn bucket(rate: Option<u64>) -> (ChannelScheduler, Budget) {
     let speed = Speed::Bucket { rate, burst: 64 << 10 };
-    (Lane::new(&Geometry::default(), speed, Settings::default()), Budget::new(&Settings::default()))
+    (
+        ChannelScheduler::new(&Geometry::default(), speed, SchedulerSettings::default()),
+        Budget::new(&SchedulerSettings::default()),
+    )
 }
 
-fn tickets(lane: &mut Lane, budget: &mut Budget, now: Duration) -> Vec<u64> {
+fn tickets(scheduler: &mut ChannelScheduler, budget: &mut Budget, now: Duration) -> Vec<u64> {
     let mut done = Vec::new();
-    lane.advance(now, budget, &mut done);
+    scheduler.advance(now, budget, &mut done);
     done.iter().map(|done| done.ticket.0).collect()
 }
 
@@ -355,51 +369,53 @@ const READ: Op = Op { die: 3, work: Work::Read(PAGE) };
 
 #[test]
 fn a_bucket_has_its_rate() {
-    let (mut lane, mut budget) = bucket(Some(16_384_000));
-    (0..100)
-        .for_each(|number| lane.submit(Duration::ZERO, Ticket(number), Class::Regular, READ, &mut budget));
+    let (mut scheduler, mut budget) = bucket(Some(16_384_000));
+    (0..100).for_each(|number| {
+        scheduler.submit(Duration::ZERO, Ticket(number), Class::Regular, READ, &mut budget)
+    });
     // Four fill the burst, one more goes into debt; then one a millisecond.
-    assert_eq!(tickets(&mut lane, &mut budget, Duration::ZERO), [0, 1, 2, 3, 4]);
-    assert!(tickets(&mut lane, &mut budget, micros(999)).is_empty());
-    assert_eq!(tickets(&mut lane, &mut budget, micros(10_000)), (5..15).collect::<Vec<_>>());
-    assert_eq!(tickets(&mut lane, &mut budget, micros(1_000_000)).len(), 85);
+    assert_eq!(tickets(&mut scheduler, &mut budget, Duration::ZERO), [0, 1, 2, 3, 4]);
+    assert!(tickets(&mut scheduler, &mut budget, micros(999)).is_empty());
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(10_000)), (5..15).collect::<Vec<_>>());
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(1_000_000)).len(), 85);
 }
 
 #[test]
 fn on_a_file_harvest_waits_for_quiet() {
-    let (mut lane, mut budget) = bucket(None);
-    lane.submit(micros(0), Ticket(0), Class::Regular, READ, &mut budget);
-    (1..9).for_each(|number| lane.submit(micros(0), Ticket(number), Class::Harvest, READ, &mut budget));
-    assert_eq!(tickets(&mut lane, &mut budget, micros(5000)), [0]);
-    lane.ended(micros(5000), Class::Regular, &mut budget);
+    let (mut scheduler, mut budget) = bucket(None);
+    scheduler.submit(micros(0), Ticket(0), Class::Regular, READ, &mut budget);
+    (1..9).for_each(|number| scheduler.submit(micros(0), Ticket(number), Class::Harvest, READ, &mut budget));
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(5000)), [0]);
+    scheduler.ended(micros(5000), Class::Regular, &mut budget);
     // Two milliseconds after the last regular one, two at a time.
-    assert_eq!(lane.next(&budget), Some(micros(7000)));
-    assert_eq!(tickets(&mut lane, &mut budget, micros(7000)), [1, 2]);
-    assert!(tickets(&mut lane, &mut budget, micros(9000)).is_empty());
-    lane.ended(micros(9000), Class::Harvest, &mut budget);
-    assert_eq!(tickets(&mut lane, &mut budget, micros(9000)), [3]);
+    assert_eq!(scheduler.next(&budget), Some(micros(7000)));
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(7000)), [1, 2]);
+    assert!(tickets(&mut scheduler, &mut budget, micros(9000)).is_empty());
+    scheduler.ended(micros(9000), Class::Harvest, &mut budget);
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(9000)), [3]);
     // With a regular one always on its way, one after the bound.
-    lane.passed(micros(9000), 1);
-    lane.ended(micros(9000), Class::Harvest, &mut budget);
-    assert!(tickets(&mut lane, &mut budget, micros(49_999)).is_empty());
-    assert_eq!(tickets(&mut lane, &mut budget, micros(50_000)), [4]);
-    lane.ended(micros(50_000), Class::Harvest, &mut budget);
-    assert!(tickets(&mut lane, &mut budget, micros(99_999)).is_empty());
-    assert_eq!(tickets(&mut lane, &mut budget, micros(100_000)), [5]);
+    scheduler.passed(micros(9000), 1);
+    scheduler.ended(micros(9000), Class::Harvest, &mut budget);
+    assert!(tickets(&mut scheduler, &mut budget, micros(49_999)).is_empty());
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(50_000)), [4]);
+    scheduler.ended(micros(50_000), Class::Harvest, &mut budget);
+    assert!(tickets(&mut scheduler, &mut budget, micros(99_999)).is_empty());
+    assert_eq!(tickets(&mut scheduler, &mut budget, micros(100_000)), [5]);
 }
 
 #[test]
 fn a_channel_without_a_home_or_place_does_no_harm() {
     let geometry = Geometry { channels: 2, ..Geometry::default() };
-    let mut lanes = Lanes::new(&geometry, Speed::Emulated(Speeds::default()), Settings::default());
-    lanes.set_home(7, 1);
-    lanes.submit(Duration::ZERO, 7, Ticket(0), Class::Regular, READ);
-    assert_eq!(lanes.next(), None);
-    lanes.set_home(1, 9);
-    lanes.submit(Duration::ZERO, 1, Ticket(1), Class::Regular, READ);
+    let mut schedulers =
+        ChannelSchedulers::new(&geometry, Speed::Emulated(Speeds::default()), SchedulerSettings::default());
+    schedulers.set_home(7, 1);
+    schedulers.submit(Duration::ZERO, 7, Ticket(0), Class::Regular, READ);
+    assert_eq!(schedulers.next(), None);
+    schedulers.set_home(1, 9);
+    schedulers.submit(Duration::ZERO, 1, Ticket(1), Class::Regular, READ);
     let mut done = Vec::new();
-    lanes.advance(micros(1_000_000), &mut done);
+    schedulers.advance(micros(1_000_000), &mut done);
     assert_eq!(done, [Done { ticket: Ticket(1), at: Speeds::default().alone(READ.work) }]);
-    assert_eq!(lanes.budget(9).map(Budget::spent), Some([Duration::ZERO; 2]));
-    assert!(lanes.lane(1).is_some_and(|lane| lane.waiting(Class::Regular) == 0));
+    assert_eq!(schedulers.budget(9).map(Budget::spent), Some([Duration::ZERO; 2]));
+    assert!(schedulers.scheduler(1).is_some_and(|scheduler| scheduler.waiting(Class::Regular) == 0));
 }

@@ -1,6 +1,6 @@
 //! All channels of flash, each with its regular VM.
 
-use super::{Budget, Class, Done, Lane, Settings, Speed, Ticket};
+use super::{Budget, ChannelScheduler, Class, Done, SchedulerSettings, Speed, Ticket};
 use crate::device::Geometry;
 use crate::device::timing::Op;
 use std::collections::BTreeMap;
@@ -8,26 +8,26 @@ use std::time::Duration;
 
 /// The schedulers of all channels. Channels of the same home share a [`Budget`].
 #[derive(Clone, Debug)]
-pub struct Lanes {
-    settings: Settings,
+pub struct ChannelSchedulers {
+    settings: SchedulerSettings,
     speed: Speed,
-    lanes: Vec<Lane>,
-    /// The time at which each lane is to be advanced next, as of its last advance.
+    schedulers: Vec<ChannelScheduler>,
+    /// The time at which each scheduler is to be advanced next, as of its last advance.
     next: Vec<Option<Duration>>,
     /// The home of each channel.
     homes: Vec<u32>,
     budgets: BTreeMap<u32, Budget>,
 }
 
-impl Lanes {
+impl ChannelSchedulers {
     /// All channels of such flash, of one home, 0.
     #[must_use]
-    pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
+    pub fn new(geometry: &Geometry, speed: Speed, settings: SchedulerSettings) -> Self {
         let channels = usize::from(geometry.channels);
         Self {
             settings,
             speed,
-            lanes: vec![Lane::new(geometry, speed, settings); channels],
+            schedulers: vec![ChannelScheduler::new(geometry, speed, settings); channels],
             next: vec![None; channels],
             homes: vec![0; channels],
             budgets: BTreeMap::from([(0, Budget::new(&settings))]),
@@ -58,37 +58,37 @@ impl Lanes {
 
     /// The scheduler of a channel.
     #[must_use]
-    pub fn lane(&self, channel: u16) -> Option<&Lane> {
-        self.lanes.get(usize::from(channel))
+    pub fn scheduler(&self, channel: u16) -> Option<&ChannelScheduler> {
+        self.schedulers.get(usize::from(channel))
     }
 
-    /// The present duration of a harvest VM's program on each channel: [`Lane::program_time`].
+    /// The present duration of a harvest VM's program on each channel: [`ChannelScheduler::program_time`].
     #[must_use]
     pub fn program_times(&self, now: Duration) -> Vec<Duration> {
-        self.lanes.iter().map(|lane| lane.program_time(now)).collect()
+        self.schedulers.iter().map(|scheduler| scheduler.program_time(now)).collect()
     }
 
     /// Takes an operation. If there is no such channel, it is never done.
     pub fn submit(&mut self, now: Duration, channel: u16, ticket: Ticket, class: Class, op: Op) {
-        self.with(usize::from(channel), |lane, budget| lane.submit(now, ticket, class, op, budget));
+        self.with(usize::from(channel), |scheduler, budget| scheduler.submit(now, ticket, class, op, budget));
     }
 
     /// Takes the end of an operation that had leave, on flash without a speed of its own.
     pub fn ended(&mut self, now: Duration, channel: u16, class: Class) {
-        self.with(usize::from(channel), |lane, budget| lane.ended(now, class, budget));
+        self.with(usize::from(channel), |scheduler, budget| scheduler.ended(now, class, budget));
     }
 
     /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
-    /// `last`, and `afoot` are on their way.
-    pub fn passed(&mut self, channel: u16, last: Duration, afoot: u32) {
-        self.with(usize::from(channel), |lane, _| lane.passed(last, afoot));
+    /// `last`, and `in_flight` are on their way.
+    pub fn passed(&mut self, channel: u16, last: Duration, in_flight: u32) {
+        self.with(usize::from(channel), |scheduler, _| scheduler.passed(last, in_flight));
     }
 
     /// Lets time pass. Operations that are done by now are added to `done`, in order.
     pub fn advance(&mut self, now: Duration, done: &mut Vec<Done>) {
         // In order of time, because channels share budgets.
         while let Some((at, index)) = self.first().filter(|(at, _)| *at <= now) {
-            self.with(index, |lane, budget| lane.advance(at, budget, done));
+            self.with(index, |scheduler, budget| scheduler.advance(at, budget, done));
         }
     }
 
@@ -102,10 +102,12 @@ impl Lanes {
         self.next.iter().enumerate().filter_map(|(index, next)| Some(((*next)?, index))).min()
     }
 
-    fn with(&mut self, index: usize, act: impl FnOnce(&mut Lane, &mut Budget)) {
-        let Some((lane, home)) = self.lanes.get_mut(index).zip(self.homes.get(index)) else { return };
+    fn with(&mut self, index: usize, act: impl FnOnce(&mut ChannelScheduler, &mut Budget)) {
+        let Some((scheduler, home)) = self.schedulers.get_mut(index).zip(self.homes.get(index)) else {
+            return;
+        };
         let budget = self.budgets.entry(*home).or_insert_with(|| Budget::new(&self.settings));
-        act(lane, budget);
-        self.next[index] = lane.next(budget);
+        act(scheduler, budget);
+        self.next[index] = scheduler.next(budget);
     }
 }

@@ -1,9 +1,9 @@
 //! The scheduler of a channel: regular VMs come first, whatever it costs harvest VMs, which never starve.
 //!
-//! A [`Lane`] is a channel with its queues. Four [classes](Class) wait in it, each in order of arrival on each die. An
-//! operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does not protect
-//! a regular VM: each of its reads would find the dies full of programs of 0.9 ms that started just before. Two things
-//! do:
+//! A [`ChannelScheduler`] is a channel with its queues. Four [classes](Class) wait in it, each in order of arrival on
+//! each die. An operation that has started runs to its end (flash cannot be interrupted), so strict priority alone does
+//! not protect a regular VM: each of its reads would find the dies full of programs of 0.9 ms that started just before.
+//! Two things do:
 //!
 //! * the *guard*: a harvest VM's operation starts if no higher class waits and no regular operation came for 2 ms;
 //! * the *budget* ([`Budget`]), which all channels of a regular VM share: the time for which harvest operations made
@@ -15,26 +15,26 @@
 //! *Guarantees.* (1) While an operation of a higher class waits, a lower one starts only after it waited for `bound`,
 //! one at a time, and a harvest VM's only out of debt. (2) An operation that is the oldest of its class for `limit` (an
 //! erasure for four times that) starts as soon as its die is free, before all others: nothing starves. (3) Operations
-//! of a class on the same die start in the order in which they came. (4) The lane never rests while an operation waits
-//! that may start.
+//! of a class on the same die start in the order in which they came. (4) The scheduler never rests while an operation
+//! waits that may start.
 //!
 //! If flash has no emulated speed ([`Speed::Bucket`]: a file, a real device) a token bucket gives the channel one,
-//! being done means having leave to begin, and the driver tells when the operation has [ended](Lane::ended). The cost
-//! of waiting cannot be measured there, so the guard and the bound are the only protection, and at most
-//! [`Settings::depth`] harvest operations are on their way at once.
+//! being done means having leave to begin, and the driver tells when the operation has
+//! [ended](ChannelScheduler::ended). The cost of waiting cannot be measured there, so the guard and the bound are the
+//! only protection, and at most [`SchedulerSettings::depth`] harvest operations are on their way at once.
 //!
-//! Time is the driver's, `Duration` since a zero of its own. A lane that is driven late loses nothing: it starts each
-//! operation as of the moment when it could have started.
+//! Time is the driver's, `Duration` since a zero of its own. A scheduler that is driven late loses nothing: it starts
+//! each operation as of the moment when it could have started.
 
 mod budget;
+mod channels;
 mod held;
-mod lanes;
 mod pace;
 #[cfg(test)]
 mod tests;
 
 pub use budget::Budget;
-pub use lanes::Lanes;
+pub use channels::ChannelSchedulers;
 pub use pace::Speed;
 
 use crate::device::Geometry;
@@ -83,7 +83,7 @@ pub struct Done {
 
 /// The settings by which regular VMs are protected.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct SchedulerSettings {
     /// The time for which no regular operation may have come before a harvest one starts.
     pub guard: Duration,
     /// The time that an operation waits before it may go ahead of a higher class.
@@ -98,7 +98,7 @@ pub struct Settings {
     pub depth: u32,
 }
 
-impl Default for Settings {
+impl Default for SchedulerSettings {
     fn default() -> Self {
         Self {
             guard: Duration::from_millis(2),
@@ -113,8 +113,8 @@ impl Default for Settings {
 
 /// The scheduler of one channel.
 #[derive(Clone, Debug)]
-pub struct Lane {
-    settings: Settings,
+pub struct ChannelScheduler {
+    settings: SchedulerSettings,
     pace: Pace,
     now: Duration,
     /// By class, then die.
@@ -131,7 +131,7 @@ pub struct Lane {
     /// The spans that harvest operations held, while a regular one may have waited for them.
     holds: VecDeque<Hold>,
     /// Operations that have leave and have not ended, of regular and of harvest VMs.
-    afoot: [u32; 2],
+    in_flight: [u32; 2],
     held: Held,
     /// The duration of a program on an otherwise idle channel.
     alone: Duration,
@@ -169,10 +169,10 @@ struct Turn {
     forced: bool,
 }
 
-impl Lane {
+impl ChannelScheduler {
     /// A channel of such flash.
     #[must_use]
-    pub fn new(geometry: &Geometry, speed: Speed, settings: Settings) -> Self {
+    pub fn new(geometry: &Geometry, speed: Speed, settings: SchedulerSettings) -> Self {
         let pace = Pace::new(geometry, speed);
         let queues = [(); 4].map(|()| vec![VecDeque::new(); pace.dies()]);
         let (held, alone) = (Held::new(pace.dies()), pace.alone(geometry.page_size));
@@ -188,7 +188,7 @@ impl Lane {
             last_regular: None,
             forced: [Duration::ZERO; 4],
             holds: VecDeque::new(),
-            afoot: [0; 2],
+            in_flight: [0; 2],
             held,
             alone,
         }
@@ -228,8 +228,8 @@ impl Lane {
     pub fn ended(&mut self, now: Duration, class: Class, budget: &mut Budget) {
         self.run(now, budget);
         if class != Class::RegularCollect {
-            let afoot = &mut self.afoot[usize::from(class.is_harvest())];
-            *afoot = afoot.saturating_sub(1);
+            let in_flight = &mut self.in_flight[usize::from(class.is_harvest())];
+            *in_flight = in_flight.saturating_sub(1);
         }
         if class.is_harvest() {
             self.held.ended(self.now);
@@ -241,10 +241,10 @@ impl Lane {
     }
 
     /// Takes regular operations that were not submitted, on flash without a speed of its own: one came or ended at
-    /// `last`, and `afoot` are on their way.
-    pub fn passed(&mut self, last: Duration, afoot: u32) {
+    /// `last`, and `in_flight` are on their way.
+    pub fn passed(&mut self, last: Duration, in_flight: u32) {
         self.last_regular = self.last_regular.max(Some(last));
-        self.afoot[0] = afoot;
+        self.in_flight[0] = in_flight;
     }
 
     /// Operations that have not started.
@@ -354,7 +354,7 @@ impl Lane {
         }
         if self.pace.is_bucket() {
             if class != Class::RegularCollect {
-                self.afoot[usize::from(class.is_harvest())] += 1;
+                self.in_flight[usize::from(class.is_harvest())] += 1;
             }
             self.tell(flight, self.now, budget);
             return;
@@ -402,8 +402,8 @@ impl Lane {
         let limit = waits + self.settings.limit * if erase { 4 } else { 1 };
         let quiet = self.last_regular.map_or(Duration::ZERO, |last| last + self.settings.guard);
         let (usual, early) = if self.pace.is_bucket() {
-            let free = self.afoot[1] < self.settings.depth;
-            let usual = (free && self.afoot[0] == 0).then_some(quiet);
+            let free = self.in_flight[1] < self.settings.depth;
+            let usual = (free && self.in_flight[0] == 0).then_some(quiet);
             (usual, if free { bound } else { limit })
         } else {
             let out_of_debt = budget.has_at(0.0, erase);

@@ -1,29 +1,31 @@
-//! The place at which operations wait for their channel: [`Lanes`] that threads share, in real time.
+//! The place at which operations wait for their channel: [`ChannelSchedulers`] that threads share, in real time.
 //!
-//! The gate has no thread of its own. A thread that enters waits until its operations are done; one of the waiting
+//! The queue has no thread of its own. A thread that enters waits until its operations are done; one of the waiting
 //! threads, the *driver*, sleeps no longer than until the next event and moves time on for all. When the driver's own
 //! operations are done it wakes another thread, which drives from then on. So there is always a driver while any thread
 //! waits.
 //!
 //! ```
 //! # use headstart_flash::device::{Geometry, FlashBlock};
-//! # use headstart_flash::{gate::{Access, Gate}, lane::{Class, Lanes, Settings, Speed}};
+//! # use headstart_flash::queue::{Access, ChannelQueue};
+//! # use headstart_flash::scheduler::{ChannelSchedulers, Class, SchedulerSettings, Speed};
 //! # let (geometry, zero) = (Geometry::default(), std::time::Instant::now());
-//! let lanes = Lanes::new(&geometry, Speed::Emulated(Default::default()), Settings::default());
-//! let gate = Gate::new(geometry, lanes, move || zero.elapsed());
+//! let speed = Speed::Emulated(Default::default());
+//! let schedulers = ChannelSchedulers::new(&geometry, speed, SchedulerSettings::default());
+//! let queue = ChannelQueue::new(geometry, schedulers, move || zero.elapsed());
 //! let bundle = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
-//! let pass = gate.enter(Class::Regular, &bundle);
+//! let permit = queue.enter(Class::Regular, &bundle);
 //! // Read here.
-//! drop(pass);
+//! drop(permit);
 //! ```
 //!
-//! On emulated flash an operation has taken its time when [`Gate::enter`] returns. On flash that takes its own, it has
-//! leave then, and has ended when the [`Pass`] is dropped. A regular operation on such flash whose channels have no
-//! rate set takes no part in any of this: it is counted, and passes.
+//! On emulated flash an operation has taken its time when [`ChannelQueue::enter`] returns. On flash that takes its own,
+//! it has leave then, and has ended when the [`Permit`] is dropped. A regular operation on such flash whose channels
+//! have no rate set takes no part in any of this: it is counted, and passes.
 
 use crate::device::timing::{Op, Work};
 use crate::device::{FlashBlock, Geometry, lock};
-use crate::lane::{Budget, Class, Done, Lanes, Speed, Ticket};
+use crate::scheduler::{Budget, ChannelSchedulers, Class, Done, Speed, Ticket};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -61,11 +63,11 @@ pub enum Access {
 }
 
 /// The place at which operations wait for their channels.
-pub struct Gate {
+pub struct ChannelQueue {
     geometry: Geometry,
     clock: Box<dyn Clock>,
     speed: Speed,
-    /// Regular operations that passed, by channel; only if the gate is [open](Self::is_open).
+    /// Regular operations that passed, by channel; only if the queue is [open](Self::is_open).
     passed: Vec<Passed>,
     /// `true` if a thread waits that may go on when a regular operation has ended.
     watched: AtomicBool,
@@ -75,13 +77,13 @@ pub struct Gate {
 /// Regular operations that passed on a channel.
 #[derive(Debug, Default)]
 struct Passed {
-    afoot: AtomicU32,
+    in_flight: AtomicU32,
     /// The time at which one last came or ended, in nanoseconds; 0 for never.
     last: AtomicU64,
 }
 
 struct State {
-    lanes: Lanes,
+    schedulers: ChannelSchedulers,
     /// The waiting threads, by the first ticket of their bundle.
     waiters: BTreeMap<u64, Waiter>,
     tickets: u64,
@@ -93,52 +95,53 @@ struct State {
 
 struct Waiter {
     left: u64,
-    bell: Arc<Condvar>,
+    condition: Arc<Condvar>,
 }
 
 /// Leave to do the requested operations. On flash that takes its own time, keep it until they have ended.
 #[must_use]
-pub struct Pass<'a> {
-    gate: &'a Gate,
+pub struct Permit<'a> {
+    queue: &'a ChannelQueue,
     class: Class,
     bundle: &'a [(FlashBlock, Access)],
 }
 
-impl Gate {
-    /// A gate before channels of such flash.
-    pub fn new(geometry: Geometry, lanes: Lanes, clock: impl Clock + 'static) -> Self {
-        let speed = lanes.speed();
+impl ChannelQueue {
+    /// A queue before channels of such flash.
+    pub fn new(geometry: Geometry, schedulers: ChannelSchedulers, clock: impl Clock + 'static) -> Self {
+        let speed = schedulers.speed();
         let passed = (0..geometry.channels).map(|_| Passed::default()).collect();
-        let state = State { lanes, waiters: BTreeMap::new(), tickets: 0, driver: None, done: Vec::new() };
+        let state =
+            State { schedulers, waiters: BTreeMap::new(), tickets: 0, driver: None, done: Vec::new() };
         let (clock, state) = (Box::new(clock), Mutex::new(state));
         Self { geometry, clock, speed, passed, watched: AtomicBool::new(false), state }
     }
 
-    /// Gives the channel to another home (a vSSD's number) from now on: see [`Lanes::set_home`].
+    /// Gives the channel to another home (a vSSD's number) from now on: see [`ChannelSchedulers::set_home`].
     pub fn set_home(&self, channel: u16, home: u32) {
-        lock(&self.state).lanes.set_home(channel, home);
+        lock(&self.state).schedulers.set_home(channel, home);
     }
 
     /// The time for which regular operations of a home waited for harvest reads and programs, and for erasures, in all.
     pub fn spent(&self, home: u32) -> Option<[Duration; 2]> {
-        lock(&self.state).lanes.budget(home).map(Budget::spent)
+        lock(&self.state).schedulers.budget(home).map(Budget::spent)
     }
 
     /// The present duration of a harvest VM's program on each channel, for comparisons: see
-    /// [`Lane::program_time`](crate::lane::Lane::program_time).
+    /// [`ChannelScheduler::program_time`](crate::scheduler::ChannelScheduler::program_time).
     pub fn program_times(&self) -> Vec<Duration> {
         let now = self.clock.now();
-        lock(&self.state).lanes.program_times(now)
+        lock(&self.state).schedulers.program_times(now)
     }
 
     /// Waits until all of a bundle is done, or has leave to begin if flash takes its own time. Operations outside of
     /// the flash are not waited for: the flash will refuse them.
-    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Pass<'a> {
-        let pass = Pass { gate: self, class, bundle };
+    pub fn enter<'a>(&'a self, class: Class, bundle: &'a [(FlashBlock, Access)]) -> Permit<'a> {
+        let permit = Permit { queue: self, class, bundle };
         let now = self.clock.now();
         if class == Class::Regular && self.is_open() {
             self.count_passed(bundle, now, true);
-            return pass;
+            return permit;
         }
         let mut state = lock(&self.state);
         self.hear_of_passed(&mut state, now);
@@ -148,17 +151,17 @@ impl Gate {
             self.each_work(*what, |work| {
                 let ticket = Ticket(state.tickets);
                 state.tickets += 1;
-                state.lanes.submit(now, channel, ticket, class, Op { die, work });
+                state.schedulers.submit(now, channel, ticket, class, Op { die, work });
             });
         }
         let left = state.tickets - first;
         if left > 0 {
-            let bell = Arc::new(Condvar::new());
-            state.waiters.insert(first, Waiter { left, bell: Arc::clone(&bell) });
+            let condition = Arc::new(Condvar::new());
+            state.waiters.insert(first, Waiter { left, condition: Arc::clone(&condition) });
             state.advance(now);
-            self.wait(state, first, &bell);
+            self.wait(state, first, &condition);
         }
-        pass
+        permit
     }
 
     /// `true` if regular operations pass: flash takes its own time, and they have as much of it as there is.
@@ -166,10 +169,10 @@ impl Gate {
         matches!(self.speed, Speed::Bucket { rate: None, .. })
     }
 
-    fn wait(&self, mut state: MutexGuard<'_, State>, me: u64, bell: &Condvar) {
+    fn wait(&self, mut state: MutexGuard<'_, State>, me: u64, condition: &Condvar) {
         while state.waiters.get(&me).is_some_and(|waiter| waiter.left > 0) {
             if state.driver.is_some_and(|(driver, _)| driver != me) {
-                state = bell.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = condition.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             // First this: a regular operation that ends from now on wakes the driver, and one that ended before is
@@ -177,11 +180,11 @@ impl Gate {
             self.watched.store(true, Ordering::SeqCst);
             let now = self.clock.now();
             self.hear_of_passed(&mut state, now);
-            let next = state.lanes.next();
+            let next = state.schedulers.next();
             state.driver = Some((me, next));
             if next.is_none_or(|next| next > now) {
                 let pause = next.map_or(IDLE, |next| next - now);
-                state = bell.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
+                state = condition.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0;
             }
             let now = self.clock.now();
             self.hear_of_passed(&mut state, now);
@@ -196,7 +199,7 @@ impl Gate {
         if state.driver.is_none()
             && let Some(next) = state.waiters.values().next()
         {
-            next.bell.notify_one();
+            next.condition.notify_one();
         }
     }
 
@@ -228,13 +231,13 @@ impl Gate {
             let Some(passed) = self.passed.get(usize::from(self.geometry.channel(*block))) else { continue };
             passed.last.fetch_max(now, Ordering::SeqCst);
             match begins {
-                true => passed.afoot.fetch_add(1, Ordering::SeqCst),
-                false => passed.afoot.fetch_sub(1, Ordering::SeqCst),
+                true => passed.in_flight.fetch_add(1, Ordering::SeqCst),
+                false => passed.in_flight.fetch_sub(1, Ordering::SeqCst),
             };
         }
     }
 
-    /// Tells the lanes of regular operations that passed.
+    /// Tells the schedulers of regular operations that passed.
     fn hear_of_passed(&self, state: &mut State, now: Duration) {
         if !self.is_open() {
             return;
@@ -243,7 +246,7 @@ impl Gate {
             let last = passed.last.load(Ordering::SeqCst);
             if last > 0 {
                 let last = Duration::from_nanos(last).min(now);
-                state.lanes.passed(channel, last, passed.afoot.load(Ordering::SeqCst));
+                state.schedulers.passed(channel, last, passed.in_flight.load(Ordering::SeqCst));
             }
         }
     }
@@ -256,47 +259,47 @@ impl State {
     /// Moves time on, and wakes the threads that may go on.
     fn advance(&mut self, now: Duration) {
         let mut done = std::mem::take(&mut self.done);
-        self.lanes.advance(now, &mut done);
+        self.schedulers.advance(now, &mut done);
         for Done { ticket, .. } in done.drain(..) {
             if let Some((_, waiter)) = self.waiters.range_mut(..=ticket.0).next_back() {
                 waiter.left = waiter.left.saturating_sub(1);
                 if waiter.left == 0 {
-                    waiter.bell.notify_one();
+                    waiter.condition.notify_one();
                 }
             }
         }
         self.done = done;
         // The driver would sleep too long.
         if let Some((driver, until)) = self.driver
-            && let Some(next) = self.lanes.next()
+            && let Some(next) = self.schedulers.next()
             && until.is_none_or(|until| next < until)
             && let Some(waiter) = self.waiters.get(&driver)
         {
-            waiter.bell.notify_one();
+            waiter.condition.notify_one();
         }
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        let gate = self.gate;
-        if matches!(gate.speed, Speed::Emulated(_)) {
+        let queue = self.queue;
+        if matches!(queue.speed, Speed::Emulated(_)) {
             return;
         }
-        let now = gate.clock.now();
-        let passes = self.class == Class::Regular && gate.is_open();
+        let now = queue.clock.now();
+        let passes = self.class == Class::Regular && queue.is_open();
         if passes {
-            gate.count_passed(self.bundle, now, false);
-            if !gate.watched.load(Ordering::SeqCst) {
+            queue.count_passed(self.bundle, now, false);
+            if !queue.watched.load(Ordering::SeqCst) {
                 return;
             }
         }
-        let mut state = lock(&gate.state);
-        gate.hear_of_passed(&mut state, now);
+        let mut state = lock(&queue.state);
+        queue.hear_of_passed(&mut state, now);
         for (block, _) in
-            self.bundle.iter().filter(|(block, _)| !passes && block.0 < gate.geometry.total_blocks())
+            self.bundle.iter().filter(|(block, _)| !passes && block.0 < queue.geometry.total_blocks())
         {
-            state.lanes.ended(now, gate.geometry.channel(*block), self.class);
+            state.schedulers.ended(now, queue.geometry.channel(*block), self.class);
         }
         state.advance(now);
     }
@@ -307,7 +310,7 @@ impl Drop for Pass<'_> {
 mod tests {
     use super::*;
     use crate::device::timing::Speeds;
-    use crate::lane::Settings;
+    use crate::scheduler::SchedulerSettings;
     use std::thread::{scope, sleep};
     use std::time::Instant;
 
@@ -317,21 +320,21 @@ mod tests {
     /// Longer than any wait here, on a busy machine, too.
     const LONG: Duration = Duration::from_secs(60);
 
-    fn gate(speed: Speed) -> Gate {
-        gate_with(speed, Settings::default())
+    fn queue(speed: Speed) -> ChannelQueue {
+        queue_with(speed, SchedulerSettings::default())
     }
 
-    fn gate_with(speed: Speed, settings: Settings) -> Gate {
+    fn queue_with(speed: Speed, settings: SchedulerSettings) -> ChannelQueue {
         let zero = Instant::now();
-        Gate::new(SMALL, Lanes::new(&SMALL, speed, settings), move || zero.elapsed())
+        ChannelQueue::new(SMALL, ChannelSchedulers::new(&SMALL, speed, settings), move || zero.elapsed())
     }
 
-    fn emulated() -> Gate {
-        gate(Speed::Emulated(Speeds::default()))
+    fn emulated() -> ChannelQueue {
+        queue(Speed::Emulated(Speeds::default()))
     }
 
-    fn file(rate: Option<u64>) -> Gate {
-        gate(Speed::Bucket { rate, burst: 64 << 10 })
+    fn file(rate: Option<u64>) -> ChannelQueue {
+        queue(Speed::Bucket { rate, burst: 64 << 10 })
     }
 
     fn timed(act: impl FnOnce()) -> Duration {
@@ -342,38 +345,38 @@ mod tests {
 
     #[test]
     fn a_bundle_takes_as_long_as_on_flash() {
-        let gate = emulated();
+        let queue = emulated();
         // Two channels at once; on each, four dies fill the bus: 8 pages of 234 us, and the last one's 700.
         let bundle: Vec<_> =
             (0..4).chain(16..20).map(|block| (FlashBlock(block), Access::Program { pages: 2 })).collect();
         let least = SMALL.page_size * 8 / 70 + 700;
-        let took = timed(|| drop(gate.enter(Class::Regular, &bundle)));
+        let took = timed(|| drop(queue.enter(Class::Regular, &bundle)));
         assert!(took >= Duration::from_micros(u64::from(least)), "{took:?}");
-        let took = timed(|| drop(gate.enter(Class::HarvestCollect, &[(FlashBlock(0), Access::Erase)])));
+        let took = timed(|| drop(queue.enter(Class::HarvestCollect, &[(FlashBlock(0), Access::Erase)])));
         assert!(took >= Duration::from_micros(4200), "{took:?}");
         let across = [(FlashBlock(0), Access::Read { offset: (16 << 10) - 1, len: 2 })];
-        let took = timed(|| drop(gate.enter(Class::Regular, &across)));
+        let took = timed(|| drop(queue.enter(Class::Regular, &across)));
         assert!(took >= Duration::from_micros(140), "{took:?}");
     }
 
     #[test]
     fn nothing_is_nothing() {
-        let gate = emulated();
+        let queue = emulated();
         let outside = [(FlashBlock(99), Access::Erase), (FlashBlock(0), Access::Read { offset: 0, len: 0 })];
-        drop(gate.enter(Class::Regular, &outside));
-        drop(gate.enter(Class::Harvest, &[]));
-        assert!(lock(&gate.state).waiters.is_empty());
-        assert_eq!((gate.spent(0), gate.spent(1)), (Some([Duration::ZERO; 2]), None));
+        drop(queue.enter(Class::Regular, &outside));
+        drop(queue.enter(Class::Harvest, &[]));
+        assert!(lock(&queue.state).waiters.is_empty());
+        assert_eq!((queue.spent(0), queue.spent(1)), (Some([Duration::ZERO; 2]), None));
     }
 
     /// Many threads of all classes, some with channels of their own: each gets through, whichever drives.
     #[test]
     fn all_get_through() {
-        for gate in [emulated(), file(None), file(Some(100_000_000))] {
-            gate.set_home(1, 7);
+        for queue in [emulated(), file(None), file(Some(100_000_000))] {
+            queue.set_home(1, 7);
             scope(|scope| {
                 for thread in 0..8_u32 {
-                    let gate = &gate;
+                    let queue = &queue;
                     scope.spawn(move || {
                         for turn in 0..25 {
                             let class = Class::ALL[(thread % 4) as usize];
@@ -381,37 +384,38 @@ mod tests {
                             let bundle = blocks
                                 .map(|block| (FlashBlock(block), Access::Read { offset: 0, len: 20_000 }));
                             let many = if thread < 6 { 1 } else { 2 };
-                            let pass = gate.enter(class, &bundle[..many]);
+                            let permit = queue.enter(class, &bundle[..many]);
                             std::thread::yield_now();
-                            drop(pass);
+                            drop(permit);
                         }
                     });
                 }
             });
-            let state = lock(&gate.state);
-            assert!(state.waiters.is_empty() && state.driver.is_none() && state.lanes.next().is_none());
-            assert!(gate.passed.iter().all(|passed| passed.afoot.load(Ordering::SeqCst) == 0));
+            let state = lock(&queue.state);
+            assert!(state.waiters.is_empty() && state.driver.is_none() && state.schedulers.next().is_none());
+            assert!(queue.passed.iter().all(|passed| passed.in_flight.load(Ordering::SeqCst) == 0));
         }
     }
 
     #[test]
     fn a_rate_is_kept() {
-        let gate = file(Some(10_000_000));
+        let queue = file(Some(10_000_000));
         let bundle = [(FlashBlock(0), Access::Program { pages: 8 })];
         // 1 MiB; the burst of 64 KiB and the last bundle are ahead of their time.
-        let took = timed(|| (0..8).for_each(|_| drop(gate.enter(Class::Regular, &bundle))));
+        let took = timed(|| (0..8).for_each(|_| drop(queue.enter(Class::Regular, &bundle))));
         assert!((Duration::from_millis(80)..Duration::from_secs(10)).contains(&took), "{took:?}");
     }
 
     #[test]
     fn harvest_waits_while_a_regular_operation_is_on_its_way() {
         let speed = Speed::Bucket { rate: None, burst: 64 << 10 };
-        let gate = gate_with(speed, Settings { bound: LONG, limit: LONG, ..Settings::default() });
+        let queue =
+            queue_with(speed, SchedulerSettings { bound: LONG, limit: LONG, ..SchedulerSettings::default() });
         let read = [(FlashBlock(0), Access::Read { offset: 0, len: 4096 })];
-        let regular = gate.enter(Class::Regular, &read);
+        let regular = queue.enter(Class::Regular, &read);
         scope(|scope| {
-            let harvest = scope.spawn(|| timed(|| drop(gate.enter(Class::Harvest, &read))));
-            while !gate.watched.load(Ordering::SeqCst) && !harvest.is_finished() {
+            let harvest = scope.spawn(|| timed(|| drop(queue.enter(Class::Harvest, &read))));
+            while !queue.watched.load(Ordering::SeqCst) && !harvest.is_finished() {
                 std::thread::yield_now();
             }
             sleep(Duration::from_millis(15));
@@ -421,14 +425,14 @@ mod tests {
             assert!(took < LONG / 2, "{took:?}");
         });
         // Another channel has nothing to do with it.
-        let _regular = gate.enter(Class::Regular, &read);
+        let _regular = queue.enter(Class::Regular, &read);
         let other = [(FlashBlock(16), Access::Erase)];
-        let took = timed(|| drop(gate.enter(Class::HarvestCollect, &other)));
+        let took = timed(|| drop(queue.enter(Class::HarvestCollect, &other)));
         assert!(took < LONG / 2, "{took:?}");
         // And in the end it is let through.
-        let gate = file(None);
-        let _regular = gate.enter(Class::Regular, &read);
-        let took = timed(|| drop(gate.enter(Class::Harvest, &read)));
+        let queue = file(None);
+        let _regular = queue.enter(Class::Regular, &read);
+        let took = timed(|| drop(queue.enter(Class::Harvest, &read)));
         assert!(took >= Duration::from_millis(40), "{took:?}");
     }
 }

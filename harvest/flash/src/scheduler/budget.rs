@@ -1,6 +1,6 @@
 //! The time that harvest operations may still cost a regular VM.
 
-use super::Settings;
+use super::SchedulerSettings;
 use std::time::Duration;
 
 /// The most that can be saved: the earnings of one thread in this time, in seconds.
@@ -34,7 +34,7 @@ pub struct Budget {
 impl Budget {
     /// The budget of a VM that just came: with the most that can be saved.
     #[must_use]
-    pub fn new(settings: &Settings) -> Self {
+    pub fn new(settings: &SchedulerSettings) -> Self {
         let shares = [settings.share, settings.erase_share].map(|share| share.clamp(0.0, 1.0));
         Self {
             now: Duration::ZERO,
@@ -122,7 +122,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn budget() -> Budget {
-        Budget::new(&Settings { share: 0.04, erase_share: 0.01, ..Settings::default() })
+        Budget::new(&SchedulerSettings { share: 0.04, erase_share: 0.01, ..SchedulerSettings::default() })
     }
 
     #[test]

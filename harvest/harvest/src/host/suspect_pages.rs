@@ -3,8 +3,8 @@
 //! One page that cannot be read is no reason to stop collecting, and a cable that is loose none to give up the data on
 //! the flash. So the block of such a page is put off, others are collected meanwhile, and it is looked at again every
 //! second. The page is lost when it failed [`TRIES`] times over [`PATIENCE`], other flash
-//! [answers](headstart_flash::device::Flash::answers) then, and it fails once more after that. If nothing answers, nothing is
-//! lost, and a writer that needs room is told after [`LONG`] why there is none.
+//! [answers](headstart_flash::device::Flash::answers) then, and it fails once more after that. If nothing answers,
+//! nothing is lost, and a writer that needs room is told after [`LONG`] why there is none.
 
 use headstart_flash::device::FlashBlock;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// Pages in doubt, by their place on flash.
 #[derive(Debug, Default)]
-pub(crate) struct Doubts {
+pub(crate) struct SuspectPages {
     pages: BTreeMap<(FlashBlock, u32), Doubt>,
     /// The time at which blocks that were put off are looked at again.
     again: Option<Duration>,
@@ -36,7 +36,7 @@ struct Doubt {
     tries: u32,
 }
 
-impl Doubts {
+impl SuspectPages {
     /// Notes that a page cannot be read; `true` if it was tried often and long enough.
     pub(crate) fn failed(&mut self, at: (FlashBlock, u32), now: Duration) -> bool {
         let doubt = self.pages.entry(at).or_insert(Doubt { first: now, last: now, tries: 0 });
@@ -75,23 +75,29 @@ mod tests {
 
     #[test]
     fn a_page_is_tried_often_and_for_long() {
-        let (mut doubts, page) = (Doubts::default(), (FlashBlock(3), 7));
+        let (mut suspect_pages, page) = (SuspectPages::default(), (FlashBlock(3), 7));
         let at = |millis: u64| Duration::from_millis(1_000_000 + millis);
         // Many tries at one moment are not enough, nor two tries over a long time.
-        assert!((0..10).all(|_| !doubts.failed(page, at(0))));
-        assert!(!doubts.are_due(at(999)) && doubts.are_due(at(1000)) && !doubts.are_due(at(1000)));
-        assert!(!doubts.failed(page, at(2999)) && doubts.failed(page, at(3000)));
+        assert!((0..10).all(|_| !suspect_pages.failed(page, at(0))));
+        assert!(
+            !suspect_pages.are_due(at(999))
+                && suspect_pages.are_due(at(1000))
+                && !suspect_pages.are_due(at(1000))
+        );
+        assert!(!suspect_pages.failed(page, at(2999)) && suspect_pages.failed(page, at(3000)));
         let other = (FlashBlock(3), 8);
         assert!(
-            !doubts.failed(other, at(0)) && !doubts.failed(other, at(9000)) && doubts.failed(other, at(9001))
+            !suspect_pages.failed(other, at(0))
+                && !suspect_pages.failed(other, at(9000))
+                && suspect_pages.failed(other, at(9001))
         );
-        doubts.settled(page);
-        assert!(!doubts.failed(page, at(9002)));
+        suspect_pages.settled(page);
+        assert!(!suspect_pages.failed(page, at(9002)));
         // A page that is not tried any more is forgotten.
-        assert!(doubts.long(at(30_000)).is_none() && doubts.are_due(at(20_000)));
-        assert!(!doubts.failed(page, at(20_000)) && !doubts.failed(page, at(22_000)));
+        assert!(suspect_pages.long(at(30_000)).is_none() && suspect_pages.are_due(at(20_000)));
+        assert!(!suspect_pages.failed(page, at(20_000)) && !suspect_pages.failed(page, at(22_000)));
         // A page that is tried for long is named.
-        assert!(!doubts.failed(other, at(20_000)));
-        assert!(!doubts.failed(other, at(50_000)) && doubts.long(at(50_000)) == Some(other));
+        assert!(!suspect_pages.failed(other, at(20_000)));
+        assert!(!suspect_pages.failed(other, at(50_000)) && suspect_pages.long(at(50_000)) == Some(other));
     }
 }
