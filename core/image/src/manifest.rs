@@ -13,13 +13,11 @@
 //! | layer | `dev.headstart.tree-digest` | digest of the tree's outboard, a blob of the same store |
 //! | layer | `dev.headstart.tree-size` | the outboard's size in bytes |
 //! | layer | `dev.headstart.index-offset` | the offset in the blob of all that opening the layer reads at its end |
-//! | layer | `dev.headstart.boot-layer` | of a layer with the data that boots read, in the order of a plan: the number
-//! of bytes of the blob |
+//! | layer | `dev.headstart.boot-layer` | bytes of the blob with the data that boots read, in the order of a plan |
 //! | manifest | `dev.headstart.version` | the version of headstart that made the image |
 //! | manifest | `dev.headstart.options` | the options: `zstd,frame=32768,crc` |
 //! | manifest | `dev.headstart.virtual-size` | the disk's size in bytes |
-//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one is, laid out
-//! again |
+//! | manifest | `dev.headstart.optimized-from` | digest of the manifest of the image that this one lays out again |
 //!
 //! # Reading
 //!
