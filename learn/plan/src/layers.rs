@@ -1,5 +1,5 @@
-//! The knowledge of layers: an image that shares layers with a known one starts with the knowledge of those (DESIGN,
-//! section 6).
+//! The knowledge of layers: an image that shares layers with a known one starts with the knowledge of those
+//! (`docs/design-learning.md`).
 //!
 //! A layer is in the disk's own address space: the content of an image at a place is that of the topmost layer that has
 //! something there. So a part of a disk that two images take from the same layer has the same bytes at the same

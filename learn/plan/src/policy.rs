@@ -44,7 +44,7 @@ pub struct Training<'a> {
 pub enum Objective {
     /// The open-loop hit rate, whole blocks (the paper's model and fitness).
     Hits,
-    /// The total wait of a closed-loop boot, over a link with this round trip (DESIGN, sections 6 and 7).
+    /// The total wait of a closed-loop boot, over a link with this round trip (`docs/design-learning.md`).
     Boot {
         /// In nanoseconds.
         round_trip: u64,

@@ -1,4 +1,4 @@
-//! The delay of a boot: a closed loop, in which a guest that waits asks later (DESIGN, section 7).
+//! The delay of a boot: a closed loop, in which a guest that waits asks later (`docs/design-learning.md`).
 //!
 //! # The model
 //!

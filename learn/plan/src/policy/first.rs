@@ -2,7 +2,7 @@
 //! boot (ours).
 //!
 //! A guest that waits gets every block in the end, so that giving up late ones, as the score does for hits, gains
-//! nothing: order by first access wins (DESIGN, section 6). The remaining gain at low bandwidth is bytes. Some
+//! nothing: order by first access wins (`docs/design-learning.md`). The remaining gain at low bandwidth is bytes. Some
 //! training boots did things that others do not (a scan, an update, a backup); the slices that only they read keep
 //! the link from those that are needed. So:
 //!

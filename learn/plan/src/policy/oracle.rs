@@ -1,4 +1,4 @@
-//! `oracle`: the best order that a long search finds for the test trace itself (DESIGN, sections 2 and 6). For
+//! `oracle`: the best order that a long search finds for the test trace itself (`docs/design-learning.md`). For
 //! evaluation only: it shows the possible gain. [`crate::evaluate::bound`] has bounds that no order can beat.
 //!
 //! It begins with the best of the trace's own orders, by first access and by score, and moves blocks as

@@ -1,4 +1,4 @@
-//! `search`, our own: an order found by search, instead of one of a family (DESIGN, section 6).
+//! `search`, our own: an order found by search, instead of one of a family (`docs/design-learning.md`).
 //!
 //! For the delay of a boot that is [`first`]: no found order is better on boots that the search has not seen.
 //!
