@@ -1,4 +1,4 @@
-//! The program `headstart`. The library beside it has everything, so that the reference is made of the same command line.
+//! The program `headstart`. Everything is in the library beside it, of which the reference is made, too.
 
 #![forbid(unsafe_code)]
 
