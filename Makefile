@@ -18,7 +18,7 @@ SOAK_CASES ?= 100000
 # tests stay in its foreground, so that Ctrl-C reaches them.
 TIMEOUT := timeout --kill-after=30s $(shell [ -t 0 ] && echo --foreground)
 
-.PHONY: help setup demo test bench bench-boot bench-swarm bench-harvest lint fuzz soak clean
+.PHONY: help setup demo test bench bench-boot bench-swarm bench-harvest lint docs dist fuzz soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,15 @@ lint: ## formatting, clippy, documentation, shell scripts, project rules
 	@scripts/setup build
 	@scripts/setup lint || echo 'lint: going on without what could not be installed'
 	@scripts/lint
+
+docs: ## the documentation site, into target/site
+	@scripts/setup build docs
+	@scripts/docs
+
+dist: ## man pages and shell completions, into target/dist
+	@scripts/setup build
+	@$(CARGO) run --locked --quiet -p headstart-reference -- dist target/dist
+	@echo "target/dist: $$(ls target/dist/man | wc -l) man pages, completions of $$(ls target/dist/completions | wc -l) shells"
 
 fuzz: ## every parser on hostile input, FUZZ_SECONDS (30) each
 	@scripts/setup build fuzz

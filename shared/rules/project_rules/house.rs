@@ -45,6 +45,7 @@ const ROWS: &[(&str, u8)] = &[
     ("headstart-testkit", 1),
     // Beside the house: they look at all of it, and nothing uses them.
     ("headstart-fuzz", u8::MAX),
+    ("headstart-reference", u8::MAX),
     ("headstart-tests", u8::MAX),
 ];
 

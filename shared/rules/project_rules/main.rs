@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`text`] | names, lengths and words of the files of the tree |
 //! | [`commits`] | messages of commits |
+//! | [`dead_links`] | the links of documents |
 //! | [`circles`] | no circle of imports between the modules of a crate |
 //! | [`house`] | which crate may use which, what every crate says of itself, what ARCHITECTURE.md names |
 //! | [`prose`] | how comments open, and that they call no machine a person |
@@ -24,6 +25,7 @@
 
 mod circles;
 mod commits;
+mod dead_links;
 mod house;
 mod licences;
 mod prose;

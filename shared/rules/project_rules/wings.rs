@@ -1,6 +1,7 @@
 //! The wings of the workspace: the folders of its crates, and which wing may use which.
 //!
-//! `headstart-fuzz` and `headstart-tests` look at all crates, and no crate uses them. They stand outside of the table.
+//! `headstart-fuzz`, `headstart-reference` and `headstart-tests` look at all crates, and no crate uses them. They stand
+//! outside of the table.
 
 use crate::assert_none;
 use crate::tree::{metadata, packages, root};
@@ -34,7 +35,7 @@ pub(crate) const WINGS: [Wing; 8] = [
 const PAGE_LINES: usize = 70;
 
 /// The crates that look at all others and that no crate uses.
-const OBSERVERS: [&str; 2] = ["shared/fuzz", "shared/rules"];
+const OBSERVERS: [&str; 3] = ["shared/fuzz", "shared/reference", "shared/rules"];
 
 /// A use that the table forbids and that is left for now.
 struct Exception {

@@ -1,0 +1,150 @@
+//! Dead links in Markdown: to files that are not there, and to headings that a file does not have.
+//!
+//! The project's rules use this file too, for the documents as they are in the repository.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A link of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link<'a> {
+    /// The line, from 1.
+    pub line: usize,
+    /// The target as it is written: `../x.md#part`.
+    pub target: &'a str,
+}
+
+/// The links of a document, outside of blocks and of code: `[text](target)`, images too.
+#[must_use]
+pub fn links(text: &str) -> Vec<Link<'_>> {
+    let mut found = Vec::new();
+    for (number, line) in outside_of_blocks(text) {
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once("](") {
+            // An odd number of backticks before it: it is in code.
+            let start = line.len() - rest.len() + before.len();
+            let is_code = line[..start].matches('`').count() % 2 == 1;
+            let target = after.split([')', ' ']).next().unwrap_or_default();
+            if !is_code && !target.is_empty() {
+                found.push(Link { line: number, target });
+            }
+            rest = after;
+        }
+    }
+    found
+}
+
+/// The lines of a document with their numbers, from 1, without those of fenced blocks.
+fn outside_of_blocks(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_block = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        (!in_block && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// The names of the headings of a document, as links name them: small letters, digits, `-` and `_`.
+#[must_use]
+pub fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut times: BTreeMap<String, usize> = BTreeMap::new();
+    let is_heading = |line: &&str| line.starts_with('#') && line.trim_start_matches('#').starts_with(' ');
+    for line in outside_of_blocks(text).map(|(_, line)| line).filter(is_heading) {
+        let title = line.trim_start_matches('#').trim().to_lowercase();
+        let spaced = title.chars().filter_map(|character| match character {
+            ' ' => Some('-'),
+            '-' | '_' => Some(character),
+            _ => character.is_alphanumeric().then_some(character),
+        });
+        let name: String = spaced.collect();
+        let time = times.entry(name.clone()).and_modify(|times| *times += 1).or_default();
+        found.insert(if *time == 0 { name } else { format!("{name}-{time}") });
+    }
+    found
+}
+
+/// `true` for a link to another place than the repository, which is not looked at.
+#[must_use]
+pub fn is_elsewhere(target: &str) -> bool {
+    ["http://", "https://", "mailto:"].iter().any(|scheme| target.starts_with(scheme))
+}
+
+/// The path that `target` means in a document at `path`, both from the root; none where it leads out of it.
+#[must_use]
+pub fn resolved(path: &str, target: &str) -> Option<String> {
+    let mut parts: Vec<&str> = path.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// The dead links of the document `text` at `path`, each with its place, except for targets that `is_skipped`. `read`
+/// gives the text of the file at a path, an empty one where it is no text.
+pub fn dead(
+    path: &str,
+    text: &str,
+    is_skipped: impl Fn(&str) -> bool,
+    read: impl Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let mut offences = Vec::new();
+    let is_checked = |link: &Link<'_>| !is_elsewhere(link.target) && !is_skipped(link.target);
+    for Link { line, target } in links(text).into_iter().filter(is_checked) {
+        let (file, part) = target.split_once('#').map_or((target, None), |(file, part)| (file, Some(part)));
+        let document = if file.is_empty() {
+            Some(text.to_owned())
+        } else {
+            resolved(path, file).and_then(|to| read(&to))
+        };
+        match (document, part) {
+            (None, _) => offences.push(format!("{path}:{line}: {target} is not there")),
+            (Some(document), Some(part)) if !anchors(&document).contains(part) => {
+                offences.push(format!("{path}:{line}: {target} names no heading"));
+            }
+            _ => {}
+        }
+    }
+    offences
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_in_code_and_blocks_do_not_count() {
+        let text = "[a](b.md) `[c](d)` ![e](f.svg \"t\")\n```\n[g](h)\n```\n[i](#j)\n";
+        let targets: Vec<_> = links(text).into_iter().map(|link| (link.line, link.target)).collect();
+        assert_eq!(targets, [(1, "b.md"), (1, "f.svg"), (5, "#j")]);
+    }
+
+    #[test]
+    fn headings_are_named_as_links_name_them() {
+        let text = "# A `b`: C!\n## A_b-c\n```\n# no\n```\n## A_b-c\n#no\n";
+        let expected = ["a-b-c", "a_b-c", "a_b-c-1"].map(str::to_owned);
+        assert_eq!(anchors(text), expected.into_iter().collect());
+    }
+
+    #[test]
+    fn dead_links_are_named_with_their_place() {
+        let read = |path: &str| (path == "x/there.md").then(|| "# One\n".to_owned());
+        let text = "[a](there.md) [b](there.md#one) [c](../x/there.md#two)\n\
+                    [d](gone.md) [e](#f) [g](https://h) [i](../../j)";
+        let expected = [
+            "x/me.md:1: ../x/there.md#two names no heading",
+            "x/me.md:2: gone.md is not there",
+            "x/me.md:2: #f names no heading",
+            "x/me.md:2: ../../j is not there",
+        ];
+        assert_eq!(dead("x/me.md", text, |_| false, read), expected);
+        let is_skipped = |target: &str| target.contains("there.md");
+        assert_eq!(dead("x/me.md", text, is_skipped, read), expected[1..]);
+    }
+}
