@@ -5,49 +5,42 @@ use crate::tree::{metadata, packages, root, sources};
 use crate::wings::WINGS;
 use serde_json::Value;
 
-/// The crates and the row each stands in: a crate uses crates of lower rows only.
+/// The rows of the house, from the bottom: a crate uses crates of lower rows only.
 ///
 /// The rows of the design, parts to come included, so that a new crate finds its place here.
-const ROWS: &[(&str, u8)] = &[
-    ("headstart-block", 0),
-    ("headstart-sigbus", 0),
-    ("headstart-telemetry", 0),
-    ("headstart-zfile", 1),
-    ("headstart-lsmt", 1),
-    ("headstart-trace", 1),
-    ("headstart-store", 1),
-    ("headstart-daemon", 1),
-    ("headstart-plot", 1),
-    ("headstart-forecast", 1),
-    ("headstart-flash", 1),
-    ("headstart-image", 2),
-    ("headstart-plan", 2),
-    ("headstart-pull", 3),
-    ("headstart-command-line", 3),
-    ("headstart-swarm", 3),
-    ("headstart-broker", 2),
-    ("headstart-harvest", 3),
-    ("headstart-predictors", 3),
-    ("headstart-cache", 4),
-    ("headstart-replay", 5),
-    ("headstart-disk", 5),
-    ("headstart-export", 5),
-    ("headstart-snapshotter", 5),
-    ("headstart-sim", 6),
-    ("headstart-harvestd", 6),
-    ("headstart-peer-net", 6),
-    ("headstart-range-proxy", 7),
-    ("headstart-agentd", 8),
-    ("headstart-control", 8),
-    ("headstart", 9),
-    ("headstart-lab", 9),
-    // For tests only, of every crate.
-    ("headstart-testkit", 1),
-    // Beside the house: they look at all of it, and nothing uses them.
-    ("headstart-fuzz", u8::MAX),
-    ("headstart-reference", u8::MAX),
-    ("headstart-tests", u8::MAX),
+const ROWS: &[&[&str]] = &[
+    &["headstart-block", "headstart-sigbus", "headstart-telemetry"],
+    &[
+        "headstart-daemon",
+        "headstart-flash",
+        "headstart-forecast",
+        "headstart-hash-tree",
+        "headstart-lsmt",
+        "headstart-plot",
+        "headstart-store",
+        // For tests only, of every crate.
+        "headstart-testkit",
+        "headstart-trace",
+        "headstart-zfile",
+    ],
+    &["headstart-broker", "headstart-image", "headstart-plan"],
+    &[
+        "headstart-command-line",
+        "headstart-harvest",
+        "headstart-predictors",
+        "headstart-pull",
+        "headstart-swarm",
+    ],
+    &["headstart-cache", "headstart-preload"],
+    &["headstart-disk", "headstart-export", "headstart-replay", "headstart-snapshotter"],
+    &["headstart-diskd", "headstart-harvestd", "headstart-peer-net", "headstart-sim"],
+    &["headstart-range-proxy"],
+    &["headstart-agentd", "headstart-control"],
+    &["headstart", "headstart-lab"],
 ];
+
+/// The crates beside the house: they look at all of it, and nothing uses them.
+const OBSERVERS: [&str; 3] = ["headstart-fuzz", "headstart-reference", "headstart-tests"];
 
 /// The folders beside the wings whose files the documents name by their paths.
 const OTHER_FOLDERS: [&str; 4] = ["benches", "deploy", "scripts", "tests"];
@@ -56,8 +49,10 @@ fn name_of(package: &Value) -> &str {
     package["name"].as_str().expect("a package has a name")
 }
 
-fn row_of(name: &str) -> Option<u8> {
-    ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
+/// The number of the row that a crate stands in, from 0 at the bottom.
+fn row_of(name: &str) -> Option<usize> {
+    let of_observers = OBSERVERS.contains(&name).then_some(ROWS.len());
+    ROWS.iter().position(|row| row.contains(&name)).or(of_observers)
 }
 
 #[test]
