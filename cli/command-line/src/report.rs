@@ -2,6 +2,7 @@
 
 use crate::name;
 use headstart_block::Error;
+pub use headstart_diskd::words::count;
 use serde::Serialize;
 use std::fmt;
 use std::io::{ErrorKind, Write};
@@ -64,11 +65,4 @@ impl fmt::Display for Fields<'_> {
         }
         Ok(())
     }
-}
-
-/// A number of things, with their name in the right form: `1 segment`, `2 segments`.
-#[must_use]
-pub fn count(number: u64, name: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {name}{plural}")
 }

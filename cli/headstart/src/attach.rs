@@ -1,55 +1,48 @@
 //! `headstart attach`: images become disks, in the foreground and with everything in this one process.
 //!
+//! The disks themselves are opened and served by `headstart-diskd`. Here are arguments, words and reports.
+//!
 //! | module | content |
 //! |---|---|
-//! | [`arguments`] | the arguments |
+//! | [`arguments`], [`record_args`], [`times`] | the arguments |
 //! | [`by_agent`] | disks that the agent of this host is to have |
-//! | [`keep_base`] | copies of images in writable directories |
-//! | [`session`] | opening the images, holding the disks |
-//! | [`lines`] | the command lines of QEMU with a disk |
-//! | [`servers`] | starting the servers, and their addresses |
-//! | [`own_directory`] | the directory of a socket without a given path |
-//! | [`plans`] | the search for plans |
-//! | [`preloads`] | the use of preloading, in figures |
-//! | [`recorded`] | the boots that left a trace, and those that left none |
-//! | [`recording`] | the recordings of the disks, and their place |
+//! | [`prior`] | the images that an agent's disks had before |
+//! | [`agent_swarm`] | the agent's swarm, which is asked for missing bytes |
 //! | [`release`] | releasing the images of an agent's disk whose process is down |
 //! | [`space`] | the space that writable layers take, for an agent |
 //! | [`status`] | the live line |
 //! | [`metrics`] | the page for Prometheus |
 
+mod agent_swarm;
 mod arguments;
 mod by_agent;
-mod keep_base;
-mod lines;
 mod metrics;
-mod own_directory;
-mod plans;
-mod preloads;
-mod recorded;
-mod recording;
+mod prior;
+mod record_args;
 mod release;
-mod servers;
-mod session;
 mod space;
 mod status;
+mod times;
 
 pub(crate) use arguments::Attach;
 
 use crate::report::{Outcome, Report, count};
 use crate::terminal::{Terminal, print_above};
+use agent_swarm::Connector;
 use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
+use headstart_diskd::lines::VersionQuery;
+use headstart_diskd::{
+    Copies, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers, Session,
+    SwarmConnector, SyncThread, Totals, Way,
+};
 use headstart_export::Leftover;
 use headstart_image::progress::Progress;
 use headstart_store::RateLimit;
-use keep_base::Copies;
-use preloads::Preloads;
-use recorded::Recorded;
+use metrics::Sources;
+use prior::{Before, kept_images};
 use serde::Serialize;
-use servers::{Servers, Way};
-use session::{Before, Session};
-use status::{StatusLine, Totals};
+use status::StatusLine;
 use std::fmt;
 use std::io::Write;
 use std::path::Path;
@@ -77,20 +70,16 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
 /// The interval at which the signal to stop, failed servers and the status line are checked.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The interval at which the cache is made durable: bytes that a power loss takes are fetched again.
-const SYNC_EVERY: Duration = Duration::from_secs(5);
-
-/// A time of the command line, such as `90s` or `5m`.
-fn parse_time(text: &str) -> Result<Duration> {
-    let bad = |e| {
-        let text = text.escape_debug();
-        Error::invalid(format!("`{text}` is not a time")).caused_by(e).remedy("write it as 500ms, 30s or 5m")
-    };
-    humantime::parse_duration(text).map_err(bad)
-}
-
 /// Threads that fetch, verify and store. Servers have threads of their own.
 const RUNTIME_THREADS: usize = 2;
+
+/// Open disks, and what is needed to serve them.
+struct Opened<'a> {
+    session: &'a Arc<Session>,
+    before: Before,
+    servers: ServerSettings,
+    figures: Sources,
+}
 
 impl Attach {
     pub(crate) fn run(&self, terminal: &Terminal, quiet: bool, json: bool) -> Result<Box<dyn Report>> {
@@ -117,7 +106,7 @@ impl Attach {
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        let copies = Copies::new();
+        let copies = Copies::default();
         let result = self.run_on((&runtime, &copies), held, terminal, quiet, json);
         copies.end(&runtime);
         // Fetches and name look-ups that hang are not waited for.
@@ -134,7 +123,7 @@ impl Attach {
         json: bool,
     ) -> Result<Detached> {
         let started = Instant::now();
-        let qemu = self.vhost_user.is_some().then(lines::Version::ask);
+        let qemu = self.vhost_user.is_some().then(QemuVersion::ask);
         let mut settings = self.store.settings_to_serve()?;
         // A problem with the rate must not keep the disk from its guest.
         let shared_rate = self.rate_file.as_deref().map(RateLimit::shared).transpose();
@@ -143,10 +132,26 @@ impl Attach {
             None
         });
         let before = Before::of(held);
-        let session = Session::open(self, (&settings, copies), &before, runtime.handle(), terminal, quiet)?;
+        let of_session = self.session_settings(&before, quiet)?;
+        let swarm = self.swarm.as_deref().map(Connector::new);
+        let session = Session::open(
+            &of_session,
+            &Environment {
+                stores: &settings,
+                copies,
+                runtime: runtime.handle(),
+                swarm: swarm.as_ref().map(|swarm| swarm as &dyn SwarmConnector),
+                progress: terminal,
+                tell: &|line| print_above(&format!("headstart: {line}")),
+            },
+        )?;
         let session = Arc::new(session);
-        let detached =
-            self.serve_session(runtime, (&session, &before), (started, qemu), terminal, (quiet, json));
+        let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
+        let servers = self.server_settings(&of_session, leftover);
+        let figures =
+            Sources { session: Arc::clone(&session), swarm: swarm.and_then(|swarm| swarm.connected()) };
+        let opened = Opened { session: &session, before, servers, figures };
+        let detached = self.serve_session(runtime, opened, (started, qemu), terminal, (quiet, json));
         if detached.is_err() {
             session.give_up();
         }
@@ -157,19 +162,18 @@ impl Attach {
     fn serve_session(
         &self,
         runtime: &Runtime,
-        (session, before): (&Arc<Session>, &Before),
-        (started, qemu): (Instant, Option<lines::Asked>),
+        Opened { session, before, servers, figures }: Opened<'_>,
+        (started, qemu): (Instant, Option<VersionQuery>),
         terminal: &Terminal,
         (quiet, json): (bool, bool),
     ) -> Result<Detached> {
-        let images = session.images();
+        let images = kept_images(session);
         if let Some(file) = self.pid_file.as_ref().filter(|_| !before.is_noted(&images)) {
             keep_images(file, images)?;
         }
-        let leftover = if before.is_nothing() { Leftover::IsUnknown } else { Leftover::IsOurs };
-        let mut servers = Servers::start(self, leftover, qemu, session)?;
+        let mut servers = Servers::start(&servers, qemu, session)?;
         let metrics = match &self.metrics {
-            Some(address) => Some(runtime.block_on(metrics::serve(address, Arc::clone(session)))?),
+            Some(address) => Some(runtime.block_on(metrics::serve(address, figures))?),
             None => None,
         };
         self.announce(session, &servers, metrics, started.elapsed(), json)?;
@@ -230,7 +234,7 @@ fn serve(
     let mut line = StatusLine::new(quiet);
     let mut teller = space::Teller::new(pid_file);
     let mut sizes = sizes(session);
-    let keeper = session.cache.clone().map(Keeper::start);
+    let sync = session.cache.clone().map(SyncThread::start);
     let (held, mut was_told) = (terminal.hold_interrupts(), false);
     let result = loop {
         let clients = servers.clients();
@@ -268,7 +272,7 @@ fn serve(
     };
     drop(held);
     line.clear();
-    drop(keeper);
+    drop(sync);
     result
 }
 
@@ -285,37 +289,6 @@ fn connected(clients: usize) -> String {
 
 fn sizes(session: &Session) -> Vec<u64> {
     session.disks.iter().map(|disk| disk.disk.size()).collect()
-}
-
-/// The thread that syncs and trims the cache.
-struct Keeper {
-    stop: Option<std::sync::mpsc::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Keeper {
-    fn start(cache: Arc<headstart_cache::Cache>) -> Self {
-        let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        let keep = move || {
-            while let Err(std::sync::mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(SYNC_EVERY) {
-                if let Err(error) = cache.sync() {
-                    tracing::warn!(%error, "the cache is not in order");
-                }
-            }
-        };
-        let thread = std::thread::Builder::new().name("cache".to_owned()).spawn(keep);
-        // Without the thread the cache is synced at the end.
-        Self { stop: Some(stop), thread: thread.ok() }
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
 }
 
 /// The output once the disks can be used.
@@ -382,7 +355,7 @@ struct Detached {
     #[serde(flatten)]
     preloads: Preloads,
     #[serde(skip_serializing_if = "Option::is_none")]
-    recorded: Option<Recorded>,
+    recorded: Option<RecordedBoots>,
 }
 
 impl Detached {
@@ -396,7 +369,7 @@ impl Detached {
             image_bytes: totals.all,
             clients: 0,
             preloads: Preloads::of(session),
-            recorded: Recorded::of(session),
+            recorded: RecordedBoots::of(session),
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::runtime::{FEW, with_runtime};
 use crate::store_args::StoreArgs;
 use headstart_block::{Digest, Error, ErrorKind, Result};
-use headstart_command_line::images::NamedImage;
+use headstart_diskd::NamedImage;
 use headstart_image::manifest::Manifest;
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::reference::{Location, Reference};

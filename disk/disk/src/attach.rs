@@ -20,7 +20,7 @@ use crate::known_links::KnownLinks;
 pub use crate::local::is_local;
 use crate::open::Located;
 use crate::pinned::PinnedImages;
-use crate::preloading::{self, Driving, PlanSource, Preloader, Searches};
+use crate::preloading::{self, Driving, Lookup, PlanSource, Preloader};
 use crate::puller::Puller;
 use crate::release::NewLease;
 use crate::stats::Stats;
@@ -307,7 +307,7 @@ async fn attach_leasing(
     *leasing = Leasing::begin(&host.runtime, &store, reference, image, record, is_whole);
     // Beside all that follows; not for an image that is whole.
     let source = options.plans.as_deref().filter(|_| !located.are_whole());
-    let searches = Searches::start(source, &named.digest, &manifest, &store, &host.runtime);
+    let lookup = Lookup::start(source, &named.digest, &manifest, &store, &host.runtime);
     let origin = store.location();
     // A whole image needs no other host, but other hosts may need it.
     let origin_named = reference.location.to_string();
@@ -328,13 +328,13 @@ async fn attach_leasing(
     let (disk, made) = assembled.map_err(about)?;
     if let Some(preloader) = &disk.preloader {
         puller.set_plan(preloader.plan());
-        searches.opened(Arc::clone(disk.stack()), disk.size());
+        lookup.opened(Arc::clone(disk.stack()), disk.size());
         let driving = Driving {
             puller: Arc::clone(&puller),
             links: KnownLinks::of(host.cache.dir()),
             store: origin,
             image: reference.to_string(),
-            searches,
+            lookup,
         };
         host.runtime.spawn(preloading::drive(Arc::clone(preloader), driving));
         if let Some(swarm) = &host.swarm {

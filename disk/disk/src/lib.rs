@@ -15,7 +15,7 @@
 //! | `known_images` | manifests seen before, for when the store is away |
 //! | [`pinned`] | manifests of images that the hosts of a swarm keep together, for the same |
 //! | [`accesses`] | the first reads: a log that reads write |
-//! | [`preloading`] | finds plans, and follows them by that log |
+//! | [`preloading`] | takes plans that are found, and follows them by that log |
 //! | `hold` | keeps the image from being deleted while a disk needs it |
 //! | [`release`] | gives up the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
@@ -60,6 +60,6 @@ pub use expected::Expected;
 pub use hints::image_key_of;
 pub use hold::Hold;
 pub use pinned::PinnedImages;
-pub use preloading::{PlanSource, Preloader, Search, Sought};
+pub use preloading::{PlanFinding, PlanQuery, PlanSource, Preloader};
 pub use puller::Puller;
 pub use swarm::Swarm;

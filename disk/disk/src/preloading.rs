@@ -1,11 +1,11 @@
-//! Preloading by learned plans: finds plans for a disk, and follows them while it boots.
+//! Preloading by learned plans: takes the plans that are found for a disk, and follows them while it boots.
 //!
 //! # Sources of plans
 //!
-//! The caller of an attach gives a [`PlanSource`]: places to look for plans, which are all looked at at the same time,
-//! beside the attach. The first plan that is found is followed at once; a later one that is better ([`Origin`]) takes
-//! its place, and is told the reads so far. If nothing is found within [`PATIENCE`], the disk stays lazy. A place that
-//! fails is logged once and counted; nothing that is found there can fail an attach, or a read.
+//! The caller of an attach gives a [`PlanSource`], which looks for plans beside the attach. The first plan that is
+//! found is followed at once; a later one that is better ([`Origin`]) takes its place, and is told the reads so far. If
+//! nothing is found, the disk stays lazy. A place that fails is logged once and counted; nothing that is found there
+//! can fail an attach, or a read.
 //!
 //! # Following
 //!
@@ -22,8 +22,7 @@ use crate::accesses::Accesses;
 use crate::known_links::KnownLinks;
 use crate::puller::Puller;
 use crate::swarm::Hinted;
-use futures::future::BoxFuture;
-use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, ErrorKind, Result, SLICE_SIZE};
+use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, SLICE_SIZE};
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
 use headstart_preload::plans::{in_whole_blocks, of_items};
@@ -35,12 +34,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::{Interval, MissedTickBehavior, timeout};
-
-/// The time for which plans are looked for.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+use tokio::time::{Interval, MissedTickBehavior};
 
 /// The interval at which the pilot is told the reads.
 pub const TICK: Duration = Duration::from_millis(50);
@@ -55,7 +51,7 @@ const BOOT: Duration = Duration::from_secs(600);
 const REMEMBER: Duration = Duration::from_secs(1);
 
 /// The disk for which plans are looked for.
-pub struct Sought {
+pub struct PlanQuery {
     /// The digest of the image's manifest.
     pub digest: Digest,
     /// The manifest.
@@ -63,19 +59,19 @@ pub struct Sought {
     /// The store of the image.
     pub store: Arc<dyn Store>,
     /// The layers and the size of the disk, once it is open.
-    opened: watch::Receiver<Option<Opened>>,
+    opened: watch::Receiver<Option<OpenedDisk>>,
 }
 
 /// A disk that is open.
 #[derive(Clone)]
-pub struct Opened {
+pub struct OpenedDisk {
     /// Its merged layers.
     pub stack: Arc<Stack>,
     /// Its size in bytes: the image's, or more if it is writable.
     pub size: u64,
 }
 
-impl Sought {
+impl PlanQuery {
     /// The name under which boots of the disk are known; see [`Manifest::known_as`].
     #[must_use]
     pub fn image(&self) -> Digest {
@@ -83,42 +79,28 @@ impl Sought {
     }
 
     /// Waits until the disk is open. `None` if it will not be.
-    pub async fn opened(&self) -> Option<Opened> {
+    pub async fn opened(&self) -> Option<OpenedDisk> {
         let mut opened = self.opened.clone();
         opened.wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 
-/// One place to look for plans.
-pub struct Search {
-    /// Its name, for a message.
+/// The result of a search for plans in one place.
+#[derive(Debug)]
+pub struct PlanFinding {
+    /// The name of the place, for a message.
     pub place: &'static str,
-    /// The search there.
-    pub answer: BoxFuture<'static, Answer>,
-}
-
-/// The result of a search.
-#[derive(Debug, Default)]
-pub struct Answer {
     /// The plans that were found.
-    pub found: Option<PlanCandidate>,
+    pub candidate: Option<PlanCandidate>,
     /// The errors of plans that are there and cannot be used.
     pub failures: Vec<Error>,
 }
 
-impl From<Result<Option<PlanCandidate>>> for Answer {
-    fn from(result: Result<Option<PlanCandidate>>) -> Self {
-        match result {
-            Ok(found) => Self { found, failures: Vec::new() },
-            Err(error) => Self { found: None, failures: vec![error] },
-        }
-    }
-}
-
-/// The places where plans of disks are looked for.
+/// The lookup of plans for disks.
 pub trait PlanSource: Send + Sync {
-    /// The places for a disk, which are looked at at the same time.
-    fn searches(&self, sought: &Arc<Sought>) -> Vec<Search>;
+    /// Starts to look for plans of a disk on `runtime`. The findings come as they are made; the search ends early when
+    /// their receiver is dropped.
+    fn look(&self, query: Arc<PlanQuery>, runtime: &Handle) -> Receiver<PlanFinding>;
 }
 
 /// The preloading of one disk.
@@ -145,14 +127,15 @@ struct State {
     stopped: bool,
 }
 
-/// The searches that are under way, since before the disk was open.
-pub(crate) struct Searches {
-    tasks: JoinSet<(&'static str, Answer)>,
-    opened: watch::Sender<Option<Opened>>,
+/// The lookup that is under way, since before the disk was open.
+pub(crate) struct Lookup {
+    /// `None` once all findings have come.
+    findings: Option<Receiver<PlanFinding>>,
+    opened: watch::Sender<Option<OpenedDisk>>,
 }
 
-impl Searches {
-    /// Starts the searches of `source`; none without one.
+impl Lookup {
+    /// Starts the lookup in `source`; without one, nothing is found.
     pub(crate) fn start(
         source: Option<&dyn PlanSource>,
         digest: &Digest,
@@ -161,43 +144,31 @@ impl Searches {
         runtime: &Handle,
     ) -> Self {
         let (opened, opening) = watch::channel(None);
-        let mut tasks = JoinSet::new();
-        if let Some(source) = source {
+        let findings = source.map(|source| {
             let (digest, manifest, store) = (*digest, manifest.clone(), Arc::clone(store));
-            let sought = Arc::new(Sought { digest, manifest, store, opened: opening });
-            for Search { place, answer } in source.searches(&sought) {
-                let answer = async move {
-                    timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
-                        let patience = PATIENCE.as_secs();
-                        let error = format!("does not answer within {patience} s");
-                        Err(Error::new(ErrorKind::Unavailable, error)).into()
-                    })
-                };
-                tasks.spawn_on(async move { (place, answer.await) }, runtime);
-            }
-        }
-        Self { tasks, opened }
+            source.look(Arc::new(PlanQuery { digest, manifest, store, opened: opening }), runtime)
+        });
+        Self { findings, opened }
     }
 
     /// Notes that the disk is open.
     pub(crate) fn opened(&self, stack: Arc<Stack>, size: u64) {
-        self.opened.send_replace(Some(Opened { stack, size }));
+        self.opened.send_replace(Some(OpenedDisk { stack, size }));
     }
 
-    fn are_over(&self) -> bool {
-        self.tasks.is_empty()
+    fn is_over(&self) -> bool {
+        self.findings.is_none()
     }
 
-    /// The next answer; never returns if there is none.
-    async fn next(&mut self) -> (&'static str, Answer) {
-        match self.tasks.join_next().await {
-            Some(Ok(answer)) => answer,
-            Some(Err(e)) => {
-                let error = Error::invalid("looking for plans broke off").caused_by(e);
-                ("a place to look for plans", Err(error).into())
-            }
-            None => std::future::pending().await,
+    /// The next finding; never returns if there is none.
+    async fn next(&mut self) -> PlanFinding {
+        if let Some(findings) = &mut self.findings
+            && let Some(finding) = findings.recv().await
+        {
+            return finding;
         }
+        self.findings = None;
+        std::future::pending().await
     }
 }
 
@@ -209,7 +180,7 @@ pub(crate) struct Driving {
     pub(crate) store: String,
     /// The image's name, for messages.
     pub(crate) image: String,
-    pub(crate) searches: Searches,
+    pub(crate) lookup: Lookup,
 }
 
 impl Preloader {
@@ -373,19 +344,18 @@ impl Preloader {
     }
 
     /// Handles the result of a search.
-    fn answered(
+    fn found(
         &self,
-        place: &str,
-        answer: Answer,
+        PlanFinding { place, candidate, failures }: PlanFinding,
         bandwidth: Option<u64>,
         puller: &Arc<Puller>,
         image: &str,
     ) {
-        for error in answer.failures {
+        for error in failures {
             self.failures.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(image, %error, "{place} cannot be used; the disk is served all the same");
         }
-        let Some(found) = answer.found else { return };
+        let Some(found) = candidate else { return };
         let (origin, why) = (found.origin, found.why.clone());
         if self.adopt(found, bandwidth, puller) {
             let link = bandwidth.map_or_else(
@@ -407,7 +377,7 @@ struct Driven {
 
 /// Looks for plans and follows them, until the disk is gone.
 pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
-    let Driving { puller, links, store, image, mut searches } = driving;
+    let Driving { puller, links, store, image, mut lookup } = driving;
     let driven = Driven { puller: Arc::downgrade(&puller), links, store, image };
     drop(puller);
     let known = driven.recall().await;
@@ -415,14 +385,14 @@ pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
     let (mut first, mut saved) = (None, Instant::now());
     let mut ticks = ticks(TICK);
     loop {
-        let answer = tokio::select! {
-            answer = searches.next() => Some(answer),
+        let finding = tokio::select! {
+            finding = lookup.next() => Some(finding),
             _ = ticks.tick() => None,
         };
         let Some(puller) = driven.puller.upgrade().filter(|puller| !puller.is_closed()) else { return };
         let estimate = puller.estimate().bandwidth;
-        if let Some((place, answer)) = answer {
-            preloader.answered(place, answer, estimate.or(known), &puller, &driven.image);
+        if let Some(finding) = finding {
+            preloader.found(finding, estimate.or(known), &puller, &driven.image);
         }
         preloader.step(&puller, &driven.image);
         if saved.elapsed() >= REMEMBER {
@@ -433,7 +403,7 @@ pub(crate) async fn drive(preloader: Arc<Preloader>, driving: Driving) {
             first = Some(Instant::now());
         }
         let is_booted = first.is_some_and(|first: Instant| first.elapsed() > BOOT);
-        if ticks.period() == TICK && is_booted && searches.are_over() {
+        if ticks.period() == TICK && is_booted && lookup.is_over() {
             ticks = self::ticks(SLOW_TICK);
         }
     }

@@ -34,9 +34,8 @@ type Known = (&'static str, &'static str, &'static [&'static str]);
 ///
 /// One that has gone, or has become smaller, is taken off.
 const KNOWN: &[Known] = &[
-    ("headstart", "", &["attach", "image", "layer_map", "plan", "published", "swarm"]),
+    ("headstart", "", &["image", "layer_map", "plan", "swarm"]),
     ("headstart", "agent", &["disk", "watch"]),
-    ("headstart", "attach", &["arguments", "plans", "recording", "session"]),
     ("headstart", "harvest", &["lease", "vssd"]),
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
     ("headstart-cache", "", &["durable", "files"]),

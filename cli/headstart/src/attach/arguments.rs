@@ -1,39 +1,26 @@
 //! The arguments of `headstart attach`.
 
-use super::plans::{Places, Where, read_trace};
-use super::recording::RecordArgs;
+use super::prior::Before;
+use super::record_args::RecordArgs;
+use super::times::parse_time;
 use crate::socket_args::SocketArgs;
 use crate::store_args::StoreArgs;
 use clap::Args;
-use headstart_block::{ByteRate, ByteSize, Error, FileSource, Result};
-use headstart_cache::Cache;
-use headstart_command_line::images::NamedImage;
-use headstart_disk::PlanSource;
+use headstart_agentd::disks::images_record;
+use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_disk::attach::is_local;
-use headstart_export::nbd::Address;
+use headstart_diskd::{DiskRequest, NamedImage, PlanPolicy, ServerSettings, SessionSettings};
+use headstart_export::Leftover;
+use headstart_export::nbd::{Address, TlsSettings};
 use headstart_export::vhost_user::QUEUES_MAX;
 use headstart_lsmt::writable::Limits;
-use headstart_plan::PlanFile;
-use headstart_pull::{BLOCK_SIZE, Plan, PlanItem, Rest};
 use std::fmt;
-use std::fs::File;
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Smallest limit of a cache: with less, fetched bytes would be evicted at once.
 const CACHE_SIZE_MIN: u64 = 4 << 20;
-
-/// The longest time that a read waits for a store, without --deadline.
-const DEADLINE: Duration = Duration::from_secs(5 * 60);
-
-/// The first bytes of a file of plans.
-const PLAN_MAGIC: &[u8] = b"HSPLAN\r\n";
-
-/// The first bytes of a trace file of `OverlayBD`.
-const TRACE_MAGIC: [u8; 4] = 0xC2EF_1820_u32.to_le_bytes();
 
 /// Arguments of `headstart attach`.
 #[derive(Args)]
@@ -89,7 +76,7 @@ pub(crate) struct Attach {
     /// What to preload: auto (as earlier boots are known to read), lazy or none (nothing), sequential, or a file: of
     /// plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
     #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
-    pub(crate) policy: Policy,
+    pub(crate) policy: PlanPolicy,
     /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was
     /// published with the image comes first [default: plans in the cache's directory]
     #[arg(long, value_name = "PATH", help_heading = "Caching and preloading")]
@@ -158,7 +145,7 @@ impl Attach {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] if they do not fit together.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.plans.is_some() && self.policy != Policy::Auto {
+        if self.plans.is_some() && self.policy != PlanPolicy::Auto {
             return Err(Error::invalid("--plans are for --policy auto").remedy("leave one of them out"));
         }
         let single = [
@@ -219,29 +206,62 @@ impl Attach {
         self.vhost_user.is_some() || self.fuse.is_some() || self.ublk || self.device.is_some()
     }
 
-    pub(crate) fn pull_settings(&self) -> headstart_pull::Settings {
-        let miss_rest = if self.whole_blocks { Rest::None } else { Rest::default() };
-        let deadline = self.deadline.unwrap_or(DEADLINE);
-        headstart_pull::Settings { deadline, miss_rest, ..headstart_pull::Settings::default() }
+    /// The settings of the session, for disks that had these images before.
+    ///
+    /// # Errors
+    /// If the disks had other images.
+    pub(super) fn session_settings(&self, before: &Before, quiet: bool) -> Result<SessionSettings> {
+        let disks = self.images.iter().map(|image| before.request(image)).collect::<Result<_>>()?;
+        self.settings_of(disks, quiet)
     }
 
-    /// The directory of fetched bytes.
-    pub(crate) fn cache_dir(&self) -> PathBuf {
-        self.cache.clone().unwrap_or_else(Cache::default_dir)
+    /// The settings of a session of these disks.
+    ///
+    /// # Errors
+    /// If the file of process numbers has no path.
+    pub(super) fn settings_of(&self, disks: Vec<DiskRequest>, quiet: bool) -> Result<SessionSettings> {
+        Ok(SessionSettings {
+            disks,
+            writable: self.writable.clone(),
+            keep_base: self.keep_base,
+            size: self.size,
+            writable_max: self.writable_max,
+            cache: self.cache.clone(),
+            cache_size: self.cache_size,
+            policy: self.policy.clone(),
+            plans: self.plans.clone(),
+            whole_blocks: self.whole_blocks,
+            fill: self.fill,
+            require_tree: self.require_tree,
+            cached_although_denied: self.cached_although_denied,
+            deadline: self.deadline,
+            recording: self.recording.settings(),
+            images_record: self.pid_file.as_deref().map(images_record).transpose()?,
+            warn_of_silence: !quiet,
+        })
     }
 
-    /// The search for plans; `None` if the policy is a plan itself.
-    pub(super) fn plan_source(&self) -> Option<Arc<dyn PlanSource>> {
-        let places = match &self.policy {
-            Policy::Auto => Where::All {
-                files: self.plans.clone().unwrap_or_else(|| self.cache_dir().join("plans")),
-                named: self.plans.is_some(),
-            },
-            Policy::Plans(file) => Where::Plans(file.clone()),
-            Policy::Trace(file) => Where::Trace(file.clone()),
-            Policy::Fixed(_) => return None,
-        };
-        Some(Arc::new(Places::new(places, &self.recording)))
+    /// The servers of a session with these settings.
+    pub(super) fn server_settings(&self, session: &SessionSettings, leftover: Leftover) -> ServerSettings {
+        let certificate = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
+        ServerSettings {
+            nbd: self.nbd.clone(),
+            tls: certificate.map(|(certificate, key)| TlsSettings {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: self.tls_client_ca.clone(),
+            }),
+            vhost_user: self.vhost_user.clone(),
+            queues: self.queues,
+            fuse: self.fuse.clone(),
+            ublk: self.ublk,
+            device: self.device.clone(),
+            deadline: session.pull().deadline,
+            allow_resize: self.allow_resize,
+            access: self.access.access(),
+            socket_record: self.pid_file.as_ref().map(|file| file.with_extension("socket")),
+            leftover,
+        }
     }
 }
 
@@ -266,7 +286,7 @@ fn parse_writable_max(text: &str) -> Result<ByteSize> {
 }
 
 fn parse_deadline(text: &str) -> Result<Duration> {
-    let deadline = super::parse_time(text)?;
+    let deadline = parse_time(text)?;
     if deadline.is_zero() {
         return Err(
             Error::invalid("no read could wait for the store").remedy("give a time such as 30s or 5m")
@@ -297,108 +317,5 @@ impl FromStr for MetricsAddress {
 impl fmt::Display for MetricsAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-/// The policy of preloading.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Policy {
-    /// The best plan that is found.
-    Auto,
-    /// The plans in a file for the image.
-    Plans(PathBuf),
-    /// The reads in a trace of `OverlayBD`.
-    Trace(PathBuf),
-    /// This plan, in any case.
-    Fixed(Plan),
-}
-
-impl Policy {
-    /// The plan that needs no search.
-    pub(crate) fn plan(&self) -> Plan {
-        match self {
-            Self::Auto | Self::Plans(_) | Self::Trace(_) => Plan::Lazy,
-            Self::Fixed(plan) => plan.clone(),
-        }
-    }
-
-    /// The name of the kind of policy.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Plans(_) => "plans",
-            Self::Trace(_) => "trace",
-            Self::Fixed(Plan::Lazy) => "lazy",
-            Self::Fixed(Plan::Sequential) => "sequential",
-            Self::Fixed(Plan::List(_)) => "list",
-        }
-    }
-}
-
-impl FromStr for Policy {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "auto" => return Ok(Self::Auto),
-            "lazy" | "none" => return Ok(Self::Fixed(Plan::Lazy)),
-            "sequential" => return Ok(Self::Fixed(Plan::Sequential)),
-            _ => {}
-        }
-        let path = Path::new(text);
-        let cannot = |e| {
-            Error::io("is none of auto, lazy, none and sequential, and cannot be read as a file", e)
-                .about(text)
-        };
-        let mut start = Vec::new();
-        let file = File::open(path).map_err(cannot)?;
-        file.take(PLAN_MAGIC.len() as u64).read_to_end(&mut start).map_err(cannot)?;
-        if start == PLAN_MAGIC {
-            PlanFile::open(FileSource::open(path)?).map_err(|e| e.about(text))?;
-            return Ok(Self::Plans(path.to_owned()));
-        }
-        if start.starts_with(&TRACE_MAGIC) {
-            read_trace(path).map_err(|e| e.about(text))?;
-            return Ok(Self::Trace(path.to_owned()));
-        }
-        list_of_blocks(&std::fs::read_to_string(path).map_err(cannot)?)
-            .map(|items| Self::Fixed(Plan::List(items.into())))
-            .map_err(|e| e.about(text))
-    }
-}
-
-/// Parses a list of blocks, with one number on each line.
-fn list_of_blocks(list: &str) -> Result<Vec<PlanItem>> {
-    let lines = list.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
-    let items = lines.map(|(n, line)| {
-        let block = line.parse().ok().filter(|block: &u64| block.checked_mul(BLOCK_SIZE).is_some());
-        block.map(PlanItem::whole).ok_or_else(|| {
-            Error::invalid(format!("line {}: `{}` is no number of a block", n + 1, line.escape_debug()))
-        })
-    });
-    items.collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_policy_is_a_word_or_a_list() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("list");
-        let policy = |list: &str| {
-            std::fs::write(&file, list).unwrap();
-            file.to_str().unwrap().parse::<Policy>()
-        };
-        assert_eq!("auto".parse::<Policy>().unwrap(), Policy::Auto);
-        for nothing in ["lazy", "none"] {
-            assert_eq!(nothing.parse::<Policy>().unwrap(), Policy::Fixed(Plan::Lazy));
-        }
-        assert_eq!(policy("7\n\n 3 \n").unwrap().plan(), Plan::List([7, 3].map(PlanItem::whole).into()));
-        for (list, line) in [("7\nx\n", "line 2"), ("-1", "line 1"), ("99999999999999999", "line 1")] {
-            assert!(policy(list).unwrap_err().to_string().contains(line), "{list}");
-        }
-        assert!("/nowhere/list".parse::<Policy>().is_err());
     }
 }

@@ -2,15 +2,16 @@
 //! and the stores, for Prometheus.
 
 use super::arguments::MetricsAddress;
-use super::preloads::share;
-use super::session::{NamedDisk, Session};
 use axum::Router;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use headstart_agentd::local::AgentSwarm;
 use headstart_block::{Error, Result};
 use headstart_disk::stats::SlowCause;
+use headstart_diskd::preloads::share;
+use headstart_diskd::{NamedDisk, Session};
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_preload::Preloaded;
 use headstart_pull::Counters;
@@ -20,23 +21,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::net::TcpListener;
 
+/// The sources of the figures.
+#[derive(Clone)]
+pub(super) struct Sources {
+    pub(super) session: Arc<Session>,
+    /// The agent of this host, if it is asked for missing bytes.
+    pub(super) swarm: Option<Arc<AgentSwarm>>,
+}
+
 /// Serves `/metrics` at `address` until the runtime ends; returns the URL.
-pub(super) async fn serve(address: &MetricsAddress, session: Arc<Session>) -> Result<String> {
+pub(super) async fn serve(address: &MetricsAddress, sources: Sources) -> Result<String> {
     let about = |cause, e| Error::io(cause, e).about(format!("--metrics {address}"));
     let listener = TcpListener::bind(address.to_string()).await.map_err(|e| about("cannot listen", e))?;
     let bound = listener.local_addr().map_err(|e| about("cannot listen", e))?;
-    let app = Router::new().route("/metrics", get(page)).with_state(session);
+    let app = Router::new().route("/metrics", get(page)).with_state(sources);
     // Requests may use the name in the address.
     let name = address.to_string().rsplit_once(':').map(|(name, _)| name.to_owned());
     tokio::spawn(headstart_daemon::http::serve(listener, app, name.into_iter().collect()));
     Ok(format!("http://{bound}/metrics"))
 }
 
-async fn page(State(session): State<Arc<Session>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, exposition::TEXT)], render(&session))
+async fn page(State(sources): State<Sources>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, exposition::TEXT)], render(&sources))
 }
 
-fn render(session: &Session) -> String {
+fn render(Sources { session, swarm: agent }: &Sources) -> String {
     let mut page = Page::of("headstart");
     latencies(&mut page, &session.disks);
     requests(&mut page, &session.disks);
@@ -48,7 +57,9 @@ fn render(session: &Session) -> String {
     preloading(&mut page, &session.disks);
     cache(&mut page, session);
     stores(&mut page, session);
-    swarm(&mut page, session);
+    if let Some(agent) = agent {
+        swarm(&mut page, session, agent);
+    }
     traces(&mut page, session);
     page.finish()
 }
@@ -369,9 +380,8 @@ fn stores(page: &mut Page, session: &Session) {
     one("errors", "Reads that failed.", &|c| c.errors);
 }
 
-fn swarm(page: &mut Page, session: &Session) {
-    let Some(swarm) = &session.swarm else { return };
-    let connection = swarm.connection();
+fn swarm(page: &mut Page, session: &Session, agent: &AgentSwarm) {
+    let connection = agent.connection();
     let name = "headstart_swarm_connected";
     page.metric(name, Kind::Gauge, "1 where the agent of this host is there.");
     page.sample(name, &[], u8::from(connection.connected));

@@ -2,17 +2,13 @@
 //! or its first process failed. The agent knows neither the stores' options nor their credentials: this process has the
 //! arguments and the environment of the disk's.
 
-use super::keep_base;
-use super::session::writable_of;
+use super::prior::recorded;
 use super::{Attach, RUNTIME_THREADS};
 use crate::report::{Outcome, Report, count};
-use futures::future::join_all;
 use headstart_agentd::disks::{KeptImage, hold_pid_file, images_record};
 use headstart_block::{Error, Result};
-use headstart_disk::KnownImage;
-use headstart_disk::attach::is_local;
-use headstart_disk::release::release_image;
-use headstart_store::{Reference, Settings};
+use headstart_diskd::release::release_images;
+use headstart_diskd::{DiskRequest, NamedImage};
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -45,32 +41,21 @@ impl Attach {
     /// If another process has the disk, or a lease may still be there.
     pub(super) fn release(&self, pid_file: &Path) -> Result<Box<dyn Report>> {
         let images = hold_pid_file(pid_file)?.images.unwrap_or_default();
-        let (record, settings) = (images_record(pid_file)?, self.store.settings_to_serve()?);
+        let (record, stores) = (images_record(pid_file)?, self.store.settings_to_serve()?);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
             .enable_all()
             .build()
             .map_err(|e| Error::io("cannot start threads", e))?;
-        // A failure for one image does not prevent the release of others, and none waits for another.
-        let releases = images.into_iter().map(|image| self.release_one(image, &settings, &record));
-        let results = runtime.block_on(join_all(releases));
-        let released = results.into_iter().try_fold(0, |released, result| result.map(|()| released + 1));
+        let settings = self.settings_of(images.iter().map(request).collect::<Result<_>>()?, false)?;
+        let released = runtime.block_on(release_images(&settings, &stores, &record));
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(Box::new(Released { images: released? }))
     }
+}
 
-    async fn release_one(&self, image: KeptImage, settings: &Settings, record: &Path) -> Result<()> {
-        let KeptImage { name, image, digest, manifest, .. } = image;
-        let mut reference: Reference = image.parse()?;
-        let known = KnownImage { digest, manifest: manifest.into_bytes() };
-        // A disk that reads a copy of its image holds the copy.
-        let dir = writable_of(self, &name);
-        if let Some(kept) = dir.and_then(|dir| keep_base::kept(&dir, &reference, Some(&known)).ok().flatten())
-        {
-            reference = kept.copy;
-        }
-        let is_remote = !is_local(&reference.location);
-        let store = is_remote.then(|| headstart_store::open(&reference.location, settings)).transpose()?;
-        release_image(store.as_deref(), &reference, &digest, record).await
-    }
+/// The request for a disk whose image was recorded.
+fn request(kept: &KeptImage) -> Result<DiskRequest> {
+    let image = NamedImage { name: kept.name.clone(), reference: kept.image.parse()? };
+    Ok(DiskRequest { image, prior: recorded(kept) })
 }

@@ -1,7 +1,7 @@
 //! The space of writable layers, reported to the agent that looks after the disk.
 
-use super::session::Session;
 use headstart_agentd::disks::{DiskSpace, tell_space};
+use headstart_diskd::Session;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -1,12 +1,10 @@
 //! The live status line: the local part of the image, the hits of reads, the incoming bytes.
 
-use super::preloads;
-use super::session::Session;
 use crate::report::count;
 use crate::terminal;
 use headstart_block::{ByteRate, ByteSize};
+use headstart_diskd::{Session, Totals, preloads};
 use indicatif::{ProgressBar, ProgressStyle};
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// The interval of changes to the line: short enough to follow, long enough to read.
@@ -17,49 +15,6 @@ pub(super) struct StatusLine {
     bar: ProgressBar,
     shown: Instant,
     bytes: u64,
-}
-
-/// The totals of a session so far.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Totals {
-    pub(super) local: u64,
-    pub(super) all: u64,
-    pub(super) hits: u64,
-    pub(super) misses: u64,
-    pub(super) waiting: u64,
-    pub(super) fetched: u64,
-}
-
-impl Totals {
-    pub(super) fn of(session: &Session) -> Self {
-        let mut totals =
-            Self { fetched: session.stores.iter().map(|s| s.counters().bytes).sum(), ..Self::default() };
-        for disk in &session.disks {
-            let (local, all) = disk.local_bytes();
-            let stats = disk.disk.stats();
-            totals.local += local;
-            totals.all += all;
-            totals.hits += stats.hits.snapshot().count();
-            totals.misses += stats.misses.snapshot().count();
-            totals.waiting += stats.waiting.load(Ordering::Relaxed);
-        }
-        totals
-    }
-
-    /// Hits among all reads, in percent; 100 if there were none.
-    pub(super) fn hit_rate(&self) -> f64 {
-        percent(self.hits, self.hits + self.misses)
-    }
-
-    /// Bytes that are on this host among all, in percent.
-    pub(super) fn local_part(&self) -> f64 {
-        percent(self.local, self.all)
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn percent(part: u64, all: u64) -> f64 {
-    if all == 0 { 100.0 } else { part as f64 * 100.0 / all as f64 }
 }
 
 impl StatusLine {

@@ -1,6 +1,5 @@
 //! `headstart image optimize`: the blocks that boots read are stored first, in the order of a plan.
 
-use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::plan;
 use crate::report::{Fields, Outcome, Report, count};
@@ -9,6 +8,7 @@ use crate::store_args::StoreArgs;
 use crate::zfile::LayerPacking;
 use clap::Args;
 use headstart_block::{BlockDevice, ByteSize, Error, ErrorKind, FileSource, PlanItem, ReadAt, Result};
+use headstart_diskd::layer_map;
 use headstart_image::optimize::{Cost, Form, OptimizeReport, Request, Source, Stores, optimize};
 use headstart_image::plan_artifact::{self, About, FoundPlan};
 use headstart_image::progress::Progress;

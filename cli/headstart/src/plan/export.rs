@@ -2,7 +2,6 @@
 
 use super::group;
 use super::show::none_published;
-use crate::layer_map;
 use crate::megabytes::Megabytes;
 use crate::published;
 use crate::report::{Fields, Outcome, count};
@@ -11,6 +10,7 @@ use clap::Args;
 use headstart_block::{BlockDevice, ByteSize, Error, PlanItem, Result};
 use headstart_command_line::images::on_remote;
 use headstart_command_line::training::open_plans;
+use headstart_diskd::layer_map;
 use headstart_image::acceleration;
 use headstart_image::export::OutputFile;
 use headstart_image::open_image::OpenImage;

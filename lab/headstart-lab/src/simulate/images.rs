@@ -2,9 +2,9 @@
 
 use super::arguments::Disk;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_command_line::images::NamedImage;
 use headstart_command_line::images::on_remote;
 use headstart_command_line::store_args::StoreArgs;
+use headstart_diskd::NamedImage;
 use headstart_image::open_image::OpenImage;
 use headstart_replay::ImageMap;
 use headstart_store::Reference;

@@ -1,7 +1,8 @@
 //! The use of preloading, in figures: for the status line, the report at the end, and metrics.
 
-use super::session::{NamedDisk, Session};
-use crate::report::count;
+use crate::disk::NamedDisk;
+use crate::session::Session;
+use crate::words::count;
 use headstart_block::ByteSize;
 use headstart_disk::stats::{BUCKETS, Distribution, SlowCause};
 use headstart_preload::Preloaded;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 /// The effect of preloading for one disk.
 #[derive(Serialize)]
-pub(super) struct DiskPreload {
+pub struct DiskPreload {
     /// The name of the disk's export.
     disk: String,
     /// The source of the plan; null without one.
@@ -79,13 +80,14 @@ impl fmt::Display for DiskPreload {
 
 /// A share, from 0 to 1; `None` of nothing.
 #[expect(clippy::cast_precision_loss, reason = "a share")]
-pub(super) fn share(part: u64, all: u64) -> Option<f64> {
+#[must_use]
+pub fn share(part: u64, all: u64) -> Option<f64> {
     (all > 0).then(|| part as f64 / all as f64)
 }
 
 /// Reads slower than a second, by cause.
 #[derive(Clone, Copy, Default, Serialize)]
-pub(super) struct SlowReads {
+pub struct SlowReads {
     unforeseen: u64,
     late: u64,
     store: u64,
@@ -122,7 +124,7 @@ impl fmt::Display for SlowReads {
 
 /// The waits of reads for bytes from elsewhere. The quantiles are upper bounds, within a factor of two.
 #[derive(Clone, Copy, Default, Serialize)]
-pub(super) struct Waits {
+pub struct Waits {
     reads: u64,
     total_s: f64,
     p50_s: f64,
@@ -148,14 +150,16 @@ impl Waits {
 
 /// The figures of a session.
 #[derive(Serialize)]
-pub(super) struct Preloads {
+pub struct Preloads {
     waits: Waits,
     slow_reads: SlowReads,
     preloads: Vec<DiskPreload>,
 }
 
 impl Preloads {
-    pub(super) fn of(session: &Session) -> Self {
+    /// The figures so far.
+    #[must_use]
+    pub fn of(session: &Session) -> Self {
         Self {
             waits: Waits::of(session),
             slow_reads: SlowReads::of(session),
@@ -184,7 +188,8 @@ impl fmt::Display for Preloads {
 }
 
 /// The part of the status line about preloading; `None` until a plan has preloaded.
-pub(super) fn in_short(session: &Session) -> Option<String> {
+#[must_use]
+pub fn in_short(session: &Session) -> Option<String> {
     let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());
     let (mut preloaded, mut used, mut stopped) = (0_u64, 0_u64, false);
     for preloader in preloaders {

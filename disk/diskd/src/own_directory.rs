@@ -29,7 +29,7 @@ const SOCKET: &str = "nbd.sock";
 const CONTENT: [&str; 3] = [SOCKET, ".nbd.sock.headstart", LOCK];
 
 /// The directory; see the module's documentation. It is removed when this is dropped.
-pub(super) struct OwnDirectory {
+pub(crate) struct OwnDirectory {
     dir: tempfile::TempDir,
     /// The lock, held while the directory is used.
     _lock: File,
@@ -40,7 +40,7 @@ impl OwnDirectory {
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(super) fn make(access: &SocketAccess) -> Result<Self> {
+    pub(crate) fn make(access: &SocketAccess) -> Result<Self> {
         Self::make_in(&std::env::temp_dir(), None, access)
     }
 
@@ -49,7 +49,7 @@ impl OwnDirectory {
     ///
     /// # Errors
     /// If it cannot be made, or its path cannot be recorded.
-    pub(super) fn make_again(record: &Path, access: &SocketAccess) -> Result<Self> {
+    pub(crate) fn make_again(record: &Path, access: &SocketAccess) -> Result<Self> {
         if let Some(path) = recorded(record) {
             let (parent, name) = (path.parent().unwrap_or(&path), path.file_name().and_then(OsStr::to_str));
             match Self::make_in(parent, name, access) {
@@ -96,7 +96,7 @@ impl OwnDirectory {
     }
 
     /// The path of the socket.
-    pub(super) fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join(SOCKET)
     }
 }

@@ -1,14 +1,14 @@
 //! The report of recordings: the boots that left a trace, and the reasons why others left none.
 
-use super::session::Session;
-use crate::report::count;
+use crate::session::Session;
+use crate::words::count;
 use headstart_trace::{Recorder, SavedBoots};
 use serde::Serialize;
 use std::fmt;
 
 /// The traces of a session.
 #[derive(Serialize)]
-pub(super) struct Recorded {
+pub struct RecordedBoots {
     directory: String,
     /// Requests of boots.
     requests: u64,
@@ -55,8 +55,10 @@ fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTra
         .collect()
 }
 
-impl Recorded {
-    pub(super) fn of(session: &Session) -> Option<Self> {
+impl RecordedBoots {
+    /// The report so far; `None` if nothing is recorded.
+    #[must_use]
+    pub fn of(session: &Session) -> Option<Self> {
         let traces = session.traces.as_ref()?;
         let sum = |number: fn(&Recorder) -> u64| -> u64 {
             session.disks.iter().filter_map(|disk| disk.recorder.as_deref().map(number)).sum()
@@ -77,7 +79,7 @@ impl Recorded {
     }
 }
 
-impl fmt::Display for Recorded {
+impl fmt::Display for RecordedBoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (requests, directory) = (count(self.requests, "request"), &self.directory);
         match self.saved_requests {

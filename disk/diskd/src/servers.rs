@@ -1,15 +1,15 @@
 //! The requested servers, and the output about their use.
 
-use super::arguments::Attach;
-use super::lines::{Asked, file_line, nbd_line, vhost_user_line};
-use super::own_directory::OwnDirectory;
-use super::session::{NamedDisk, Session};
+use crate::disk::NamedDisk;
+use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
+use crate::own_directory::OwnDirectory;
+use crate::session::Session;
 use headstart_block::{BlockDevice, Error, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings, TlsSettings};
 use headstart_export::vhost_user::{VhostUserServer, VhostUserSettings};
-use headstart_export::{Export, Leftover, Server};
+use headstart_export::{Export, Leftover, Server, SocketAccess};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,58 +18,94 @@ use std::time::Duration;
 /// The time by which the kernel's nbd driver waits longer than a read of this process.
 const KERNEL_MARGIN: Duration = Duration::from_secs(60);
 
+/// The servers that are to be started.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    /// The addresses of NBD. Without any server, NBD is served at a socket in a new directory.
+    pub nbd: Vec<Address>,
+    /// The certificates of NBD over TLS.
+    pub tls: Option<TlsSettings>,
+    /// The socket of vhost-user-blk.
+    pub vhost_user: Option<PathBuf>,
+    /// The request queues of vhost-user-blk; `None` for the default.
+    pub queues: Option<u16>,
+    /// The file or directory that the disk is mounted at.
+    pub fuse: Option<PathBuf>,
+    /// `true` for a `/dev/ublkbN`.
+    pub ublk: bool,
+    /// A block device of the kernel's nbd driver: `/dev/nbdN` or `auto`.
+    pub device: Option<String>,
+    /// The longest time that a read of a disk waits for a store.
+    pub deadline: Duration,
+    /// `true` if clients may make the disk larger.
+    pub allow_resize: bool,
+    /// The owner and permissions of the sockets and of the mounted file.
+    pub access: SocketAccess,
+    /// The file that records the path of a socket without a given path, for the next process of an agent's disk;
+    /// `None` if no agent starts the process again.
+    pub socket_record: Option<PathBuf>,
+    /// The treatment of sockets that are there already.
+    pub leftover: Leftover,
+}
+
+impl ServerSettings {
+    /// `true` if a server other than NBD was requested.
+    #[must_use]
+    pub fn has_other_than_nbd(&self) -> bool {
+        self.vhost_user.is_some() || self.fuse.is_some() || self.ublk || self.device.is_some()
+    }
+}
+
 /// One way to reach the disks.
 #[derive(Serialize)]
-pub(super) struct Way {
+pub struct Way {
     /// The URI at which clients find it.
-    pub(super) uri: String,
+    pub uri: String,
     /// A line to start QEMU with; `None` if it is not for QEMU.
-    pub(super) qemu: Option<String>,
+    pub qemu: Option<String>,
 }
 
 /// The servers of a session.
 #[derive(Default)]
-pub(super) struct Servers {
+pub struct Servers {
     running: Vec<Box<dyn Server>>,
-    pub(super) ways: Vec<Way>,
+    /// The ways to reach the disks.
+    pub ways: Vec<Way>,
     /// The warnings for the user.
-    pub(super) warnings: Vec<String>,
+    pub warnings: Vec<String>,
     /// The directory made for a socket without a given path.
     made: Option<OwnDirectory>,
-    /// The treatment of sockets that are there already.
-    leftover: Leftover,
 }
 
 impl Servers {
-    /// Starts all servers of `args`. `qemu` is for the line that is printed with vhost-user.
-    pub(super) fn start(
-        args: &Attach,
-        leftover: Leftover,
-        qemu: Option<Asked>,
-        session: &Session,
-    ) -> Result<Self> {
-        let mut servers = Self { leftover, ..Self::default() };
-        for address in servers.nbd_addresses(args)? {
-            servers.start_nbd(args, session, address)?;
+    /// Starts all servers. `qemu` is for the line that is printed with vhost-user.
+    ///
+    /// # Errors
+    /// The error of the first server that cannot be started.
+    pub fn start(wanted: &ServerSettings, qemu: Option<VersionQuery>, session: &Session) -> Result<Self> {
+        let mut servers = Self::default();
+        for address in servers.nbd_addresses(wanted)? {
+            servers.start_nbd(wanted, session, address)?;
         }
         let Some(first) = session.disks.first() else { return Ok(servers) };
-        if let Some(socket) = &args.vhost_user {
+        if let Some(socket) = &wanted.vhost_user {
             let defaults = VhostUserSettings::default();
-            let queues = args.queues.unwrap_or(defaults.queues);
-            let settings = VhostUserSettings { queues, access: args.access.access(), leftover };
+            let queues = wanted.queues.unwrap_or(defaults.queues);
+            let settings =
+                VhostUserSettings { queues, access: wanted.access.clone(), leftover: wanted.leftover };
             let server = VhostUserServer::start(socket, &export(first), &settings);
             let server = server.map_err(|error| with_remedy(error, Some(socket)))?;
-            let qemu = vhost_user_line(socket, qemu.map(Asked::answer).unwrap_or_default());
+            let qemu = vhost_user_line(socket, qemu.map(VersionQuery::answer).unwrap_or_default());
             servers.add(Box::new(server), Some(qemu));
         }
-        if let Some(path) = &args.fuse {
-            let (access, allow_resize) = (args.access.access(), args.allow_resize);
+        if let Some(path) = &wanted.fuse {
+            let (access, allow_resize) = (wanted.access.clone(), wanted.allow_resize);
             let settings = FuseSettings { access, allow_resize, ..FuseSettings::default() };
             let server = FuseServer::start(export(first), path, &settings)?;
             let qemu = file_line(&server.path().display().to_string(), first.disk.is_read_only());
             servers.add(Box::new(server), Some(qemu));
         }
-        servers.start_kernel_devices(args, first)?;
+        servers.start_kernel_devices(wanted, first)?;
         Ok(servers)
     }
 
@@ -79,43 +115,42 @@ impl Servers {
     }
 
     /// The addresses of NBD: the requested ones, or a socket in a new directory if no server was requested.
-    fn nbd_addresses(&mut self, args: &Attach) -> Result<Vec<Address>> {
-        if !args.nbd.is_empty() || args.has_other_servers() {
-            return Ok(args.nbd.clone());
+    fn nbd_addresses(&mut self, wanted: &ServerSettings) -> Result<Vec<Address>> {
+        if !wanted.nbd.is_empty() || wanted.has_other_than_nbd() {
+            return Ok(wanted.nbd.clone());
         }
-        Ok(vec![Address::Unix(self.own_socket(args)?)])
+        Ok(vec![Address::Unix(self.own_socket(wanted)?)])
     }
 
-    fn own_socket(&mut self, args: &Attach) -> Result<PathBuf> {
-        let access = args.access.access();
-        let made = match &args.pid_file {
-            Some(file) => OwnDirectory::make_again(&file.with_extension("socket"), &access)?,
-            None => OwnDirectory::make(&access)?,
+    fn own_socket(&mut self, wanted: &ServerSettings) -> Result<PathBuf> {
+        let made = match &wanted.socket_record {
+            Some(record) => OwnDirectory::make_again(record, &wanted.access)?,
+            None => OwnDirectory::make(&wanted.access)?,
         };
         let socket = made.socket();
         self.made = Some(made);
         Ok(socket)
     }
 
-    fn start_nbd(&mut self, args: &Attach, session: &Session, address: Address) -> Result<()> {
-        let tls = args.tls_cert.as_ref().zip(args.tls_key.as_ref()).map(|(certificate, key)| TlsSettings {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_ca: args.tls_client_ca.clone(),
-        });
+    fn start_nbd(&mut self, wanted: &ServerSettings, session: &Session, address: Address) -> Result<()> {
         let socket = match &address {
             Address::Unix(path) => Some(path.clone()),
             _ => None,
         };
         let settings = NbdSettings::new(address);
         let connections_max = settings.connections_max.saturating_mul(session.disks.len().max(1));
-        let (access, leftover) = (args.access.access(), self.leftover);
-        let allow_resize = args.allow_resize;
-        let settings = NbdSettings { tls, connections_max, allow_resize, access, leftover, ..settings };
+        let settings = NbdSettings {
+            tls: wanted.tls.clone(),
+            connections_max,
+            allow_resize: wanted.allow_resize,
+            access: wanted.access.clone(),
+            leftover: wanted.leftover,
+            ..settings
+        };
         let server = NbdServer::start(&settings, session.disks.iter().map(export).collect());
         let server = server.map_err(|error| with_remedy(error, socket.as_deref()))?;
         self.warn_of_open_port(&settings, session);
-        if args.pid_file.is_some() && matches!(settings.address, Address::Tcp(_, 0)) {
+        if wanted.socket_record.is_some() && matches!(settings.address, Address::Tcp(_, 0)) {
             self.warnings.push(format!(
                 "{}: the port is another one when the process of the disk is started again, and its guest does not \
                  find it; name a port",
@@ -157,22 +192,22 @@ impl Servers {
     }
 
     /// Gives the disk to this host's kernel.
-    fn start_kernel_devices(&mut self, args: &Attach, disk: &NamedDisk) -> Result<()> {
-        if let Some(device) = &args.device {
+    fn start_kernel_devices(&mut self, wanted: &ServerSettings, disk: &NamedDisk) -> Result<()> {
+        if let Some(device) = &wanted.device {
             kernel_nbd::probe()?;
             let settings = KernelNbdSettings {
                 device: (device != "auto").then(|| device.into()),
                 // The kernel must not give a request up before its read does.
-                timeout: args.pull_settings().deadline.saturating_add(KERNEL_MARGIN),
+                timeout: wanted.deadline.saturating_add(KERNEL_MARGIN),
                 ..KernelNbdSettings::default()
             };
-            let socket = self.own_socket(args)?;
+            let socket = self.own_socket(wanted)?;
             let export = export(disk);
             let nbd = NbdSettings::new(Address::Unix(socket.clone()));
             let server = NbdServer::start(&nbd, vec![export.clone()])?;
             self.add(Box::new(KernelNbd::start(Box::new(server), &socket, &export, &settings)?), None);
         }
-        if args.ublk {
+        if wanted.ublk {
             self.start_ublk(disk)?;
         }
         Ok(())
@@ -200,22 +235,27 @@ impl Servers {
     }
 
     /// The number of clients of all servers.
-    pub(super) fn clients(&self) -> usize {
+    #[must_use]
+    pub fn clients(&self) -> usize {
         self.running.iter().map(|server| server.clients()).sum()
     }
 
     /// The error of the first server that ended by itself.
-    pub(super) fn failed(&self) -> Option<Error> {
+    #[must_use]
+    pub fn failed(&self) -> Option<Error> {
         self.running.iter().find_map(|server| server.failed())
     }
 
     /// Notifies all clients of a new size.
-    pub(super) fn resized(&self) {
+    pub fn resized(&self) {
         self.running.iter().for_each(|server| server.resized());
     }
 
     /// Stops all servers; returns the first error.
-    pub(super) fn stop(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// That error.
+    pub fn stop(&mut self) -> Result<()> {
         // A later server may use an earlier one.
         let stopped: Vec<_> = self.running.drain(..).rev().map(Server::stop).collect();
         stopped.into_iter().collect()

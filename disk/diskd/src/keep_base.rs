@@ -1,6 +1,6 @@
 //! `--keep-base`: a writable directory gets a copy of the image that it is based on, and needs no store from then on.
 
-use crate::terminal::print_above;
+use crate::environment::Environment;
 use headstart_block::guarded::GuardedDir;
 use headstart_block::{Digest, Error, ErrorKind, Result, private};
 use headstart_disk::KnownImage;
@@ -9,13 +9,12 @@ use headstart_image::progress::Progress;
 use headstart_image::store::{ImageStore, by_digest, lease_of_directory};
 use headstart_image::transfer::transfer;
 use headstart_lsmt::writable::{BASE_DIR, WritableDisk};
-use headstart_store::{Location, Reference, RetrySettings, Selector, Settings, Stop, StopSender, Store};
+use headstart_store::{Location, Reference, Selector, Store};
 use std::convert::Infallible;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::runtime::Runtime;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 /// The time without a byte after which the user learns the cause of a copy's wait; twice that the next time.
 const TOLD_AFTER: Duration = Duration::from_secs(2);
@@ -23,15 +22,12 @@ const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// The interval of checks that a copy makes progress.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The longest wait for reads of a copy that ended early.
-const LAST_READS: Duration = Duration::from_secs(2);
-
 /// Checks that a writable directory, if it exists, is one that no other user can replace, and that its copy is inside
 /// it and not elsewhere. A copy that others can read is closed to them.
 ///
 /// # Errors
 /// [`ErrorKind::Denied`] and [`ErrorKind::Io`] otherwise.
-pub(super) fn check(dir: &Path) -> Result<()> {
+pub(crate) fn check(dir: &Path) -> Result<()> {
     // Other errors are reported when the directory is opened as a disk.
     let Ok(opened) = GuardedDir::open(dir) else { return Ok(()) };
     opened.check_owner()?;
@@ -50,18 +46,18 @@ pub(super) fn check(dir: &Path) -> Result<()> {
 }
 
 /// The copy of its image in a writable directory.
-pub(super) struct Kept {
+pub(crate) struct Kept {
     /// The copy.
-    pub(super) copy: Reference,
+    pub(crate) copy: Reference,
     /// The image that was copied, by the name that the directory has recorded.
-    pub(super) origin: Option<Reference>,
+    pub(crate) origin: Option<Reference>,
     /// A warning for the user if the requested image may be another one.
-    pub(super) warning: Option<String>,
+    pub(crate) warning: Option<String>,
 }
 
 impl Kept {
     /// The name of the image for people.
-    pub(super) fn image(&self) -> String {
+    pub(crate) fn image(&self) -> String {
         self.origin.as_ref().unwrap_or(&self.copy).to_string()
     }
 }
@@ -71,7 +67,7 @@ impl Kept {
 ///
 /// # Errors
 /// [`ErrorKind::Conflict`] if the request is for a tag of another store than that of the copy.
-pub(super) fn kept(dir: &Path, asked: &Reference, known: Option<&KnownImage>) -> Result<Option<Kept>> {
+pub(crate) fn kept(dir: &Path, asked: &Reference, known: Option<&KnownImage>) -> Result<Option<Kept>> {
     let Some(copy) = kept_base::find(dir) else { return Ok(None) };
     let Selector::Digest(digest) = copy.selector else { return Ok(None) };
     let noted = WritableDisk::inspect(dir)?.reference;
@@ -125,58 +121,21 @@ fn kept_of_tag(
     Ok(Kept { copy, origin: noted, warning })
 }
 
-/// The copies of a process: their reads end before the process's runtime does.
-pub(super) struct Copies {
-    sender: StopSender,
-    stop: Stop,
-}
-
-impl Copies {
-    pub(super) fn new() -> Self {
-        let (sender, stop) = Stop::new();
-        Self { sender, stop }
-    }
-
-    /// The settings of the stores of a copy, which give up after `deadline`, and leave warnings of silence to
-    /// [`tell_of_waiting`].
-    fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
-        let settings = Settings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
-        let Some(deadline) = deadline else { return settings };
-        Settings {
-            connect_timeout: settings.connect_timeout.min(deadline),
-            first_byte_timeout: settings.first_byte_timeout.min(deadline),
-            stall_timeout: settings.stall_timeout.min(deadline),
-            retry: RetrySettings { deadline, ..settings.retry },
-            ..settings
-        }
-    }
-
-    /// Ends the reads of copies that ended early, and waits for that: threads that read have timers of `runtime`.
-    pub(super) fn end(self, runtime: &Runtime) {
-        let Self { sender, stop } = self;
-        sender.ask();
-        drop(stop);
-        if runtime.block_on(async { timeout(LAST_READS, sender.unused()).await }).is_err() {
-            tracing::debug!("reads of a copy do not end");
-        }
-    }
-}
-
 /// Copies the image of `reference` into the writable directory, and returns the copy; `None` if the directory is based
 /// on another image. A silent store is waited for until `deadline`.
 ///
 /// # Errors
 /// Errors of the stores. The copied part stays, and the next copy continues there.
-pub(super) async fn keep(
-    (settings, copies): (&Settings, &Copies),
+pub(crate) async fn keep(
+    environment: &Environment<'_>,
     reference: &Reference,
     dir: &Path,
     deadline: Option<Duration>,
-    progress: &dyn Progress,
 ) -> Result<Option<Kept>> {
-    let settings = copies.settings(settings, deadline);
+    let settings = environment.copies.settings(environment.stores, deadline);
     let from = headstart_store::open(&reference.location, &settings)?;
-    let moved = Moved { progress, bytes: AtomicU64::new(0), left: AtomicU64::new(u64::MAX) };
+    let moved =
+        Moved { progress: environment.progress, bytes: AtomicU64::new(0), left: AtomicU64::new(u64::MAX) };
     let copied = async {
         let (digest, _) = from.manifest(&reference.selector).await?;
         let disk = WritableDisk::inspect(dir).ok();
@@ -200,19 +159,20 @@ pub(super) async fn keep(
         let copy = Reference { location, selector };
         Ok::<_, Error>(Some(Kept { copy, origin: Some(reference.clone()), warning: None }))
     };
+    let telling = tell_of_waiting((&*from, reference), &moved, settings.retry.deadline, environment.tell);
     tokio::select! {
         biased;
         copied = copied => copied,
-        never = tell_of_waiting(&*from, reference, &moved, settings.retry.deadline) => match never {},
+        never = telling => match never {},
     }
 }
 
 /// Reports the cause of a copy's wait, each time that no byte has come for long.
 async fn tell_of_waiting(
-    from: &dyn Store,
-    reference: &Reference,
+    (from, reference): (&dyn Store, &Reference),
     moved: &Moved<'_>,
     deadline: Duration,
+    tell: &(dyn Fn(&str) + Sync),
 ) -> Infallible {
     let so_far = || (from.counters().bytes, moved.bytes.load(Ordering::Relaxed));
     let (mut last, mut since, mut after, mut is_told) = (so_far(), Instant::now(), TOLD_AFTER, false);
@@ -223,8 +183,8 @@ async fn tell_of_waiting(
         if now != last || moved.left.load(Ordering::Relaxed) == 0 {
             (last, since, is_told) = (now, Instant::now(), false);
         } else if !is_told && since.elapsed() >= after {
-            print_above(&format!(
-                "headstart: --keep-base copies {reference}, and nothing has come for {} s, from its store or through \
+            tell(&format!(
+                "--keep-base copies {reference}, and nothing has come for {} s, from its store or through \
                  --limit-rate; a store that gives nothing is given up after {} (--deadline)",
                 after.as_secs(),
                 humantime::format_duration(deadline)

@@ -15,17 +15,18 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A version of QEMU. If none is installed, a recent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(u32, u32);
+pub struct QemuVersion(u32, u32);
 
-impl Default for Version {
+impl Default for QemuVersion {
     fn default() -> Self {
         Self(10, 0)
     }
 }
 
-impl Version {
+impl QemuVersion {
     /// Starts to query the installed version.
-    pub(super) fn ask() -> Asked {
+    #[must_use]
+    pub fn ask() -> VersionQuery {
         let (said, heard) = mpsc::channel();
         let ask = move || {
             let mut command = Command::new("qemu-system-x86_64");
@@ -35,7 +36,7 @@ impl Version {
         };
         // Without a thread there is no answer.
         let _ = std::thread::Builder::new().name("qemu-version".to_owned()).spawn(ask);
-        Asked(heard)
+        VersionQuery(heard)
     }
 
     /// Parses `QEMU emulator version 7.2.22 (Debian ...)`.
@@ -46,23 +47,26 @@ impl Version {
 }
 
 /// A running query for the version, which takes as long as a program takes to start.
-pub(super) struct Asked(mpsc::Receiver<io::Result<Output>>);
+pub struct VersionQuery(mpsc::Receiver<io::Result<Output>>);
 
-impl Asked {
+impl VersionQuery {
     /// The version.
-    pub(super) fn answer(self) -> Version {
+    #[must_use]
+    pub fn answer(self) -> QemuVersion {
         let output = self.0.recv_timeout(PATIENCE).ok().and_then(Result::ok);
-        output.and_then(|output| Version::parse(&String::from_utf8_lossy(&output.stdout))).unwrap_or_default()
+        output
+            .and_then(|output| QemuVersion::parse(&String::from_utf8_lossy(&output.stdout)))
+            .unwrap_or_default()
     }
 }
 
 /// The line for a disk over NBD.
-pub(super) fn nbd_line(uri: &str, read_only: bool) -> String {
+pub(crate) fn nbd_line(uri: &str, read_only: bool) -> String {
     drive(uri, read_only, &format!(",file.reconnect-delay={RECONNECT}"))
 }
 
 /// The line for a disk that is a file.
-pub(super) fn file_line(file: &str, read_only: bool) -> String {
+pub(crate) fn file_line(file: &str, read_only: bool) -> String {
     drive(file, read_only, "")
 }
 
@@ -74,8 +78,8 @@ fn drive(file: &str, read_only: bool, options: &str) -> String {
 
 /// The line for a disk over vhost-user-blk. From 9.2 on, QEMU takes the time between two attempts in milliseconds; 10.0
 /// knows only that.
-pub(super) fn vhost_user_line(socket: &Path, version: Version) -> String {
-    let reconnect = if version >= Version(9, 2) { "reconnect-ms=1000" } else { "reconnect=1" };
+pub(crate) fn vhost_user_line(socket: &Path, version: QemuVersion) -> String {
+    let reconnect = if version >= QemuVersion(9, 2) { "reconnect-ms=1000" } else { "reconnect=1" };
     format!(
         "qemu-system-x86_64 -m 1G -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
          -chardev socket,id=disk,path={},{reconnect} -device vhost-user-blk-pci,chardev=disk",
@@ -89,16 +93,16 @@ mod tests {
 
     #[test]
     fn a_line_has_the_word_that_its_qemu_knows() {
-        let version = |text: &str| Version::parse(text).unwrap();
+        let version = |text: &str| QemuVersion::parse(text).unwrap();
         let debian = version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright (c) 2003");
-        assert_eq!(debian, Version(7, 2));
+        assert_eq!(debian, QemuVersion(7, 2));
         let line = |version| vhost_user_line(Path::new("/s"), version);
         assert!(line(debian).contains("path=/s,reconnect=1 "));
         for text in ["QEMU emulator version 9.2.0\n", "QEMU emulator version 10.0.2 (x)"] {
             assert!(line(version(text)).contains("path=/s,reconnect-ms=1000 "), "{text}");
         }
         assert!(line(version("QEMU emulator version 9.1.2")).contains("reconnect=1 "));
-        assert_eq!(Version::parse("qemu: not found"), None);
+        assert_eq!(QemuVersion::parse("qemu: not found"), None);
     }
 
     #[test]

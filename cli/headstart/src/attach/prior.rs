@@ -1,0 +1,69 @@
+//! The images that the disks of an agent had before, and those that they have now.
+
+use headstart_agentd::disks::{Held, KeptImage};
+use headstart_block::Result;
+use headstart_disk::KnownImage;
+use headstart_diskd::{DiskRequest, NamedDisk, NamedImage, PriorImage, Session};
+
+/// The earlier state of the disks, if an agent looks after this process.
+pub(super) enum Before {
+    /// No earlier process is known: tags are resolved by their stores.
+    Nothing,
+    /// A process of an earlier version served them, which did not record the digests of tags.
+    Served,
+    /// The disks had these images, and still have them.
+    Had(Vec<KeptImage>),
+}
+
+impl Before {
+    pub(super) fn of(held: Option<Held>) -> Self {
+        match held {
+            Some(Held { images: Some(images), .. }) => Self::Had(images),
+            Some(Held { has_served: true, .. }) => Self::Served,
+            _ => Self::Nothing,
+        }
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self, Self::Nothing)
+    }
+
+    /// `true` if these are the images that the disks had, so that nothing has to be recorded.
+    pub(super) fn is_noted(&self, images: &[KeptImage]) -> bool {
+        matches!(self, Self::Had(noted) if noted == images)
+    }
+
+    /// The request for the disk of an image.
+    ///
+    /// # Errors
+    /// [`headstart_block::ErrorKind::Conflict`] if the disks had other images.
+    pub(super) fn request(&self, image: &NamedImage) -> Result<DiskRequest> {
+        let prior = match self {
+            Self::Nothing => PriorImage::None,
+            Self::Served => PriorImage::Unrecorded,
+            Self::Had(images) => {
+                recorded(KeptImage::find(images, &image.name, &image.reference.to_string())?)
+            }
+        };
+        Ok(DiskRequest { image: image.clone(), prior })
+    }
+}
+
+/// The image of a disk as it was recorded.
+pub(super) fn recorded(kept: &KeptImage) -> PriorImage {
+    let image = KnownImage { digest: kept.digest, manifest: kept.manifest.clone().into_bytes() };
+    PriorImage::Recorded { image, writable: kept.writable }
+}
+
+/// The images of the disks, to be held while they are attached.
+pub(super) fn kept_images(session: &Session) -> Vec<KeptImage> {
+    let kept = |disk: &NamedDisk| KeptImage {
+        name: disk.name.clone(),
+        image: disk.asked.clone(),
+        digest: disk.digest,
+        // A manifest is JSON, and so it is text.
+        manifest: String::from_utf8_lossy(&disk.manifest_bytes).into_owned(),
+        writable: disk.disk.writable().map(|writable| writable.uuid()),
+    };
+    session.disks.iter().map(kept).collect()
+}

@@ -1,0 +1,47 @@
+//! The copies of images that a process makes, whose reads end before the process's runtime does.
+
+use headstart_store::{RetrySettings, Settings, Stop, StopSender};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+
+/// The longest wait for reads of a copy that ended early.
+const LAST_READS: Duration = Duration::from_secs(2);
+
+/// The copies of a process: their reads end before the process's runtime does.
+pub struct Copies {
+    sender: StopSender,
+    stop: Stop,
+}
+
+impl Default for Copies {
+    fn default() -> Self {
+        let (sender, stop) = Stop::new();
+        Self { sender, stop }
+    }
+}
+
+impl Copies {
+    /// The settings of the stores of a copy, which give up after `deadline` and warn of no silence: the copy does.
+    pub(crate) fn settings(&self, settings: &Settings, deadline: Option<Duration>) -> Settings {
+        let settings = Settings { stop: Some(self.stop.clone()), warn_of_silence: false, ..settings.clone() };
+        let Some(deadline) = deadline else { return settings };
+        Settings {
+            connect_timeout: settings.connect_timeout.min(deadline),
+            first_byte_timeout: settings.first_byte_timeout.min(deadline),
+            stall_timeout: settings.stall_timeout.min(deadline),
+            retry: RetrySettings { deadline, ..settings.retry },
+            ..settings
+        }
+    }
+
+    /// Ends the reads of copies that ended early, and waits for that: threads that read have timers of `runtime`.
+    pub fn end(self, runtime: &Runtime) {
+        let Self { sender, stop } = self;
+        sender.ask();
+        drop(stop);
+        if runtime.block_on(async { timeout(LAST_READS, sender.unused()).await }).is_err() {
+            tracing::debug!("reads of a copy do not end");
+        }
+    }
+}

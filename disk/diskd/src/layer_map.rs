@@ -1,0 +1,47 @@
+//! The layer of each part of an image's disk, by which images that share layers learn from each other.
+
+use headstart_block::{BlockDevice, ByteRange, Result, SECTOR_SIZE};
+use headstart_image::manifest::Manifest;
+use headstart_image::open_image::OpenImage;
+use headstart_lsmt::{Segment, Stack};
+use headstart_plan::knowledge::ImageKey;
+use headstart_plan::layers::LayerMap;
+use headstart_plan::overlaybd_trace::Extent;
+
+/// The key of recordings of an open image's disks, and its layers.
+///
+/// # Errors
+/// If it has too many layers.
+pub fn of_open(image: &OpenImage) -> Result<(ImageKey, LayerMap)> {
+    let size = image.disk().size();
+    let key = ImageKey { image: image.digest.to_string(), size };
+    Ok((key, of_disk(image.disk(), &image.manifest)?))
+}
+
+/// The layers of a disk, which consists of `manifest`'s layers.
+///
+/// # Errors
+/// Those of [`LayerMap::new`].
+pub fn of_disk(disk: &Stack, manifest: &Manifest) -> Result<LayerMap> {
+    let size = disk.size();
+    let digests = manifest.disk_layers().map(|layer| layer.blob.digest).collect();
+    // Zeros are read without the store.
+    let data = disk.index().segments().iter().filter(|segment| !segment.is_zeroed());
+    let parts = data.map(|segment| {
+        let part = ByteRange::between(segment.offset() * SECTOR_SIZE, segment.end() * SECTOR_SIZE);
+        (part.intersect(ByteRange::between(0, size)), usize::from(segment.layer()))
+    });
+    LayerMap::new(digests, parts.filter(|(part, _)| !part.is_empty()))
+}
+
+/// The places of a disk's data in its layers.
+#[must_use]
+pub fn extents(disk: &Stack) -> Vec<Extent> {
+    let extent = |segment: &Segment| Extent {
+        disk: segment.offset() * SECTOR_SIZE,
+        len: segment.len() * SECTOR_SIZE,
+        layer: segment.layer().into(),
+        offset: segment.moffset() * SECTOR_SIZE,
+    };
+    disk.index().segments().iter().filter(|segment| !segment.is_zeroed()).map(extent).collect()
+}

@@ -1,0 +1,62 @@
+//! The disks of one process: opened from their images, served, recorded, closed.
+//!
+//! A program that serves disks builds a [`SessionSettings`] and opens a [`Session`], starts [`Servers`] for it, and
+//! closes both in the end. It brings what a library does not decide: the settings of stores, the connection to a swarm,
+//! the signal to stop, and the words to its user ([`Environment`]).
+//!
+//! | module | content |
+//! |---|---|
+//! | [`session`] | opening all disks, step by step, and closing them (read this first) |
+//! | [`disk`] | one disk, from the request for it to its release |
+//! | [`settings`] | plain values: the disks, their images before, and what they share |
+//! | [`policy`] | the policy of preloading |
+//! | [`environment`] | the surroundings of a session, which its program brings |
+//! | `keep_base`, [`copies`] | copies of images in writable directories |
+//! | [`plans`] | the lookup of plans, in all places |
+//! | [`layer_map`] | the layer of each part of a disk, by which plans of other images apply |
+//! | [`record_settings`], [`recording`] | the recordings of boots, and their place |
+//! | [`servers`] | starting the servers, and their addresses |
+//! | [`lines`] | the command lines of QEMU with a disk |
+//! | `own_directory` | the directory of a socket without a given path |
+//! | [`release`] | releasing the images of a disk that has no process |
+//! | [`sync_thread`] | the cache made durable while disks are served |
+//! | [`totals`], [`preloads`], [`recorded`] | figures of a session: reads, the use of preloading, boots with a trace |
+//! | [`words`] | numbers in words |
+
+#![forbid(unsafe_code)]
+
+pub mod copies;
+pub mod disk;
+pub mod environment;
+mod keep_base;
+pub mod layer_map;
+pub mod lines;
+mod own_directory;
+pub mod plans;
+pub mod policy;
+pub mod preloads;
+pub mod record_settings;
+pub mod recorded;
+pub mod recording;
+pub mod release;
+pub mod servers;
+pub mod session;
+pub mod settings;
+pub mod sync_thread;
+pub mod totals;
+pub mod words;
+
+pub use copies::Copies;
+pub use disk::NamedDisk;
+pub use environment::{Environment, SwarmConnector};
+pub use lines::QemuVersion;
+pub use policy::PlanPolicy;
+pub use preloads::Preloads;
+pub use record_settings::{DiskLabel, RecordSettings};
+pub use recorded::RecordedBoots;
+pub use recording::Traces;
+pub use servers::{ServerSettings, Servers, Way};
+pub use session::Session;
+pub use settings::{DiskRequest, NamedImage, PriorImage, SessionSettings};
+pub use sync_thread::SyncThread;
+pub use totals::Totals;

@@ -1,0 +1,41 @@
+//! The release of the images of a disk that is over and has no process: it was detached while its process was down, or
+//! its first process failed. The caller has the arguments and the environment of the disk's process: options of stores,
+//! and their credentials.
+
+use crate::keep_base;
+use crate::settings::{DiskRequest, PriorImage, SessionSettings};
+use futures::future::join_all;
+use headstart_block::Result;
+use headstart_disk::attach::is_local;
+use headstart_disk::release::release_image;
+use headstart_store::Settings;
+use std::path::Path;
+
+/// Releases the images of the disks, as they were recorded; returns their number.
+///
+/// # Errors
+/// If a lease may still be there. A failure for one image does not prevent the release of others.
+pub async fn release_images(settings: &SessionSettings, stores: &Settings, record: &Path) -> Result<u64> {
+    // No image waits for another.
+    let releases = settings.disks.iter().map(|request| release_one(settings, stores, record, request));
+    join_all(releases).await.into_iter().sum()
+}
+
+/// Releases the image of one disk; returns the number of images that were released.
+async fn release_one(
+    settings: &SessionSettings,
+    stores: &Settings,
+    record: &Path,
+    DiskRequest { image, prior }: &DiskRequest,
+) -> Result<u64> {
+    let PriorImage::Recorded { image: known, .. } = prior else { return Ok(0) };
+    let mut reference = image.reference.clone();
+    // A disk that reads a copy of its image holds the copy.
+    let dir = settings.writable_of(&image.name);
+    if let Some(kept) = dir.and_then(|dir| keep_base::kept(&dir, &reference, Some(known)).ok().flatten()) {
+        reference = kept.copy;
+    }
+    let is_remote = !is_local(&reference.location);
+    let store = is_remote.then(|| headstart_store::open(&reference.location, stores)).transpose()?;
+    release_image(store.as_deref(), &reference, &known.digest, record).await.map(|()| 1)
+}
