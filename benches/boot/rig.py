@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # The figures behind the pages of docs/, as JSON: too much for git, and made again by each run.
 FIGURES = ROOT / "target/bench"
 HEADSTART = pathlib.Path(os.environ.get("BENCH_HEADSTART", ROOT / "target/release/headstart"))
-LAB = HEADSTART.with_name("headstart-lab")
+LAB = pathlib.Path(os.environ.get("BENCH_LAB", HEADSTART.with_name("headstart-lab")))
 SHAPER = pathlib.Path(os.environ.get("BENCH_SHAPER", ROOT / "target/release/headstart-shaper"))
 # What hangs is ended and said, and does not hold up the rest.
 LONGEST = 1800

@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::PathBuf;
 
-/// How stores are reached.
+/// The ways to stores.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Reaching stores")]
 pub struct StoreArgs {

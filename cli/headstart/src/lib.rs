@@ -87,8 +87,10 @@ enum Command {
     /// Plans: look at them, compare them
     #[command(subcommand)]
     Plan(Box<plan::Command>),
+    /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Simulate(moved::Ignored),
+    /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Replay(moved::Ignored),
     /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie

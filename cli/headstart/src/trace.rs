@@ -34,10 +34,13 @@ pub(crate) enum Command {
         #[arg(long, short, value_name = "DIR")]
         output: PathBuf,
     },
+    /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Stats(Ignored),
+    /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Plot(Ignored),
+    /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Synthesize(Ignored),
 }

@@ -1,4 +1,4 @@
-//! The engine's view of the disk: blobs, and a bit for each of their units. One blob by a rule ([`Layout`]), or those
+//! The engine's view of the disk: blobs, and a bit for each of their units. One blob by a rule (`Layout`), or those
 //! of a real image ([`ImageMap`]).
 
 use crate::image::ImageMap;

@@ -1,5 +1,5 @@
-//! `headstart-lab replay`: a recorded boot's reads against any NBD server, so that servers are measured on the same work
-//! without a guest's noise.
+//! `headstart-lab replay`: a recorded boot's reads against any NBD server, so that servers are measured on the same
+//! work without a guest's noise.
 //!
 //! | module | content |
 //! |---|---|

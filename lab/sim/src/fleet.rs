@@ -2,8 +2,8 @@
 //!
 //! Each host runs the product's own code: a node of the swarm (`headstart_swarm::Node`), and disks with a pull engine
 //! (`headstart_pull::Engine`) each. The disks share the local bytes of the host, as they share its cache directory.
-//! Guests read as recorded boots did, in the closed loop ([`headstart_replay::boot::Guest`]). The model covers the rest: links,
-//! the store, and their faults.
+//! Guests read as recorded boots did, in the closed loop ([`headstart_replay::boot::Guest`]). The model covers the
+//! rest: links, the store, and their faults.
 //!
 //! # The way of a chunk
 //!

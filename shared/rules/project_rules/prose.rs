@@ -46,6 +46,7 @@ const UNTRANSLATED: &[(&str, usize, usize)] = &[
     ("headstart-peer-net", 25, 4),
     ("headstart-harvestd", 9, 3),
     ("headstart-harvest", 18, 3),
+    ("headstart-lab", 38, 6),
     ("headstart-testkit", 1, 0),
 ];
 

@@ -19,7 +19,8 @@ server's, the replayer adds less than 0.1 ms to each.
 
 Examples:
   headstart-lab replay boot.parquet 'nbd+unix:///?socket=/run/vm.sock'
-  headstart-lab replay boot.parquet nbd://localhost:10809/disk --faster 5 --grace 3s --plot waits.svg
+  headstart-lab replay boot.parquet nbd://localhost:10809/disk --faster 5 --grace 3s \\
+      --plot waits.svg
   headstart-lab replay traces/12.npy nbd://localhost:10809/disk --clock open --json
 
 Exit status: 1 when reads failed or it was interrupted; what was done is reported all the same.";

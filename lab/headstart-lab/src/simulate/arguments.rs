@@ -32,9 +32,11 @@ group's plan, and changes it as a disk would.
 Examples:
   headstart-lab simulate disk --traces /srv/fast26
   headstart-lab simulate disk --traces /srv/fast26 --split 0.8 --by type --plot figures
-  headstart-lab simulate disk --traces /srv/tuesday --train /srv/monday --model real --bandwidth 5,10
+  headstart-lab simulate disk --traces /srv/tuesday --train /srv/monday --model real \\
+      --bandwidth 5,10
   headstart-lab simulate disk --traces /srv/traces --plans plans --model real --link series.csv
-  headstart-lab simulate disk --traces boot.parquet --model real --image file:///srv/images:debian --grace 3s";
+  headstart-lab simulate disk --traces boot.parquet --model real \\
+      --image file:///srv/images:debian --grace 3s";
 
 /// What to simulate.
 #[derive(Args)]

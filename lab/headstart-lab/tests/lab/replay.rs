@@ -1,4 +1,5 @@
-//! `headstart-lab replay`: recorded reads against this server, those of other projects, and programs that are no servers.
+//! `headstart-lab replay`: recorded reads against this server, those of other projects, and programs that are no
+//! servers.
 
 use headstart_block::ByteRange;
 use headstart_testkit::attached::Attached;

@@ -35,12 +35,13 @@ than with the image there already 99 of 100 disks are complete, and how long the
 Examples:
   headstart-lab simulate fleet
   headstart-lab simulate fleet --hosts 32 --patterns sync-same --thresholds 0,default,inf --json
-  headstart-lab simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots --plan recorded
+  headstart-lab simulate fleet --hosts 1000 --disks 10 --patterns boots --traces boots \\
+      --plan recorded
   headstart-lab simulate fleet --hosts 120 --patterns boots --traces boots --hints --jitter 1s
   headstart-lab simulate fleet --pinned 2 --thresholds 0,default --kill 10%@1s
   headstart-lab simulate fleet --ways swarm --racks 8@200MB/s --fabric 400MB/s
-  headstart-lab simulate fleet --hosts 2 --patterns boots --traces boots --topology roots --roots 1 \\
-      --roots-apart --warm roots --push 512 --strays 10% --uplink 3MB/s --host-link 3MB/s
+  headstart-lab simulate fleet --hosts 2 --patterns boots --traces boots --topology roots \\
+      --roots 1 --roots-apart --warm roots --push 512 --strays 10% --uplink 3MB/s --host-link 3MB/s
   headstart-lab simulate fleet --restart 50%@1s --restart 50%@3s
   headstart-lab simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
