@@ -75,17 +75,10 @@ impl Bandwidth {
     }
 }
 
-/// The time that `bytes` take, rounded up.
+/// The time that `bytes` take, rounded up; a rate of zero is taken as one byte a second.
 #[must_use]
 pub fn span(bytes: u64, rate: u64) -> Nanos {
-    let rate = rate.max(1);
-    match bytes.checked_mul(1_000_000_000) {
-        Some(product) => Nanos(product.div_ceil(rate)),
-        None => {
-            let span = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(rate));
-            Nanos(u64::try_from(span).unwrap_or(u64::MAX))
-        }
-    }
+    Nanos(headstart_plan::Bandwidth::new(rate).time_of(bytes))
 }
 
 fn end_of_series(steps: &[(Nanos, u64)], start: Nanos, bytes: u64) -> Nanos {
