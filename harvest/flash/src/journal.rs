@@ -204,7 +204,7 @@ pub fn encode(record: &Record, out: &mut Vec<u8>) -> Result<()> {
         out.truncate(start);
         return Err(Error::invalid(format!("{len} bytes are too many")).about("journal record"));
     }
-    out[start..start + FRAME].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    out[start..start + FRAME].copy_from_slice(&group::length(len).to_le_bytes());
     Ok(())
 }
 

@@ -9,7 +9,8 @@ pub(crate) fn named_bit(difference: u64, len: usize) -> Option<(usize, u32)> {
     let mut effect = 1_u64;
     (0..len.checked_mul(8)?).find_map(|from_end| {
         effect = if effect & 1 == 1 { effect >> 1 ^ POLYNOMIAL } else { effect >> 1 };
-        let bit = 7 - u32::try_from(from_end % 8).unwrap_or(0);
-        (effect == difference).then_some((len - 1 - from_end / 8, bit))
+        let bit = 7 - from_end % 8;
+        #[expect(clippy::cast_possible_truncation, reason = "at most 7")]
+        (effect == difference).then_some((len - 1 - from_end / 8, bit as u32))
     })
 }

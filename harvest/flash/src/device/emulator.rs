@@ -259,7 +259,7 @@ impl Emulator {
             bytes[keep..].fill(0);
         }
         if let Some(file) = &self.file {
-            let len = usize::try_from(self.geometry.page_size).unwrap_or(0) - keep;
+            let len = self.geometry.page_size as usize - keep;
             let at = self.position(number, page * self.geometry.page_size) + keep as u64;
             // A file that cannot be written keeps the page whole, which is one of the allowed outcomes.
             file.write_all_at(&vec![0; len], at).unwrap_or_default();
@@ -348,7 +348,7 @@ impl Flash for Emulator {
     }
 
     fn program(&self, block: FlashBlock, page: u32, data: &[u8]) -> Result<(), FlashError> {
-        let size = usize::try_from(self.geometry.page_size).unwrap_or(usize::MAX);
+        let size = self.geometry.page_size as usize;
         let pages = whole_pages(&self.geometry, block, page, data.len())?;
         let mut held = self.block(block)?;
         if held.bad {

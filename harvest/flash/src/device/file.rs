@@ -104,7 +104,7 @@ impl FileFlash {
             file.set_len(0).and_then(|()| file.set_len(geometry.size())).map_err(about)?;
         }
         file.sync_all().map_err(about)?;
-        let total = usize::try_from(geometry.total_blocks()).unwrap_or(usize::MAX);
+        let total = geometry.total_blocks() as usize;
         let flash = Self::of((file, path), table, geometry, vec![0; total], 0);
         let saved = flash.save(&mut lock(&flash.unsaved));
         saved.inspect_err(|_| flash.unmake())?;
@@ -164,7 +164,7 @@ impl FileFlash {
     }
 
     fn entry(&self, block: FlashBlock) -> Result<(&AtomicU32, &AtomicU32), FlashError> {
-        let index = usize::try_from(block.0).unwrap_or(usize::MAX);
+        let index = block.0 as usize;
         self.blocks.get(index).zip(self.next.get(index)).ok_or_else(|| outside(block))
     }
 
@@ -272,7 +272,7 @@ impl Flash for FileFlash {
     fn read(&self, block: FlashBlock, offset: u32, buf: &mut [u8]) -> Result<(), FlashError> {
         within(&self.geometry, block, offset, buf.len())?;
         let at = self.position(block, offset);
-        let page = usize::try_from(self.geometry.page_size).unwrap_or(usize::MAX);
+        let page = self.geometry.page_size as usize;
         let read = read_pages(buf, at, page, |part, at| self.file.read_exact_at(part, at));
         read.map_err(|(at, error)| {
             let within = (at - self.position(block, 0)) / u64::from(self.geometry.page_size);

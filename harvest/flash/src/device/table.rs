@@ -59,7 +59,7 @@ pub fn mended(bytes: &[u8]) -> Option<Vec<u8>> {
 
 /// A table of flash of which only the build and these bad blocks are known.
 pub fn anew(geometry: &Geometry, bad: impl Iterator<Item = FlashBlock>) -> Vec<u8> {
-    let mut entries = vec![0; usize::try_from(geometry.total_blocks()).unwrap_or(0)];
+    let mut entries = vec![0; geometry.total_blocks() as usize];
     for block in bad {
         if let Some(entry) = entries.get_mut(block.0 as usize) {
             *entry = BAD;

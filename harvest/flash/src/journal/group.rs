@@ -23,6 +23,16 @@ const GATHERED: usize = 1 << 20;
 /// Bytes of a group's records at most.
 const GROUP_MOST: usize = RECORD_MOST + GATHERED + super::FRAME;
 
+/// A length as it is written. No group is longer than [`GROUP_MOST`], so none is cut: a longer one is a fault of this
+/// program, which must not reach the file.
+pub(super) fn length(len: usize) -> u32 {
+    const _: () = assert!(GROUP_MOST <= u32::MAX as usize, "a length has four bytes");
+    assert!(len <= GROUP_MOST, "a group of {len} bytes");
+    #[expect(clippy::cast_possible_truncation, reason = "at most GROUP_MOST")]
+    let len = len as u32;
+    len
+}
+
 /// The CRC-64/NVME of all parts together.
 pub(super) fn sum(parts: &[&[u8]]) -> u64 {
     let mut digest = Digest::new(CrcAlgorithm::Crc64Nvme);
@@ -53,7 +63,9 @@ pub fn front(generation: u64) -> Vec<u8> {
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     digest.update(bytes);
-    u32::try_from(digest.finalize()).unwrap_or(0)
+    #[expect(clippy::cast_possible_truncation, reason = "a CRC-32 has 32 bits")]
+    let sum = digest.finalize() as u32;
+    sum
 }
 
 /// The front of a journal, read.
@@ -121,8 +133,7 @@ impl Chain {
             }
             let (group, rest) = records.split_at(end);
             last = out.len();
-            let len = u32::try_from(group.len()).unwrap_or(u32::MAX);
-            out.extend(len.to_le_bytes());
+            out.extend(length(group.len()).to_le_bytes());
             out.extend([0; 4]);
             out.extend(self.next.to_le_bytes());
             out.extend(self.sum.to_le_bytes());
@@ -243,7 +254,7 @@ pub(super) fn mark(generation: u64, chain: &Chain, at: u64, copy: &[u8], closed:
     mark.extend((chain.next - 1).to_le_bytes());
     mark.extend(at.to_le_bytes());
     mark.extend(chain.sum.to_le_bytes());
-    mark.extend(u32::try_from(copy.len()).unwrap_or(0).to_le_bytes());
+    mark.extend(length(copy.len()).to_le_bytes());
     mark.extend(u32::from(closed).to_le_bytes());
     mark.extend(sum(&[&generation.to_le_bytes(), &mark, copy]).to_le_bytes());
     mark.extend_from_slice(copy);
