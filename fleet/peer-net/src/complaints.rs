@@ -3,7 +3,7 @@
 //! A host can send thousands of refused orders a second, in words of its own choosing. For each cause and host, one
 //! line a minute is logged as a warning (see [`headstart_block::complaints`]).
 
-/// Orders that are refused within [`MINUTE_MS`] before the connection is ended, if none is obeyed. An agent names all
+/// Orders that are refused within a minute before the connection is ended, if none is obeyed. An agent names all
 /// blobs of its disks to a root twice a minute, and the root may know none of their stores.
 pub const REFUSED_MAX: u32 = 8192;
 const MINUTE_MS: u64 = 60_000;

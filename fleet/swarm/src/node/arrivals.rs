@@ -483,8 +483,8 @@ impl Node {
             }
             Source::Undecided | Source::Fetch(_) | Source::Disk { .. } => false,
         };
-        let waited = blob.table.all_pending().filter(|(_, pending)| pending.wants.contains(&want));
-        waited.into_iter().all(|(_, pending)| is_active(pending.source))
+        let mut waited = blob.table.all_pending().filter(|(_, pending)| pending.wants.contains(&want));
+        waited.all(|(_, pending)| is_active(pending.source))
     }
 
     /// Removes a want from the chunks that it waits for. Chunks that are on their way come anyway.

@@ -7,8 +7,8 @@
 //! next may have taken their place.
 //!
 //! If a thousand hosts read the same chunks at once, each chunk is requested from its few keepers five hundred times.
-//! The keepers name hosts that have it from them to those that ask later, as homes do (`chain`): otherwise they would
-//! have to refuse most, which would ask the store, which may be away.
+//! The keepers name hosts that have it from them to those that ask later, as designated fetchers do (`redirect_tree`):
+//! otherwise they would have to refuse most, which would ask the store, which may be away.
 //!
 //! A keeper's having the chunks that it keeps is no news, and says nothing about reads: the keeper is a source, and no
 //! reason to prefetch.

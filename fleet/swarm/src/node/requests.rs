@@ -13,9 +13,9 @@
 //! ```
 //!
 //! A state has the times that mean something in it, and no others. Two of them can be asked of every state: the *last
-//! sign of life* (the request itself, bytes, or a promise, repeated or not) and the *last progress* (the request, bytes,
-//! or the first promise: a repeated promise alone is no progress). A rejection is neither: it ends the chunks that it
-//! names, and says nothing about the others.
+//! sign of life* (the request itself, bytes, or a promise, repeated or not) and the *last progress* (the request,
+//! bytes, or the first promise: a repeated promise alone is no progress). A rejection is neither: it ends the chunks
+//! that it names, and says nothing about the others.
 //!
 //! Requests that were given up are remembered for a while ([`Late`]): their bytes may come anyway.
 
@@ -63,9 +63,9 @@ pub(super) enum Sample {
 /// The effect of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PromiseEffect {
-    /// It is the first one.
+    /// The promise is the first one.
     New,
-    /// It repeats one; the last sign of life was at this time.
+    /// The promise repeats one; the last sign of life was at this time.
     Renewed { last_activity_at: Time },
 }
 

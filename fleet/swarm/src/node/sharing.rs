@@ -3,7 +3,7 @@
 //! | topology | upstream of a chunk |
 //! |---|---|
 //! | ring, random, similar | the *designated fetcher* of its stripe among all sharers |
-//! | roots | of an agent: its root, or the designated fetcher among the roots, or, where it sees no root, among the agents |
+//! | roots | of an agent: its root, or the designated fetcher among the roots; if it sees none, among the agents |
 //! | tree | the parent, or the parent's parent, and so on |
 //! | any, if the blob is pinned | the hosts that keep the stripe (`pinned`) |
 //!

@@ -8,6 +8,7 @@
 
 mod ahead;
 mod check;
+mod events;
 mod faults;
 mod model;
 mod patterns;

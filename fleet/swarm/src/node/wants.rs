@@ -19,9 +19,9 @@ use std::num::NonZeroU32;
 /// The progress of a want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WantState {
-    /// It waits for this number of chunks.
+    /// The want waits for this number of chunks.
     Waiting(NonZeroU32),
-    /// It waits for nothing, and is to be answered.
+    /// The want waits for nothing, and is to be answered.
     Complete,
 }
 

@@ -2,18 +2,26 @@
 
 use super::media::Media;
 use super::meta::encoded;
-use super::volume::Inner;
 use crate::{Error, ErrorKind, Result, VssdId};
 use headstart_broker::Step;
 use headstart_flash::device::lock;
 use headstart_flash::journal::room::RESERVE;
 use headstart_flash::journal::{Journal, Lsn, Record, Rewriting};
-use headstart_flash::vssd::Change;
+use headstart_flash::vssd::{Change, Vssd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Called before the journal is written: tests let a host crash there.
 pub(crate) type Guard = std::sync::Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+/// The part of a volume behind its lock.
+pub(crate) struct Inner {
+    pub(crate) vssd: Vssd,
+    /// The last change that went to the journal.
+    pub(crate) last: u64,
+    /// The place of that in the journal.
+    pub(crate) lsn: Lsn,
+}
 
 /// The journal, and counts of its writes.
 pub(crate) struct Log {

@@ -1,8 +1,8 @@
 //! Pages on their way to flash: the writes of VMs, and the copies of collectors.
 
 use super::Host;
-use super::log::from_flash;
-use super::volume::{Inner, Volume};
+use super::log::{Inner, from_flash};
+use super::volume::Volume;
 use crate::{Error, ErrorKind, Result};
 use headstart_broker::{Event, Notice, Report};
 use headstart_flash::device::{FlashBlock, FlashError, lock};

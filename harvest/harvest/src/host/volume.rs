@@ -8,6 +8,7 @@
 //!   under one hold of the lock are a *batch*; batches wait only for batches before them, so there is no circle of
 //!   waits. A thread that has a batch finishes it before it does anything else.
 
+use super::log::{Inner, Log};
 use super::media::Media;
 use super::meta::About;
 use super::sampling::Meter;
@@ -70,15 +71,6 @@ impl Drop for Collector<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
-}
-
-/// The part of a volume behind its lock.
-pub(crate) struct Inner {
-    pub(crate) vssd: Vssd,
-    /// The last change that went to the journal.
-    pub(crate) last: u64,
-    /// The place of that in the journal.
-    pub(crate) lsn: Lsn,
 }
 
 impl Volume {
@@ -187,7 +179,7 @@ impl Volume {
     }
 
     /// Makes all changes until now durable.
-    pub(crate) fn flush(&self, log: &super::log::Log, media: &Media) -> Result<()> {
+    pub(crate) fn flush(&self, log: &Log, media: &Media) -> Result<()> {
         let (last, lsn) = {
             let inner = self.read();
             (inner.last, inner.lsn)

@@ -1,6 +1,7 @@
 //! The invariants that hold after every event.
 
-use crate::event::Chunks;
+use crate::event::{Chunks, PeerId, WantId};
+use crate::message::RequestId;
 use crate::node::Node;
 use crate::node::chunks::Aim;
 use crate::node::pending::Source;
@@ -10,7 +11,7 @@ impl Node {
     /// Panics if one of the invariants in the module's documentation does not hold.
     pub(in crate::node) fn check(&self) {
         let (mut prefetching, mut promised) = (0, 0);
-        let mut waiting = BTreeMap::new();
+        let mut waiting: BTreeMap<PeerId, u32> = BTreeMap::new();
         let mut left = BTreeMap::new();
         let mut of_requests = BTreeMap::new();
         let mut of_readers = BTreeMap::new();
@@ -65,6 +66,12 @@ impl Node {
         );
         assert!(of_readers.is_empty(), "readers have accounts");
         assert_eq!(self.prefetch.on_their_way(), prefetching);
+        self.check_counts(left, of_requests);
+        self.check_promises(promised, waiting);
+    }
+
+    /// The chunks that each want and each request waits for, and the sums for each peer.
+    fn check_counts(&self, mut left: BTreeMap<WantId, u32>, mut of_requests: BTreeMap<RequestId, u32>) {
         for (want, known) in self.wants.iter() {
             assert_eq!(known.remaining(), left.remove(want).unwrap_or(0), "{want:?}");
             assert!(known.remaining() > 0, "a want that waits for nothing is answered");
@@ -74,16 +81,20 @@ impl Node {
             assert_eq!(known.remaining(), of_requests.remove(request).unwrap_or(0), "{request:?}");
             assert!(known.remaining() > 0);
         }
+        for (peer, known) in self.membership.peers() {
+            let outstanding = self.requests.iter().filter(|(_, request)| request.peer == *peer);
+            let outstanding: u32 = outstanding.map(|(_, request)| request.remaining()).sum();
+            assert_eq!(known.outstanding(), outstanding);
+        }
+    }
+
+    /// The bytes that are promised, and the chunks that each peer waits for.
+    fn check_promises(&self, promised: u64, mut waiting: BTreeMap<PeerId, u32>) {
         let (bytes, of_peers) = self.serving.promised();
         assert_eq!(bytes, promised);
         for (peer, promised) in of_peers {
             assert_eq!(promised, waiting.remove(&peer).unwrap_or(0));
             assert!(self.membership.get(peer).is_some(), "bytes are for hosts that can be reached");
-        }
-        for (peer, known) in self.membership.peers() {
-            let outstanding = self.requests.iter().filter(|(_, request)| request.peer == *peer);
-            let outstanding: u32 = outstanding.map(|(_, request)| request.remaining()).sum();
-            assert_eq!(known.outstanding(), outstanding);
         }
         assert!(waiting.is_empty(), "no host that is gone waits");
     }
