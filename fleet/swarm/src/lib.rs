@@ -21,8 +21,6 @@
 
 mod bits;
 pub mod counters;
-#[cfg(any(test, feature = "reference"))]
-mod differential;
 pub mod event;
 pub mod hints;
 mod ids;
@@ -31,8 +29,6 @@ pub mod node;
 pub mod placement;
 pub mod recent;
 mod redirect_tree;
-#[cfg(any(test, feature = "reference"))]
-mod reference;
 mod retransmit_timer;
 pub mod settings;
 pub mod similarity;
@@ -40,8 +36,6 @@ mod throttle;
 pub mod tracker;
 
 pub use counters::Counters;
-#[cfg(any(test, feature = "reference"))]
-pub use differential::Node;
 pub use event::{
     Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, ReaderId, Role, Urgency,
     WantId,
@@ -49,7 +43,6 @@ pub use event::{
 #[doc(no_inline)]
 pub use headstart_block::Time;
 pub use message::{Class, Message, RequestId, Why};
-#[cfg(not(any(test, feature = "reference")))]
 pub use node::Node;
 pub use settings::{Settings, Topology};
 
