@@ -23,8 +23,10 @@ use crate::pinned::PinnedImages;
 use crate::preloading::{self, Driving, Lookup, PlanSource, Preloader};
 use crate::puller::Puller;
 use crate::release::NewLease;
+use crate::sharing::Sharing;
 use crate::stats::Stats;
-use crate::swarm::{self, Sharing, Swarm};
+use crate::swarm::Swarm;
+use crate::telling;
 use bytes::Bytes;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
@@ -344,7 +346,7 @@ async fn attach_leasing(
             if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
                 host.runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
             }
-            host.runtime.spawn(swarm::tell(preloader, puller, Arc::clone(swarm)));
+            host.runtime.spawn(telling::tell(preloader, puller, Arc::clone(swarm)));
         }
     }
     if options.left_rate.is_some() {

@@ -1,6 +1,7 @@
 //! Fetches ranges into the cache for a caller that is no disk: an agent that fetches bytes on behalf of other hosts.
 
-use crate::fetch::{Fetcher, Need};
+use crate::fetch::Fetcher;
+use crate::need::Need;
 use headstart_block::{ByteRange, Result};
 use headstart_cache::CachedBlob;
 use headstart_store::{Store, Urgency};

@@ -5,12 +5,14 @@
 //! the pages of the hash tree are needed, which the pull engine requests at the same time. If they come later than the
 //! data, or were lost, they are waited for or fetched here.
 
+use crate::claims::{claim, missing_bytes, refuse_bypassed};
+use crate::need::{Arrived, Need};
 use crate::opening::Opening;
-use crate::stream::{PIECE_MOST, refuse_bypassed};
-use crate::swarm::Sharing;
+use crate::sharing::Sharing;
+use crate::streaming::PIECE_MOST;
 use futures::future::{BoxFuture, try_join_all};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
-use headstart_cache::{CachedBlob, Claim, WaitHint};
+use headstart_cache::{CachedBlob, WaitHint};
 use headstart_store::{Store, Urgency};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -79,68 +81,6 @@ struct Wait {
     /// The bytes that were missing then.
     missing: u64,
 }
-
-pub(crate) fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
-    let mut bytes = 0;
-    blob.missing(range, &mut |run| bytes += run.len());
-    bytes
-}
-
-/// Claims the missing bytes of a range. If that may wait, for the disk or for another process that was stopped while it
-/// changed the cache directory, it runs on a thread that may block: other fetches go on.
-pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
-    if blob.claims_at_once() {
-        return blob.claim(range);
-    }
-    let blob = Arc::clone(blob);
-    let claimed = tokio::task::spawn_blocking(move || blob.claim(range)).await;
-    claimed.map_err(|e| Error::new(ErrorKind::Io, "claiming a range broke off").caused_by(e))?
-}
-
-/// The urgency of a fetch, which may grow: a read may begin to wait for bytes that no read waited for.
-///
-/// The request to the swarm is then repeated with more urgency. A request that was sent to the store is not: it has no
-/// order there, and is too short to be worth a second one.
-#[derive(Clone)]
-pub(crate) struct Need {
-    urgency: Urgency,
-    /// The offset in the blob up to which reads wait.
-    hurried: Option<watch::Receiver<u64>>,
-}
-
-impl Need {
-    /// The need of a read that waits, from the beginning.
-    pub(crate) const DEMAND: Self = Self { urgency: Urgency::Demand, hurried: None };
-
-    /// A need that is the same from the beginning to the end.
-    pub(crate) fn of(urgency: Urgency) -> Self {
-        Self { urgency, hurried: None }
-    }
-
-    /// A need for which no read waits at first; `hurried` is the offset in the blob up to which reads wait.
-    pub(crate) fn until_hurried(hurried: watch::Receiver<u64>) -> Self {
-        Self { urgency: Urgency::Background, hurried: Some(hurried) }
-    }
-
-    /// The urgency of the bytes at `offset`, at present.
-    pub(crate) fn at(&self, offset: u64) -> Urgency {
-        let hurried = self.hurried.as_ref().is_some_and(|hurried| *hurried.borrow() > offset);
-        if hurried { Urgency::Demand } else { self.urgency }
-    }
-
-    /// Returns when a read waits for the bytes at `offset`; never, if the sender is gone.
-    pub(crate) async fn hurried(&self, offset: u64) {
-        if let Some(mut hurried) = self.hurried.clone()
-            && hurried.wait_for(|upto| *upto > offset).await.is_ok()
-        {
-            return;
-        }
-        std::future::pending::<()>().await;
-    }
-}
-
-/// Called when the last byte has come over the link, before it is verified.
-pub(crate) type Arrived<'a> = &'a (dyn Fn() + Send + Sync);
 
 impl Fetcher {
     pub(crate) fn new(store: Arc<dyn Store>, sharing: Option<Sharing>) -> Self {

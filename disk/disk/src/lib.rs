@@ -8,6 +8,8 @@
 //! | [`puller`] | drives the pull engine |
 //! | `fetch` | fetches one range from the store into the cache |
 //! | `stream` | fetches a long range, whose bytes can be read as they come |
+//! | `together` | both for a blob that other hosts share |
+//! | `need`, `claims`, `streaming` | the words of fetching: urgency, missing bytes, inputs and reports of a stream |
 //! | [`blobs`] | the places of the disk's bytes in blobs, and the bytes that are missing |
 //! | `expected` | the disk that a writable directory has to hold |
 //! | `open` | opening the layers of an image whose blobs are in a store |
@@ -22,6 +24,8 @@
 //! | `known_files` | the files that keep both |
 //! | [`carrier`] | fetches for a caller that is no disk |
 //! | [`swarm`] | bytes from other hosts, which are asked first |
+//! | `sharing` | the part of one disk in a swarm |
+//! | `telling` | tells the swarm the reads of a disk |
 //! | `hints` | the reads of boots of the same image on other hosts, as a plan |
 //! | [`stats`] | counters and latency distributions |
 
@@ -32,6 +36,7 @@ pub mod attach;
 mod base;
 pub mod blobs;
 pub mod carrier;
+mod claims;
 mod collecting;
 pub mod disk;
 mod expected;
@@ -42,15 +47,20 @@ mod known_files;
 mod known_images;
 mod known_links;
 mod local;
+mod need;
 mod open;
 mod opening;
 pub mod pinned;
 pub mod preloading;
 pub mod puller;
 pub mod release;
+mod sharing;
 pub mod stats;
 mod stream;
+mod streaming;
 pub mod swarm;
+mod telling;
+mod together;
 
 pub use attach::{Attached, DiskOptions, Host, KnownImage, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;

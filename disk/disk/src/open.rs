@@ -6,7 +6,8 @@
 //! all heads and all ends at once. For images of other tools the length of the end is guessed, and a short guess costs
 //! one step more; all layers take their steps in parallel.
 
-use crate::fetch::{Fetcher, Need};
+use crate::fetch::Fetcher;
+use crate::need::Need;
 use crate::opening::{Noting, Opening};
 use futures::future::try_join_all;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};

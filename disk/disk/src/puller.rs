@@ -6,10 +6,11 @@
 
 use crate::base::Health;
 use crate::blobs::Blobs;
-use crate::fetch::{Fetcher, Need};
+use crate::fetch::Fetcher;
+use crate::need::Need;
 use crate::opening::Opening;
-use crate::stream::{Piece, Streaming};
-use crate::swarm::Sharing;
+use crate::sharing::Sharing;
+use crate::streaming::{Piece, Streaming};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{

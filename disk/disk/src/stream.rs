@@ -15,7 +15,9 @@
 //! *Held*, a stream takes nothing from its connection, which holds the sender back when it is full. But if a read of
 //! this disk waits for its next piece, it goes on until that piece is local.
 
-use crate::fetch::{Arrived, Fetcher, Need, claim};
+use crate::claims::{claim, refuse_bypassed};
+use crate::fetch::Fetcher;
+use crate::streaming::{PIECE_MOST, Piece, Streaming};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
@@ -29,9 +31,6 @@ use tokio::sync::watch;
 /// The least number of bytes that are verified and reported at once, except at the end.
 const PIECE: u64 = 64 << 10;
 
-/// The most bytes that are verified and reported at once.
-pub(crate) const PIECE_MOST: u64 = 128 << 10;
-
 /// Bytes of a claim.
 const STRETCH: u64 = 128 << 10;
 
@@ -42,28 +41,6 @@ const AHEAD: u64 = 256 << 10;
 
 /// The number of bytes that a follower looks at and waits for at a time.
 const STEP: u64 = 64 << 10;
-
-/// The progress of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece {
-    /// All bytes up to this offset came over the link.
-    Upto(u64),
-    /// Others brought these bytes.
-    Found(ByteRange),
-}
-
-/// The inputs of a stream, and its reports.
-pub(crate) struct Streaming<'a> {
-    /// The urgency: no read waits for it at first.
-    pub(crate) need: &'a Need,
-    /// `true` while the stream is to take no bytes.
-    pub(crate) held: watch::Receiver<bool>,
-    /// `true` if the stream is claimed as a whole.
-    pub(crate) whole: bool,
-    pub(crate) tell: &'a (dyn Fn(Piece) + Send + Sync),
-    /// Called when the last byte has come over the link, before it is verified.
-    pub(crate) arrived: Arrived<'a>,
-}
 
 impl Fetcher {
     /// Returns when all of `range` is in the cache; `true` if any of it came through this disk, and not through others
@@ -176,18 +153,6 @@ impl Fetcher {
         }
         Ok(())
     }
-}
-
-/// Refuses to preload while the cache's disk takes nothing: preloaded bytes would push those that reads wait for out of
-/// memory.
-pub(crate) fn refuse_bypassed(blob: &CachedBlob) -> Result<()> {
-    if blob.is_bypassed() {
-        return Err(Error::new(
-            ErrorKind::NoSpace,
-            "the cache's disk takes nothing at present: only what is read is fetched",
-        ));
-    }
-    Ok(())
 }
 
 fn first_missing(blob: &CachedBlob, range: ByteRange) -> Option<u64> {

@@ -39,7 +39,6 @@ const KNOWN: &[Known] = &[
     ("headstart", "harvest", &["lease", "vssd"]),
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
     ("headstart-cache", "", &["durable", "files"]),
-    ("headstart-disk", "", &["fetch", "preloading", "puller", "stream", "swarm"]),
     ("headstart-export", "nbd", &["connection", "receiver"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),
