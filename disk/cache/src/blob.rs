@@ -20,10 +20,10 @@
 //! Nothing of this depends on which thread or process does what: bits and generation are in shared memory, and calls on
 //! one file are ordered.
 
+use crate::blob_files::{Files, lock};
 use crate::cache::{Cache, takes_nothing};
 use crate::claim::{ClaimTable, missing_of_run};
 use crate::durable;
-use crate::files::{Files, lock};
 use crate::pin;
 use crate::policy;
 use crate::presence;

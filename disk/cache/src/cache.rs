@@ -1,9 +1,10 @@
 //! The cache directory, as one process has it open.
 
 use crate::blob::CachedBlob;
+use crate::blob_files::lock;
 use crate::earlier;
 use crate::evict::{self, Evictor};
-use crate::files::{self, Directory, lock};
+use crate::files::{self, Directory};
 use crate::overlay::Overlay;
 use crate::shared_state::SharedState;
 use crate::sidecar::{BootId, Identity, Kind};

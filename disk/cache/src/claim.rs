@@ -10,7 +10,7 @@
 //! back.
 
 use crate::blob::CachedBlob;
-use crate::files::lock;
+use crate::blob_files::lock;
 use crate::locks;
 use crate::presence;
 use crate::sidecar::Locks;

@@ -1,9 +1,9 @@
 //! The content of a cache, for people: listing, removing, pruning.
 
+use crate::blob_files::Files;
 use crate::cache::{Cache, Evicted};
 use crate::durable;
 use crate::evict;
-use crate::files::Files;
 use crate::locks;
 use crate::sidecar::{CHUNK, Kind, Locks};
 use crate::whole;

@@ -11,7 +11,7 @@
 //! Both hold [`Locks::DURABLE`], so that no slot is written from an old look at `local`. A failed `fdatasync` of the
 //! data file may have dropped pages that are not durable; all units that are not in a slot are forgotten then.
 
-use crate::files::{Files, lock};
+use crate::blob_files::{Files, lock};
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::{Locks, SLOT_HEADER, to_words};

@@ -8,9 +8,9 @@
 //! (see `durable`); then, while no thread writes, punch holes where nothing was inserted meanwhile. A blob of which
 //! nothing is left and that no process uses is unlinked.
 
+use crate::blob_files::Files;
 use crate::cache::{Cache, Evicted};
 use crate::durable;
-use crate::files::Files;
 use crate::locks::{self, Mode};
 use crate::policy::{self, Census, Cut};
 use crate::presence;

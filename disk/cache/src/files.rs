@@ -10,9 +10,9 @@
 //!   process that could get that lock exclusively. After taking the lock, a process looks whether the name still means
 //!   the same file.
 
+use crate::blob_files::{Files, lock};
 use crate::durable;
 use crate::locks::{self, Mode};
-use crate::presence;
 use crate::shared_state::{MAGIC, NAME as STATE};
 use crate::sidecar::{BootId, Header, Identity, Locks, Sidecar};
 use headstart_block::guarded::{GuardedDir, check_own, check_own_file, open_own_file};
@@ -20,10 +20,9 @@ use headstart_block::{Error, ErrorKind, Result, private};
 use rustix::fs::OFlags;
 use std::fs::{self, File};
 use std::io;
-use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The longest wait for a process that changes the directory: that takes milliseconds, unless the process was stopped.
@@ -59,11 +58,6 @@ const DIGEST_DIGITS: usize = 64;
 /// The number of hexadecimal digits of the sum in the name of a blob's files.
 const SUM_DIGITS: usize = 32;
 
-/// Takes a lock whose holder may have panicked: the data behind these locks is never left half-changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The cache directory.
 pub(crate) struct Directory {
     pub(crate) path: PathBuf,
@@ -81,33 +75,6 @@ pub(crate) struct Changing<'a> {
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
         locks::unlock(&self.lock, &(0..1));
-    }
-}
-
-/// A blob's files, in use.
-pub(crate) struct Files {
-    pub(crate) header: Header,
-    pub(crate) sidecar: Sidecar,
-    pub(crate) data: File,
-    pub(crate) data_path: PathBuf,
-    /// Lock of the thread of this process that writes `durable`.
-    pub(crate) durable: Mutex<()>,
-}
-
-impl Files {
-    /// Bytes of `units` that are local.
-    pub(crate) fn local_bytes(&self, units: &Range<u64>) -> u64 {
-        let layout = self.sidecar.layout;
-        let last = layout.units().saturating_sub(1);
-        let short = layout.units() * layout.unit - layout.len;
-        let bits = self.sidecar.local();
-        let has_last = units.contains(&last) && presence::all_set(bits, &(last..last + 1));
-        presence::count(bits, units) * layout.unit - if has_last { short } else { 0 }
-    }
-
-    /// As [`local_bytes`](Self::local_bytes), of all units.
-    pub(crate) fn all_local_bytes(&self) -> u64 {
-        self.local_bytes(&(0..self.sidecar.layout.units()))
     }
 }
 

@@ -52,6 +52,7 @@
 //! | `sidecar` | the format, byte by byte, and the parts of it that are trusted |
 //! | `durable` | the units that survive a loss of power; forgetting |
 //! | `earlier` | hash trees that version 0.1.0 cached |
+//! | `blob_files` | the two files of a blob while they are in use |
 //! | `files` | making, finding, recovering and removing a blob's files |
 //! | `evict`, `policy` | giving space back; the choice of the chunks |
 //! | `overlay` | units that the disk did not take |
@@ -63,6 +64,7 @@
 //! | `locks`, `shared_state` | locks between processes; the numbers that they share |
 
 mod blob;
+mod blob_files;
 mod cache;
 mod claim;
 mod contents;

@@ -6,7 +6,7 @@
 //! says which chunks are still pinned when one pin ends.
 
 use crate::blob::CachedBlob;
-use crate::files::{Files, lock};
+use crate::blob_files::{Files, lock};
 use crate::locks::{self, Mode};
 use crate::sidecar::{CHUNK, Locks};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};

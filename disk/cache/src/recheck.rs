@@ -13,9 +13,9 @@
 //! logged once a blob.
 
 use crate::blob::CachedBlob;
+use crate::blob_files::{Files, lock};
 use crate::cache::Cache;
 use crate::contents::{EntryKind, kind_of};
-use crate::files::{Files, lock};
 use crate::presence;
 use crate::sidecar::{Identity, Kind};
 use crate::whole;

@@ -20,7 +20,7 @@
 //! processes bring a blob together, one of them checks it.
 
 use crate::blob::CachedBlob;
-use crate::files::{Files, lock};
+use crate::blob_files::{Files, lock};
 use crate::locks::{self, Mode};
 use crate::presence;
 use crate::sidecar::Locks;

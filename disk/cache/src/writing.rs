@@ -1,7 +1,7 @@
 //! The mark that bytes are being written: no evictor gives space back meanwhile.
 
 use crate::blob::CachedBlob;
-use crate::files::{Files, lock};
+use crate::blob_files::{Files, lock};
 use crate::locks::{self, Mode};
 use crate::sidecar::Locks;
 use headstart_block::{Error, ErrorKind, Result};

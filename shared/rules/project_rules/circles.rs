@@ -38,7 +38,6 @@ const KNOWN: &[Known] = &[
     ("headstart", "agent", &["disk", "watch"]),
     ("headstart", "harvest", &["lease", "vssd"]),
     ("headstart-cache", "", &["blob", "cache", "claim", "earlier", "evict", "pin", "whole", "writing"]),
-    ("headstart-cache", "", &["durable", "files"]),
     ("headstart-export", "nbd", &["connection", "receiver"]),
     ("headstart-lsmt", "writable", &["batch", "coarsen", "collector"]),
     ("headstart-lsmt", "writable", &["copied_up", "view"]),

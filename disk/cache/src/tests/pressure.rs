@@ -1,8 +1,9 @@
 //! Too little space: limits, pins, scans, disks that take nothing.
 
 use super::{Sample, UNIT, missing, open, units};
+use crate::blob_files::lock;
 use crate::evict;
-use crate::files::{EVICT_LOCK, lock};
+use crate::files::EVICT_LOCK;
 use crate::locks::{self, Mode};
 use crate::writing::Writing;
 use crate::{BlobSpec, Cache, CacheSettings, CachedBlob};
