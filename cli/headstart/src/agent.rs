@@ -5,7 +5,7 @@
 //! | [`arguments`] | the arguments |
 //! | [`client`] | the client of other commands |
 //! | [`compact`] | `headstart disk compact`: a writable directory that is not attached |
-//! | [`disk`] | `headstart disk ...`: its disks |
+//! | [`disk`], [`disk_line`] | `headstart disk ...`: its disks, in words |
 //! | [`repair`] | `headstart disk repair`: a writable directory whose index is damaged |
 //! | [`watch`] | `headstart disk watch`: the changes of its disks |
 
@@ -13,6 +13,7 @@ mod arguments;
 mod client;
 mod compact;
 mod disk;
+mod disk_line;
 mod repair;
 mod watch;
 

@@ -5,6 +5,7 @@
 //! | [`serve`] | the daemon, in the foreground |
 //! | [`client`] | the client of the other commands |
 //! | [`vssd`] | `headstart harvest vssd ...`: disks made of flash |
+//! | [`lease_line`] | a lease in words |
 //! | [`lease`] | `offer`, `request` and `release`: flash that is lent |
 //! | [`export`] | the process that serves one vSSD by vhost-user or as a file |
 //! | [`rescue`] | `check` and `rescue`: a directory whose daemon does not start |
@@ -13,6 +14,7 @@
 mod client;
 mod export;
 mod lease;
+mod lease_line;
 mod rescue;
 mod serve;
 mod status;

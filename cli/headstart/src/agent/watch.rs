@@ -4,7 +4,7 @@
 //! with that one; it makes up for missed events by starting again with all disks.
 
 use super::client::AgentClient;
-use super::disk::Line;
+use super::disk_line::DiskLine;
 use crate::report::Report;
 use crate::terminal::Terminal;
 use headstart_block::{Error, ErrorKind, Result};
@@ -121,7 +121,7 @@ impl Watch<'_> {
         if !self.names.is_empty() && !self.names.iter().any(|known| known == name) {
             return Ok(Ended::Well);
         }
-        let line = if self.json { disk.to_string() } else { Line(disk).to_string() };
+        let line = if self.json { disk.to_string() } else { DiskLine(disk).to_string() };
         if told.get(name) == Some(&line) {
             return Ok(Ended::Well);
         }

@@ -1,7 +1,7 @@
 //! `headstart harvest status`: the host as a whole.
 
 use super::client::HarvestDir;
-use super::lease::{LeaseLine, span};
+use super::lease_line::{LeaseLine, span};
 use crate::report::{Fields, Outcome, count};
 use clap::Args;
 use headstart_block::{ByteSize, Result};

@@ -1,7 +1,7 @@
 //! `headstart harvest vssd ...`: disks made of the host's flash.
 
 use super::client::HarvestDir;
-use super::lease::LeaseLine;
+use super::lease_line::LeaseLine;
 use super::serve::absolute;
 use crate::report::{Outcome, Report, count};
 use crate::socket_args::SocketArgs;
