@@ -130,6 +130,7 @@ impl Command {
 /// The blobs of a cache.
 #[derive(Serialize)]
 struct Listing {
+    /// The blobs in the cache.
     blobs: Vec<Entry>,
 }
 
@@ -165,6 +166,7 @@ impl fmt::Display for Listing {
 /// The content of a cache, in bytes.
 #[derive(Serialize)]
 struct UsageReport {
+    /// The directory of the cache.
     directory: PathBuf,
     #[serde(flatten)]
     usage: Usage,
@@ -189,6 +191,7 @@ impl fmt::Display for UsageReport {
 /// The findings in a cache.
 #[derive(Default, Serialize)]
 struct VerifyReport {
+    /// The findings of each blob.
     blobs: Vec<Verified>,
     /// The findings of all blobs together.
     #[serde(flatten)]
@@ -243,7 +246,9 @@ impl fmt::Display for VerifyReport {
 /// A blob that was removed.
 #[derive(Serialize)]
 struct Removed {
+    /// The digest of the blob.
     digest: Digest,
+    /// Bytes of it that were in the cache.
     bytes: u64,
 }
 

@@ -69,7 +69,9 @@ enum State {
 /// The finding about one feature.
 #[derive(Debug, Serialize)]
 struct Finding {
+    /// The name of the feature.
     feature: &'static str,
+    /// `yes`, `limited` or `no`.
     state: State,
     /// The details of the feature, or of the obstacle.
     detail: String,
@@ -93,6 +95,7 @@ impl Finding {
 struct Findings {
     /// `true` if the default way works.
     works: bool,
+    /// The findings, one for each feature.
     findings: Vec<Finding>,
 }
 

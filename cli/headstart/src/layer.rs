@@ -103,17 +103,30 @@ fn verify(files: &[PathBuf], progress: &dyn Progress) -> Result<Box<dyn Report>>
 /// The properties of a layer file.
 #[derive(Serialize)]
 struct LayerReport {
+    /// The path of the file.
     path: String,
+    /// Bytes of the file.
     stored_size: u64,
+    /// The wrappers around the layer, outermost first.
     wrappers: Vec<String>,
+    /// `sealed`, `unsealed pair` or `unsealed sparse`.
     form: &'static str,
+    /// The size of the disk in bytes.
     virtual_size: u64,
+    /// The layer's UUID.
     uuid: String,
+    /// The UUID of the layer below.
     parent_uuid: String,
+    /// The text that the layer carries.
     user_tag: String,
+    /// Segments of the layer.
     segments: usize,
+    /// Bytes of the disk that the layer has.
     data_bytes: u64,
+    /// Bytes of the disk that the layer has as zeros.
     zeroed_bytes: u64,
+    /// With `--segments`, each segment: place on the disk, length, place in the data, all in sectors, and
+    /// 1 for zeros.
     #[serde(skip_serializing_if = "Option::is_none")]
     index: Option<Vec<(u64, u64, u64, u8)>>,
 }
@@ -186,11 +199,13 @@ impl fmt::Display for LayerReport {
 /// Layer files that are right.
 #[derive(Serialize)]
 struct VerifiedLayers {
+    /// The layers that were checked.
     layers: Vec<VerifiedLayer>,
 }
 
 #[derive(Serialize)]
 struct VerifiedLayer {
+    /// The path of the file.
     path: String,
     /// `true` if its data has checksums, which were checked; the structure always is.
     checksums: bool,
@@ -216,8 +231,11 @@ impl fmt::Display for VerifiedLayers {
 /// A disk that was written out.
 #[derive(Serialize)]
 pub(crate) struct Exported {
+    /// The path of the output.
     path: String,
+    /// The size of the disk in bytes.
     virtual_size: u64,
+    /// Bytes of data that were written.
     data_bytes: u64,
 }
 

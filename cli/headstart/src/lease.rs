@@ -237,17 +237,22 @@ fn nothing(location: &Location, there: &[JudgedLease]) -> Error {
 /// A lease in the output.
 #[derive(Serialize)]
 struct Shown {
+    /// The name of the lease, for `lease release --id`.
     id: String,
     /// The digest of the image's manifest.
     image: Option<String>,
+    /// The reference that the disk was attached by.
     reference: Option<String>,
     /// `attach` or `writable`.
     kind: Option<&'static str>,
     /// The writable directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
+    /// The name of the host.
     host: Option<String>,
+    /// The number of the process.
     pid: Option<u32>,
+    /// The time when the lease was written.
     written: String,
     /// `held`, `over`, `unknown` if this host cannot decide, or `damaged` if it is no readable lease.
     state: &'static str,
@@ -301,6 +306,7 @@ impl fmt::Display for Shown {
 /// The leases of a store.
 #[derive(Serialize)]
 struct Leases {
+    /// The leases of the store.
     leases: Vec<Shown>,
 }
 
@@ -318,6 +324,7 @@ impl fmt::Display for Leases {
 /// Leases that were ended.
 #[derive(Serialize)]
 struct Released {
+    /// The leases that were removed.
     released: Vec<Shown>,
     /// Requested leases that are in use.
     in_use: Vec<Shown>,

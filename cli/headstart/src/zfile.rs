@@ -205,16 +205,27 @@ fn copy(
 /// The properties of a ZFile.
 #[derive(Serialize)]
 struct ZFileReport {
+    /// The path of the file.
     path: String,
+    /// The codec of the frames.
     codec: String,
+    /// Bytes of content in a frame.
     frame_size: u32,
+    /// The number of frames.
     frames: u64,
+    /// `true` if each frame has a checksum.
     frame_checksums: bool,
+    /// `true` if header, trailer and index have checksums.
     metadata_checksums: bool,
+    /// `true` if the header alone tells the place of the index.
     header_complete: bool,
+    /// Bytes of the content.
     original_size: u64,
+    /// Bytes of the file.
     compressed_size: u64,
+    /// The offset of the index in bytes.
     index_offset: u64,
+    /// The checksum of the index.
     index_crc: u32,
 }
 

@@ -9,6 +9,7 @@ use std::fmt;
 /// The traces of a session.
 #[derive(Serialize)]
 pub struct RecordedBoots {
+    /// The directory of the traces.
     directory: String,
     /// Requests of boots.
     requests: u64,
@@ -18,6 +19,7 @@ pub struct RecordedBoots {
     dropped: u64,
     /// Traces that were removed because the directory was over its limits.
     evicted_files: u64,
+    /// Traces that could not be saved.
     failed_saves: u64,
     /// Boots that began.
     boots: u64,
@@ -30,7 +32,9 @@ pub struct RecordedBoots {
 /// Boots that left no trace, for one reason.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct WithoutTrace {
+    /// The number of boots.
     boots: u64,
+    /// The cause.
     why: &'static str,
 }
 

@@ -2,15 +2,14 @@
 
 use serde_json::Value;
 
-/// The type of a schema; `named` gives the words for a schema with a name. That a value may be null is left out where
-/// it may be something else.
+/// The type of a schema; `named` gives the words for a schema with a name.
 pub(crate) fn kind(schema: &Value, named: &dyn Fn(&str) -> String) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next()) {
         return named(name);
     }
     for key in ["oneOf", "anyOf", "allOf"] {
         if let Some(ways) = schema[key].as_array() {
-            let ways: Vec<_> = ways.iter().map(|way| kind(way, named)).filter(|way| way != "null").collect();
+            let ways: Vec<_> = ways.iter().map(|way| kind(way, named)).collect();
             return ways.join(" or ");
         }
     }
@@ -45,7 +44,7 @@ mod tests {
         let kind = |schema| kind(&schema, &|name| format!("<{name}>"));
         assert_eq!(kind(json!({"$ref": "#/components/schemas/Vssd"})), "<Vssd>");
         assert_eq!(kind(json!({"type": "array", "items": {"type": "string"}})), "list of string");
-        assert_eq!(kind(json!({"oneOf": [{"type": "null"}, {"$ref": "#/x/A"}]})), "<A>");
+        assert_eq!(kind(json!({"oneOf": [{"type": "null"}, {"$ref": "#/x/A"}]})), "null or <A>");
         assert_eq!(kind(json!({"type": ["integer", "null"]})), "integer or null");
         assert_eq!(kind(json!({"type": "string", "enum": ["a", "b"]})), "`a`, `b`");
         assert_eq!(kind(json!({"prefixItems": [{"type": "integer"}, {}]})), "list of integer, any");

@@ -123,19 +123,27 @@ pub(super) fn copy(
 /// An image that was copied.
 #[derive(Serialize)]
 struct Copied {
+    /// The reference of the copy.
     image: String,
+    /// The digest of its manifest.
     digest: Option<String>,
+    /// Blobs that were copied.
     copied_blobs: u64,
+    /// Bytes that were copied.
     copied_bytes: u64,
     /// Bytes of the copied blobs that were there already, from interrupted copies.
     resumed_bytes: u64,
+    /// Blobs that were there already.
     present_blobs: u64,
+    /// Bytes of the blobs that were there already.
     present_bytes: u64,
     /// Those of the copied blobs that were there but damaged.
     repaired_blobs: u64,
+    /// Hash trees that the source does not have.
     lost_trees: u64,
     /// The artifact with the plan that was copied with the image.
     plan: Option<String>,
+    /// `true` if the plan of the image could not be copied.
     lost_plan: bool,
     /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -192,7 +192,9 @@ fn nothing_of(key: &ImageKey) -> Error {
 /// The cost of preloading.
 #[derive(Serialize)]
 struct Takes {
+    /// Bytes of the requests.
     bytes: u64,
+    /// The number of requests.
     requests: u64,
 }
 
@@ -205,23 +207,39 @@ impl From<Cost> for Takes {
 /// An image that was optimized.
 #[derive(Serialize)]
 struct Optimized {
+    /// The reference of the new image.
     image: String,
+    /// The digest of its manifest.
     digest: String,
+    /// The digest of the image that it was made from.
     optimized_from: String,
+    /// The size of the disk in bytes.
     virtual_size: u64,
+    /// The number of its layers.
     layers: usize,
+    /// The digest of the new layer.
     layer: String,
+    /// Bytes of the new layer as stored.
     layer_size: u64,
     /// Bytes of the layer, from its start on, that the plan needs.
     boot_bytes: u64,
+    /// Bytes of the disk in the layer that boots read.
     hot_data_bytes: u64,
+    /// Bytes of the disk in the layer that only other plans name.
     other_data_bytes: u64,
+    /// Bytes of all blobs of the old image.
     stored_bytes_before: u64,
+    /// Bytes of all blobs of the new image.
     stored_bytes: u64,
+    /// Bytes that the new image adds where the old one is stored.
     added_bytes: u64,
+    /// Bytes of the disk whose place changed, and that were compared.
     compared_bytes: u64,
+    /// The cost of preloading the old image by its plan.
     preloading_before: Takes,
+    /// The cost of preloading the new image by its plan.
     preloading: Takes,
+    /// The digest of the plan that was published with the new image.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan: Option<String>,
     /// The digest that the tag named before, if it was moved.

@@ -135,7 +135,9 @@ impl Prune {
 /// An image whose tag was removed.
 #[derive(Serialize)]
 struct Removed {
+    /// The reference that was named.
     image: String,
+    /// `true` if nothing was removed.
     dry_run: bool,
     /// The tags that are gone.
     tags: Vec<String>,
@@ -176,8 +178,11 @@ impl fmt::Display for Removed {
 /// The result of a prune.
 #[derive(Serialize)]
 struct Pruned {
+    /// Blobs that were deleted.
     blobs: u64,
+    /// Bytes of the deleted blobs.
     bytes: u64,
+    /// `true` if nothing was deleted.
     dry_run: bool,
     /// Images that were deleted.
     images: Vec<Untagged>,
@@ -187,6 +192,7 @@ struct Pruned {
     ended_leases: u64,
     /// Directories of dead writers and beginnings of blobs from interrupted copies, and their bytes.
     stale_writers: u64,
+    /// Bytes of these directories and beginnings of blobs.
     stale_bytes: u64,
     /// Blobs that nothing needs, but that are too young to be deleted from an object store.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -196,6 +202,7 @@ struct Pruned {
 /// An image without a tag.
 #[derive(Serialize)]
 struct Untagged {
+    /// The digest of the image's manifest.
     digest: String,
     /// The last tags of the image.
     tags: Vec<String>,
@@ -205,6 +212,7 @@ struct Untagged {
     /// The time from which a prune deletes it, unless a disk or an image holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     kept_until: Option<String>,
+    /// The disks and writable directories that need it.
     holders: Vec<String>,
     /// The images that were optimized from it, because of which its manifest stays.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -16,15 +16,24 @@ use std::fmt;
 /// An image that was made.
 #[derive(Serialize)]
 pub(super) struct Made {
+    /// The reference of the image.
     image: String,
+    /// The digest of its manifest.
     digest: String,
+    /// The format of the imported disk.
     #[serde(skip_serializing_if = "Option::is_none")]
     format: Option<String>,
+    /// The size of the disk in bytes.
     virtual_size: u64,
+    /// The number of its layers.
     layers: usize,
+    /// The digest of the new layer.
     layer: String,
+    /// Bytes of the new layer as stored.
     layer_size: u64,
+    /// Bytes of the disk that the new layer has.
     layer_data_bytes: u64,
+    /// Segments of the new layer.
     layer_segments: u64,
     /// The digest that the tag named before, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,30 +82,48 @@ impl fmt::Display for Made {
 /// The properties of an image.
 #[derive(Serialize)]
 pub(super) struct Inspection {
+    /// The reference of the image.
     image: String,
+    /// The digest of its manifest.
     digest: String,
+    /// The program that made it, if it says so.
     made_by: Option<String>,
+    /// The options that it was made with, if it says so.
     options: Option<String>,
+    /// The size of the disk in bytes.
     virtual_size: u64,
+    /// Bytes of the disk that hold data.
     data_bytes: u64,
+    /// Bytes of all blobs as stored, hash trees included.
     stored_bytes: u64,
+    /// Segments of the merged index of all layers.
     segments: usize,
     /// The image that it was optimized from.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimized_from: Option<String>,
+    /// The layers, lowest first.
     layers: Vec<InspectedLayer>,
 }
 
 #[derive(Serialize)]
 struct InspectedLayer {
+    /// The digest of the blob.
     digest: String,
+    /// Bytes of the blob.
     stored_bytes: u64,
+    /// Bytes of the disk that the layer has.
     data_bytes: u64,
+    /// Segments of the layer.
     segments: usize,
+    /// The wrappers around the layer, outermost first.
     wrappers: Vec<String>,
+    /// The guard of its bytes, such as a hash tree.
     coverage: &'static str,
+    /// The layer's UUID.
     uuid: String,
+    /// The UUID of the layer below, as the layer notes it.
     parent_uuid: String,
+    /// The size of the disk in bytes, as the layer notes it.
     virtual_size: u64,
     /// For a boot layer: the number of its bytes, from its start on, that boots read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -205,22 +232,29 @@ fn percent(part: u64, whole: u64) -> String {
 /// The verdict on an image.
 #[derive(Serialize)]
 pub(super) struct Verified {
+    /// The reference of the image.
     image: String,
+    /// The digest of its manifest.
     digest: String,
+    /// `true` if every byte was read.
     deep: bool,
     /// `true` if it is in a store whose images are read in full only by copying them.
     #[serde(skip)]
     is_remote: bool,
+    /// `true` if nothing is wrong.
     right: bool,
     /// Blobs that were fetched again, if a repair was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     repaired_blobs: Option<u64>,
+    /// The layers, lowest first.
     layers: Vec<VerifiedLayer>,
+    /// The problems, in words.
     problems: Vec<String>,
 }
 
 #[derive(Serialize)]
 struct VerifiedLayer {
+    /// The digest of the blob.
     digest: String,
     /// The guard of its bytes; `None` if it has a problem.
     coverage: Option<&'static str>,
@@ -295,15 +329,21 @@ impl fmt::Display for Verified {
 /// The images of a store.
 #[derive(Serialize)]
 pub(super) struct Listing {
+    /// The images, by their tags.
     images: Vec<ListedImage>,
 }
 
 #[derive(Serialize)]
 struct ListedImage {
+    /// The tag; null for an image without one.
     tag: Option<String>,
+    /// The digest of the manifest.
     digest: Option<String>,
+    /// The size of the disk in bytes.
     virtual_size: Option<u64>,
+    /// The number of layers.
     layers: Option<usize>,
+    /// Bytes of all blobs as stored.
     stored_bytes: Option<u64>,
     /// The cause why it is no image that can be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -352,8 +392,11 @@ impl fmt::Display for Listing {
 /// The differences between two images.
 #[derive(Serialize)]
 pub(super) struct DiffReport {
+    /// `true` if both disks have the same content and size.
     same: bool,
+    /// The sizes of both disks in bytes.
     virtual_sizes: [u64; 2],
+    /// Bytes in ranges that differ.
     differing_bytes: u64,
     /// Offsets and lengths in bytes.
     ranges: Vec<(u64, u64)>,

@@ -127,13 +127,17 @@ impl Export {
 /// The result of an export.
 #[derive(Serialize)]
 pub(crate) struct ExportReport {
+    /// The path of the file, if it was written.
     output: Option<String>,
     /// The length of the file.
     bytes: u64,
+    /// Records of the trace.
     records: u64,
+    /// Blocks of the plan.
     blocks: u64,
     /// The image with the trace, if there is one.
     image: Option<String>,
+    /// The digest of that image's manifest.
     digest: Option<String>,
 }
 

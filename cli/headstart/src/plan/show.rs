@@ -164,6 +164,7 @@ fn unknown(image: &str, size: Option<ByteSize>, plans: &Plans) -> Error {
 struct Published {
     /// The digest of the artifact's manifest.
     digest: String,
+    /// The number of the publication, from 1.
     generation: u64,
     /// The traces of all groups.
     traces: u64,
@@ -260,16 +261,23 @@ impl fmt::Display for Shown {
 /// The images that have plans.
 #[derive(Serialize)]
 struct Listing {
+    /// The images that the file has plans of.
     images: Vec<Listed>,
 }
 
 #[derive(Serialize)]
 struct Listed {
+    /// The key of the image.
     image: String,
+    /// The size of the disk in bytes.
     size: u64,
+    /// The origin of the plans, such as `trained`.
     reason: String,
+    /// The traces of all groups.
     traces: u64,
+    /// The number of groups.
     groups: usize,
+    /// The policy that made the plans.
     policy: String,
     /// The bandwidths, in bytes a second.
     rates: Vec<u64>,

@@ -73,10 +73,13 @@ impl Init {
 /// A host that can take part.
 #[derive(Serialize)]
 pub(super) struct Host {
+    /// The name of the host.
     pub(super) name: String,
+    /// The directory with its key and certificate.
     pub(super) directory: PathBuf,
     /// The fate of its certificate.
     pub(super) certificate: Made,
+    /// The roles in the certificate.
     roles: Vec<&'static str>,
     /// `true` if it is new, and named only by an option that gives a role, although --host is used.
     by_role_only: bool,
@@ -130,8 +133,11 @@ impl fmt::Display for Host {
 /// A cluster's authority, and its hosts.
 #[derive(Serialize)]
 pub(super) struct Cluster {
+    /// The directory of the cluster.
     directory: PathBuf,
+    /// The fate of the authority's certificate.
     authority: Made,
+    /// The hosts of the cluster.
     hosts: Vec<Host>,
 }
 
