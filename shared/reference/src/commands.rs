@@ -15,7 +15,8 @@ pub struct Program {
 }
 
 /// The programs, in the order of the reference.
-pub const PROGRAMS: [Program; 1] = [Program { command: headstart::command }];
+pub const PROGRAMS: [Program; 2] =
+    [Program { command: headstart::command }, Program { command: headstart_lab::command }];
 
 /// The shells that completions are made for.
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];

@@ -16,7 +16,7 @@ const FORMATS: [Format; 8] = [
     (
         "image",
         "Images: manifests, hash trees, tar wrappers",
-        &["core/image/src/manifest.rs", "core/image/src/hash_tree.rs", "core/image/src/tar_wrapper.rs"],
+        &["core/image/src/manifest.rs", "core/hash-tree/src/lib.rs", "core/image/src/tar_wrapper.rs"],
     ),
     ("lsmt", "LSMT layers", &["core/lsmt/src/format.rs", "core/lsmt/src/segment.rs"]),
     ("zfile", "ZFile", &["core/zfile/src/format.rs"]),
@@ -45,7 +45,7 @@ const FORMATS: [Format; 8] = [
     (
         "harvest",
         "The journal and the flash of harvest",
-        &["harvest/harvest/src/journal.rs", "harvest/harvest/src/flash/table.rs"],
+        &["harvest/flash/src/journal.rs", "harvest/flash/src/device/table.rs"],
     ),
 ];
 

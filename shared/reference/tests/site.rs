@@ -24,6 +24,7 @@ fn the_site_has_every_page_and_no_dead_link() {
     for (path, parts) in [
         ("reference/headstart.md", &["`headstart attach`", "--json"][..]),
         ("reference/commands/headstart-image.md", &["## headstart image import", "`--codec <CODEC>`"]),
+        ("reference/commands/headstart-lab-trace.md", &["## headstart-lab trace plot"]),
         (
             "reference/metrics.md",
             &["`headstart_request_seconds`", "headstart_agent_proxy_requests_total", "`vssd`"],
@@ -61,5 +62,13 @@ fn every_command_has_a_man_page_and_every_shell_its_completions() {
     ] {
         let text = fs::read_to_string(directory.path().join("completions").join(file)).unwrap();
         assert!(text.contains(part) && text.contains("optimize"), "{file}");
+    }
+    for (file, part) in [
+        ("headstart-lab.bash", "complete"),
+        ("headstart-lab.fish", "complete -c headstart-lab"),
+        ("_headstart-lab", "#compdef headstart-lab"),
+    ] {
+        let text = fs::read_to_string(directory.path().join("completions").join(file)).unwrap();
+        assert!(text.contains(part) && text.contains("simulate"), "{file}");
     }
 }
