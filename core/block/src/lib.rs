@@ -15,6 +15,7 @@
 //! | [`source`] | [`ReadAt`]: immutable bytes that can be read anywhere |
 //! | [`mod@plan`] | blocks, slices, and the order in which to preload them |
 //! | [`device`] | [`BlockDevice`]: a disk |
+//! | [`exchange`] | chunks, urgencies and images, from the engine of a disk to the wire between hosts |
 //! | [`time`] | [`Time`]: the clock that a decision maker is told |
 //! | [`error`] | one error type: the thing, the cause, the remedy |
 //! | [`lock`] | locks of files that other processes may hold, waited for with a limit |
@@ -26,6 +27,7 @@ pub mod complaints;
 pub mod device;
 pub mod digest;
 pub mod error;
+pub mod exchange;
 pub mod guarded;
 pub mod lock;
 pub mod plan;

@@ -8,17 +8,9 @@ use crate::stop::Stop;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
+pub use headstart_block::exchange::Urgency;
 use headstart_block::{ByteRange, Digest, Error, ReadAt, Result};
 use std::sync::Arc;
-
-/// The urgency of a read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Urgency {
-    /// A reader waits for it: it never waits behind [`Urgency::Background`].
-    Demand,
-    /// Preloading, filling, copying.
-    Background,
-}
 
 /// A function that gets the number of bytes of a blob that were copied since its last call; its error ends the copy.
 pub type Copied<'a> = &'a (dyn Fn(u64) -> Result<()> + Send + Sync);

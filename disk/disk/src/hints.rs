@@ -10,10 +10,10 @@
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::swarm::{BUSY, Boot, TELL_EVERY, TELL_IDLE};
+use headstart_block::exchange::{Access, ImageKey};
 use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE};
 use headstart_cache::CachedBlob;
 use headstart_image::manifest::{Manifest, Tree};
-use headstart_swarm::tracker::{Access, ImageKey};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 

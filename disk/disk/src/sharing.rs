@@ -9,10 +9,10 @@
 use crate::claims::missing_bytes;
 use crate::need::Need;
 use crate::swarm::Swarm;
+use headstart_block::exchange::CHUNK_SIZE;
 use headstart_block::{ByteRange, Digest};
 use headstart_cache::CachedBlob;
 use headstart_store::Urgency;
-use headstart_swarm::CHUNK_SIZE;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

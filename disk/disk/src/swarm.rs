@@ -5,10 +5,10 @@
 //! that answers late, or not at all, or wrongly, costs that wait, which is bounded, and nothing else.
 
 use futures::future::BoxFuture;
+use headstart_block::exchange::{Access, ImageKey};
 use headstart_block::{ByteRange, Digest, PlanItem};
 use headstart_cache::CachedBlob;
 use headstart_store::Urgency;
-use headstart_swarm::tracker::{Access, ImageKey};
 use std::sync::Arc;
 use std::time::Duration;
 

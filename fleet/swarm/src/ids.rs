@@ -2,6 +2,7 @@
 //! share.
 
 use headstart_block::ByteRange;
+pub use headstart_block::exchange::Urgency;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -72,13 +73,4 @@ impl Chunks {
         let at = |chunk: u32| (u64::from(chunk) * crate::CHUNK_SIZE).min(len);
         ByteRange::between(at(self.first), at(self.numbers().end))
     }
-}
-
-/// The urgency of a need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Urgency {
-    /// A read waits for it now.
-    Demand,
-    /// A read may need it later.
-    Background,
 }

@@ -42,9 +42,7 @@ pub use event::{
 };
 #[doc(no_inline)]
 pub use headstart_block::Time;
+pub use headstart_block::exchange::CHUNK_SIZE;
 pub use message::{Class, Message, RequestId, Why};
 pub use node::Node;
 pub use settings::{Settings, Topology};
-
-/// Bytes of a chunk, the unit of presence and of exchange; the last chunk of a blob may be short.
-pub const CHUNK_SIZE: u64 = 64 << 10;

@@ -26,6 +26,7 @@
 //! another lose entries that only that other has reported, as long as the other holds less than the first.
 
 use crate::PeerKey;
+pub use headstart_block::exchange::{Access, ImageKey};
 use members::{COMMONS, Charges, Measure, Members};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,10 +39,6 @@ mod tree;
 
 /// The number of accesses of a report that are read.
 pub const REPORT_MAX: usize = 4096;
-
-/// An image, by a hash of its digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct ImageKey(pub u64);
 
 /// The number of an image's disks that must have read a slice before others are told.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -101,15 +98,6 @@ impl Default for Settings {
             hints_max: 1024,
         }
     }
-}
-
-/// The first read of a slice by a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Access {
-    /// The slice's number in the disk.
-    pub slice: u32,
-    /// The time since the disk's creation, in milliseconds.
-    pub at_ms: u32,
 }
 
 /// The report of an agent.

@@ -37,20 +37,6 @@ const PAGE_LINES: usize = 70;
 /// The crates that look at all others and that no crate uses.
 const OBSERVERS: [&str; 3] = ["shared/fuzz", "shared/reference", "shared/rules"];
 
-/// A use that the table forbids and that is left for now.
-struct Exception {
-    user: &'static str,
-    used: &'static str,
-    /// The reason why it is there, and what ends it.
-    reason: &'static str,
-}
-
-const EXCEPTIONS: &[Exception] = &[Exception {
-    user: "disk/disk",
-    used: "fleet/swarm",
-    reason: "a disk speaks of chunks and images in the swarm's types, until these are in a crate of core",
-}];
-
 /// The folder of the package whose manifest or root is `path`, from the root of the repository: `wing/crate`.
 fn folder_of<'a>(metadata: &Value, path: &'a str) -> &'a str {
     let root = metadata["workspace_root"].as_str().expect("cargo metadata names the root");
@@ -126,23 +112,10 @@ fn every_wing_has_a_page_that_names_its_crates() {
 
 #[test]
 fn a_crate_uses_only_the_wings_that_its_own_may_use() {
-    let is_excepted = |user: &str, used: &str| EXCEPTIONS.iter().any(|e| (e.user, e.used) == (user, used));
     let uses = uses(&metadata());
-    let forbidden = uses.iter().filter(|(user, used)| !may_use(user, used) && !is_excepted(user, used));
+    let forbidden = uses.iter().filter(|(user, used)| !may_use(user, used));
     let offences: Vec<_> = forbidden.map(|(user, used)| format!("{user} uses {used}")).collect();
     assert_none("move the shared part to a wing that both may use", &offences);
-}
-
-#[test]
-fn an_exception_for_a_use_ends_with_that_use() {
-    let uses = uses(&metadata());
-    let is_needed = |exception: &Exception| {
-        let pair = (exception.user.to_owned(), exception.used.to_owned());
-        uses.contains(&pair) && !may_use(exception.user, exception.used)
-    };
-    let idle = EXCEPTIONS.iter().filter(|exception| !is_needed(exception));
-    let offences: Vec<_> = idle.map(|e| format!("{} uses {}: {}", e.user, e.used, e.reason)).collect();
-    assert_none("take it out of EXCEPTIONS", &offences);
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl Host {
         let mut missing = 0;
         blob.cached.missing(range, &mut |run| missing += run.len());
         for part in blob.with_proof(range) {
-            carrier.bring(&blob.cached, part, in_store(urgency)).await?;
+            carrier.bring(&blob.cached, part, urgency).await?;
         }
         self.counts.fetched_bytes.fetch_add(missing, Ordering::Relaxed);
         Ok(())
@@ -92,7 +92,7 @@ impl Host {
         self.runtime.spawn(async move {
             for chunks in elsewhere {
                 let range = chunks.bytes(tree.len());
-                match carrier.bring(&tree.cached, range, headstart_store::Urgency::Demand).await {
+                match carrier.bring(&tree.cached, range, Urgency::Demand).await {
                     Ok(()) => host.became_local(&tree, range),
                     Err(error) => {
                         tracing::debug!(%error, blob = %tree.identity.digest, "cannot fetch a hash tree");
@@ -118,7 +118,7 @@ impl Host {
         let (host, blob) = (Arc::clone(self), Arc::clone(blob));
         self.runtime.spawn(async move {
             for part in lacking {
-                if let Err(error) = carrier.bring(&blob.cached, part, headstart_store::Urgency::Background).await {
+                if let Err(error) = carrier.bring(&blob.cached, part, Urgency::Background).await {
                     tracing::debug!(%error, blob = %blob.identity.digest, "cannot fetch what proves a hash tree");
                     break;
                 }
@@ -131,12 +131,5 @@ impl Host {
         for chunks in blob.local_chunks(range) {
             self.event(Event::BecameLocal { blob: blob.id, chunks });
         }
-    }
-}
-
-fn in_store(urgency: Urgency) -> headstart_store::Urgency {
-    match urgency {
-        Urgency::Demand => headstart_store::Urgency::Demand,
-        Urgency::Background => headstart_store::Urgency::Background,
     }
 }
