@@ -53,7 +53,7 @@ impl Session {
         let (cache, mut warnings) = open_cache(settings)?;
         let stores = open_stores(settings, environment.stores)?;
         let swarm = connect_swarm(cache.as_deref(), environment)?;
-        let hosts = hosts(settings, environment, cache.as_ref(), swarm);
+        let hosts = hosts(settings, environment, cache.as_ref(), swarm.as_ref());
         let disks = open_disks(settings, environment, &stores, hosts, (created, &parent), &mut warnings)?;
         let traces = Traces::start(settings, &disks).unwrap_or_else(|error| {
             warnings.push(format!("{error}: nothing is recorded"));
@@ -182,7 +182,7 @@ fn hosts(
     settings: &SessionSettings,
     environment: &Environment<'_>,
     cache: Option<&Arc<Cache>>,
-    swarm: Option<Arc<dyn Swarm>>,
+    swarm: Option<&Arc<dyn Swarm>>,
 ) -> Vec<Option<Host>> {
     let mut warned_of = HashSet::new();
     let host = |location| {
@@ -191,7 +191,7 @@ fn hosts(
             runtime: environment.runtime.clone(),
             cache: Arc::clone(cache),
             retry: environment.stores.retry,
-            swarm: swarm.clone(),
+            swarm: swarm.cloned(),
             warn_of_silence: warns.then_some(environment.stores.silence_limit()).flatten(),
         })
     };

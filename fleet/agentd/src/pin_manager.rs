@@ -440,7 +440,7 @@ async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRang
     let mut done = Ok(());
     for range in shared.want(run, Urgency::Background).await {
         let Some(carrier) = carrier else { continue };
-        match carrier.bring(shared.blob(), range, headstart_store::Urgency::Background).await {
+        match carrier.bring(shared.blob(), range, Urgency::Background).await {
             Ok(()) => shared.became_local(range),
             Err(error) => {
                 tracing::debug!(%error, blob = %shared.blob().spec().digest, "cannot be brought ahead of need");

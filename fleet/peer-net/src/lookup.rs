@@ -37,7 +37,7 @@ impl SharedBlob {
         let carrier = self.shared.as_ref().and_then(|shared| shared.blob.carrier());
         let carrier = carrier.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
         for run in elsewhere {
-            let brought = carrier.bring(&self.cached, run, headstart_store::Urgency::Demand).await;
+            let brought = carrier.bring(&self.cached, run, Urgency::Demand).await;
             self.became_local(run);
             brought?;
         }

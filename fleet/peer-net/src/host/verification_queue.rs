@@ -86,7 +86,7 @@ impl Host {
         let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);
         for chunks in elsewhere {
             let carrier = blob.carrier().ok_or_else(tree_away)?;
-            carrier.bring(&blob.cached, chunks.bytes(blob.len()), headstart_store::Urgency::Demand).await?;
+            carrier.bring(&blob.cached, chunks.bytes(blob.len()), Urgency::Demand).await?;
             self.became_local(blob, chunks.bytes(blob.len()));
         }
         Ok(())

@@ -13,6 +13,7 @@
 //!   maker had been silent.
 
 use super::Node;
+use super::peers::Peer;
 use super::requests::{Late, Request};
 use super::timers::Timer;
 use crate::Time;
@@ -59,7 +60,7 @@ impl Node {
             false => gap,
         };
         let due = (activity + self.retransmit.between_signs()).min(progress + gap.max(store));
-        let gives = self.membership.get(known.peer).is_some_and(|peer| peer.gives());
+        let gives = self.membership.get(known.peer).is_some_and(Peer::gives);
         match self.retransmit.of_stranger(promise.kept_before).filter(|_| !gives) {
             Some(usual) => due.min(progress + usual),
             None => due,

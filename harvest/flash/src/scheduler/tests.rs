@@ -371,7 +371,7 @@ const READ: Op = Op { die: 3, work: Work::Read(PAGE) };
 fn a_bucket_has_its_rate() {
     let (mut scheduler, mut budget) = bucket(Some(16_384_000));
     (0..100).for_each(|number| {
-        scheduler.submit(Duration::ZERO, Ticket(number), Class::Regular, READ, &mut budget)
+        scheduler.submit(Duration::ZERO, Ticket(number), Class::Regular, READ, &mut budget);
     });
     // Four fill the burst, one more goes into debt; then one a millisecond.
     assert_eq!(tickets(&mut scheduler, &mut budget, Duration::ZERO), [0, 1, 2, 3, 4]);

@@ -205,7 +205,7 @@ fn what_was_given_up_and_comes_all_the_same_is_unread() {
     bench.take(Step::Advert(0, 0, Chunks::one(3)));
     bench.now += 3_600_000_000;
     bench.tell(Event::Tick);
-    assert!(!bench.node.blobs[&BlobId(0)].table.pending(3).is_some());
+    assert!(bench.node.blobs[&BlobId(0)].table.pending(3).is_none());
     bench.take(Step::Answer { newest: false, well: true });
     assert_eq!((bench.node.unmatched(), bench.node.counters().prefetched), (CHUNK_SIZE, 1));
 }
