@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// What the broker has done since the host was opened.
+/// Counts of the broker's work since the host was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema), schema(as = BrokerStatus))]
 pub struct Counters {
@@ -46,7 +46,7 @@ pub struct Counters {
     pub erased_blocks: u64,
     /// Flash blocks that could not be erased for one, and are not used any more.
     pub bad_blocks: u64,
-    /// Events that came too late or for what does not exist. Of interest to who looks for faults: a host does not say.
+    /// Events that came too late or for what does not exist. They help to look for faults: a host does not report them.
     #[serde(skip)]
     pub ignored: u64,
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// Whose a vSSD is. The journal has these by number: new ones are added at the end.
+/// The kind of a vSSD's owner. The journal has these by number: new ones are added at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]

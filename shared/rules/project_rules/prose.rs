@@ -41,11 +41,11 @@ const PEOPLE: [&str; 8] = ["anyone", "author", "authors", "operators", "people",
 
 /// Packages that are not translated yet: doc comments that open with one of [`OPENERS`], and words for persons.
 const UNTRANSLATED: &[(&str, usize, usize)] = &[
-    ("headstart", 89, 17),
+    ("headstart", 47, 11),
     ("headstart-agentd", 22, 2),
     ("headstart-peer-net", 25, 4),
     ("headstart-harvestd", 9, 3),
-    ("headstart-harvest", 18, 3),
+    ("headstart-harvest", 16, 2),
     ("headstart-lab", 38, 6),
     ("headstart-testkit", 1, 0),
 ];
