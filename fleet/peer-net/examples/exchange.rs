@@ -78,7 +78,7 @@ async fn main() {
     let wants = ByteRange::between(0, spec.len).parts(STEP).map(|part| at_b.want(part, Urgency::Demand));
     let left: u64 = futures::stream::iter(wants)
         .buffer_unordered(at_once)
-        .map(|elsewhere| elsewhere.iter().map(|range| range.len()).sum::<u64>())
+        .map(|from_store| from_store.iter().map(|range| range.len()).sum::<u64>())
         .fold(0, |sum, left| std::future::ready(sum + left))
         .await;
     let seconds = since.elapsed().as_secs_f64();

@@ -272,7 +272,7 @@ impl<'a> Visit<'a> {
 }
 
 fn coming(request: RequestId, chunks: Chunks) -> Message {
-    Message::Coming { request, chunks }
+    Message::Pending { request, chunks }
 }
 
 fn encoded(message: &Message) -> Outcome<Vec<u8>> {

@@ -363,7 +363,7 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
         Message::Have { runs, .. } | Message::Lost { runs, .. } | Message::Read { runs, .. } => {
             runs.len() <= RUNS_MAX
         }
-        Message::Sorry { others, .. } => others.len() <= OTHERS_MAX,
+        Message::Reject { others, .. } => others.len() <= OTHERS_MAX,
         Message::Sketch { least, .. } => least.len() <= SKETCH_MAX,
         _ => true,
     };

@@ -258,10 +258,10 @@ impl Host {
         self: &Arc<Self>,
         blob: &Blob,
         wanted: Chunks,
-        elsewhere: &[Chunks],
+        from_store: &[Chunks],
     ) -> Vec<ByteRange> {
         let missing = blob.missing_chunks(wanted.bytes(blob.len()));
-        let is_said = |chunk: u32| elsewhere.iter().any(|run| run.numbers().contains(&chunk));
+        let is_said = |chunk: u32| from_store.iter().any(|run| run.numbers().contains(&chunk));
         for chunk in missing.iter().flat_map(|run| run.numbers()).filter(|chunk| !is_said(*chunk)) {
             self.event(Event::Lost { blob: blob.id, chunks: Chunks::one(chunk) });
         }
@@ -417,7 +417,7 @@ impl Host {
             let Some(blob) = blob else {
                 // The blob was closed here meanwhile, or never proved: the answer is the same for both.
                 if let Message::Ask { request, chunks, .. } = message {
-                    let sorry = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+                    let sorry = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
                     core.send(self, link.peer, sorry);
                     core.settle(self);
                 }
@@ -427,7 +427,7 @@ impl Host {
             check_numbers(&message, blob.len())?;
         }
         match &message {
-            Message::Sorry { request, chunks, .. } => link.refused(*request, *chunks),
+            Message::Reject { request, chunks, .. } => link.refused(*request, *chunks),
             Message::Cancel { request } => {
                 for serve in link.outbox.cancel(*request, &self.lanes) {
                     let (peer, request, blob) = (link.peer, serve.request, serve.blob.id);

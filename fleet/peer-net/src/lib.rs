@@ -576,16 +576,16 @@ impl SharedBlob {
         self.cached.missing(whole, &mut |run| missing += run.len());
         let (want, answer) = host.want(&shared.blob, chunks, urgency);
         let waiting = Waiting { host, want };
-        let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);
+        let from_store = answer.await.unwrap_or_else(|_| vec![chunks]);
         drop(waiting);
-        let elsewhere = host.checked(&shared.blob, chunks, &elsewhere);
+        let from_store = host.checked(&shared.blob, chunks, &from_store);
         let mut left = 0;
-        for range in &elsewhere {
+        for range in &from_store {
             self.cached.missing(*range, &mut |run| left += run.len());
         }
         host.counts.elsewhere_bytes.fetch_add(left, Ordering::Relaxed);
         host.counts.brought_bytes.fetch_add(missing - left.min(missing), Ordering::Relaxed);
-        elsewhere
+        from_store
     }
 
     /// A disk brought `range` into the cache. Parts of it that are not there in whole chunks are ignored.

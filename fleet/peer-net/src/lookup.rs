@@ -30,13 +30,13 @@ impl SharedBlob {
     pub async fn bring(&self, range: ByteRange) -> Result<()> {
         // Disks are other processes, and one of them may have made the files.
         self.cached.look_again();
-        let elsewhere = self.want(range, Urgency::Demand).await;
-        if elsewhere.is_empty() {
+        let from_store = self.want(range, Urgency::Demand).await;
+        if from_store.is_empty() {
             return Ok(());
         }
         let carrier = self.shared.as_ref().and_then(|shared| shared.blob.carrier());
         let carrier = carrier.ok_or_else(|| Error::new(ErrorKind::NotFound, "it has no store here"))?;
-        for run in elsewhere {
+        for run in from_store {
             let brought = carrier.bring(&self.cached, run, Urgency::Demand).await;
             self.became_local(run);
             brought?;

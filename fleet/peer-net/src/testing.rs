@@ -114,8 +114,8 @@ impl Cluster {
 
     /// A host that waits for others even if the machine is busy for seconds.
     pub fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
-        let patience = (Duration::from_secs(5), Duration::from_secs(20));
-        let node = Settings { patience, ..Settings::default() };
+        let timeout_range = (Duration::from_secs(5), Duration::from_secs(20));
+        let node = Settings { timeout_range, ..Settings::default() };
         self.start(name, SwarmSettings { node, ..self.settings(name, join) })
     }
 
@@ -277,6 +277,6 @@ pub fn ask(request: u32, blob: u32, chunk: u32) -> Message {
         chunks: Chunks::one(chunk),
         urgency: Urgency::Demand,
         hops: 0,
-        insist: false,
+        no_redirect: false,
     }
 }

@@ -29,8 +29,8 @@ fn bring(cluster: &Cluster, shared: &SharedBlob, range: ByteRange) {
     // The parts are no larger than the queue of a host for another.
     for part in range.parts(4 << 20) {
         let want = async { tokio::time::timeout(LONG, shared.want(part, Urgency::Demand)).await };
-        let elsewhere = cluster.runtime.block_on(want).unwrap();
-        assert!(elsewhere.is_empty(), "{elsewhere:?} {:?} {:?}", swarm.counters(), swarm.node_counters());
+        let from_store = cluster.runtime.block_on(want).unwrap();
+        assert!(from_store.is_empty(), "{from_store:?} {:?} {:?}", swarm.counters(), swarm.node_counters());
     }
 }
 
@@ -129,7 +129,7 @@ fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
     let mut rogue = Rogue::connect(&cluster, &cluster.credentials("b"), ("a", a.swarm.address())).unwrap();
     // Without a proof.
     rogue.say(&cluster, &ask(1, 7, 0));
-    let refused = |request| Message::Sorry {
+    let refused = |request| Message::Reject {
         request: RequestId(request),
         chunks: Chunks::one(0),
         why: headstart_swarm::Why::Missing,
@@ -256,7 +256,7 @@ fn what_cannot_be_checked_yet_is_not_passed_on() {
     other.prove(&cluster, 1, &spec, known.root.as_bytes());
     other.say(&cluster, &ask(5, 1, 1));
     let why = loop {
-        if let Message::Sorry { why, .. } = other.next_message(&cluster).expect("it answers") {
+        if let Message::Reject { why, .. } = other.next_message(&cluster).expect("it answers") {
             break why;
         }
     };

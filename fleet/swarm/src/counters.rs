@@ -8,7 +8,8 @@ pub struct Counters {
     /// Wants that disks reported.
     pub wants: u64,
     /// Chunks of wants that were left to the store, for any reason.
-    pub elsewhere: u64,
+    #[serde(rename = "elsewhere")]
+    pub not_from_peers: u64,
     /// Chunks that came from peers because a read waited for them.
     pub on_demand: u64,
     /// Chunks that came from peers because a disk preloads, without urgency, what it will read.

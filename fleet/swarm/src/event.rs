@@ -256,7 +256,7 @@ pub enum Action {
         /// The want.
         want: WantId,
         /// The chunks that the swarm does not deliver: runs that ascend and do not overlap.
-        elsewhere: Vec<Chunks>,
+        from_store: Vec<Chunks>,
     },
     /// Close the connection to a host and do not open one again for a while; report the drop once.
     Drop {

@@ -39,18 +39,18 @@ pub enum Message {
         hops: u8,
         /// `true` if the asker has tried in vain other hosts that the receiver named before: name none again. With no
         /// hops: send only chunks that are local, and not those that are on their way.
-        insist: bool,
+        no_redirect: bool,
     },
     /// These chunks of a request will come, but not at once: they are on their way to the sender, or wait in a long
     /// queue.
-    Coming {
+    Pending {
         /// The request.
         request: RequestId,
         /// The chunks.
         chunks: Chunks,
     },
     /// These chunks of a request will not come.
-    Sorry {
+    Reject {
         /// The request.
         request: RequestId,
         /// The chunks.
@@ -68,10 +68,10 @@ pub enum Message {
     /// May the sender be an agent of this root?
     Join,
     /// The answer to `Join`: the receiver may be an agent of this root.
-    Welcome,
+    JoinAccepted,
     /// The answer to `Join`: the receiver may not be one, or no longer: this root has all the agents that it takes, or
     /// this host is no root.
-    Full,
+    JoinRefused,
     /// A sketch of the sender's recent reads of a blob, as the least hashes of them: to find out which hosts read the
     /// same.
     Sketch {
@@ -124,12 +124,12 @@ impl Message {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Coming { .. }
-            | Self::Sorry { .. }
+            Self::Pending { .. }
+            | Self::Reject { .. }
             | Self::Cancel { .. }
             | Self::Join
-            | Self::Welcome
-            | Self::Full => Class::DemandRequest,
+            | Self::JoinAccepted
+            | Self::JoinRefused => Class::DemandRequest,
             Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } | Self::Read { .. } => Class::Advert,
             Self::Ask { urgency: Urgency::Demand, .. } => Class::DemandRequest,
             Self::Ask { urgency: Urgency::Background, .. } => Class::PrefetchRequest,

@@ -67,7 +67,7 @@
 //! A want waits for chunks. A chunk on its way knows the wants and the requests of other hosts that wait for it, and
 //! the request (to a peer, or to the store) that will bring it. *Promotion* happens when the first read begins to wait
 //! for it: the request is repeated with urgency under its number, all the way up (`promote`). Chunks that other hosts
-//! wait for are *promised* to them ([`Message::Coming`]): from then on these wait as long as a slow store takes, not
+//! wait for are *promised* to them ([`Message::Pending`]): from then on these wait as long as a slow store takes, not
 //! only as long as a peer may be silent. While the chunk is fetched, the promise is repeated, and passed on by hosts
 //! that wait and have others waiting. If no host fetches the chunk, the promise is not repeated, so hosts that wait for
 //! each other do not keep each other waiting.
@@ -150,6 +150,7 @@ use wants::Wants;
 mod adverts;
 mod announcer;
 mod answers;
+mod arrival_log;
 mod arrivals;
 mod blob;
 mod chunks;
@@ -157,7 +158,6 @@ mod connections;
 mod crossing;
 mod fallback;
 mod fetches;
-mod log;
 mod membership;
 mod peers;
 mod pending;
@@ -215,7 +215,7 @@ impl Node {
     /// A host that knows no other host yet and takes part in no blob.
     #[must_use]
     pub fn new(key: PeerKey, role: Role, settings: Settings) -> Self {
-        let settings = settings.sane();
+        let settings = settings.clamped();
         let mut node = Self {
             now: Time(0),
             random: Random::new(settings.seed ^ key.0),
@@ -228,7 +228,7 @@ impl Node {
             fetches: Fetches::default(),
             serving: Serving::new(&settings),
             prefetch: Prefetch::new(&settings),
-            retransmit: RetransmitTimer::new(settings.patience),
+            retransmit: RetransmitTimer::new(settings.timeout_range),
             advert_alarm: Alarm::Idle,
             ranking: Ranking::new(RANKED),
             recent: Recent::new(RECENT),
@@ -335,18 +335,18 @@ impl Node {
             Message::Have { blob, runs } => self.on_have(peer, blob, &runs, actions),
             Message::Read { blob, runs } => self.on_peer_read(peer, blob, &runs, actions),
             Message::Lost { blob, runs } => self.on_peer_lost(peer, blob, &runs),
-            Message::Ask { request, blob, chunks, urgency, hops, insist: no_redirect } => {
+            Message::Ask { request, blob, chunks, urgency, hops, no_redirect } => {
                 let ask = answers::Ask { peer, request, urgency, hops, no_redirect };
                 self.on_ask(ask, blob, chunks, actions);
             }
-            Message::Coming { request, chunks } => self.on_promise(peer, request, chunks, actions),
-            Message::Sorry { request, chunks, why, others } => {
+            Message::Pending { request, chunks } => self.on_promise(peer, request, chunks, actions),
+            Message::Reject { request, chunks, why, others } => {
                 self.on_rejection((peer, request), chunks, why, &others, actions);
             }
             Message::Cancel { request } => self.on_cancel(peer, request),
             Message::Join => self.on_join(peer, actions),
-            Message::Welcome => self.on_join_accepted(peer),
-            Message::Full => self.on_join_refused(peer, actions),
+            Message::JoinAccepted => self.on_join_accepted(peer),
+            Message::JoinRefused => self.on_join_refused(peer, actions),
             Message::Sketch { blob, least } => self.on_sketch(peer, blob, &least),
         }
     }

@@ -1,10 +1,10 @@
 //! The host that is asked for a chunk, and the neighbours of each host: functions of the hosts' keys alone, so that all
 //! hosts that know the same hosts decide alike without a message.
 //!
-//! *Homes* are drawn by rendezvous hashing: each host has a weight for each stripe, and the heaviest is its home. When
-//! one of n hosts comes or goes, the nth part of the stripes moves, and no other. Weighing all hosts takes a few
-//! nanoseconds for each, so [`BlobHomes`] remembers, stripe by stripe, the results of [`Homes`], until a host comes or
-//! goes.
+//! *Designated fetchers* are drawn by rendezvous hashing: each host has a weight for each stripe, and the heaviest is
+//! the stripe's. When one of n hosts comes or goes, the nth part of the stripes moves, and no other. Weighing all hosts
+//! takes a few nanoseconds for each, so [`BlobFetchers`] remembers, stripe by stripe, the results of
+//! [`DesignatedFetchers`], until a host comes or goes.
 //!
 //! *Drawn neighbours* are those beside a host in several rings, each in an order of its own: every host has as many, is
 //! heard by as many, and can be reached from everywhere. Independent draws do not give that: of hosts that draw four
@@ -17,9 +17,9 @@ use headstart_block::random;
 #[cfg(test)]
 mod tests;
 
-/// The hosts among which homes are drawn.
+/// The hosts among which fetchers are drawn.
 #[derive(Clone, Debug, Default)]
-pub struct Homes {
+pub struct DesignatedFetchers {
     /// All keys, ascending.
     keys: Vec<PeerKey>,
     /// The hash of each key, by which it is weighed.
@@ -27,14 +27,14 @@ pub struct Homes {
     generation: u64,
 }
 
-impl Homes {
+impl DesignatedFetchers {
     /// No hosts yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a host that can be a home; `true` if it is new.
+    /// Adds a host that can be a fetcher; `true` if it is new.
     pub fn insert(&mut self, key: PeerKey) -> bool {
         let Err(place) = self.keys.binary_search(&key) else { return false };
         self.keys.insert(place, key);
@@ -43,7 +43,7 @@ impl Homes {
         true
     }
 
-    /// Removes a host that cannot be a home any more; `true` if it was one.
+    /// Removes a host that cannot be a fetcher any more; `true` if it was one.
     pub fn remove(&mut self, key: PeerKey) -> bool {
         let Ok(place) = self.keys.binary_search(&key) else { return false };
         self.keys.remove(place);
@@ -58,13 +58,13 @@ impl Homes {
         &self.keys
     }
 
-    /// The home of a blob's stripe; `None` without hosts.
+    /// The fetcher of a blob's stripe; `None` without hosts.
     #[must_use]
-    pub fn home(&self, blob: BlobKey, stripe: u32) -> Option<PeerKey> {
+    pub fn fetcher(&self, blob: BlobKey, stripe: u32) -> Option<PeerKey> {
         self.place(blob, stripe).map(|place| self.keys[place])
     }
 
-    /// The home and its successors, each of which would be the home without those before it: at most `count`, all
+    /// The fetcher and its successors, each of which would be the fetcher without those before it: at most `count`, all
     /// different.
     #[must_use]
     pub fn successors(&self, blob: BlobKey, stripe: u32, count: usize) -> Vec<PeerKey> {
@@ -103,28 +103,28 @@ fn low(bits: u64) -> u32 {
     bits as u32
 }
 
-/// The homes of a blob's stripes, remembered until a host comes or goes: four bytes for each stripe.
+/// The fetchers of a blob's stripes, remembered until a host comes or goes: four bytes for each stripe.
 #[derive(Clone, Debug)]
-pub struct BlobHomes {
+pub struct BlobFetchers {
     blob: BlobKey,
     generation: u64,
-    /// The place of each stripe's home, or [`UNKNOWN`].
+    /// The place of each stripe's fetcher, or [`UNKNOWN`].
     places: Vec<u32>,
 }
 
 const UNKNOWN: u32 = u32::MAX;
 
-impl BlobHomes {
-    /// The homes of a blob; memory is taken as stripes are requested.
+impl BlobFetchers {
+    /// The fetchers of a blob; memory is taken as stripes are requested.
     #[must_use]
     pub fn new(blob: BlobKey) -> Self {
         Self { blob, generation: 0, places: Vec::new() }
     }
 
-    /// The same as [`Homes::home`]. `stripe` must be one of the blob's: memory is taken up to it.
-    pub fn home(&mut self, homes: &Homes, stripe: u32) -> Option<PeerKey> {
-        if self.generation != homes.generation {
-            self.generation = homes.generation;
+    /// The same as [`DesignatedFetchers::fetcher`]. `stripe` must be one of the blob's: memory is taken up to it.
+    pub fn fetcher(&mut self, fetchers: &DesignatedFetchers, stripe: u32) -> Option<PeerKey> {
+        if self.generation != fetchers.generation {
+            self.generation = fetchers.generation;
             self.places.clear();
         }
         let at = stripe as usize;
@@ -132,9 +132,9 @@ impl BlobHomes {
             self.places.resize(at + 1, UNKNOWN);
         }
         if self.places[at] == UNKNOWN {
-            self.places[at] = u32::try_from(homes.place(self.blob, stripe)?).unwrap_or(UNKNOWN);
+            self.places[at] = u32::try_from(fetchers.place(self.blob, stripe)?).unwrap_or(UNKNOWN);
         }
-        homes.keys.get(self.places[at] as usize).copied()
+        fetchers.keys.get(self.places[at] as usize).copied()
     }
 }
 

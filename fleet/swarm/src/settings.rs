@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// The most chunks that have one home together: requests are not larger.
+/// The most chunks that have one designated fetcher together: requests are not larger.
 const STRIPE_MOST: u32 = 64;
 
 /// The most that a node waits for a peer.
-const PATIENCE_MOST: Duration = Duration::from_secs(3600);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
 /// The rule by which hosts send adverts to each other, and by which one is asked for a chunk that none is known to
 /// have.
@@ -19,7 +19,7 @@ pub enum Topology {
     /// The given number of neighbours for each host: those whose recent reads are most like its own, and one drawn.
     Similar(u32),
     /// A root for each agent, which takes the chunks that it lacks from there or from that root's other agents. Agents
-    /// that see no root have drawn neighbours and homes among themselves.
+    /// that see no root have drawn neighbours and designated fetchers among themselves.
     Roots,
     /// A tree of hosts with the given number of children each, in the order of their keys, roots first; each host takes
     /// the chunks that it lacks from its parent.
@@ -31,11 +31,11 @@ pub enum Topology {
 pub struct Settings {
     /// The rule for neighbours.
     pub topology: Topology,
-    /// `true` if each chunk that no peer is known to have is requested from its *home*, one host for each chunk, so
-    /// that the store is asked for it once. In a ring, a random or a similar topology, all hosts can be homes; where
-    /// there are roots, the roots. If `false`, every host asks the store, as in the paper.
-    pub homes: bool,
-    /// The number of chunks that have one home together, and go into one request; at most 64.
+    /// `true` if each chunk that no peer is known to have is requested from its *designated fetcher*, one host for each
+    /// chunk, so that the store is asked for it once. In a ring, a random or a similar topology, any host can be one;
+    /// where there are roots, the roots. If `false`, every host asks the store, as in the paper.
+    pub designated_fetchers: bool,
+    /// The number of chunks that have one designated fetcher together, and go into one request; at most 64.
     pub stripe: u32,
     /// The limit of unmatched (prefetched, unread) bytes of all blobs that one disk reads, at which prefetching for it
     /// stops. `None`: the smaller of 16 MiB and 512 KiB plus a hundredth of the bytes that the disk has read.
@@ -47,15 +47,15 @@ pub struct Settings {
     /// Bytes of prefetches that are requested at once, from all peers together.
     pub prefetch_window: u64,
     /// Bytes that wait to be sent, beyond which a host answers "busy" to requests for chunks that other hosts have as
-    /// well. A root or a home refers askers to other hosts that have them long before: as soon as the waiting bytes
-    /// exceed what it sends in two milliseconds, but not before they exceed two chunks.
+    /// well. A root or a designated fetcher refers askers to other hosts that have them long before: as soon as the
+    /// waiting bytes exceed what it sends in two milliseconds, but not before they exceed two chunks.
     pub serve_window: u64,
     /// The number of chunks that a root sends, without a request, to an agent that is likely to want them next; 0:
     /// none.
     pub push: u32,
     /// The least and the most time until a request that a read waits for is given up and made to another host or the
     /// store.
-    pub patience: (Duration, Duration),
+    pub timeout_range: (Duration, Duration),
     /// The seed of all that is drawn.
     pub seed: u64,
 }
@@ -64,7 +64,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             topology: Topology::Random(4),
-            homes: true,
+            designated_fetchers: true,
             stripe: 4,
             threshold: None,
             agents_max: None,
@@ -72,7 +72,7 @@ impl Default for Settings {
             prefetch_window: 4 << 20,
             serve_window: 8 << 20,
             push: 0,
-            patience: (Duration::from_millis(200), Duration::from_secs(5)),
+            timeout_range: (Duration::from_millis(200), Duration::from_secs(5)),
             seed: 0,
         }
     }
@@ -84,16 +84,17 @@ impl Settings {
     /// would themselves fetch what other hosts are fetching, and the slower the store, the more it would have to send.
     #[must_use]
     pub fn longest(&self) -> Duration {
-        crate::retransmit_timer::longest(self.clone().sane().patience.1)
+        crate::retransmit_timer::longest(self.clone().clamped().timeout_range.1)
     }
 
     /// Replaces settings that make no sense by the nearest ones that do.
-    pub(crate) fn sane(mut self) -> Self {
+    pub(crate) fn clamped(mut self) -> Self {
         self.stripe = self.stripe.clamp(1, STRIPE_MOST);
         self.serve_window = self.serve_window.max(crate::CHUNK_SIZE);
         self.advert_every = self.advert_every.max(Duration::from_millis(1));
-        self.patience.0 = self.patience.0.max(Duration::from_millis(1));
-        self.patience.1 = self.patience.1.clamp(self.patience.0, PATIENCE_MOST.max(self.patience.0));
+        self.timeout_range.0 = self.timeout_range.0.max(Duration::from_millis(1));
+        self.timeout_range.1 =
+            self.timeout_range.1.clamp(self.timeout_range.0, TIMEOUT_MAX.max(self.timeout_range.0));
         self
     }
 }

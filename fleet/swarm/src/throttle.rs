@@ -22,37 +22,37 @@ use crate::event::{BlobId, ReaderId};
 use std::collections::BTreeMap;
 
 /// Bytes that a disk may always leave unread.
-const LEAST: u64 = 512 << 10;
+const THRESHOLD_MIN: u64 = 512 << 10;
 
 /// The divisor of a disk's read bytes that gives its further allowance.
-const PART: u64 = 100;
+const READ_DIVISOR: u64 = 100;
 
 /// The most bytes that a disk may leave unread: the paper's 512 chunks of 32 KiB.
-const MOST: u64 = 16 << 20;
+const THRESHOLD_MAX: u64 = 16 << 20;
 
 /// The account of one reader, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttle {
     /// The threshold that is set, instead of the one above.
-    set: Option<u64>,
+    fixed_threshold: Option<u64>,
     unmatched: u64,
-    asked: u64,
+    on_its_way: u64,
     withheld_hits: u64,
     read: u64,
 }
 
 impl Throttle {
     pub(crate) fn new(set: Option<u64>) -> Self {
-        Self { set, ..Self::default() }
+        Self { fixed_threshold: set, ..Self::default() }
     }
 
     pub(crate) fn threshold(&self) -> u64 {
-        self.set.unwrap_or_else(|| MOST.min(LEAST + self.read / PART))
+        self.fixed_threshold.unwrap_or_else(|| THRESHOLD_MAX.min(THRESHOLD_MIN + self.read / READ_DIVISOR))
     }
 
     /// `true` if a chunk of `bytes` bytes may be requested ahead of need.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.unmatched.saturating_add(self.asked).saturating_add(bytes) <= self.threshold()
+        self.unmatched.saturating_add(self.on_its_way).saturating_add(bytes) <= self.threshold()
     }
 
     /// Bytes that were prefetched and not read.
@@ -63,31 +63,31 @@ impl Throttle {
     /// Bytes that are on their way ahead of need.
     #[cfg(test)]
     pub(crate) fn on_its_way(&self) -> u64 {
-        self.asked
+        self.on_its_way
     }
 
     /// Counts a prefetch that was requested.
-    pub(crate) fn asked(&mut self, bytes: u64) {
-        self.asked += bytes;
+    pub(crate) fn request(&mut self, bytes: u64) {
+        self.on_its_way += bytes;
     }
 
     /// Ends the count of a prefetch: it came, or will not come, or a read waits for it now.
-    pub(crate) fn settled(&mut self, bytes: u64) {
-        self.asked = self.asked.saturating_sub(bytes);
+    pub(crate) fn complete(&mut self, bytes: u64) {
+        self.on_its_way = self.on_its_way.saturating_sub(bytes);
     }
 
     /// Counts bytes that are local and that no read has requested yet.
-    pub(crate) fn unread(&mut self, bytes: u64) {
+    pub(crate) fn add_unread(&mut self, bytes: u64) {
         self.unmatched += bytes;
     }
 
     /// Takes back unread bytes that were read now, or were lost.
-    pub(crate) fn matched(&mut self, bytes: u64) {
+    pub(crate) fn remove_unread(&mut self, bytes: u64) {
         self.unmatched = self.unmatched.saturating_sub(bytes);
     }
 
     /// Counts bytes that a disk read for the first time.
-    pub(crate) fn read(&mut self, bytes: u64) {
+    pub(crate) fn add_read(&mut self, bytes: u64) {
         self.read += bytes;
     }
 
@@ -124,21 +124,21 @@ impl Accounts {
     /// Removes a blob from its account, and the account with its last blob. Its `unread` bytes count no more.
     pub(crate) fn leave(&mut self, reader: ReaderId, blob: BlobId, unread: u64) {
         let Some(account) = self.0.get_mut(&reader) else { return };
-        account.throttle.matched(unread);
-        account.blobs.retain(|known| *known != blob);
+        account.throttle.remove_unread(unread);
+        account.blobs.retain(|other| *other != blob);
         if account.blobs.is_empty() {
             self.0.remove(&reader);
         }
     }
 
-    pub(crate) fn of(&mut self, reader: Option<ReaderId>) -> Option<&mut Throttle> {
+    pub(crate) fn throttle_of(&mut self, reader: Option<ReaderId>) -> Option<&mut Throttle> {
         self.0.get_mut(&reader?).map(|account| &mut account.throttle)
     }
 
     /// Ends the count of a prefetch on the account of the blob's reader, if it has one.
-    pub(crate) fn settled(&mut self, reader: Option<ReaderId>, bytes: u64) {
-        if let Some(throttle) = self.of(reader) {
-            throttle.settled(bytes);
+    pub(crate) fn complete(&mut self, reader: Option<ReaderId>, bytes: u64) {
+        if let Some(throttle) = self.throttle_of(reader) {
+            throttle.complete(bytes);
         }
     }
 
@@ -165,35 +165,35 @@ mod tests {
     fn the_threshold_follows_what_was_read() {
         let mut throttle = Throttle::new(None);
         assert_eq!(throttle.threshold(), 512 << 10);
-        throttle.read(100 << 20);
+        throttle.add_read(100 << 20);
         assert_eq!(throttle.threshold(), (512 << 10) + (1 << 20));
-        throttle.read(100 << 30);
+        throttle.add_read(100 << 30);
         assert_eq!(throttle.threshold(), 16 << 20);
     }
 
     #[test]
     fn what_is_unread_or_on_its_way_closes_it_and_what_is_read_opens_it() {
         let mut throttle = Throttle::new(Some(100));
-        throttle.asked(60);
+        throttle.request(60);
         assert!(throttle.has_room(1));
-        throttle.asked(40);
+        throttle.request(40);
         assert!(!throttle.has_room(1));
-        throttle.settled(60);
-        throttle.unread(60);
+        throttle.complete(60);
+        throttle.add_unread(60);
         assert!(!throttle.has_room(1));
-        throttle.matched(60);
+        throttle.remove_unread(60);
         assert!(throttle.has_room(1));
     }
 
     #[test]
     fn withheld_hits_open_it_again() {
         let mut throttle = Throttle::new(Some(100));
-        throttle.unread(500);
+        throttle.add_unread(500);
         assert!(!throttle.withheld_hit(99));
         assert!(!throttle.has_room(1));
         assert!(throttle.withheld_hit(1));
         assert!(throttle.has_room(1));
-        throttle.matched(500);
+        throttle.remove_unread(500);
         assert_eq!(throttle.unmatched(), 0);
     }
 
@@ -203,7 +203,7 @@ mod tests {
         assert!(!never.has_room(1));
         assert!(never.withheld_hit(1) && !never.has_room(1));
         let mut always = Throttle::new(Some(u64::MAX));
-        always.unread(1 << 60);
+        always.add_unread(1 << 60);
         assert!(always.has_room(1));
     }
 }

@@ -132,7 +132,7 @@ fn swarm(random: &mut Random, hosts: u32, seed: u64) -> SwarmModel {
     };
     let settings = Settings {
         topology,
-        homes: !now_and_then(random, 20),
+        designated_fetchers: !now_and_then(random, 20),
         stripe: one(random, &[1, 4, 4, 16]),
         push: one(random, &[0, 0, 8]),
         seed,

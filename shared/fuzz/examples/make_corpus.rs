@@ -449,13 +449,13 @@ fn swarm() -> Result<Vec<u8>> {
     let messages = [
         Message::Have { blob, runs: runs.clone() },
         Message::Lost { blob, runs: runs.clone() },
-        Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, insist: false },
-        Message::Coming { request, chunks },
-        Message::Sorry { request, chunks, why: Why::Busy, others: vec![PeerKey(1 << 60), PeerKey(2)] },
+        Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, no_redirect: false },
+        Message::Pending { request, chunks },
+        Message::Reject { request, chunks, why: Why::Busy, others: vec![PeerKey(1 << 60), PeerKey(2)] },
         Message::Cancel { request },
         Message::Join,
-        Message::Welcome,
-        Message::Full,
+        Message::JoinAccepted,
+        Message::JoinRefused,
         Message::Sketch { blob, least: vec![1, 2, u32::MAX] },
         Message::Read { blob, runs },
     ];

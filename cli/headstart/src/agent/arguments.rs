@@ -188,7 +188,7 @@ impl AgentArgs {
             role: if self.root { Role::Root } else { Role::Agent },
             node: Settings {
                 topology: self.topology.0,
-                homes: !self.no_homes,
+                designated_fetchers: !self.no_homes,
                 push: self.push,
                 agents_max: self.agents,
                 threshold: self.threshold.map(|Threshold(bytes)| bytes).or(defaults.threshold),

@@ -152,7 +152,7 @@ impl Scene {
                     Command::Known(_) => {}
                     other => unreachable!("{other:?}"),
                 },
-                Kind::Message if matches!(frame::decode_message(&body), Ok(Message::Sorry { .. })) => {
+                Kind::Message if matches!(frame::decode_message(&body), Ok(Message::Reject { .. })) => {
                     return told;
                 }
                 _ => {}
@@ -190,7 +190,7 @@ fn steal(scene: &mut Scene, order: &Order, root: &[u8; 32]) -> usize {
                 refused += 1;
             }
             Kind::Message => {
-                let is_no = matches!(frame::decode_message(&body), Ok(Message::Sorry { .. }));
+                let is_no = matches!(frame::decode_message(&body), Ok(Message::Reject { .. }));
                 refused += u32::from(is_no);
             }
             _ => {}

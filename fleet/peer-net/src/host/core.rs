@@ -197,7 +197,7 @@ impl Core {
                 }
                 Deferred::Want(want, _, chunks, _) => self.answer(host, want, vec![chunks]),
                 Deferred::NotAsked(peer, request, chunks) => {
-                    let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+                    let message = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
                     self.step(host, Event::Received { peer, message });
                 }
                 Deferred::NotServed(peer, request, blob, chunks) => {
@@ -231,7 +231,7 @@ impl Core {
                 let again = !self.fetching.insert(fetch);
                 host.fetch(fetch, blob, chunks, urgency, again);
             }
-            Action::Answer { want, elsewhere } => self.answer(host, want, elsewhere),
+            Action::Answer { want, from_store } => self.answer(host, want, from_store),
             Action::Drop { peer, offence } => self.shun(host, peer, offence, "the state machine says so"),
             Action::WakeAt(at) => {
                 let earlier = self.wake_at.is_none_or(|before| at < before);
@@ -283,13 +283,13 @@ impl Core {
         }
     }
 
-    pub(crate) fn answer(&mut self, host: &Arc<Host>, want: WantId, elsewhere: Vec<Chunks>) {
+    pub(crate) fn answer(&mut self, host: &Arc<Host>, want: WantId, from_store: Vec<Chunks>) {
         if let Some(answer) = self.wants.remove(&want) {
             // The receiver is gone only if the disk is gone.
-            let _ = answer.send(elsewhere);
+            let _ = answer.send(from_store);
         } else if let Some((tree, wanted)) = self.own_wants.remove(&want) {
             self.own_wanted.remove(&(tree.id, wanted));
-            host.fetch_own(&tree, elsewhere);
+            host.fetch_own(&tree, from_store);
         }
     }
 
@@ -380,9 +380,9 @@ fn split(message: Message) -> Vec<Message> {
             least.truncate(frame::SKETCH_MAX);
             vec![Message::Sketch { blob, least }]
         }
-        Message::Sorry { request, chunks, why, mut others } => {
+        Message::Reject { request, chunks, why, mut others } => {
             others.truncate(frame::OTHERS_MAX);
-            vec![Message::Sorry { request, chunks, why, others }]
+            vec![Message::Reject { request, chunks, why, others }]
         }
         other => vec![other],
     }

@@ -86,11 +86,11 @@ impl Host {
     }
 
     /// Fetches parts of a tree that the agent needs and the swarm does not send.
-    pub(crate) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, elsewhere: Vec<Chunks>) {
-        let Some(carrier) = tree.carrier().filter(|_| !elsewhere.is_empty()) else { return };
+    pub(crate) fn fetch_own(self: &Arc<Self>, tree: &Arc<Blob>, from_store: Vec<Chunks>) {
+        let Some(carrier) = tree.carrier().filter(|_| !from_store.is_empty()) else { return };
         let (host, tree) = (Arc::clone(self), Arc::clone(tree));
         self.runtime.spawn(async move {
-            for chunks in elsewhere {
+            for chunks in from_store {
                 let range = chunks.bytes(tree.len());
                 match carrier.bring(&tree.cached, range, Urgency::Demand).await {
                     Ok(()) => host.became_local(&tree, range),

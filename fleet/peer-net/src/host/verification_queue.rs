@@ -83,8 +83,8 @@ impl Host {
     /// Gets chunks that the agent itself needs, from the swarm or from the store.
     async fn bring(self: &Arc<Self>, blob: &Arc<Blob>, chunks: Chunks) -> headstart_block::Result<()> {
         let (_, answer) = self.want(blob, chunks, Urgency::Demand);
-        let elsewhere = answer.await.unwrap_or_else(|_| vec![chunks]);
-        for chunks in elsewhere {
+        let from_store = answer.await.unwrap_or_else(|_| vec![chunks]);
+        for chunks in from_store {
             let carrier = blob.carrier().ok_or_else(tree_away)?;
             carrier.bring(&blob.cached, chunks.bytes(blob.len()), Urgency::Demand).await?;
             self.became_local(blob, chunks.bytes(blob.len()));

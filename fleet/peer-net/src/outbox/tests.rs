@@ -19,7 +19,7 @@ fn serve(blob: &Arc<Blob>, request: u32, count: u32, urgency: Urgency) -> Serve 
 
 fn ask(request: u32, urgency: Urgency) -> Message {
     let (request, chunks) = (RequestId(request), Chunks::one(0));
-    Message::Ask { request, blob: BlobId(1), chunks, urgency, hops: 0, insist: false }
+    Message::Ask { request, blob: BlobId(1), chunks, urgency, hops: 0, no_redirect: false }
 }
 
 /// The next output: the messages, and the request and number of a chunk.
@@ -125,7 +125,7 @@ fn nothing_grows_without_bound() {
         let result = match number {
             0 => outbox.send(Message::Have { blob: BlobId(1), runs: vec![Chunks::one(1)] }),
             1 => outbox.send(ask(1, Urgency::Background)),
-            2 => outbox.send(Message::Sorry {
+            2 => outbox.send(Message::Reject {
                 request,
                 chunks: Chunks::one(0),
                 why: Why::Missing,

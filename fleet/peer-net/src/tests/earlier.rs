@@ -77,18 +77,18 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         (Message::Have { blob, runs: runs.clone() }, &[0, 3, 2, 1, 2, 0xac, 2, 1]),
         (Message::Lost { blob, runs: runs.clone() }, &[1, 3, 2, 1, 2, 0xac, 2, 1]),
         (
-            Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, insist: true },
+            Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, no_redirect: true },
             &[2, 7, 3, 5, 6, 0, 2, 1],
         ),
-        (Message::Coming { request, chunks }, &[3, 7, 5, 6]),
+        (Message::Pending { request, chunks }, &[3, 7, 5, 6]),
         (
-            Message::Sorry { request, chunks, why: Why::Unchecked, others: vec![PeerKey(9)] },
+            Message::Reject { request, chunks, why: Why::Unchecked, others: vec![PeerKey(9)] },
             &[4, 7, 5, 6, 3, 1, 9],
         ),
         (Message::Cancel { request }, &[5, 7]),
         (Message::Join, &[6]),
-        (Message::Welcome, &[7]),
-        (Message::Full, &[8]),
+        (Message::JoinAccepted, &[7]),
+        (Message::JoinRefused, &[8]),
         (Message::Sketch { blob, least: vec![1, 2] }, &[9, 3, 2, 1, 2]),
         (Message::Read { blob, runs }, &[10, 3, 2, 1, 2, 0xac, 2, 1]),
     ];

@@ -50,7 +50,7 @@ impl AtWork {
     }
 
     async fn answer(&self, to: &mut To, request: RequestId, chunks: Chunks) -> Option<()> {
-        let coming = Message::Coming { request, chunks };
+        let coming = Message::Pending { request, chunks };
         match self.way {
             Way::Never => {}
             Way::WithPromises => {
@@ -59,7 +59,7 @@ impl AtWork {
                 }
             }
             Way::WithLies => {
-                self.say(to, &Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() })
+                self.say(to, &Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() })
                     .await?;
                 self.say(to, &self.advert()).await?;
             }
@@ -207,7 +207,7 @@ fn who_lies_is_dropped_and_others_are_asked() {
     let scene = Scene::new(4 << 20, 13, Way::WithLies);
     scene.all_is_brought();
     let counters = scene.reader.swarm.node_counters();
-    assert!(counters.elsewhere == 0 && counters.corrupt == 0, "{counters:?}");
+    assert!(counters.not_from_peers == 0 && counters.corrupt == 0, "{counters:?}");
 }
 
 #[test]

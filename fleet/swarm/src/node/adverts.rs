@@ -61,12 +61,12 @@ impl Node {
                 }
                 new.iter().for_each(|peer| have(*peer, &all, actions));
             }
-            if blob.announcer.log.is_told() {
+            if blob.announcer.log.is_announced() {
                 continue;
             }
-            let untold = blob.announcer.log.untold();
+            let unannounced = blob.announcer.log.take_unannounced();
             let known = blob.announcer.neighbours().iter().filter(|peer| !new.contains(peer));
-            known.for_each(|peer| have(*peer, &untold, actions));
+            known.for_each(|peer| have(*peer, &unannounced, actions));
         }
     }
 
@@ -225,7 +225,7 @@ impl Node {
             if before == ChunkState::Unread
                 && let Some(account) = self.prefetch.account(blob.reader)
             {
-                account.matched(blob.bytes(chunk));
+                account.remove_unread(blob.bytes(chunk));
             }
             push(&mut runs, chunk);
         }

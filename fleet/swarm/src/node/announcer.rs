@@ -1,6 +1,6 @@
 //! The announcements of a blob: neighbours are told which chunks become local, and a root what is read.
 
-use super::log::Log;
+use super::arrival_log::ArrivalLog;
 use crate::event::{Chunks, PeerId};
 
 /// The number of runs in one message; more go into the next.
@@ -10,7 +10,7 @@ pub(super) const RUNS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Announcer {
     /// The chunks that became local, in order.
-    pub(super) log: Log,
+    pub(super) log: ArrivalLog,
     /// Peers that are told of local chunks.
     neighbours: Vec<PeerId>,
     choice: Choice,
@@ -30,7 +30,7 @@ enum Choice {
 impl Announcer {
     /// No neighbours so far.
     pub(super) fn new() -> Self {
-        Self { log: Log::default(), neighbours: Vec::new(), choice: Choice::Due, reads: Vec::new() }
+        Self { log: ArrivalLog::default(), neighbours: Vec::new(), choice: Choice::Due, reads: Vec::new() }
     }
 
     /// Peers that are told of local chunks.

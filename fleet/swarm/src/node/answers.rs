@@ -245,14 +245,14 @@ impl Node {
             Action::Serve { peer, request: Some(request), blob: id, chunks, urgency }
         }));
         let reject = |chunks, why, others| {
-            let message = Message::Sorry { request, chunks, why, others };
+            let message = Message::Reject { request, chunks, why, others };
             Action::Send { peer, message }
         };
         let named = answers.named.into_iter();
         actions.extend(named.map(|(chunks, other)| reject(chunks, Why::Busy, vec![other])));
         actions.extend(answers.busy.into_iter().map(|chunks| reject(chunks, Why::Busy, Vec::new())));
         actions.extend(answers.missing.into_iter().map(|chunks| reject(chunks, Why::Missing, Vec::new())));
-        let promise = |chunks| Action::Send { peer, message: Message::Coming { request, chunks } };
+        let promise = |chunks| Action::Send { peer, message: Message::Pending { request, chunks } };
         actions.extend(answers.promise.into_iter().map(promise));
         self.promote(id, &answers.promote, actions);
         self.obtain(id, &answers.obtain, actions);
@@ -283,7 +283,7 @@ impl Node {
             self.serving.has_left(peer, id, chunks, self.now);
         }
         if let (Some(why), Some(request)) = (why, request) {
-            let message = Message::Sorry { request, chunks, why, others: Vec::new() };
+            let message = Message::Reject { request, chunks, why, others: Vec::new() };
             actions.push(Action::Send { peer, message });
         } else {
             self.counters.served += u64::from(count);

@@ -83,7 +83,7 @@ impl Node {
             if demanded {
                 blob.read(chunk, account);
             } else if ahead && let Some(account) = account {
-                account.unread(bytes);
+                account.add_unread(bytes);
             }
         }
         self.hand_over(id, ready, actions);
@@ -109,7 +109,7 @@ impl Node {
     /// Notes that a disk has fetched these chunks from the store.
     pub(super) fn on_local(&mut self, id: BlobId, chunks: Chunks, actions: &mut Vec<Action>) {
         if let Some(since) = self.fetches.disk_answered(id, chunks) {
-            self.retransmit.store(since, self.now);
+            self.retransmit.record_store(since, self.now);
         }
         self.counters.from_store += self.arrived(id, chunks, By::Store, actions).0;
     }
@@ -117,8 +117,8 @@ impl Node {
     /// Learns from a span that a peer's answer shows.
     fn learn(&mut self, sample: Option<Sample>) {
         match sample {
-            Some(Sample::FirstSign(sent_at)) => self.retransmit.sign(sent_at, self.now),
-            Some(Sample::Bytes(promised_at)) => self.retransmit.bytes(promised_at, self.now),
+            Some(Sample::FirstSign(sent_at)) => self.retransmit.record_first_sign(sent_at, self.now),
+            Some(Sample::Bytes(promised_at)) => self.retransmit.record_bytes(promised_at, self.now),
             None => {}
         }
     }
@@ -160,7 +160,7 @@ impl Node {
         let Some(known) = self.requests.of(request, peer) else {
             let late = self.requests.late(request, peer);
             if let (Some(Late { blob, waiting_since, .. }), Came::Kept) = (late, outcome) {
-                self.retransmit.bytes(waiting_since, now);
+                self.retransmit.record_bytes(waiting_since, now);
                 self.overtake(blob, chunks);
                 self.counters.prefetched += self.arrived(blob, chunks, By::Delay, actions).1;
             }
@@ -175,7 +175,7 @@ impl Node {
         let sample = known.on_bytes(now);
         self.learn(sample);
         let is_demand = urgency == Urgency::Demand;
-        let late = is_demand && !in_turn && now.since(sent_at) > self.retransmit.of_useful();
+        let late = is_demand && !in_turn && now.since(sent_at) > self.retransmit.useful_limit();
         if let Some(known) = self.membership.get_mut(peer) {
             if late {
                 known.was_late(sent_at, now);
@@ -247,7 +247,7 @@ impl Node {
         let Fetch { blob: id, chunks, waiting_since, urgency, timing } = known;
         if ok {
             if urgency == Urgency::Demand && timing == Timing::Timed {
-                self.retransmit.store(waiting_since, self.now);
+                self.retransmit.record_store(waiting_since, self.now);
             }
             let before = self.counters.duplicate;
             self.counters.from_store += self.arrived(id, chunks, By::Store, actions).0;
@@ -270,7 +270,7 @@ impl Node {
         chunks: Chunks,
         actions: &mut Vec<Action>,
     ) {
-        let (now, kept) = (self.now, self.retransmit.kept());
+        let (now, kept) = (self.now, self.retransmit.promises_kept());
         let Some(known) = self.requests.of(request, peer) else { return };
         if chunks.count == 0 {
             return;
@@ -280,7 +280,7 @@ impl Node {
         self.learn(sample);
         // A promise is not passed on at once: it would go round without end if hosts did wait for each other.
         if let PromiseEffect::Renewed { last_activity_at } = effect
-            && now.since(last_activity_at) >= self.retransmit.say_every() / 2
+            && now.since(last_activity_at) >= self.retransmit.promise_interval() / 2
         {
             self.repeat_promises(id, chunks, |source| source == Source::Peer(request), actions);
         }
@@ -303,7 +303,7 @@ impl Node {
             }
         }
         actions.extend(told.into_iter().map(|((peer, request), chunks)| {
-            let message = Message::Coming { request, chunks };
+            let message = Message::Pending { request, chunks };
             Action::Send { peer, message }
         }));
     }
@@ -327,7 +327,7 @@ impl Node {
 
     /// Sets the timer of promises.
     pub(super) fn set_promise_timer(&mut self) {
-        self.timers.set(self.now + self.retransmit.say_every(), Timer::Promises);
+        self.timers.set(self.now + self.retransmit.promise_interval(), Timer::Promises);
     }
 
     /// Handles a peer's rejection of chunks.
@@ -417,7 +417,7 @@ impl Node {
     ) {
         self.serving.end_promises(waiter.peer, 1, bytes);
         let (request, chunks, others) = (waiter.request, Chunks::one(chunk), Vec::new());
-        let message = Message::Sorry { request, chunks, why, others };
+        let message = Message::Reject { request, chunks, why, others };
         actions.push(Action::Send { peer: waiter.peer, message });
     }
 
@@ -458,7 +458,7 @@ impl Node {
         }
         // Chunks that no read waits for come behind all others. While bytes come from the peers that were asked, a
         // fetch from the store over the same link would only slow these down.
-        let gap = self.retransmit.of(Urgency::Background, false);
+        let gap = self.retransmit.for_request(Urgency::Background, false);
         let may_wait = urgency == Urgency::Background
             && self.now.since(wanted_at) < self.settings.longest()
             && self.comes_later(id, want, gap);
@@ -504,7 +504,7 @@ impl Node {
     /// Notes that a disk fetches chunks from the store itself that were requested from peers, which need not send them
     /// any more.
     fn left_to_disk(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
-        let (now, enough) = (self.now, self.retransmit.of(Urgency::Demand, true));
+        let (now, enough) = (self.now, self.retransmit.for_request(Urgency::Demand, true));
         let mut broken: BTreeMap<PeerId, Time> = BTreeMap::new();
         for &chunk in chunks {
             let Some(blob) = self.blobs.get_mut(&id) else { return };

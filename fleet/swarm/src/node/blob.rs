@@ -115,8 +115,8 @@ impl Blob {
         }
         let bytes = self.bytes(chunk);
         if let Some(account) = account {
-            account.matched(if before == ChunkState::Unread { bytes } else { 0 });
-            account.read(bytes);
+            account.remove_unread(if before == ChunkState::Unread { bytes } else { 0 });
+            account.add_read(bytes);
         }
         if let Some(reads) = &mut self.reads {
             reads.read(chunk);

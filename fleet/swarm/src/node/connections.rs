@@ -262,7 +262,7 @@ impl Node {
             Seek::Nothing => {}
             Seek::Ask(peer) => {
                 actions.push(Action::Send { peer, message: Message::Join });
-                self.set_join_timer(self.retransmit.for_sign());
+                self.set_join_timer(self.retransmit.for_first_sign());
             }
             Seek::Wait => self.set_join_timer(REFUSED),
         }
@@ -271,11 +271,11 @@ impl Node {
     /// Handles a host that would be this root's agent.
     pub(super) fn on_join(&mut self, peer: PeerId, actions: &mut Vec<Action>) {
         let message = match self.membership.admit(peer, self.now) {
-            Admission::Refused => Message::Full,
-            Admission::Renewed => Message::Welcome,
+            Admission::Refused => Message::JoinRefused,
+            Admission::Renewed => Message::JoinAccepted,
             Admission::New => {
                 self.links_changed();
-                Message::Welcome
+                Message::JoinAccepted
             }
         };
         actions.push(Action::Send { peer, message });

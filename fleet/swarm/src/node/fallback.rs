@@ -22,12 +22,12 @@ const LEAST: Duration = Duration::from_secs(2);
 impl Node {
     /// The time that a disk may take for chunks that were left to it, before other hosts are asked for them.
     pub(super) fn fallback_after(&self) -> Duration {
-        self.retransmit.of_store(Duration::ZERO).saturating_mul(SLOWER).max(LEAST)
+        self.retransmit.for_store(Duration::ZERO).saturating_mul(SLOWER).max(LEAST)
     }
 
     /// The longest time that this host has waited for the store, at least with this urgency.
     pub(super) fn waits_for_store(&self, urgency: Urgency) -> Option<Duration> {
-        self.fetches.waits(urgency, self.retransmit.hardest(), self.now)
+        self.fetches.waits(urgency, self.retransmit.store_max(), self.now)
     }
 
     /// `true` if other hosts had better be asked before the store.

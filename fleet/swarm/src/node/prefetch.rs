@@ -38,7 +38,7 @@ impl Prefetch {
     pub(super) fn join(&mut self, reader: ReaderId, blob: BlobId, unread: u64) {
         self.accounts.join(reader, blob, self.threshold);
         if let Some(account) = self.account(Some(reader)) {
-            account.unread(unread);
+            account.add_unread(unread);
         }
     }
 
@@ -49,7 +49,7 @@ impl Prefetch {
 
     /// The account of a reader.
     pub(super) fn account(&mut self, reader: Option<ReaderId>) -> Option<&mut Throttle> {
-        self.accounts.of(reader)
+        self.accounts.throttle_of(reader)
     }
 
     /// The blob in the given place of those that count on a reader's account.
@@ -72,7 +72,7 @@ impl Prefetch {
         if aim == Aim::Prefetch
             && let Some(account) = self.account(reader)
         {
-            account.asked(bytes);
+            account.request(bytes);
         }
         self.on_their_way += if aim == Aim::Needed { 0 } else { bytes };
     }
@@ -82,7 +82,7 @@ impl Prefetch {
         match aim {
             Aim::Needed => return,
             Aim::Warm => {}
-            Aim::Prefetch => self.accounts.settled(reader, bytes),
+            Aim::Prefetch => self.accounts.complete(reader, bytes),
         }
         self.on_their_way = self.on_their_way.saturating_sub(bytes);
     }

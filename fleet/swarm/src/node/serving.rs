@@ -149,7 +149,7 @@ impl Serving {
             uplink: Uplink::default(),
             alarm: Alarm::Idle,
             window: settings.serve_window,
-            sign_after: settings.patience.0 / SIGN,
+            sign_after: settings.timeout_range.0 / SIGN,
         }
     }
 

@@ -13,7 +13,7 @@
 use super::membership::Membership;
 use super::pinned::Pinned;
 use crate::event::{BlobKey, PeerId, PeerKey, Role};
-use crate::placement::{self, BlobHomes, Homes};
+use crate::placement::{self, BlobFetchers, DesignatedFetchers};
 use crate::settings::{Settings, Topology};
 
 /// The number of hosts that are tried as designated fetcher of a stripe.
@@ -26,9 +26,9 @@ pub(super) struct Sharing {
     /// Peers that take part in it too, by key, ascending.
     sharers: Vec<(PeerKey, PeerId)>,
     /// Hosts that can be a designated fetcher of it, this host included.
-    fetchers: Homes,
+    fetchers: DesignatedFetchers,
     /// The designated fetchers that were found so far.
-    fetcher_of: BlobHomes,
+    fetcher_of: BlobFetchers,
     /// In a tree, the hosts to ask: the parent, its parent, and so on; `None` if they are to be found again.
     ancestors: Option<Vec<PeerKey>>,
     /// The hosts that keep the blob, if it is pinned.
@@ -38,11 +38,11 @@ pub(super) struct Sharing {
 impl Sharing {
     /// A blob that no other host shares. `me` is this host, if it can be a designated fetcher.
     pub(super) fn new(key: BlobKey, me: Option<PeerKey>) -> Self {
-        let mut fetchers = Homes::new();
+        let mut fetchers = DesignatedFetchers::new();
         if let Some(me) = me {
             fetchers.insert(me);
         }
-        let fetcher_of = BlobHomes::new(key);
+        let fetcher_of = BlobFetchers::new(key);
         Self { key, sharers: Vec::new(), fetchers, fetcher_of, ancestors: None, pinned: None }
     }
 
@@ -88,8 +88,8 @@ impl Sharing {
 
     /// Chooses the hosts that can be designated fetchers again: this host, and those of the others that `can_fetch`.
     pub(super) fn choose_fetchers(&mut self, me: Option<PeerKey>, can_fetch: impl Fn(PeerId) -> bool) {
-        self.fetchers = Homes::new();
-        self.fetcher_of = BlobHomes::new(self.key);
+        self.fetchers = DesignatedFetchers::new();
+        self.fetcher_of = BlobFetchers::new(self.key);
         let others = self.sharers.iter().filter(|(_, peer)| can_fetch(*peer)).map(|(key, _)| *key);
         for key in me.into_iter().chain(others) {
             self.fetchers.insert(key);
@@ -131,7 +131,12 @@ impl Sharing {
                 let root = membership.root().filter(|root| usable(*root) && shares(*root));
                 // An agent without a root, or with one that fails it, asks the designated fetcher that other agents'
                 // roots would ask.
-                root.or_else(|| settings.homes.then(|| self.designated_fetcher(me, stripe, usable)).flatten())
+                root.or_else(|| {
+                    settings
+                        .designated_fetchers
+                        .then(|| self.designated_fetcher(me, stripe, usable))
+                        .flatten()
+                })
             }
             Topology::Tree(arity) => {
                 if self.ancestors.is_none() {
@@ -140,7 +145,7 @@ impl Sharing {
                 let mut sharers = self.ancestors.iter().flatten().filter_map(|key| self.sharer(*key));
                 sharers.find(|peer| usable(*peer))
             }
-            _ if !settings.homes => None,
+            _ if !settings.designated_fetchers => None,
             _ => self.designated_fetcher(me, stripe, usable),
         }
     }
@@ -153,7 +158,7 @@ impl Sharing {
         stripe: u32,
         usable: impl Fn(PeerId) -> bool,
     ) -> Option<PeerId> {
-        let fetcher = self.fetcher_of.home(&self.fetchers, stripe)?;
+        let fetcher = self.fetcher_of.fetcher(&self.fetchers, stripe)?;
         if fetcher == me {
             return None;
         }
@@ -216,7 +221,7 @@ mod tests {
     #[test]
     fn without_designated_fetchers_the_store_is_asked() {
         let (mut sharing, mut settings, membership) = sharing(Topology::Ring, Role::Agent);
-        settings.homes = false;
+        settings.designated_fetchers = false;
         assert_eq!(sharing.upstream(1, &settings, &membership, |_| true), None);
     }
 

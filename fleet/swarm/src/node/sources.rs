@@ -57,8 +57,8 @@ impl Node {
         self.counters.wants += 1;
         let (now, after) = (self.now, self.fallback_after());
         let Some(blob) = self.blobs.get_mut(&id) else {
-            self.counters.elsewhere += u64::from(chunks.count);
-            actions.push(Action::Answer { want, elsewhere: vec![chunks] });
+            self.counters.not_from_peers += u64::from(chunks.count);
+            actions.push(Action::Answer { want, from_store: vec![chunks] });
             return;
         };
         let (mut waited, mut left_to_disk) = (0, Vec::new());
@@ -113,7 +113,7 @@ impl Node {
     /// Answers a want that waits for no more chunks.
     pub(super) fn answer_want(&mut self, want: WantId, actions: &mut Vec<Action>) {
         if let Some((answer, left_to_disk)) = self.wants.take_answer(want) {
-            self.counters.elsewhere += left_to_disk as u64;
+            self.counters.not_from_peers += left_to_disk as u64;
             actions.push(answer);
         }
     }
@@ -146,7 +146,7 @@ impl Node {
     fn promote_request(&mut self, request: RequestId, runs: Vec<Chunks>, actions: &mut Vec<Action>) {
         let now = self.now;
         let Some(known) = self.requests.get_mut(request) else { return };
-        let (peer, blob, hops, insist) = (known.peer, known.blob, known.hops, known.no_redirect);
+        let (peer, blob, hops, no_redirect) = (known.peer, known.blob, known.hops, known.no_redirect);
         if self.membership.get(peer).is_some_and(|peer| peer.is_avoided(now)) {
             // A peer that was silent to other requests is not waited for.
             let failed = self.give_up_request(request, actions);
@@ -154,10 +154,10 @@ impl Node {
             return;
         }
         known.promote(now);
-        self.timers.set(now + self.retransmit.for_sign(), Timer::Request(request));
+        self.timers.set(now + self.retransmit.for_first_sign(), Timer::Request(request));
         actions.extend(runs.into_iter().map(|chunks| {
             let urgency = Urgency::Demand;
-            Action::Send { peer, message: Message::Ask { request, blob, chunks, urgency, hops, insist } }
+            Action::Send { peer, message: Message::Ask { request, blob, chunks, urgency, hops, no_redirect } }
         }));
     }
 
@@ -284,8 +284,8 @@ impl Node {
         if let Some(known) = self.membership.get_mut(peer) {
             known.was_asked(chunks.count);
         }
-        self.timers.set(self.now + self.retransmit.of(urgency, false), Timer::Request(request));
-        let message = Message::Ask { request, blob: id, chunks, urgency, hops, insist: no_redirect };
+        self.timers.set(self.now + self.retransmit.for_request(urgency, false), Timer::Request(request));
+        let message = Message::Ask { request, blob: id, chunks, urgency, hops, no_redirect };
         actions.push(Action::Send { peer, message });
     }
 
@@ -312,7 +312,7 @@ impl Node {
 
     /// Leaves chunks to the disks that want them; other hosts that wait for them wait for those disks, or in vain.
     pub(super) fn leave_to_disks(&mut self, id: BlobId, chunks: &[u32], actions: &mut Vec<Action>) {
-        let (now, longest) = (self.now, self.retransmit.hardest());
+        let (now, longest) = (self.now, self.retransmit.store_max());
         let (mut complete, mut watched) = (Vec::new(), Vec::new());
         for &chunk in chunks {
             let Some(blob) = self.blobs.get_mut(&id) else { return };

@@ -1,6 +1,6 @@
 //! Request timeouts: the time for which a request is waited for, and the reaction then.
 //!
-//! A peer that was asked sends, promises ([`Message::Coming`]), or rejects ([`Message::Sorry`]). A peer that says
+//! A peer that was asked sends, promises ([`Message::Pending`]), or rejects ([`Message::Reject`]). A peer that says
 //! nothing is given up soon (`retransmit_timer`). A peer that promises is believed as long as the store may take, as
 //! this host's own fetches show, if it repeats the promise. But a promise costs nothing, and a store that answers no
 //! host shows no limit. Therefore:
@@ -35,12 +35,12 @@ impl Node {
     /// The time at which a request is given up without further news: its peer is silent, or takes longer than the
     /// store.
     fn given_up_at(&self, known: &Request) -> Time {
-        let gap = self.retransmit.of(known.urgency, known.is_promised());
+        let gap = self.retransmit.for_request(known.urgency, known.is_promised());
         // Chunks that no read waits for come behind all others: a peer that sends others meanwhile sends these when it
         // is their turn.
         let last_bytes_at = self.membership.get(known.peer).map_or(Time(0), |peer| peer.last_bytes_at);
         let busy = match known.urgency {
-            Urgency::Background => (last_bytes_at + gap).min(known.sent_at + self.retransmit.hardest()),
+            Urgency::Background => (last_bytes_at + gap).min(known.sent_at + self.retransmit.store_max()),
             Urgency::Demand => Time(0),
         };
         let (activity, progress) = (known.last_activity_at(), known.last_progress_at());
@@ -56,12 +56,12 @@ impl Node {
         let gap = match self.asks_in_turn(known) {
             _ if known.hops == 0 && known.no_redirect => gap,
             _ if gets_nothing => gap * PASSED_ON,
-            true => gap.max(self.retransmit.of_another()),
+            true => gap.max(self.retransmit.for_indirect()),
             false => gap,
         };
-        let due = (activity + self.retransmit.between_signs()).min(progress + gap.max(store));
+        let due = (activity + self.retransmit.max_silence()).min(progress + gap.max(store));
         let gives = self.membership.get(known.peer).is_some_and(Peer::gives);
-        match self.retransmit.of_stranger(promise.kept_before).filter(|_| !gives) {
+        match self.retransmit.for_unproven_peer(promise.kept_before).filter(|_| !gives) {
             Some(usual) => due.min(progress + usual),
             None => due,
         }
@@ -71,7 +71,7 @@ impl Node {
     /// reason not to: the promising peer is asked again afterwards.
     fn probed_at(&self, known: &Request) -> Option<Time> {
         let may = known.is_promised() && known.urgency == Urgency::Demand && !self.gets_nothing(known);
-        let of_word = || self.retransmit.of_word(known.probe_count);
+        let of_word = || self.retransmit.for_bare_promise(known.probe_count);
         (may && known.probe_count < PROBES).then(|| known.last_progress_at() + of_word())
     }
 
@@ -96,7 +96,7 @@ impl Node {
         if self.fetches.has_failed() {
             return Duration::ZERO;
         }
-        self.retransmit.of_store(self.waits_for_store(urgency).unwrap_or_default())
+        self.retransmit.for_store(self.waits_for_store(urgency).unwrap_or_default())
     }
 
     /// Runs the timer of a request.
@@ -114,7 +114,7 @@ impl Node {
         let (peer, id, since) = (known.peer, known.blob, known.waiting_since());
         let waits_too = known.is_promised()
             && self.asks_in_turn(known)
-            && self.now.since(known.last_activity_at()) < self.retransmit.between_signs();
+            && self.now.since(known.last_activity_at()) < self.retransmit.max_silence();
         self.counters.broken += u64::from(known.is_promised());
         self.counters.timeouts += 1;
         let idle = known.urgency == Urgency::Background;

@@ -117,9 +117,9 @@ impl Wants {
         }
         let mut left = self.0.remove(&want)?.from_store;
         left.sort_unstable();
-        let mut elsewhere: Vec<Chunks> = Vec::new();
-        left.iter().for_each(|chunk| push(&mut elsewhere, *chunk));
-        Some((Action::Answer { want, elsewhere }, left.len()))
+        let mut from_store: Vec<Chunks> = Vec::new();
+        left.iter().for_each(|chunk| push(&mut from_store, *chunk));
+        Some((Action::Answer { want, from_store }, left.len()))
     }
 
     /// Removes a want that needs no answer; returns its blob.
@@ -159,8 +159,8 @@ mod tests {
         assert!(wants.take_answer(WANT).is_none(), "one chunk is missing");
         assert!(wants.leave_to_disk(WANT, 3));
         let (answer, left) = wants.take_answer(WANT).unwrap();
-        let elsewhere = vec![Chunks { first: 3, count: 2 }, Chunks::one(9)];
-        assert_eq!((answer, left), (Action::Answer { want: WANT, elsewhere }, 3));
+        let from_store = vec![Chunks { first: 3, count: 2 }, Chunks::one(9)];
+        assert_eq!((answer, left), (Action::Answer { want: WANT, from_store }, 3));
         assert!(wants.take_answer(WANT).is_none(), "once");
         assert_eq!(wants.chunk_came(WANT), None);
     }

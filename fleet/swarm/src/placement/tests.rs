@@ -8,10 +8,10 @@ fn keys(of: &BTreeSet<u64>) -> Vec<PeerKey> {
     of.iter().copied().map(PeerKey).collect()
 }
 
-fn homes(of: &[PeerKey]) -> Homes {
-    let mut homes = Homes::new();
-    of.iter().for_each(|key| assert!(homes.insert(*key) && !homes.insert(*key)));
-    homes
+fn fetchers(of: &[PeerKey]) -> DesignatedFetchers {
+    let mut fetchers = DesignatedFetchers::new();
+    of.iter().for_each(|key| assert!(fetchers.insert(*key) && !fetchers.insert(*key)));
+    fetchers
 }
 
 fn hosts(least: usize, most: usize) -> impl Strategy<Value = BTreeSet<u64>> {
@@ -26,20 +26,20 @@ proptest! {
     fn homes_move_only_with_their_host(all in hosts(1, 40), blob: u64, gone: prop::sample::Index) {
         let (all, blob) = (keys(&all), BlobKey(blob));
         let gone = all[gone.index(all.len())];
-        let before = homes(&all);
+        let before = fetchers(&all);
         let mut after = before.clone();
-        let mut known = BlobHomes::new(blob);
+        let mut known = BlobFetchers::new(blob);
         for stripe in 0..64 {
-            prop_assert_eq!(known.home(&before, stripe), before.home(blob, stripe));
+            prop_assert_eq!(known.fetcher(&before, stripe), before.fetcher(blob, stripe));
         }
         prop_assert!(after.remove(gone) && !after.remove(gone));
         for stripe in 0..64 {
             let order = before.successors(blob, stripe, 3);
-            prop_assert_eq!(order.first().copied(), before.home(blob, stripe));
+            prop_assert_eq!(order.first().copied(), before.fetcher(blob, stripe));
             prop_assert_eq!(order.len(), all.len().min(3));
             let expected = order.into_iter().find(|key| *key != gone);
-            prop_assert_eq!(after.home(blob, stripe), expected);
-            prop_assert_eq!(known.home(&after, stripe), expected);
+            prop_assert_eq!(after.fetcher(blob, stripe), expected);
+            prop_assert_eq!(known.fetcher(&after, stripe), expected);
         }
     }
 
@@ -138,16 +138,17 @@ fn busiest(counts: impl Iterator<Item = usize>) -> f64 {
 #[test]
 fn homes_are_spread_evenly() {
     let all = numbered(24);
-    let homes = homes(&all);
+    let fetchers = fetchers(&all);
     let mut counts: BTreeMap<_, usize> = all.iter().map(|key| (*key, 0)).collect();
     for blob in 0..4 {
-        (0..6000)
-            .for_each(|stripe| *counts.get_mut(&homes.home(BlobKey(blob), stripe).unwrap()).unwrap() += 1);
+        (0..6000).for_each(|stripe| {
+            *counts.get_mut(&fetchers.fetcher(BlobKey(blob), stripe).unwrap()).unwrap() += 1
+        });
     }
     let busiest = busiest(counts.into_values());
     assert!(busiest < 1.1, "{busiest}");
-    assert_eq!(Homes::new().home(BlobKey(1), 1), None);
-    assert_eq!(BlobHomes::new(BlobKey(1)).home(&Homes::new(), 1), None);
+    assert_eq!(DesignatedFetchers::new().fetcher(BlobKey(1), 1), None);
+    assert_eq!(BlobFetchers::new(BlobKey(1)).fetcher(&DesignatedFetchers::new(), 1), None);
 }
 
 /// With rings, each host is heard by about as many others, not only on average.

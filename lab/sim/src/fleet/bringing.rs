@@ -100,7 +100,7 @@ impl Fleet<'_> {
         if left > 0 && of_disk && self.hosts[host as usize].node.is_some() {
             self.want(number, host, range, urgency);
         } else {
-            self.elsewhere(number);
+            self.from_store(number);
         }
         number
     }
@@ -124,7 +124,7 @@ impl Fleet<'_> {
                 Owner::Disk(..) | Owner::Nobody => {
                     if let Some(want) = want {
                         self.wants.remove(&want.0);
-                        self.elsewhere(number);
+                        self.from_store(number);
                     }
                 }
             }
@@ -167,7 +167,7 @@ impl Fleet<'_> {
     }
 
     /// Takes the node's answer to a want.
-    pub(super) fn answered(&mut self, want: swarm::WantId, elsewhere: &[swarm::Chunks]) {
+    pub(super) fn answered(&mut self, want: swarm::WantId, from_store: &[swarm::Chunks]) {
         if let Some((number, part)) = self.hurried.remove(&want.0) {
             let known = self.bringings.get(number).filter(|bringing| !bringing.over);
             if let Some((host, owner)) = known.map(|bringing| (bringing.host, bringing.owner)) {
@@ -183,15 +183,15 @@ impl Fleet<'_> {
         let forgotten = local.touched(range).any(|unit| {
             let chunk = u32::try_from(unit).unwrap_or(NONE);
             !local.has_unit(range.blob, unit)
-                && !elsewhere.iter().any(|run| run.numbers().contains(&chunk))
+                && !from_store.iter().any(|run| run.numbers().contains(&chunk))
                 && !self.coming.get(&(host, range.blob.0, chunk)).is_some_and(|coming| coming.claimed)
         });
         self.wrong_answers += u64::from(forgotten);
-        self.elsewhere(number);
+        self.from_store(number);
     }
 
     /// Asks the store for all of a bringing that no other request fetches.
-    fn elsewhere(&mut self, number: u32) {
+    fn from_store(&mut self, number: u32) {
         let Some(bringing) = self.bringings.get_mut(number) else { return };
         bringing.answered = true;
         let (host, range) = (bringing.host, bringing.range);

@@ -230,7 +230,7 @@ impl Fleet<'_> {
         match self.hosts[host as usize].conduct {
             Conduct::Mute => true,
             Conduct::Promiser => {
-                let message = Message::Coming { request: *request, chunks: *chunks };
+                let message = Message::Pending { request: *request, chunks: *chunks };
                 self.promise(host, asker, message, PROMISES);
                 true
             }

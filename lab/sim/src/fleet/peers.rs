@@ -61,7 +61,7 @@ pub(super) fn remember(node: &mut Node, before: &Saved) {
 /// Adds the counters of one node.
 pub(super) fn add(sum: &mut Counters, one: &Counters) {
     sum.wants += one.wants;
-    sum.elsewhere += one.elsewhere;
+    sum.not_from_peers += one.not_from_peers;
     sum.on_demand += one.on_demand;
     sum.prefetched += one.prefetched;
     sum.prefetched_read += one.prefetched_read;
@@ -84,7 +84,7 @@ fn bytes_of(message: &Message) -> u64 {
             2 + run(runs.len())
         }
         Message::Ask { .. } => 10,
-        Message::Sorry { others, .. } => 8 + 9 * others.len() as u64,
+        Message::Reject { others, .. } => 8 + 9 * others.len() as u64,
         Message::Sketch { least, .. } => 2 + 5 * least.len() as u64,
         _ => 2,
     }
@@ -261,7 +261,7 @@ impl Fleet<'_> {
                     self.agents.insert((host, fetch.0), bringing);
                 }
             }
-            Action::Answer { want, elsewhere } => self.answered(want, &elsewhere),
+            Action::Answer { want, from_store } => self.answered(want, &from_store),
             Action::Drop { peer, .. } => self.part_from(host, peer.0),
             Action::WakeAt(time) => {
                 let known = &mut self.hosts[host as usize];

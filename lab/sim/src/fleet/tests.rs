@@ -171,8 +171,8 @@ fn who_keeps_a_pinned_image_sends_a_large_fleet_to_each_other() {
     let swarm = SwarmModel { pinned: 2, ..SwarmModel::default() };
     let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
     let outcome = simulate(&FleetModel::new(200, links(), Way::Swarm(Box::new(swarm))), &workload);
-    let (elsewhere, summary) = (outcome.counters.elsewhere, outcome.summary());
-    assert_eq!((elsewhere, summary.incomplete, summary.failed), (0, 0, 0), "{summary:?}");
+    let (not_from_peers, summary) = (outcome.counters.not_from_peers, outcome.summary());
+    assert_eq!((not_from_peers, summary.incomplete, summary.failed), (0, 0, 0), "{summary:?}");
     // A host's link takes a fourth of that.
     assert!(summary.completion < 8.0 * MIB as f64 / 12e6 * 1.5, "{summary:?}");
 }
@@ -201,7 +201,7 @@ fn a_fabric_holds_back_what_hosts_send_each_other() {
 
 /// A store that takes longer than any peer is waited for: no chunk is fetched twice because of that.
 #[test]
-fn a_store_slower_than_patience() {
+fn a_store_slower_than_all_timeouts() {
     let slow = Links { store: 240_000, ..links() };
     let region = Region { start: 5 * MIB, len: 5 * MIB, read: MIB, ahead: 1, shared: 0 };
     let workload = Workload::pattern(20, 20 * MIB, region, Pattern::SyncDisjoint);

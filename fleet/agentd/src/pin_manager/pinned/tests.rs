@@ -33,7 +33,7 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
         role: Role::Agent,
         // The hosts wait for each other even if the machine is busy for a while.
         node: headstart_swarm::Settings {
-            patience: (Duration::from_secs(1), Duration::from_secs(5)),
+            timeout_range: (Duration::from_secs(1), Duration::from_secs(5)),
             ..headstart_swarm::Settings::default()
         },
         connections_max: 100,

@@ -48,7 +48,7 @@ impl One {
 
     fn asks(&mut self, request: u32, chunk: u32, urgency: Urgency) -> Vec<Action> {
         let (request, chunks) = (RequestId(request), Chunks::one(chunk));
-        self.hears(Message::Ask { request, blob: BLOB, chunks, urgency, hops: 24, insist: false })
+        self.hears(Message::Ask { request, blob: BLOB, chunks, urgency, hops: 24, no_redirect: false })
     }
 
     /// Lets time pass, tick by tick.
@@ -66,7 +66,7 @@ impl One {
 fn agent() -> One {
     let mut one = One::new(Role::Agent, &[]);
     one.wait(100);
-    one.hears(Message::Welcome);
+    one.hears(Message::JoinAccepted);
     one.hears(Message::Have { blob: BLOB, runs: vec![ALL] });
     one
 }
@@ -190,7 +190,7 @@ fn what_is_on_its_way_ahead_is_hurried_and_not_sent_twice() {
     assert!(pushed.contains(&(None, Chunks::one(2), Urgency::Background)), "{pushed:?}");
     let coming = |request: u32, chunk| Action::Send {
         peer: OTHER,
-        message: Message::Coming { request: RequestId(request), chunks: Chunks::one(chunk) },
+        message: Message::Pending { request: RequestId(request), chunks: Chunks::one(chunk) },
     };
     let again = one.asks(2, 2, Urgency::Demand);
     assert!(served(&again).contains(&(None, Chunks::one(2), Urgency::Demand)), "{again:?}");

@@ -46,7 +46,7 @@ impl Driver {
         };
         let settings = Settings {
             topology,
-            homes: random.below(4) > 0,
+            designated_fetchers: random.below(4) > 0,
             stripe: 1 + random.below(6) as u32,
             threshold: [None, Some(0), Some(6 * CHUNK_SIZE), Some(u64::MAX)][random.below(4)],
             prefetch_window: [4, 64][random.below(2)] * CHUNK_SIZE,
@@ -94,10 +94,10 @@ impl Driver {
                 Action::Fetch { fetch, .. } => {
                     self.fetches.insert(fetch);
                 }
-                Action::Answer { want, elsewhere } => {
+                Action::Answer { want, from_store } => {
                     let at = self.wants.iter().position(|(known, _)| *known == want);
                     let (_, blob) = self.wants.remove(at.expect("a want is answered once"));
-                    self.left.extend(elsewhere.into_iter().map(|chunks| (blob, chunks)));
+                    self.left.extend(from_store.into_iter().map(|chunks| (blob, chunks)));
                 }
                 Action::Drop { peer, .. } => self.peers.retain(|known| *known != peer),
                 Action::WakeAt(at) => self.wake = Some(at),
@@ -177,13 +177,13 @@ impl Driver {
             7 => Message::Sketch { blob, least: vec![self.random.below(9) as u32; 64] },
             8..14 => {
                 let (urgency, hops) = (self.urgency(), self.random.below(4) as u8);
-                let insist = self.random.below(4) == 0;
-                Message::Ask { request, blob, chunks: run, urgency, hops, insist }
+                let no_redirect = self.random.below(4) == 0;
+                Message::Ask { request, blob, chunks: run, urgency, hops, no_redirect }
             }
             14 => Message::Cancel { request },
             15 => Message::Join,
-            16 => Message::Welcome,
-            17 => Message::Full,
+            16 => Message::JoinAccepted,
+            17 => Message::JoinRefused,
             _ => return self.answer(),
         };
         (peer, message)
@@ -196,11 +196,11 @@ impl Driver {
             chunks.count = chunks.count.min(1);
         }
         let message = if self.random.below(2) == 0 {
-            Message::Coming { request, chunks }
+            Message::Pending { request, chunks }
         } else {
             let why = [Why::Missing, Why::Busy, Why::Failed, Why::Unchecked][self.random.below(4)];
             let others = (0..self.random.below(3)).map(|_| self.key()).collect();
-            Message::Sorry { request, chunks, why, others }
+            Message::Reject { request, chunks, why, others }
         };
         (peer, message)
     }

@@ -27,12 +27,16 @@ fn cases() -> u32 {
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
     #[test]
-    fn every_want_is_answered_with_the_truth(seed in any::<u64>(), shape in 0_usize..5, homes in any::<bool>()) {
+    fn every_want_is_answered_with_the_truth(
+        seed in any::<u64>(),
+        shape in 0_usize..5,
+        designated_fetchers in any::<bool>(),
+    ) {
         let mut random = Random::new(seed);
         let hosts = 3 + random.below(6);
         let settings = Settings {
             topology: topology(shape),
-            homes,
+            designated_fetchers,
             push: [0, 4][random.below(2)],
             threshold: [None, Some(0), Some(u64::MAX)][random.below(3)],
             stripe: 1 + random.below(8) as u32,
@@ -152,14 +156,14 @@ fn a_third_dies_in_the_midst() {
     }
 }
 
-/// All hosts read different chunks, and the store needs minutes for all that is requested at once: chunks that a home
-/// fetches are waited for, and not fetched again by another.
+/// All hosts read different chunks, and the store needs minutes for all that is requested at once: chunks that a
+/// designated fetcher fetches are waited for, and not fetched again by another.
 #[test]
-fn a_store_slower_than_patience() {
+fn a_store_slower_than_all_timeouts() {
     const HOSTS: u32 = 20;
     let part = 80;
-    for homes in [true, false] {
-        let settings = Settings { homes, ..Settings::default() };
+    for designated_fetchers in [true, false] {
+        let settings = Settings { designated_fetchers, ..Settings::default() };
         let rules = Rules { chunks: HOSTS * part, store: 600_000, ..Rules::default() };
         let mut world = World::new(rules, &[Role::Agent; HOSTS as usize], &settings);
         world.run(Time(1));
@@ -169,13 +173,9 @@ fn a_store_slower_than_patience() {
         world.run(Time(600_000_000));
         let late = world.hosts.iter().filter(|host| host.done.is_none()).count();
         let broken: u64 = world.hosts.iter().map(|host| host.node.counters().broken).sum();
-        assert!(
-            late == 0,
-            "homes {homes}: {late} hosts hang, {} chunks, {broken} broken",
-            world.store_chunks
-        );
+        assert!(late == 0, "{settings:?}: {late} hosts hang, {} chunks, {broken} broken", world.store_chunks);
         let most = u64::from(HOSTS * part) * 105 / 100;
-        assert!(world.store_chunks <= most, "homes {homes}: {} chunks, {broken} broken", world.store_chunks);
+        assert!(world.store_chunks <= most, "{settings:?}: {} chunks, {broken} broken", world.store_chunks);
     }
 }
 

@@ -167,20 +167,20 @@ struct Bench {
     wants: u64,
     /// Requests that were sent and not answered, with the peer and the chunk.
     asked: VecDeque<(RequestId, u32, u32)>,
-    elsewhere: BTreeSet<u32>,
+    from_store: BTreeSet<u32>,
 }
 
 impl Bench {
     fn new() -> Self {
         let settings = Settings {
             topology: Topology::Random(3),
-            homes: false,
+            designated_fetchers: false,
             stripe: 1,
             threshold: Some(THRESHOLD),
             ..Settings::default()
         };
         let node = Node::new(PeerKey(100), Role::Agent, settings);
-        let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new(), elsewhere: BTreeSet::new() };
+        let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new(), from_store: BTreeSet::new() };
         let len = u64::from(CHUNKS) * CHUNK_SIZE;
         bench.tell(Event::Opened { blob: BLOB, key: BlobKey(1), len, local: &[], fetchable: true });
         bench.tell(Event::ReadBy { blob: BLOB, reader: ReaderId(0) });
@@ -207,8 +207,8 @@ impl Bench {
                 {
                     self.asked.push_back((request, peer.0, chunks.first));
                 }
-                Action::Answer { elsewhere, .. } => {
-                    self.elsewhere.extend(elsewhere.iter().flat_map(|run| run.numbers()));
+                Action::Answer { from_store, .. } => {
+                    self.from_store.extend(from_store.iter().flat_map(|run| run.numbers()));
                 }
                 _ => {}
             }
@@ -254,7 +254,7 @@ proptest! {
                     } else {
                         repository.extend(model.missing(peer.0, chunk).then_some(chunk));
                         let (why, others) = (Why::Missing, Vec::new());
-                        let message = Message::Sorry { request, chunks, why, others };
+                        let message = Message::Reject { request, chunks, why, others };
                         bench.tell(Event::Received { peer, message });
                     }
                     model.prefetch();
@@ -265,9 +265,9 @@ proptest! {
                     bench.tell(Event::Planned { blob: BLOB, running });
                 }
             }
-            let elsewhere = std::mem::take(&mut bench.elsewhere);
-            prop_assert_eq!(&elsewhere, &repository);
-            for chunk in elsewhere {
+            let from_store = std::mem::take(&mut bench.from_store);
+            prop_assert_eq!(&from_store, &repository);
+            for chunk in from_store {
                 // The disk fetches it at once.
                 bench.tell(Event::BecameLocal { blob: BLOB, chunks: Chunks::one(chunk) });
                 bench.tell(Event::Read { blob: BLOB, chunks: Chunks::one(chunk) });

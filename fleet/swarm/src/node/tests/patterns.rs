@@ -93,7 +93,7 @@ fn each_its_own() {
         let (part, host) = (REGION / 8, host as u32);
         (Duration::ZERO, (host * part..(host + 1) * part).collect())
     };
-    let alone = Settings { topology: Topology::Random(0), homes: false, ..Settings::default() };
+    let alone = Settings { topology: Topology::Random(0), designated_fetchers: false, ..Settings::default() };
     let alone = run(&alone, rules(), &[Role::Agent; HOSTS], plan);
     let together = run(&Settings::default(), rules(), &[Role::Agent; HOSTS], plan);
     assert!(together.last <= 1.03 * alone.last, "{} s together, {} s alone", together.last, alone.last);

@@ -53,7 +53,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let topology = Topology::Random(PEERS);
-        let settings = Settings { topology, homes: false, ..Settings::default() };
+        let settings = Settings { topology, designated_fetchers: false, ..Settings::default() };
         let node = Node::new(PeerKey(100), Role::Agent, settings);
         let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new() };
         for peer in 0..PEERS {
@@ -88,10 +88,10 @@ impl Bench {
                         self.asked.push_back((peer, request, blob, chunks));
                     }
                 }
-                Action::Answer { elsewhere, want } => {
+                Action::Answer { from_store, want } => {
                     // The disk fetches it at once.
                     let blob = BlobId((want.0 % READERS.len() as u64) as u32);
-                    for chunks in elsewhere {
+                    for chunks in from_store {
                         self.tell(Event::BecameLocal { blob, chunks });
                         self.tell(Event::Read { blob, chunks });
                     }
@@ -122,7 +122,7 @@ impl Bench {
                 if well {
                     return self.tell(Event::Came { peer, request, chunks, outcome: Came::Kept });
                 }
-                let message = Message::Sorry { request, chunks, why: Why::Missing, others: Vec::new() };
+                let message = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
                 self.tell(Event::Received { peer, message });
             }
             Step::Evict(blob, chunk) => {

@@ -396,12 +396,12 @@ impl World {
             match nature {
                 Nature::Mute => return,
                 Nature::Promiser => {
-                    self.say(to, from, &Message::Coming { request, chunks });
+                    self.say(to, from, &Message::Pending { request, chunks });
                     return;
                 }
                 Nature::Liar if !chunks.numbers().all(|chunk| self.hosts[to].truth.contains(&chunk)) => {
                     let (why, others) = (Why::Missing, Vec::new());
-                    self.say(to, from, &Message::Sorry { request, chunks, why, others });
+                    self.say(to, from, &Message::Reject { request, chunks, why, others });
                     let runs = vec![Chunks { first: 0, count: self.rules.chunks }];
                     self.say(to, from, &Message::Have { blob: BLOB, runs });
                     return;
@@ -461,7 +461,7 @@ impl World {
                 self.fetched_by_agents += u64::from(chunks.count);
                 self.ask_store(StoreRequest { host, fetch: Some(fetch), chunks, sent: 0, urgency });
             }
-            Action::Answer { want, elsewhere } => self.answered(host, want, &elsewhere),
+            Action::Answer { want, from_store } => self.answered(host, want, &from_store),
             Action::Drop { peer, offence } => {
                 let peer = peer.0 as usize;
                 self.hosts[host].drops.push((peer, offence));
@@ -590,20 +590,20 @@ impl World {
         ids
     }
 
-    fn answered(&mut self, host: usize, want: WantId, elsewhere: &[Chunks]) {
+    fn answered(&mut self, host: usize, want: WantId, from_store: &[Chunks]) {
         self.answers += 1;
         let Some((chunks, urgency)) = self.hosts[host].wants.remove(&want) else {
             panic!("{want:?} was answered twice, or never told");
         };
-        let mut ascends = elsewhere.iter().zip(elsewhere.iter().skip(1));
-        assert!(ascends.all(|(a, b)| a.numbers().end < b.first), "{elsewhere:?}");
-        let left: BTreeSet<u32> = elsewhere.iter().flat_map(|run| run.numbers()).collect();
+        let mut ascends = from_store.iter().zip(from_store.iter().skip(1));
+        assert!(ascends.all(|(a, b)| a.numbers().end < b.first), "{from_store:?}");
+        let left: BTreeSet<u32> = from_store.iter().flat_map(|run| run.numbers()).collect();
         for chunk in chunks {
             let here = self.hosts[host].truth.contains(&chunk);
             // A chunk that was lost since it came is wanted again when it is read.
             assert!(here || left.contains(&chunk) || self.evicts, "chunk {chunk} was said to be here");
         }
-        for run in elsewhere {
+        for run in from_store {
             let new: Vec<u32> = run
                 .numbers()
                 .filter(|chunk| !self.hosts[host].truth.contains(chunk))

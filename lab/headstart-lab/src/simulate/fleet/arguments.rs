@@ -377,8 +377,12 @@ impl Fleet {
     }
 
     fn swarm(&self, threshold: Option<u64>) -> SwarmModel {
-        let settings =
-            Settings { topology: self.topology, homes: !self.no_homes, threshold, ..Settings::default() };
+        let settings = Settings {
+            topology: self.topology,
+            designated_fetchers: !self.no_homes,
+            threshold,
+            ..Settings::default()
+        };
         let warm = match self.warm {
             WarmName::None => Warm::None,
             WarmName::Roots => Warm::Roots,
