@@ -19,7 +19,7 @@ use headstart_disk::image_key_of;
 use headstart_diskd::NamedImage;
 use headstart_image::manifest::Manifest;
 use headstart_plan::knowledge::Knowledge;
-use headstart_swarm::tracker::{Counts, Hint};
+use headstart_swarm::tracker::{Hint, ImageCounts};
 use headstart_trace::{Creation, DIGEST, Op, Record, Trace};
 use serde::Serialize;
 use std::fmt;
@@ -29,7 +29,7 @@ const BOOTS_MAX: u32 = 8;
 
 /// The counts of an image from a tracker.
 pub(crate) struct Counted {
-    counts: Counts,
+    counts: ImageCounts,
     image: String,
     boots: Vec<Trace>,
 }
@@ -39,7 +39,7 @@ impl Counted {
     ///
     /// # Errors
     /// If its manifest cannot be read.
-    pub(crate) fn find(all: &[Counts], image: &NamedImage, stores: &StoreArgs) -> Result<Option<Self>> {
+    pub(crate) fn find(all: &[ImageCounts], image: &NamedImage, stores: &StoreArgs) -> Result<Option<Self>> {
         let (digest, manifest) =
             on_stored(&image.reference, stores, async |stored: Stored| Ok((stored.digest, stored.manifest)))?;
         let key = image_key_of(&manifest);
@@ -89,7 +89,7 @@ impl fmt::Display for CountedReport {
 }
 
 /// The creation that all boots of an image share.
-fn creation(counts: &Counts, manifest: &Manifest, name: &str, digest: Option<String>) -> Creation {
+fn creation(counts: &ImageCounts, manifest: &Manifest, name: &str, digest: Option<String>) -> Creation {
     let end = counts.slices.last().map_or(0, |hint| (u64::from(hint.slice) + 1) * SLICE_SIZE);
     Creation {
         image: name.to_owned(),
@@ -100,7 +100,7 @@ fn creation(counts: &Counts, manifest: &Manifest, name: &str, digest: Option<Str
 }
 
 /// Boots that together read as the counted disks did.
-fn boots_of(counts: &Counts, creation: &Creation) -> Vec<Trace> {
+fn boots_of(counts: &ImageCounts, creation: &Creation) -> Vec<Trace> {
     let boots = counts.disks.min(BOOTS_MAX);
     let mut all: Vec<Vec<Record>> = (0..boots).map(|_| Vec::new()).collect();
     let print =
@@ -134,12 +134,12 @@ mod tests {
     use super::*;
     use headstart_swarm::tracker::ImageKey;
 
-    fn counts(disks: u32, slices: &[(u32, u32)]) -> Counts {
+    fn counts(disks: u32, slices: &[(u32, u32)]) -> ImageCounts {
         let hint = |(slice, disks): &(u32, u32)| Hint { slice: *slice, disks: *disks, mean_ms: 10 * slice };
-        Counts { image: ImageKey(7), disks, slices: slices.iter().map(hint).collect() }
+        ImageCounts { image: ImageKey(7), disks, slices: slices.iter().map(hint).collect() }
     }
 
-    fn boots(counts: &Counts) -> Vec<Trace> {
+    fn boots(counts: &ImageCounts) -> Vec<Trace> {
         boots_of(counts, &Creation { size: 1 << 30, ..Creation::default() })
     }
 

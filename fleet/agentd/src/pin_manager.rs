@@ -18,7 +18,7 @@ use headstart_block::{ByteRange, ByteSize, Digest, Error, ErrorKind, Result};
 use headstart_disk::Carrier;
 use headstart_peer_net::complain;
 use headstart_peer_net::order::Order;
-use headstart_peer_net::remote_commands::{Asked, Command, Done};
+use headstart_peer_net::remote_commands::{CommandOutcome, ReceivedCommand, RemoteCommand};
 use headstart_peer_net::{SharedBlob, Swarm};
 use headstart_store::Store;
 use headstart_swarm::{Chunks, Role, Urgency};
@@ -146,8 +146,8 @@ impl PinManager {
     /// Follows the orders of other hosts from now on, and looks after pinned content.
     #[must_use]
     pub fn follow_commands(self: &Arc<Self>) -> CommandLoop {
-        let orders = self.swarm.take_orders();
-        let command_loop = tokio::spawn(follow_commands(Arc::clone(self), orders)).abort_handle();
+        let commands = self.swarm.take_commands();
+        let command_loop = tokio::spawn(follow_commands(Arc::clone(self), commands)).abort_handle();
         let looking = tokio::spawn(Self::look_after(Arc::downgrade(self))).abort_handle();
         CommandLoop([command_loop, looking])
     }
@@ -162,16 +162,17 @@ impl PinManager {
             order.spec()?;
         }
         let hosts = self.hosts(&spec.hosts, spec.roots)?;
-        let words: Vec<_> = spec.blobs.iter().cloned().map(Command::Bring).collect();
-        Ok(self.tell(hosts, &words).await)
+        let commands: Vec<_> = spec.blobs.iter().cloned().map(RemoteCommand::Bring).collect();
+        Ok(self.tell(hosts, &commands).await)
     }
 
     /// Sends orders to hosts, and waits until they are done.
-    async fn tell(&self, hosts: Vec<String>, words: &[Command]) -> Vec<Warmed> {
+    async fn tell(&self, hosts: Vec<String>, commands: &[RemoteCommand]) -> Vec<Warmed> {
         let telling = hosts.into_iter().map(async |host| {
-            let (Done { bytes, lacking, why }, error) = match self.tell_host(&host, words).await {
+            let (CommandOutcome { bytes, lacking, why }, error) = match self.tell_host(&host, commands).await
+            {
                 Ok(done) => (done, None),
-                Err(error) => (Done::default(), Some(error.to_string())),
+                Err(error) => (CommandOutcome::default(), Some(error.to_string())),
             };
             // If all of it came from other hosts, it does not matter that a store was refused.
             let why = why.filter(|_| lacking > 0);
@@ -180,15 +181,15 @@ impl PinManager {
         futures::future::join_all(telling).await
     }
 
-    async fn tell_host(&self, host: &str, words: &[Command]) -> Result<Done> {
-        let mut all = Done::default();
-        for word in words {
-            let done = match word {
-                Command::Bring(order) if host == self.swarm.name() => {
+    async fn tell_host(&self, host: &str, commands: &[RemoteCommand]) -> Result<CommandOutcome> {
+        let mut all = CommandOutcome::default();
+        for command in commands {
+            let done = match command {
+                RemoteCommand::Bring(order) if host == self.swarm.name() => {
                     self.bring(order, || self.stores.get(&order.store), None).await?
                 }
-                Command::Pin(pin) if host == self.swarm.name() => self.carry_out_pin(pin).await?,
-                word => self.swarm.order(host, word).await?,
+                RemoteCommand::Pin(pin) if host == self.swarm.name() => self.carry_out_pin(pin).await?,
+                command => self.swarm.order(host, command).await?,
             };
             all = all.and(done);
         }
@@ -223,48 +224,48 @@ impl PinManager {
     }
 
     /// Follows an order of another host.
-    async fn carry_out(&self, asked: &Asked) -> Result<Done> {
-        match &asked.word {
-            Command::Bring(order) => {
+    async fn carry_out(&self, received: &ReceivedCommand) -> Result<CommandOutcome> {
+        match &received.command {
+            RemoteCommand::Bring(order) => {
                 let mut why = None;
                 let store = || {
                     let (store, refused) = self.store_of_others(order);
                     why = refused;
                     store
                 };
-                let done = self.bring(order, store, Some(&asked.host)).await?;
-                Ok(Done { why: done.why.or(why), ..done })
+                let done = self.bring(order, store, Some(&received.host)).await?;
+                Ok(CommandOutcome { why: done.why.or(why), ..done })
             }
-            Command::Pin(pin) => {
+            RemoteCommand::Pin(pin) => {
                 let described = self.described_by(pin)?;
-                let _share = self.budget.take(&asked.host, described, 0, self.swarm.room())?;
+                let _share = self.budget.take(&received.host, described, 0, self.swarm.room())?;
                 self.carry_out_pin(pin).await
             }
             // Neither of these waits its turn.
-            Command::Known(_) | Command::Open(_) => Ok(Done::default()),
+            RemoteCommand::Known(_) | RemoteCommand::Open(_) => Ok(CommandOutcome::default()),
         }
     }
 
     /// A host that has this one as a root has a blob: this one takes part in it from now on. A host that is no operator
     /// has to name a store that was named here, too.
-    fn take_part(&self, order: &Order, asked: &Asked) -> Result<()> {
+    fn take_part(&self, order: &Order, received: &ReceivedCommand) -> Result<()> {
         if self.swarm.role() != Role::Root {
             return Ok(());
         }
         let spec = order.spec()?;
-        if !asked.is_operator {
+        if !received.is_operator {
             self.stores.check_for_others(&order.store)?;
         }
         // This comes before the store is opened: an order that is not admitted uses no resources.
-        self.admit(&asked.host, order, spec.len)?;
+        self.admit(&received.host, order, spec.len)?;
         let store = match self.stores.get_for_others(&order.store) {
             Ok(store) => Some(store),
-            Err(_) if asked.is_operator => None,
+            Err(_) if received.is_operator => None,
             Err(error) => return Err(error),
         };
         // Opening reads the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
-        self.keep(order, &Arc::new(shared), Some(&asked.host));
+        self.keep(order, &Arc::new(shared), Some(&received.host));
         Ok(())
     }
 
@@ -283,7 +284,7 @@ impl PinManager {
         order: &Order,
         open_store: impl FnOnce() -> Option<Arc<dyn Store>>,
         by: Option<&str>,
-    ) -> Result<Done> {
+    ) -> Result<CommandOutcome> {
         let spec = order.spec()?;
         let whole = |range: ByteRange| Chunks::touched(range).bytes(spec.len);
         let ranges: Vec<ByteRange> = order.ranges().into_iter().map(whole).collect();
@@ -377,8 +378,9 @@ async fn bring_all(
     carrier: Option<&Carrier>,
     ranges: &[ByteRange],
     turns: Option<&Semaphore>,
-) -> Done {
-    let mut done = Done { bytes: ranges.iter().map(|range| range.len()).sum(), ..Done::default() };
+) -> CommandOutcome {
+    let mut done =
+        CommandOutcome { bytes: ranges.iter().map(|range| range.len()).sum(), ..CommandOutcome::default() };
     let first = OnceLock::new();
     for attempt in 1..=TRIES {
         let in_vain = AtomicU32::new(0);
@@ -451,36 +453,36 @@ async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRang
     done
 }
 
-async fn follow_commands(pin_manager: Arc<PinManager>, mut orders: mpsc::Receiver<Asked>) {
+async fn follow_commands(pin_manager: Arc<PinManager>, mut commands: mpsc::Receiver<ReceivedCommand>) {
     let mut tasks = tokio::task::JoinSet::new();
-    while let Some(asked) = orders.recv().await {
+    while let Some(received) = commands.recv().await {
         while tasks.try_join_next().is_some() {}
-        match &asked.word {
-            Command::Known(known) => {
-                pin_manager.tell_unknown(&asked, known);
+        match &received.command {
+            RemoteCommand::Known(known) => {
+                pin_manager.tell_unknown(&received, known);
                 continue;
             }
-            Command::Open(order) => {
-                match pin_manager.take_part(order, &asked) {
-                    Ok(()) => pin_manager.swarm.took_part(&asked),
+            RemoteCommand::Open(order) => {
+                match pin_manager.take_part(order, &received) {
+                    Ok(()) => pin_manager.swarm.took_part(&received),
                     Err(error) => {
-                        let (said, host) = (pin_manager.swarm.complaints(), &asked.host);
+                        let (said, host) = (pin_manager.swarm.complaints(), &received.host);
                         complain!(said, TakesNoPart, host, %error, "a root does not take part in a blob of an agent");
-                        pin_manager.swarm.report_outcome(&asked, &Done::refused(0, &error));
+                        pin_manager.swarm.report_outcome(&received, &CommandOutcome::refused(0, &error));
                     }
                 }
                 continue;
             }
-            Command::Bring(_) | Command::Pin(_) => {}
+            RemoteCommand::Bring(_) | RemoteCommand::Pin(_) => {}
         }
         let pin_manager = Arc::clone(&pin_manager);
         tasks.spawn(async move {
-            let done = pin_manager.carry_out(&asked).await.unwrap_or_else(|error| {
-                let (said, host) = (pin_manager.swarm.complaints(), &asked.host);
+            let done = pin_manager.carry_out(&received).await.unwrap_or_else(|error| {
+                let (said, host) = (pin_manager.swarm.complaints(), &received.host);
                 complain!(said, NotDone, host, %error, "what another host ordered cannot be done");
-                Done::refused(asked.word.ordered_bytes(), &error)
+                CommandOutcome::refused(received.command.ordered_bytes(), &error)
             });
-            pin_manager.swarm.report_outcome(&asked, &done);
+            pin_manager.swarm.report_outcome(&received, &done);
         });
     }
 }

@@ -12,7 +12,7 @@ use headstart_block::ByteRange;
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
 use headstart_peer_net::credentials::{Credentials, InitSettings, init};
 use headstart_peer_net::{Security, Swarm, SwarmSettings};
-use headstart_swarm::{Role, Settings, Urgency};
+use headstart_swarm::{NodeSettings, Role, Urgency};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ async fn start(dir: &Path, name: &str, join: Vec<String>) -> (Arc<Swarm>, Arc<Ca
         advertise: None,
         join,
         role: Role::Agent,
-        node: Settings { serve_window: 64 << 20, ..Settings::default() },
+        node: NodeSettings { serve_window: 64 << 20, ..NodeSettings::default() },
         connections_max: 10,
         trust: None,
         authority: None,

@@ -38,7 +38,7 @@ pub(crate) use certificate::{Calendar, HostCertificate, unix_now};
 pub(crate) use identity::{CERTIFICATE_MAX, Identity};
 pub(crate) use request::REQUEST_MAX;
 pub use request::{MadeRequest, SigningRequest, request};
-pub use revoking::{Published, operators, published, rekey, revoke};
+pub use revoking::{PublishedTrustList, operators, published, rekey, revoke};
 pub(crate) use schedule::Schedule;
 pub(crate) use signer::Signer;
 pub(crate) use trust_list::{TRUST_LIST_MAX, TrustList};

@@ -20,8 +20,8 @@
 //! 8 bye                           nothing: the sender goes
 //! 9 order      number             an `Order`, postcard: to be fetched ahead of need
 //! 10 done      number             of an order: bytes of it, and bytes that could not be had, 8 bytes each
-//! 11 report                       the reads of an image's disks, a tracker's `Report`, postcard
-//! 12 hints                        the tracker's answer, an `Answer`, postcard
+//! 11 report                       the reads of an image's disks, a tracker's `HintReport`, postcard
+//! 12 hints                        the tracker's answer, a `HintAnswer`, postcard
 //! 13 refused   number     what    why the sender refuses something, UTF-8; what: 0 the connection, 1 the order of that
 //!                                 number, 2 the request for a certificate of that number
 //! 14 trust                        a list of the authority's: hosts that are revoked, the gossip key
@@ -39,7 +39,7 @@
 
 use crate::credentials::{CERTIFICATE_MAX, NAME_MAX, REQUEST_MAX, TRUST_LIST_MAX};
 use headstart_block::{Error, Result};
-use headstart_swarm::tracker::{Answer, REPORT_MAX, Report};
+use headstart_swarm::tracker::{HintAnswer, HintReport, REPORT_MAX};
 use headstart_swarm::{CHUNK_SIZE, Chunks, Message};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -377,16 +377,16 @@ pub fn decode_message(body: &[u8]) -> Result<Message> {
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if it is none.
-pub fn decode_report(body: &[u8]) -> Result<Report> {
-    decode(body, |report: &Report| report.accesses.len() <= REPORT_MAX)
+pub fn decode_report(body: &[u8]) -> Result<HintReport> {
+    decode(body, |report: &HintReport| report.accesses.len() <= REPORT_MAX)
 }
 
 /// Parses a tracker's answer from a received body.
 ///
 /// # Errors
 /// [`headstart_block::ErrorKind::Corrupt`] if it is none.
-pub fn decode_answer(body: &[u8]) -> Result<Answer> {
-    decode(body, |answer: &Answer| answer.hints.len() <= HINTS_MAX)
+pub fn decode_answer(body: &[u8]) -> Result<HintAnswer> {
+    decode(body, |answer: &HintAnswer| answer.hints.len() <= HINTS_MAX)
 }
 
 fn decode<T: DeserializeOwned>(body: &[u8], fits: impl Fn(&T) -> bool) -> Result<T> {

@@ -54,8 +54,8 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_image::manifest::Tree;
 use headstart_swarm::event::{Came, Served};
 use headstart_swarm::{
-    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RequestId, Time,
-    Urgency, WantId, Why,
+    BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, ReaderId, RejectReason,
+    RequestId, Time, Urgency, WantId,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -90,7 +90,7 @@ pub(crate) struct Host {
     /// The addresses at which other hosts with this host's name answered.
     namesakes: Mutex<BTreeSet<SocketAddr>>,
     whereabouts: Mutex<Whereabouts>,
-    pub(crate) orders: RemoteCommands,
+    pub(crate) remote_commands: RemoteCommands,
     pub(crate) trust: Trust,
     pub(crate) renewals: Renewals,
     /// Changes when another host begins to share a blob, or stops.
@@ -127,7 +127,7 @@ impl Host {
             unreached: Mutex::default(),
             namesakes: Mutex::default(),
             whereabouts: Mutex::default(),
-            orders: RemoteCommands::default(),
+            remote_commands: RemoteCommands::default(),
             trust,
             renewals,
             company: watch::channel(()).0,
@@ -417,7 +417,8 @@ impl Host {
             let Some(blob) = blob else {
                 // The blob was closed here meanwhile, or never proved: the answer is the same for both.
                 if let Message::Ask { request, chunks, .. } = message {
-                    let sorry = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
+                    let sorry =
+                        Message::Reject { request, chunks, why: RejectReason::Missing, others: Vec::new() };
                     core.send(self, link.peer, sorry);
                     core.settle(self);
                 }
@@ -662,7 +663,7 @@ impl Host {
             .collect()
     }
 
-    pub(crate) fn node_counters(&self) -> headstart_swarm::Counters {
+    pub(crate) fn node_counters(&self) -> headstart_swarm::NodeCounters {
         self.core().node.counters()
     }
 }

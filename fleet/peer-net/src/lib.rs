@@ -60,7 +60,7 @@ mod tests;
 pub use host::hints::{Boots, CountedImage, HintCounters, read_counts};
 pub use host::pinning;
 pub use host::remote_commands;
-pub use host::status::{BlobStatus, Counters, MemberStatus, PeerStatus, Status};
+pub use host::status::{BlobStatus, MemberStatus, PeerStatus, Status, SwarmCounters};
 pub use peer_key::key_of;
 
 use crate::blob::Blob;
@@ -78,7 +78,9 @@ use headstart_cache::{BlobSpec, Cache, CachedBlob};
 use headstart_disk::Carrier;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
-use headstart_swarm::{Chunks, Event, Node, PeerKey, ReaderId, Role, Settings, Topology, Urgency, WantId};
+use headstart_swarm::{
+    Chunks, Event, Node, NodeSettings, PeerKey, ReaderId, Role, Topology, Urgency, WantId,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,7 +116,7 @@ pub struct SwarmSettings {
     /// The role of this host in the swarm.
     pub role: Role,
     /// The settings of the state machine.
-    pub node: Settings,
+    pub node: NodeSettings,
     /// The most hosts that it is connected to. Trackers come on top.
     pub connections_max: usize,
     /// The file of the counts of all hosts' reads, if this host is a tracker.
@@ -445,13 +447,13 @@ impl Swarm {
 
     /// The counts of this host's connections so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> SwarmCounters {
         self.host.counts.read()
     }
 
     /// The counts of the state machine.
     #[must_use]
-    pub fn node_counters(&self) -> headstart_swarm::Counters {
+    pub fn node_counters(&self) -> headstart_swarm::NodeCounters {
         self.host.node_counters()
     }
 

@@ -1,6 +1,6 @@
 //! The queue of items for one host, in the order in which they are sent; and the precedence across all hosts.
 //!
-//! The order is that of [`Class`]: urgent bytes first, bytes of prefetches last. Small items are not held back for
+//! The order is that of [`SendClass`]: urgent bytes first, bytes of prefetches last. Small items are not held back for
 //! long, though: they go between two chunks. Bytes of prefetches wait while urgent bytes are being sent to any host
 //! ([`Lanes`]), because all go out by the same interface; but not for a receiver that takes nothing.
 //!
@@ -9,7 +9,7 @@
 
 use crate::blob::Blob;
 use crate::frame::{self, Kind};
-use headstart_swarm::{Chunks, Class, Message, RequestId, Urgency};
+use headstart_swarm::{Chunks, Message, RequestId, SendClass, Urgency};
 use serde::Serialize;
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -202,13 +202,13 @@ impl Outbox {
                 return Ok(());
             }
             match message.class() {
-                Class::Advert => {
+                SendClass::Advert => {
                     if queues.adverts.len() >= ADVERTS_MAX {
                         queues.adverts.pop_front();
                     }
                     queues.adverts.push_back(message);
                 }
-                Class::PrefetchRequest => queues.later.push_back(message),
+                SendClass::PrefetchRequest => queues.later.push_back(message),
                 _ => queues.urgent.push_back(message),
             }
             Ok(())
@@ -264,11 +264,11 @@ impl Outbox {
             return Next::Closed;
         }
         buf.append(&mut queues.control);
-        queues.fill(buf, Class::DemandRequest);
+        queues.fill(buf, SendClass::DemandRequest);
         let has_demand = !queues.demand.is_empty();
         if !has_demand || queues.sent_since_small >= CHUNKS_BETWEEN {
-            queues.fill(buf, Class::Advert);
-            queues.fill(buf, Class::PrefetchRequest);
+            queues.fill(buf, SendClass::Advert);
+            queues.fill(buf, SendClass::PrefetchRequest);
             while buf.len() < BATCH
                 && let Some(frame) = queues.statistics.pop_front()
             {
@@ -318,10 +318,10 @@ impl Queues {
         before > self.later.len()
     }
 
-    fn fill(&mut self, buf: &mut Vec<u8>, class: Class) {
+    fn fill(&mut self, buf: &mut Vec<u8>, class: SendClass) {
         let queue = match class {
-            Class::Advert => &mut self.adverts,
-            Class::PrefetchRequest => &mut self.later,
+            SendClass::Advert => &mut self.adverts,
+            SendClass::PrefetchRequest => &mut self.later,
             _ => &mut self.urgent,
         };
         while buf.len() < BATCH

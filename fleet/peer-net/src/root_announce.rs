@@ -3,16 +3,16 @@
 //! A root need not have a disk of an image to fetch the image for its agents. But no host takes part in a blob without
 //! the root of its hash tree: it could not check the fetched bytes, and could not prove to others that it may read
 //! them. So in the topology `roots` an agent sends to each root that it is connected to the blobs that its disks have,
-//! with the roots of their hash trees and the store that they come from ([`Command::Open`]). It does so when a disk
-//! opens a blob that a root has not proved that it knows, and again when that root was away: a root that has restarted
-//! does not know which blobs are in its cache until a host names them.
+//! with the roots of their hash trees and the store that they come from ([`RemoteCommand::Open`]). It does so when a
+//! disk opens a blob that a root has not proved that it knows, and again when that root was away: a root that has
+//! restarted does not know which blobs are in its cache until a host names them.
 //!
 //! An operator that gives a host a root trusts that root with the reads of the host's disks, as with warming an image
 //! there. The root may be unable to use the store: it then has only the bytes that others send it.
 
 use crate::frame::Kind;
 use crate::host::Host;
-use crate::host::remote_commands::Command;
+use crate::host::remote_commands::RemoteCommand;
 use crate::order::Order;
 use headstart_store::Location;
 use headstart_swarm::{BlobId, Role, Time};
@@ -62,8 +62,8 @@ impl Host {
                 if !is_due(&mut peer.told, *id, now) {
                     continue;
                 }
-                let number = self.orders.last.fetch_add(1, Ordering::Relaxed);
-                match Command::Open(order).encode() {
+                let number = self.remote_commands.last.fetch_add(1, Ordering::Relaxed);
+                match RemoteCommand::Open(order).encode() {
                     // A host that does not read it will be cut off by the frames that follow.
                     Ok(body) => _ = peer.link.outbox.control(Kind::Order, number, &body),
                     Err(error) => tracing::debug!(%error, "a root is not told of a blob"),

@@ -14,7 +14,7 @@ use crate::frame::{self, HEADER, Header, Hello, Kind, VERSION, push_encoded, pus
 use crate::{Security, SharedBlob, Swarm, SwarmSettings, proof};
 use headstart_block::{Error, Result};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
-use headstart_swarm::{Chunks, Message, RequestId, Role, Settings, Urgency};
+use headstart_swarm::{Chunks, Message, NodeSettings, RequestId, Role, Urgency};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Cluster {
             advertise: None,
             join: join.iter().map(ToString::to_string).collect(),
             role: Role::Agent,
-            node: Settings::default(),
+            node: NodeSettings::default(),
             connections_max: 100,
             trust: None,
             authority: None,
@@ -115,7 +115,7 @@ impl Cluster {
     /// A host that waits for others even if the machine is busy for seconds.
     pub fn patient_host(&self, name: &str, join: &[SocketAddr]) -> TestHost {
         let timeout_range = (Duration::from_secs(5), Duration::from_secs(20));
-        let node = Settings { timeout_range, ..Settings::default() };
+        let node = NodeSettings { timeout_range, ..NodeSettings::default() };
         self.start(name, SwarmSettings { node, ..self.settings(name, join) })
     }
 

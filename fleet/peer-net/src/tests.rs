@@ -132,7 +132,7 @@ fn who_cannot_prove_that_he_may_read_a_blob_gets_nothing_of_it() {
     let refused = |request| Message::Reject {
         request: RequestId(request),
         chunks: Chunks::one(0),
-        why: headstart_swarm::Why::Missing,
+        why: headstart_swarm::RejectReason::Missing,
         others: Vec::new(),
     };
     assert_eq!(rogue.next_message(&cluster), Some(refused(1)));
@@ -260,7 +260,7 @@ fn what_cannot_be_checked_yet_is_not_passed_on() {
             break why;
         }
     };
-    assert_eq!(why, headstart_swarm::Why::Unchecked);
+    assert_eq!(why, headstart_swarm::RejectReason::Unchecked);
     // The chunk is passed on as soon as it can be checked.
     let late = keep(0);
     assert_eq!(late.right, [1]);

@@ -35,7 +35,7 @@ mod upstream;
 mod tests;
 
 use crate::authorization::Authorizations;
-use crate::request::{Asked, ClientRequest, is_of_this_host};
+use crate::request::{ClientRequest, RequestedRange, is_of_this_host};
 use crate::upstream::Upstream;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -254,7 +254,7 @@ impl ProxyState {
         self: &Arc<Self>,
         client_request: Arc<ClientRequest>,
         blob: Arc<SharedBlob>,
-        asked: Asked,
+        asked: RequestedRange,
         range: ByteRange,
         turn: OwnedSemaphorePermit,
     ) -> std::result::Result<Response, Refusal> {
@@ -267,7 +267,7 @@ impl ProxyState {
             headers.insert("docker-content-digest", digest);
         }
         let mut status = StatusCode::OK;
-        if asked != Asked::All {
+        if asked != RequestedRange::All {
             status = StatusCode::PARTIAL_CONTENT;
             let told = format!("bytes {}-{}/{}", range.offset(), range.end() - 1, spec.len);
             headers

@@ -34,7 +34,7 @@ pub(super) struct ClientRequest {
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
     /// The requested bytes, if it is for a blob.
-    pub(super) blob: Option<(Digest, Asked)>,
+    pub(super) blob: Option<(Digest, RequestedRange)>,
 }
 
 impl ClientRequest {
@@ -124,7 +124,7 @@ fn digest_in(path: &str) -> Option<Digest> {
 
 /// The requested bytes of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum RequestedRange {
     All,
     From(u64),
     /// Up to and including the second.
@@ -132,7 +132,7 @@ pub(super) enum Asked {
     Last(u64),
 }
 
-impl Asked {
+impl RequestedRange {
     /// The range in a blob of that length; `None` if there are no such bytes, which the server reports.
     pub(super) fn within(self, len: u64) -> Option<ByteRange> {
         let range = match self {
@@ -146,18 +146,18 @@ impl Asked {
 }
 
 /// The requested bytes; `None` for headers that only the server may understand, such as several ranges.
-fn asked(headers: &HeaderMap) -> Option<Asked> {
+fn asked(headers: &HeaderMap) -> Option<RequestedRange> {
     let mut ranges = headers.get_all(RANGE).iter();
-    let Some(range) = ranges.next() else { return Some(Asked::All) };
+    let Some(range) = ranges.next() else { return Some(RequestedRange::All) };
     let range = range.to_str().ok().filter(|_| ranges.next().is_none())?;
     let (from, to) = range.trim().strip_prefix("bytes=")?.split_once('-')?;
     let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
     match (from, to) {
-        ("", last) => number(last).map(Asked::Last),
-        (from, "") => number(from).map(Asked::From),
+        ("", last) => number(last).map(RequestedRange::Last),
+        (from, "") => number(from).map(RequestedRange::From),
         (from, to) => {
             let (from, to) = (number(from)?, number(to)?);
-            (from <= to).then_some(Asked::FromTo(from, to))
+            (from <= to).then_some(RequestedRange::FromTo(from, to))
         }
     }
 }
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(client_request.url.as_str(), &path["/dadip2p/".len()..]);
         assert_eq!(
             client_request.blob,
-            Some((format!("sha256:{HEX}").parse().unwrap(), Asked::FromTo(5, 9)))
+            Some((format!("sha256:{HEX}").parse().unwrap(), RequestedRange::FromTo(5, 9)))
         );
         assert_eq!(client_request.headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), ["range"]);
     }
@@ -232,14 +232,14 @@ mod tests {
     #[test]
     fn ranges_are_what_http_says() {
         let ranges = [
-            ("bytes=0-0", Some(Asked::FromTo(0, 0)), Some((0, 1))),
-            ("bytes=90-", Some(Asked::From(90)), Some((90, 100))),
-            ("bytes=-5", Some(Asked::Last(5)), Some((95, 100))),
-            ("bytes=-500", Some(Asked::Last(500)), Some((0, 100))),
-            ("bytes=90-4000", Some(Asked::FromTo(90, 4000)), Some((90, 100))),
-            ("bytes=0-18446744073709551615", Some(Asked::FromTo(0, u64::MAX)), Some((0, 100))),
-            ("bytes=100-", Some(Asked::From(100)), None),
-            ("bytes=-0", Some(Asked::Last(0)), None),
+            ("bytes=0-0", Some(RequestedRange::FromTo(0, 0)), Some((0, 1))),
+            ("bytes=90-", Some(RequestedRange::From(90)), Some((90, 100))),
+            ("bytes=-5", Some(RequestedRange::Last(5)), Some((95, 100))),
+            ("bytes=-500", Some(RequestedRange::Last(500)), Some((0, 100))),
+            ("bytes=90-4000", Some(RequestedRange::FromTo(90, 4000)), Some((90, 100))),
+            ("bytes=0-18446744073709551615", Some(RequestedRange::FromTo(0, u64::MAX)), Some((0, 100))),
+            ("bytes=100-", Some(RequestedRange::From(100)), None),
+            ("bytes=-0", Some(RequestedRange::Last(0)), None),
             ("bytes=5-4", None, None),
             ("bytes=1-2,5-6", None, None),
             ("bytes=+1-2", None, None),
@@ -252,7 +252,7 @@ mod tests {
             let within = expected.and_then(|asked| asked.within(100));
             assert_eq!(within.map(|range| (range.offset(), range.end())), bytes, "{text}");
         }
-        assert_eq!(asked(&HeaderMap::new()), Some(Asked::All));
+        assert_eq!(asked(&HeaderMap::new()), Some(RequestedRange::All));
     }
 
     #[test]

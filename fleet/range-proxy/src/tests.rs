@@ -41,7 +41,7 @@ impl Host {
             advertise: None,
             join: Vec::new(),
             role: Role::Agent,
-            node: headstart_swarm::Settings::default(),
+            node: headstart_swarm::NodeSettings::default(),
             connections_max: 10,
             trust: None,
             authority: None,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Counts of chunks (unless stated otherwise) and of events. A chunk is 64 KiB; a blob's last chunk may be shorter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct NodeCounters {
     /// Wants that disks reported.
     pub wants: u64,
     /// Chunks of wants that were left to the store, for any reason.

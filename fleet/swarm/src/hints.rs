@@ -11,7 +11,7 @@
 //! need this one. A disk without a plan follows it, and its engine makes sure that demand reads go first, at once.
 
 use crate::Time;
-use crate::tracker::{Access, Answer, Counts, Hint, ImageKey, REPORT_MAX, Report, Threshold};
+use crate::tracker::{Access, Hint, HintAnswer, HintReport, ImageCounts, ImageKey, REPORT_MAX, Threshold};
 use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -124,12 +124,12 @@ impl Hints {
     }
 
     /// Takes the report, if it is due: to be sent to the tracker. The same report is not given again.
-    pub fn report(&mut self, now: Time) -> Option<Report> {
+    pub fn report(&mut self, now: Time) -> Option<HintReport> {
         if self.due()? > now {
             return None;
         }
         self.reported = Some(now);
-        Some(Report {
+        Some(HintReport {
             image: self.image,
             joined: std::mem::take(&mut self.joined),
             accesses: std::mem::take(&mut self.accesses),
@@ -139,7 +139,7 @@ impl Hints {
     }
 
     /// Takes a tracker's answer; `true` if it says anything new.
-    pub fn heard(&mut self, answer: &Answer) -> bool {
+    pub fn heard(&mut self, answer: &HintAnswer) -> bool {
         if answer.image != self.image || (answer.epoch == self.epoch && answer.version < self.version) {
             return false;
         }
@@ -190,7 +190,7 @@ impl Hints {
 /// The plan that a tracker's counts of an image make, the same as the plan of an agent that has heard all of them: for
 /// programs that learn from boots.
 #[must_use]
-pub fn plan_of(counts: &Counts, threshold: Threshold) -> Plan {
+pub fn plan_of(counts: &ImageCounts, threshold: Threshold) -> Plan {
     let least = threshold.of(counts.disks);
     let read = counts.slices.iter().filter(|hint| hint.disks >= least);
     let rank = |hint: &Hint| Known { disks: hint.disks, mean_ms: hint.mean_ms }.rank();

@@ -35,7 +35,7 @@ pub mod similarity;
 mod throttle;
 pub mod tracker;
 
-pub use counters::Counters;
+pub use counters::NodeCounters;
 pub use event::{
     Action, BlobId, BlobKey, Chunks, Event, FetchId, Offence, PeerId, PeerKey, ReaderId, Role, Urgency,
     WantId,
@@ -43,6 +43,6 @@ pub use event::{
 #[doc(no_inline)]
 pub use headstart_block::Time;
 pub use headstart_block::exchange::CHUNK_SIZE;
-pub use message::{Class, Message, RequestId, Why};
+pub use message::{Message, RejectReason, RequestId, SendClass};
 pub use node::Node;
-pub use settings::{Settings, Topology};
+pub use settings::{NodeSettings, Topology};

@@ -56,7 +56,7 @@ pub enum Message {
         /// The chunks.
         chunks: Chunks,
         /// The reason.
-        why: Why,
+        why: RejectReason,
         /// Hosts that have them, or will have them soon: to be asked with no hops.
         others: Vec<PeerKey>,
     },
@@ -92,7 +92,7 @@ pub enum Message {
 
 /// The reason why chunks do not come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Why {
+pub enum RejectReason {
     /// The chunks are not local.
     Missing,
     /// Too many bytes are being sent already.
@@ -106,7 +106,7 @@ pub enum Why {
 
 /// The order of sending: the least class goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Class {
+pub enum SendClass {
     /// Bytes that a read waits for.
     DemandReply,
     /// Requests for such bytes, and messages that are as small and as urgent.
@@ -122,17 +122,19 @@ pub enum Class {
 impl Message {
     /// The message's place in the order of sending.
     #[must_use]
-    pub fn class(&self) -> Class {
+    pub fn class(&self) -> SendClass {
         match self {
             Self::Pending { .. }
             | Self::Reject { .. }
             | Self::Cancel { .. }
             | Self::Join
             | Self::JoinAccepted
-            | Self::JoinRefused => Class::DemandRequest,
-            Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } | Self::Read { .. } => Class::Advert,
-            Self::Ask { urgency: Urgency::Demand, .. } => Class::DemandRequest,
-            Self::Ask { urgency: Urgency::Background, .. } => Class::PrefetchRequest,
+            | Self::JoinRefused => SendClass::DemandRequest,
+            Self::Have { .. } | Self::Lost { .. } | Self::Sketch { .. } | Self::Read { .. } => {
+                SendClass::Advert
+            }
+            Self::Ask { urgency: Urgency::Demand, .. } => SendClass::DemandRequest,
+            Self::Ask { urgency: Urgency::Background, .. } => SendClass::PrefetchRequest,
         }
     }
 }

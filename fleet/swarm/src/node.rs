@@ -127,12 +127,12 @@
 //! same actions.
 
 use crate::Time;
-use crate::counters::Counters;
+use crate::counters::NodeCounters;
 use crate::event::{Action, BlobId, BlobKey, Event, PeerId, PeerKey, Role};
 use crate::message::Message;
 use crate::recent::Recent;
 use crate::retransmit_timer::RetransmitTimer;
-use crate::settings::{Settings, Topology};
+use crate::settings::{NodeSettings, Topology};
 use crate::similarity::Ranking;
 use blob::Blob;
 use fetches::Fetches;
@@ -192,7 +192,7 @@ const CHOOSE_EVERY: Duration = Duration::from_secs(5);
 /// The state machine of one host.
 #[derive(Debug)]
 pub struct Node {
-    settings: Settings,
+    settings: NodeSettings,
     now: Time,
     random: Random,
     timers: Timers,
@@ -208,13 +208,13 @@ pub struct Node {
     advert_alarm: Alarm,
     ranking: Ranking,
     recent: Recent,
-    counters: Counters,
+    counters: NodeCounters,
 }
 
 impl Node {
     /// A host that knows no other host yet and takes part in no blob.
     #[must_use]
-    pub fn new(key: PeerKey, role: Role, settings: Settings) -> Self {
+    pub fn new(key: PeerKey, role: Role, settings: NodeSettings) -> Self {
         let settings = settings.clamped();
         let mut node = Self {
             now: Time(0),
@@ -232,7 +232,7 @@ impl Node {
             advert_alarm: Alarm::Idle,
             ranking: Ranking::new(RANKED),
             recent: Recent::new(RECENT),
-            counters: Counters::default(),
+            counters: NodeCounters::default(),
             settings,
         };
         if matches!(node.settings.topology, Topology::Similar(_)) {
@@ -282,7 +282,7 @@ impl Node {
 
     /// The counts of its work so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> NodeCounters {
         self.counters
     }
 
@@ -300,7 +300,7 @@ impl Node {
 
     /// The host's settings.
     #[must_use]
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &NodeSettings {
         &self.settings
     }
 

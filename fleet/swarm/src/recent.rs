@@ -67,7 +67,7 @@ const AGREED: u8 = 2;
 
 /// A chunk of a blob, by names that are the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Piece {
+pub struct ChunkKey {
     /// The blob.
     pub blob: BlobKey,
     /// Its chunk.
@@ -98,7 +98,7 @@ struct Agent {
 
 #[derive(Clone, Copy, Debug)]
 struct Track {
-    at: Piece,
+    at: ChunkKey,
     /// Steps in order, up to [`STEPS`].
     steps: u8,
     /// `true` if only this agent has requested the chunk.
@@ -113,14 +113,14 @@ impl Agent {
     }
 
     /// Makes a step on a track, which takes it to `at`.
-    fn step(&mut self, track: usize, at: Piece) {
+    fn step(&mut self, track: usize, at: ChunkKey) {
         let steps = (self.tracks[track].steps + 1).min(STEPS);
         self.tracks[track] = Track { at, steps, ..self.tracks[track] };
         self.tracks[..=track].rotate_right(1);
     }
 
     /// Begins a track, and ends another if they are too many.
-    fn jump(&mut self, at: Piece, new: bool) {
+    fn jump(&mut self, at: ChunkKey, new: bool) {
         self.agreed = false;
         if self.tracks.len() >= TRACKS {
             let least = (0..self.tracks.len()).rev().min_by_key(|track| self.tracks[*track].steps);
@@ -149,7 +149,7 @@ pub struct SavedChain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedItem {
     /// The chunk.
-    pub piece: Piece,
+    pub piece: ChunkKey,
     /// The number of recent requests for it.
     pub asked: u16,
     /// The number of times that it was passed by.
@@ -159,7 +159,7 @@ pub struct SavedItem {
     /// The chunk's place in the order of use: the least is the oldest.
     pub used: u32,
     /// The place that agents came from before they found it here, and their number, net of those that came another way.
-    pub claim: Option<(Piece, u8)>,
+    pub claim: Option<(ChunkKey, u8)>,
 }
 
 impl Recent {
@@ -188,13 +188,13 @@ impl Recent {
         agent: PeerKey,
         blob: BlobKey,
         chunks: Chunks,
-        mut unread: impl FnMut(Piece) -> bool,
+        mut unread: impl FnMut(ChunkKey) -> bool,
     ) {
         self.clock += 1;
         let mut state = self.agents.remove(&agent).unwrap_or_default();
         state.asked = self.clock;
         for chunk in chunks.numbers() {
-            self.step(agent, &mut state, Piece { blob, chunk }, &mut unread);
+            self.step(agent, &mut state, ChunkKey { blob, chunk }, &mut unread);
         }
         self.keep(agent, state);
     }
@@ -226,8 +226,8 @@ impl Recent {
         &mut self,
         agent: PeerKey,
         (limit, room): (usize, usize),
-        mut lacks: impl FnMut(Piece) -> bool,
-        next: &mut Vec<Piece>,
+        mut lacks: impl FnMut(ChunkKey) -> bool,
+        next: &mut Vec<ChunkKey>,
     ) {
         let Some(state) = self.agents.get(&agent) else { return };
         let follows = |track: &&Track| track.steps > 0 || state.tracks.len() == 1;
@@ -292,8 +292,8 @@ impl Recent {
         &mut self,
         key: PeerKey,
         agent: &mut Agent,
-        piece: Piece,
-        unread: &mut impl FnMut(Piece) -> bool,
+        piece: ChunkKey,
+        unread: &mut impl FnMut(ChunkKey) -> bool,
     ) {
         agent.tracks.retain(|track| self.list.find(track.at).is_some());
         let known = self.list.find(piece);
@@ -338,7 +338,7 @@ impl Recent {
     }
 
     /// Notes a request for a chunk that is not in the list.
-    fn unknown(&mut self, key: PeerKey, agent: &mut Agent, piece: Piece) {
+    fn unknown(&mut self, key: PeerKey, agent: &mut Agent, piece: ChunkKey) {
         let going_on = agent.tracks.first().is_some_and(|track| track.new).then_some(0);
         let Some(track) = going_on.or(agent.main()) else {
             self.list.insert(piece, key, NONE, None);
@@ -373,7 +373,7 @@ impl Recent {
     }
 
     /// The way from `from` to `to`, if there is one; chunks that are passed by on it are counted.
-    fn way(&mut self, from: Slot, to: Slot, unread: &mut impl FnMut(Piece) -> bool) -> Option<Way> {
+    fn way(&mut self, from: Slot, to: Slot, unread: &mut impl FnMut(ChunkKey) -> bool) -> Option<Way> {
         let ahead = |slot: &Slot| Some(self.list.after(*slot)).filter(|slot| *slot != NONE);
         let found = std::iter::successors(Some(from), ahead).take(REACH + 1).position(|slot| slot == to);
         match found {

@@ -211,7 +211,8 @@ mod tests {
         }
         assert!((3.9..=5.0).contains(&timer.for_request(Urgency::Demand, true).as_secs_f64()));
         assert_eq!(timer.for_want(), Duration::from_secs(10));
-        let longest = crate::Settings { timeout_range: RANGE, ..crate::Settings::default() }.longest();
+        let longest =
+            crate::NodeSettings { timeout_range: RANGE, ..crate::NodeSettings::default() }.longest();
         assert_eq!(timer.for_store(Duration::MAX), longest);
         assert!(timer.for_want() <= longest);
     }

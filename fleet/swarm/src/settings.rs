@@ -28,7 +28,7 @@ pub enum Topology {
 
 /// All settings of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct NodeSettings {
     /// The rule for neighbours.
     pub topology: Topology,
     /// `true` if each chunk that no peer is known to have is requested from its *designated fetcher*, one host for each
@@ -60,7 +60,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for NodeSettings {
     fn default() -> Self {
         Self {
             topology: Topology::Random(4),
@@ -78,7 +78,7 @@ impl Default for Settings {
     }
 }
 
-impl Settings {
+impl NodeSettings {
     /// The most time that a want, or a fetch for other hosts, may take: so long only if this host's own fetches show
     /// that the store takes as long. This is the only limit for those that wait for a node: with a shorter limit they
     /// would themselves fetch what other hosts are fetching, and the slower the store, the more it would have to send.

@@ -68,7 +68,7 @@ impl Threshold {
 
 /// A tracker's knobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct TrackerSettings {
     /// The count below which a slice is not told.
     pub threshold: Threshold,
     /// The number of images that are counted.
@@ -86,7 +86,7 @@ pub struct Settings {
     pub hints_max: usize,
 }
 
-impl Default for Settings {
+impl Default for TrackerSettings {
     fn default() -> Self {
         Self {
             threshold: Threshold::Share(0.1),
@@ -102,7 +102,7 @@ impl Default for Settings {
 
 /// The report of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct HintReport {
     /// The image.
     pub image: ImageKey,
     /// The number of its disks that are new on the agent's host.
@@ -128,7 +128,7 @@ pub struct Hint {
 
 /// The answer of a tracker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct HintAnswer {
     /// The image.
     pub image: ImageKey,
     /// The epoch of the tracker that answers.
@@ -143,7 +143,7 @@ pub struct Answer {
 
 /// The counts of an image, as plain data: to be kept across a restart, and for training.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct ImageCounts {
     /// The image.
     pub image: ImageKey,
     /// The number of disks that were counted.
@@ -155,7 +155,7 @@ pub struct Counts {
 /// A counter of the reads of disks.
 #[derive(Clone, Debug)]
 pub struct Tracker {
-    settings: Settings,
+    settings: TrackerSettings,
     epoch: u64,
     images: BTreeMap<ImageKey, Image>,
     members: Members,
@@ -181,13 +181,13 @@ const DISKS_MAX: u32 = 1 << 14;
 impl Tracker {
     /// A tracker without counts. No two trackers, and no two lives of one, may have the same `epoch`.
     #[must_use]
-    pub fn new(epoch: u64, settings: Settings) -> Self {
+    pub fn new(epoch: u64, settings: TrackerSettings) -> Self {
         Self { settings, epoch, images: BTreeMap::new(), members: Members::default(), clock: 0 }
     }
 
     /// Takes the report of a member's agent, and answers it. The driver has made sure that the agent may read the
     /// image.
-    pub fn report(&mut self, member: PeerKey, report: &Report) -> Answer {
+    pub fn report(&mut self, member: PeerKey, report: &HintReport) -> HintAnswer {
         self.clock += 1;
         let (key, slot) = (report.image, self.members.slot(member));
         self.join(slot, key, report.joined);
@@ -241,10 +241,10 @@ impl Tracker {
     }
 
     /// The hints that are new to the agent that reported.
-    fn answer(&self, report: &Report) -> Answer {
+    fn answer(&self, report: &HintReport) -> HintAnswer {
         let (epoch, mut hints) = (self.epoch, Vec::new());
         let Some(image) = self.images.get(&report.image) else {
-            return Answer { image: report.image, epoch, version: 0, disks: 0, hints: Vec::new() };
+            return HintAnswer { image: report.image, epoch, version: 0, disks: 0, hints: Vec::new() };
         };
         let threshold = self.settings.threshold.of(image.disks);
         let since = if report.epoch == self.epoch { report.version } else { 0 };
@@ -257,7 +257,7 @@ impl Tracker {
             _ => image.version,
         };
         let hints = hints.into_iter().map(|(_, hint)| hint).collect();
-        Answer { image: report.image, epoch, version, disks: image.disks, hints }
+        HintAnswer { image: report.image, epoch, version, disks: image.disks, hints }
     }
 
     /// Keeps all limits, at the cost of the member that holds most. The image of the last report goes last.
@@ -299,9 +299,9 @@ impl Tracker {
 
     /// The counts of an image.
     #[must_use]
-    pub fn counts(&self, image: ImageKey) -> Option<Counts> {
+    pub fn counts(&self, image: ImageKey) -> Option<ImageCounts> {
         let known = self.images.get(&image)?;
-        Some(Counts { image, disks: known.disks, slices: known.tree.slices() })
+        Some(ImageCounts { image, disks: known.disks, slices: known.tree.slices() })
     }
 
     /// The images that have counts.
@@ -310,7 +310,7 @@ impl Tracker {
     }
 
     /// Takes the counts of an image from before a restart, in place of the present ones.
-    pub fn load(&mut self, counts: &Counts) {
+    pub fn load(&mut self, counts: &ImageCounts) {
         self.clock += 1;
         let disks = counts.disks.min(DISKS_MAX);
         let mut image =

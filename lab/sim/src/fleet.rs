@@ -9,12 +9,12 @@
 //!
 //! ```text
 //!   guest reads ── miss ──► engine: Fetch ──► bring ──► node: Want ──► Send(Ask) ... peer: Serve ──► Came
-//!                                               │                 └──► Answer: elsewhere ─┐            │
+//!                                               │                 └──► Answer: from_store ┐            │
 //!                                               │ (without a swarm)                       ▼            ▼
 //!                                               └───────────────► claim ──► store ──► local on the host
 //! ```
 //!
-//! A *bringing* is a range that is awaited: a disk's fetch, or a range that its node asked the agent for. It is over
+//! A *delivery* is a range that is awaited: a disk's fetch, or a range that its node asked the agent for. It is over
 //! when all its units are local, from whatever source. A unit that is fetched from the store is *claimed*: no other
 //! request of the host fetches it meanwhile, as in the product's cache. Units are chunks with a swarm; without one,
 //! they are the units that the cache verifies.
@@ -26,21 +26,21 @@
 //! |---|---|
 //! | [`model`] | the input of a simulation |
 //! | `net` | links as ports that parcels queue at |
-//! | `bringing` | the awaited ranges of a host; claims; the store |
+//! | `deliveries` | the awaited ranges of a host; claims; the store |
 //! | `disks` | guests and engines |
 //! | `hints` | a tracker, and plans made of its answers |
 //! | `peers` | nodes and their messages |
 //! | `content` | the contents of parcels |
 //! | `identity` | the key and the role of each host |
 //! | `restarts` | agents that end, and others that begin in their places |
-//! | `outbox` | chunks that hosts have yet to send: hurried, cancelled, sent once |
+//! | `outbox` | chunks that hosts have yet to send: promoted, cancelled, sent once |
 //! | `faults` | hosts that die, cannot reach each other, or do harm |
 //! | `broadcast` | the image sent to all beforehand, to compare with |
 //! | [`outcome`] | the results |
 
-mod bringing;
 mod broadcast;
 mod content;
+mod deliveries;
 mod disks;
 mod faults;
 mod hints;
@@ -57,11 +57,11 @@ mod restarts;
 mod tests;
 
 use crate::slab::{NONE, Slab};
-use bringing::{Bringing, Coming, Request};
 use broadcast::Tree;
 use content::What;
+use deliveries::{Delivery, PendingUnit, Request};
 use disks::Disk;
-use faults::{Conduct, Havoc};
+use faults::{Conduct, FaultState};
 use headstart_block::random::Random;
 use headstart_replay::time::Nanos;
 use headstart_replay::waits::Waits;
@@ -102,7 +102,7 @@ struct Host {
     is_up: bool,
     /// The number of restarts of its agent, and the counts of the agents before.
     restarts: u32,
-    before: swarm::Counters,
+    before: swarm::NodeCounters,
     conduct: Conduct,
     /// Its place in the order in which hosts opened the image; [`NONE`] before it opens the image.
     opened: u32,
@@ -139,7 +139,7 @@ impl Host {
             alive: true,
             is_up: true,
             restarts: 0,
-            before: swarm::Counters::default(),
+            before: swarm::NodeCounters::default(),
             conduct,
             opened: NONE,
             wake: Nanos::NEVER,
@@ -187,26 +187,26 @@ struct Fleet<'a> {
     disks: Vec<Disk>,
     /// Disks whose reads are not complete, on hosts that are alive.
     reading: usize,
-    bringings: Slab<Bringing>,
-    /// By host, blob and unit: the bringings that wait for it, and `true` if it is claimed.
-    coming: Keyed<(u32, u32, u32), Coming>,
+    deliveries: Slab<Delivery>,
+    /// By host, blob and unit: the deliveries that wait for it, and `true` if it is claimed.
+    pending_units: Keyed<(u32, u32, u32), PendingUnit>,
     requests: Slab<Request>,
     servings: Slab<Serving>,
     /// Hosts whose agent has ended, with the memory of a root.
     resting: BTreeMap<u32, Option<swarm::recent::Saved>>,
     outbox: Outbox,
     wants: Keyed<u64, u32>,
-    /// Wants of bringings whose urgency was raised: the range that is wanted once more, with more urgency.
-    hurried: Keyed<u64, (u32, headstart_pull::BlobRange)>,
+    /// Wants of deliveries whose urgency was raised: the range that is wanted once more, with more urgency.
+    promoted: Keyed<u64, (u32, headstart_pull::BlobRange)>,
     /// Fetches of agents for their nodes.
     agents: Keyed<(u32, u64), u32>,
     next_want: u64,
-    /// Bringings that are over, with `true` for success; their owners are still to be told.
+    /// Deliveries that are over, with `true` for success; their owners are still to be told.
     over: VecDeque<(u32, bool)>,
     /// The first chunk of each blob among those of all.
     first_chunk: Vec<u32>,
     opened: u32,
-    havoc: Havoc,
+    fault_state: FaultState,
     tree: Option<Tree>,
     hinting: Option<hints::Hinting>,
     random: Random,
@@ -262,20 +262,20 @@ impl<'a> Fleet<'a> {
             racks,
             hosts,
             disks,
-            bringings: Slab::default(),
-            coming: Keyed::default(),
+            deliveries: Slab::default(),
+            pending_units: Keyed::default(),
             requests: Slab::default(),
             servings: Slab::default(),
             resting: BTreeMap::new(),
             outbox: Outbox::default(),
             wants: Keyed::default(),
-            hurried: Keyed::default(),
+            promoted: Keyed::default(),
             agents: Keyed::default(),
             next_want: 0,
             over: VecDeque::new(),
             first_chunk,
             opened: 0,
-            havoc: Havoc::default(),
+            fault_state: FaultState::default(),
             tree: None,
             hinting: model
                 .hints
@@ -351,13 +351,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Tells each owner the outcome of its bringing.
+    /// Tells each owner the outcome of its delivery.
     fn settle(&mut self) {
         loop {
             if let Some(serving) = self.net.left() {
                 self.served(serving);
-            } else if let Some((bringing, well)) = self.over.pop_front() {
-                self.brought(bringing, well);
+            } else if let Some((delivery, well)) = self.over.pop_front() {
+                self.complete_delivery(delivery, well);
             } else {
                 return;
             }
@@ -368,7 +368,7 @@ impl<'a> Fleet<'a> {
         match what {
             What::Message { from, to, connection, message } => {
                 if connection == self.connection(from, to) {
-                    self.heard(from, to, message);
+                    self.on_message(from, to, message);
                 }
             }
             What::Chunk(sent) => self.chunk_came(&sent),
@@ -388,7 +388,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn finish(self) -> FleetOutcome {
-        let mut counters = swarm::Counters::default();
+        let mut counters = swarm::NodeCounters::default();
         let hosts = self.hosts.iter().map(|host| {
             let of_node = host.node.as_ref().map(|node| node.counters()).unwrap_or_default();
             peers::add(&mut counters, &of_node);

@@ -14,7 +14,7 @@ use headstart_replay::{Boot, Nanos};
 use headstart_sim::fleet::{
     FleetModel, FleetOutcome, HintsModel, Links, Shape, SwarmModel, Warm, Way, Workload, simulate,
 };
-use headstart_swarm::{Settings, Topology};
+use headstart_swarm::{NodeSettings, Topology};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record, Trace};
 use std::collections::BTreeSet;
@@ -208,7 +208,7 @@ impl Push<'_> {
 
     fn swarm(&self, push: u32, recent: &[headstart_swarm::recent::Saved]) -> Way {
         let settings =
-            Settings { topology: Topology::Roots, agents_max: Some(1), push, ..Settings::default() };
+            NodeSettings { topology: Topology::Roots, agents_max: Some(1), push, ..NodeSettings::default() };
         let (roots, warm, recent) = (self.agents, Warm::Roots, recent.to_vec());
         Way::Swarm(Box::new(SwarmModel { settings, roots, warm, recent, ..SwarmModel::default() }))
     }

@@ -14,7 +14,7 @@ use headstart_sim::fleet::{
     Death, DiskModel, Faults, FleetModel, FleetOutcome, HintsModel, Links, Pattern, Region, Restart, Shape,
     SwarmModel, Warm, Way, Workload, simulate,
 };
-use headstart_swarm::{Settings, Topology};
+use headstart_swarm::{NodeSettings, Topology};
 use headstart_trace::{Op, Record};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,13 +130,13 @@ fn swarm(random: &mut Random, hosts: u32, seed: u64) -> SwarmModel {
         4 => Topology::Tree(2 + random.below(3) as u32),
         _ => Topology::Roots,
     };
-    let settings = Settings {
+    let settings = NodeSettings {
         topology,
         designated_fetchers: !now_and_then(random, 20),
         stripe: one(random, &[1, 4, 4, 16]),
         push: one(random, &[0, 0, 8]),
         seed,
-        ..Settings::default()
+        ..NodeSettings::default()
     };
     let warm = if roots > 0 && now_and_then(random, 20) { Warm::Roots } else { Warm::None };
     SwarmModel { settings, roots, warm, ..SwarmModel::default() }

@@ -25,8 +25,8 @@ use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
 use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
-use headstart_swarm::tracker::{self, Access, Answer, Hint, Report};
-use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
+use headstart_swarm::tracker::{self, Access, Hint, HintAnswer, HintReport};
+use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
 use headstart_trace::data_set::Limits;
 use headstart_trace::file::encode;
 use headstart_trace::{
@@ -451,7 +451,12 @@ fn swarm() -> Result<Vec<u8>> {
         Message::Lost { blob, runs: runs.clone() },
         Message::Ask { request, blob, chunks, urgency: Urgency::Demand, hops: 2, no_redirect: false },
         Message::Pending { request, chunks },
-        Message::Reject { request, chunks, why: Why::Busy, others: vec![PeerKey(1 << 60), PeerKey(2)] },
+        Message::Reject {
+            request,
+            chunks,
+            why: RejectReason::Busy,
+            others: vec![PeerKey(1 << 60), PeerKey(2)],
+        },
         Message::Cancel { request },
         Message::Join,
         Message::JoinAccepted,
@@ -467,9 +472,9 @@ fn swarm() -> Result<Vec<u8>> {
     push_frame(&mut bytes, Kind::Withdrawn, 1, 0, &[]);
     let (image, epoch) = (tracker::ImageKey(1 << 60), 3);
     let accesses = vec![Access { slice: 70, at_ms: 900 }, Access { slice: 3, at_ms: 1 }];
-    push_encoded(&mut bytes, Kind::Report, &Report { image, joined: 1, accesses, epoch, version: 2 })?;
+    push_encoded(&mut bytes, Kind::Report, &HintReport { image, joined: 1, accesses, epoch, version: 2 })?;
     let hints = vec![Hint { slice: 70, disks: 300, mean_ms: 900 }];
-    push_encoded(&mut bytes, Kind::Hints, &Answer { image, epoch, version: 4, disks: 400, hints })?;
+    push_encoded(&mut bytes, Kind::Hints, &HintAnswer { image, epoch, version: 4, disks: 400, hints })?;
     push_frame(&mut bytes, Kind::Ping, 0, 0, &[]);
     push_frame(&mut bytes, Kind::Bye, 0, 0, &[]);
     Ok(bytes)

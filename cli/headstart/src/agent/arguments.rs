@@ -10,7 +10,7 @@ use headstart_daemon::http::HttpPort;
 use headstart_peer_net::credentials::Credentials;
 use headstart_peer_net::{Security, SwarmSettings};
 use headstart_store::StorePrefix;
-use headstart_swarm::{Role, Settings, Topology};
+use headstart_swarm::{NodeSettings, Role, Topology};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -179,14 +179,14 @@ impl AgentArgs {
             (None, Some(name)) => Security::PlainOnLoopback { name: name.clone() },
             (None, None) => return Ok(None),
         };
-        let defaults = Settings::default();
+        let defaults = NodeSettings::default();
         Ok(Some(SwarmSettings {
             security,
             listen: self.listen,
             advertise: self.advertise,
             join: self.join.clone(),
             role: if self.root { Role::Root } else { Role::Agent },
-            node: Settings {
+            node: NodeSettings {
                 topology: self.topology.0,
                 designated_fetchers: !self.no_homes,
                 push: self.push,

@@ -11,7 +11,7 @@ use headstart_daemon::names::check_disk_name;
 use headstart_image::progress::Progress;
 use headstart_peer_net::CountedImage;
 use headstart_peer_net::pin::Pin;
-use headstart_swarm::tracker::Counts;
+use headstart_swarm::tracker::ImageCounts;
 use reqwest::{Method, Response};
 use serde_json::Value;
 use std::path::Path;
@@ -116,7 +116,7 @@ impl AgentClient {
     ///
     /// # Errors
     /// As [`AgentClient::attach`]; [`ErrorKind::NotFound`] if it is none.
-    pub(crate) fn counts(&self) -> Result<Vec<Counts>> {
+    pub(crate) fn counts(&self) -> Result<Vec<ImageCounts>> {
         let counts = self.0.ask(Method::GET, "/v1/counts", None)?;
         let counts: Vec<CountedImage> = serde_json::from_value(counts)
             .map_err(|e| Error::corrupt("the agent's counts make no sense").caused_by(e))?;

@@ -6,7 +6,7 @@ use crate::report::{Outcome, count};
 use clap::Args;
 use headstart_block::guarded::shell_word;
 use headstart_block::{Error, ErrorKind, Result};
-use headstart_peer_net::credentials::{self, Published};
+use headstart_peer_net::credentials::{self, PublishedTrustList};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt;
@@ -80,7 +80,7 @@ impl Directory {
 }
 
 /// Sends the swarm a list of the authority, or the latest one of its directory.
-fn tell(dir: &Path, mut published: Published, agent: &AgentSocket) -> Result<Told> {
+fn tell(dir: &Path, mut published: PublishedTrustList, agent: &AgentSocket) -> Result<Told> {
     let told = tell_latest(dir, &mut published, agent).map_err(|e| {
         Error::new(e.kind(), "it is signed, and no host of the swarm was told").caused_by(e).remedy(format!(
             "on a host whose agent is in the swarm, run `headstart swarm publish {}`",
@@ -101,7 +101,7 @@ fn tell(dir: &Path, mut published: Published, agent: &AgentSocket) -> Result<Tol
 
 /// Sends the latest list of a directory: each list includes all before it, and an agent that has one refuses those
 /// before. Another command on the same directory may sign and send one at any time.
-fn tell_latest(dir: &Path, published: &mut Published, agent: &AgentSocket) -> Result<Value> {
+fn tell_latest(dir: &Path, published: &mut PublishedTrustList, agent: &AgentSocket) -> Result<Value> {
     let client = agent.client()?;
     loop {
         take_later(dir, published)?;
@@ -113,7 +113,7 @@ fn tell_latest(dir: &Path, published: &mut Published, agent: &AgentSocket) -> Re
 }
 
 /// Replaces a list by the latest one of the directory; `true` if that is a later one.
-fn take_later(dir: &Path, published: &mut Published) -> Result<bool> {
+fn take_later(dir: &Path, published: &mut PublishedTrustList) -> Result<bool> {
     let latest = credentials::published(dir)?;
     let is_later = latest.number > published.number;
     if is_later {

@@ -362,7 +362,7 @@ impl Swarm for AgentSwarm {
     }
 
     fn longest(&self) -> Duration {
-        headstart_swarm::Settings::default().longest() + SLACK
+        headstart_swarm::NodeSettings::default().longest() + SLACK
     }
 
     fn became_local(&self, blob: &Digest, range: ByteRange) {

@@ -72,7 +72,7 @@ fn settings(name: &str, join: Vec<String>, tracker: Option<PathBuf>) -> SwarmSet
         advertise: None,
         join,
         role: headstart_swarm::Role::Agent,
-        node: headstart_swarm::Settings::default(),
+        node: headstart_swarm::NodeSettings::default(),
         connections_max: 4,
         trust: None,
         authority: None,

@@ -13,7 +13,7 @@ use headstart_peer_net::SharedBlob;
 use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::{KnownPin, Pin};
 use headstart_peer_net::pinning::Holding;
-use headstart_peer_net::remote_commands::{Asked, Command, Done};
+use headstart_peer_net::remote_commands::{CommandOutcome, ReceivedCommand, RemoteCommand};
 use headstart_store::{Location, Reference, Selector};
 use headstart_swarm::PeerKey;
 use serde::Serialize;
@@ -84,12 +84,12 @@ struct Held {
 
 impl Held {
     /// The length of this part in bytes, and the number of its bytes that are not here.
-    fn done(&self) -> Done {
+    fn done(&self) -> CommandOutcome {
         let lens = self.own.iter().chain(&self.of_tree).map(|range| range.len());
         let of_tree = self.shared.tree().map_or(0, |tree| missing(tree, &self.of_tree));
         let lacking = missing(&self.shared, &self.own) + of_tree;
         let why = self.refused.clone().filter(|_| lacking > 0);
-        Done { bytes: lens.sum(), lacking, why }
+        CommandOutcome { bytes: lens.sum(), lacking, why }
     }
 }
 
@@ -234,12 +234,12 @@ impl PinManager {
 
     /// Sends a pin to hosts, this one first.
     async fn say(&self, hosts: Vec<String>, pin: Pin) -> Result<Vec<Warmed>> {
-        let word = Command::Pin(Box::new(pin));
-        word.check()?;
-        if let Command::Pin(pin) = &word {
+        let command = RemoteCommand::Pin(Box::new(pin));
+        command.check()?;
+        if let RemoteCommand::Pin(pin) = &command {
             self.adopt(pin)?;
         }
-        Ok(self.tell(hosts, &[word]).await)
+        Ok(self.tell(hosts, &[command]).await)
     }
 
     /// The pinned images, as this host sees them.
@@ -250,7 +250,8 @@ impl PinManager {
         let status = |pin: Pin| {
             let orders = pin.orders().unwrap_or_default();
             let parts = orders.iter().filter_map(|order| held.get(&order.digest.parse().ok()?));
-            let Done { bytes, lacking, .. } = parts.map(|held| held.done()).fold(Done::default(), Done::and);
+            let CommandOutcome { bytes, lacking, .. } =
+                parts.map(|held| held.done()).fold(CommandOutcome::default(), CommandOutcome::and);
             let away = pin.hosts.iter().filter(|host| !here.contains(*host)).cloned().collect();
             let Pin { image, digest, copies, hosts, .. } = pin;
             PinStatus { image, digest, copies, hosts, away, bytes, lacking_bytes: lacking }
@@ -259,13 +260,13 @@ impl PinManager {
     }
 
     /// Handles a pin of another host: records it and keeps its part, if the pin is new.
-    pub(super) async fn carry_out_pin(&self, pin: &Pin) -> Result<Done> {
+    pub(super) async fn carry_out_pin(&self, pin: &Pin) -> Result<CommandOutcome> {
         if self.adopt(pin)? {
             self.keeping.has_news.store(true, Ordering::Relaxed);
         }
         let held = self.keep_up().await;
         if !pin.hosts.iter().any(|host| host == self.swarm.name()) {
-            return Ok(Done::default());
+            return Ok(CommandOutcome::default());
         }
         let digests: HashSet<String> = pin.orders()?.into_iter().map(|order| order.digest).collect();
         let parts: Vec<_> = held.into_iter().filter(|held| digests.contains(&held.order.digest)).collect();
@@ -278,14 +279,14 @@ impl PinManager {
     /// Handles the list of pins that another host knows: sends it the others, if it would accept them from this one,
     /// and may read the pinned images: it keeps a part, is an operator, or has shown that it knows the image. The end
     /// of a pin is sent to any host.
-    pub(super) fn tell_unknown(&self, asked: &Asked, known: &[KnownPin]) {
+    pub(super) fn tell_unknown(&self, received: &ReceivedCommand, known: &[KnownPin]) {
         if !self.swarm.roles().operator {
             return;
         }
         let mut unknown = self.keeping.pins().unknown_to(known);
         unknown.retain(|pin| {
-            let is_entitled = asked.is_operator || !pin.is_kept() || pin.hosts.contains(&asked.host);
-            is_entitled || specs(pin).is_ok_and(|specs| self.swarm.has_shown(asked, &specs))
+            let is_entitled = received.is_operator || !pin.is_kept() || pin.hosts.contains(&received.host);
+            is_entitled || specs(pin).is_ok_and(|specs| self.swarm.has_shown(received, &specs))
         });
         if unknown.is_empty() {
             return;
@@ -300,7 +301,7 @@ impl PinManager {
                 // The host asks again soon.
                 break;
             }
-            told += self.swarm.tell(&asked.host, &Command::Pin(Box::new(pin)));
+            told += self.swarm.tell(&received.host, &RemoteCommand::Pin(Box::new(pin)));
         }
     }
 
@@ -410,7 +411,7 @@ impl PinManager {
     }
 
     /// Fetches the missing bytes of these; returns the sum of their lengths and of the bytes that are still missing.
-    async fn bring_held(parts: &[Arc<Held>]) -> Done {
+    async fn bring_held(parts: &[Arc<Held>]) -> CommandOutcome {
         let mut lacking = Vec::new();
         for held in parts {
             if held.done().lacking > 0 {
@@ -422,9 +423,9 @@ impl PinManager {
         while let Some(failed) = bringing.next().await {
             why = why.or(failed);
         }
-        let done = parts.iter().map(|held| held.done()).fold(Done::default(), Done::and);
+        let done = parts.iter().map(|held| held.done()).fold(CommandOutcome::default(), CommandOutcome::and);
         let why = why.filter(|_| done.lacking > 0);
-        Done { why: done.why.or(why), ..done }
+        CommandOutcome { why: done.why.or(why), ..done }
     }
 
     /// The hosts that are to keep a part and have been away for long.
@@ -474,7 +475,7 @@ impl PinManager {
                 pin_manager.look_who_is_away();
                 if n % LOOKED_EVERY == 0 {
                     let held = pin_manager.keep_up().await;
-                    let Done { lacking, why, .. } = Self::bring_held(&held).await;
+                    let CommandOutcome { lacking, why, .. } = Self::bring_held(&held).await;
                     if lacking > 0 && !said {
                         let why = why.as_deref().unwrap_or("no host has them");
                         tracing::warn!(
@@ -498,7 +499,7 @@ impl PinManager {
         let place = self.swarm.key().0.wrapping_add(u64::from(n)).checked_rem(hosts.len() as u64);
         let place = place.and_then(|place| usize::try_from(place).ok());
         let Some(host) = place.and_then(|place| hosts.get(place)) else { return false };
-        self.swarm.tell(host, &Command::Known(self.keeping.pins().known()));
+        self.swarm.tell(host, &RemoteCommand::Known(self.keeping.pins().known()));
         true
     }
 }
@@ -508,7 +509,7 @@ async fn bring(held: Arc<Held>) -> Option<String> {
     let carrier = held.carrier.as_ref();
     let tree = match held.shared.tree() {
         Some(tree) => bring_all(tree, carrier, &held.of_tree, None).await,
-        None => Done::default(),
+        None => CommandOutcome::default(),
     };
     tree.and(bring_all(&held.shared, carrier, &held.own, None).await).why
 }

@@ -12,7 +12,7 @@ use headstart_peer_net::complaints::{Cause, REFUSED_MAX};
 use headstart_peer_net::frame::{self, Kind, REFUSED_ORDER, decode_refusal, push_frame};
 use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::Pin;
-use headstart_peer_net::remote_commands::Command;
+use headstart_peer_net::remote_commands::RemoteCommand;
 use headstart_peer_net::testing::{Cluster, Rogue, TestHost, ask, sample};
 use headstart_swarm::{Message, Role};
 use std::io::{Read, Write};
@@ -105,7 +105,7 @@ impl Scene {
         Self { cluster, victim, pin_manager, stores, rogue, _command_loop: command_loop }
     }
 
-    fn order(&mut self, number: u32, word: &Command) {
+    fn order(&mut self, number: u32, word: &RemoteCommand) {
         let mut frame = Vec::new();
         push_frame(&mut frame, Kind::Order, number, 0, &word.encode().unwrap());
         self.rogue.send(&self.cluster, &frame);
@@ -148,8 +148,8 @@ impl Scene {
             let (header, body) = self.rogue.next(&self.cluster).expect("it answers");
             match header.kind {
                 Kind::Order => match postcard::from_bytes(&body).unwrap() {
-                    Command::Pin(pin) => told.push(*pin),
-                    Command::Known(_) => {}
+                    RemoteCommand::Pin(pin) => told.push(*pin),
+                    RemoteCommand::Known(_) => {}
                     other => unreachable!("{other:?}"),
                 },
                 Kind::Message if matches!(frame::decode_message(&body), Ok(Message::Reject { .. })) => {
@@ -207,7 +207,7 @@ fn a_blob_that_is_called_a_hash_tree_is_not_served_even_to_an_operator() {
     let mut scene = Scene::new("operator", &[web.url.as_str()]);
     order.store.clone_from(&web.url);
     order.parts = vec![(0, 64 << 10), (order.len - (64 << 10), 64 << 10)];
-    scene.order(1, &Command::Bring(order.clone()));
+    scene.order(1, &RemoteCommand::Bring(order.clone()));
     let (_, lacking, _) = scene.outcome(1);
     assert!(lacking > 0 && web.requests() > 0, "it is fetched, and is no hash tree");
     assert_eq!(steal(&mut scene, &order, &root), 0);
@@ -223,7 +223,7 @@ fn a_store_that_nobody_named_here_is_not_asked_and_the_asker_is_told() {
         [web.url.clone(), format!("{}/../images", web.url), "file:///".to_owned(), "oci://x/y".to_owned()]
     {
         order.store = store;
-        scene.order(1, &Command::Bring(order.clone()));
+        scene.order(1, &RemoteCommand::Bring(order.clone()));
         let (bytes, lacking, why) = scene.outcome(1);
         assert!(bytes > 0 && lacking == bytes, "{lacking} of {bytes}");
         assert!(why.contains("--allow-store"), "{}: {why}", order.store);
@@ -232,13 +232,13 @@ fn a_store_that_nobody_named_here_is_not_asked_and_the_asker_is_told() {
     // A disk that is attached from the store makes it usable, as long as it is attached.
     let attached = scene.stores.attach(&web.url);
     order.store.clone_from(&web.url);
-    scene.order(2, &Command::Bring(order.clone()));
+    scene.order(2, &RemoteCommand::Bring(order.clone()));
     // The store has no such blob, which is the answer then.
     let why = scene.outcome(2).2;
     assert!(!why.contains("--allow-store") && why.contains("416"), "{why}");
     assert!(web.requests() > 0);
     drop(attached);
-    scene.order(3, &Command::Bring(order));
+    scene.order(3, &RemoteCommand::Bring(order));
     assert!(scene.outcome(3).2.contains("--allow-store"));
 }
 
@@ -256,9 +256,9 @@ fn who_is_no_operator_orders_nothing() {
     let unpinned = Pin { hosts: Vec::new(), manifest: String::new(), since, ..kept.clone() };
     let later = Pin { hosts: vec!["member".to_owned()], since: 20, ..kept };
     for (number, word) in [
-        (1, Command::Bring(order.clone())),
-        (2, Command::Pin(Box::new(unpinned))),
-        (3, Command::Pin(Box::new(later))),
+        (1, RemoteCommand::Bring(order.clone())),
+        (2, RemoteCommand::Pin(Box::new(unpinned))),
+        (3, RemoteCommand::Pin(Box::new(later))),
     ] {
         scene.order(number, &word);
         let (bytes, lacking, why) = scene.outcome(number);
@@ -271,7 +271,7 @@ fn who_is_no_operator_orders_nothing() {
     let pins = scene.cluster.runtime.block_on(async move { pin_manager.pinned().await });
     assert_eq!(pins.iter().map(|pin| pin.hosts.as_slice()).collect::<Vec<_>>(), [["victim".to_owned()]]);
     // A host that knows no image does not get the manifest, which contains the roots of the image's trees.
-    scene.order(4, &Command::Known(Vec::new()));
+    scene.order(4, &RemoteCommand::Known(Vec::new()));
     assert_eq!(scene.pins_told(), []);
 }
 
@@ -298,7 +298,7 @@ fn a_root_takes_part_in_nothing_that_lies_in_a_store_which_nobody_named_there() 
         let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[allowed]);
         order.store.clone_from(&web.url);
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Order, 1, 0, &Command::Open(order.clone()).encode().unwrap());
+        push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Open(order.clone()).encode().unwrap());
         rogue.send(&cluster, &frame);
         if is_allowed {
             cluster.wait_until("it takes part", || victim.swarm.status().blobs.len() == 1);
@@ -332,7 +332,7 @@ fn a_member_names_so_many_stores_to_a_root_and_no_more() {
         };
         let order = Order::of(Digest::of(&[blob]), len, &tree, format!("{all}/{store}"));
         let mut frame = Vec::new();
-        push_frame(&mut frame, Kind::Order, blob.into(), 0, &Command::Open(order).encode().unwrap());
+        push_frame(&mut frame, Kind::Order, blob.into(), 0, &RemoteCommand::Open(order).encode().unwrap());
         rogue.send(&cluster, &frame);
         let is_open = |count| victim.swarm.status().blobs.len() == count;
         if usize::from(store) < 128 {
@@ -367,7 +367,7 @@ fn an_order_takes_no_space_for_what_it_says() {
             digest: Digest::of(&[n, 1]),
             size: outboard_len(len),
         };
-        Command::Bring(Order { parts, ..Order::of(Digest::of(&[n]), len, &tree, web.url.clone()) })
+        RemoteCommand::Bring(Order { parts, ..Order::of(Digest::of(&[n]), len, &tree, web.url.clone()) })
     };
     // The order is for more bytes than the cache can hold.
     scene.order(1, &order(1, Vec::new()));
@@ -393,7 +393,7 @@ fn who_orders_without_end_and_reads_no_answer_is_closed() {
     let (_, order, _) = theft(36, "");
     let mut scene = Scene::new("member", &[]);
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Order, 1, 0, &Command::Bring(order).encode().unwrap());
+    push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Bring(order).encode().unwrap());
     let many = frame.repeat(1000);
     let sent = (0..400).take_while(|_| scene.rogue.sends(&scene.cluster, &many));
     assert!(sent.count() < 400, "400,000 refusals wait for it");
@@ -410,7 +410,7 @@ fn who_tells_a_root_in_vain_without_end_fills_no_log_and_is_disconnected() {
     let victim = cluster.host("victim", Role::Root, &[]);
     let (_command_loop, mut rogue) = obeying_before_a_member(&cluster, &victim, &[]);
     let mut frame = Vec::new();
-    push_frame(&mut frame, Kind::Order, 1, 0, &Command::Open(order).encode().unwrap());
+    push_frame(&mut frame, Kind::Order, 1, 0, &RemoteCommand::Open(order).encode().unwrap());
     let many = frame.repeat(AT_ONCE);
     let mut refused = 0;
     'sending: while refused <= 2 * REFUSED_MAX as usize {

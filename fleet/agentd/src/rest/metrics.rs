@@ -97,7 +97,7 @@ fn proxied(c: &headstart_range_proxy::ProxyCounters) -> [Number; 6] {
     ]
 }
 
-fn connections(c: &headstart_peer_net::Counters) -> [Number; 14] {
+fn connections(c: &headstart_peer_net::SwarmCounters) -> [Number; 14] {
     [
         ("connections", "Connections that were made, either way.", c.connections),
         ("refused_connections", "Connections that were refused.", c.refused_connections),
@@ -108,7 +108,7 @@ fn connections(c: &headstart_peer_net::Counters) -> [Number; 14] {
         ("stray_bytes", "Bytes of chunks that came and were not asked for, or no longer.", c.stray_bytes),
         ("fetched_bytes", "Bytes that the agent fetched from stores for other hosts.", c.fetched_bytes),
         ("brought_bytes", "Bytes that disks wanted and other hosts brought.", c.brought_bytes),
-        ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.not_from_peers_bytes),
+        ("elsewhere_bytes", "Bytes that disks wanted and were left to the store.", c.elsewhere_bytes),
         ("refused_datagrams", "Datagrams that no host of the cluster made.", c.refused_datagrams),
         ("renewed_certificates", "How often this host's certificate was renewed.", c.renewed_certificates),
         (
@@ -131,7 +131,7 @@ fn hints(c: &headstart_peer_net::HintCounters) -> [Number; 6] {
     ]
 }
 
-fn decisions(c: &headstart_swarm::Counters) -> [Number; 14] {
+fn decisions(c: &headstart_swarm::NodeCounters) -> [Number; 14] {
     [
         ("wants", "Ranges that disks wanted.", c.wants),
         ("elsewhere_chunks", "Chunks that disks wanted and were left to the store.", c.not_from_peers),

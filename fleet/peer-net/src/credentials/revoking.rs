@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// A list as it is in a cluster's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedTrustList {
     /// Its number, higher than those of all lists before.
     pub number: u64,
     /// The hosts that were revoked, now and before, by name.
@@ -23,7 +23,7 @@ pub struct Published {
     pub list: Vec<u8>,
 }
 
-impl Published {
+impl PublishedTrustList {
     fn of(list: &TrustList, bytes: Vec<u8>) -> Self {
         let revoked = list.revoked.iter().map(|revoked| revoked.name.clone()).collect();
         Self { number: list.number, revoked, list: bytes }
@@ -34,12 +34,12 @@ impl Published {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if the directory knows no host of a name; errors of the operating system.
-pub fn revoke(dir: &Path, names: &[String]) -> Result<Published> {
+pub fn revoke(dir: &Path, names: &[String]) -> Result<PublishedTrustList> {
     revoke_at(dir, names, unix_now())
 }
 
 /// Revokes hosts as [`revoke`] does, at the time `now`. The clock may have been set back since the hosts were added.
-fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
+fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<PublishedTrustList> {
     let _lock = ClusterLock::take(dir)?;
     let authority = Authority::open(dir)?;
     let mut revoked = Vec::new();
@@ -64,7 +64,7 @@ fn revoke_at(dir: &Path, names: &[String], now: u64) -> Result<Published> {
 ///
 /// # Errors
 /// Errors of the operating system.
-pub fn rekey(dir: &Path) -> Result<Published> {
+pub fn rekey(dir: &Path) -> Result<PublishedTrustList> {
     let _lock = ClusterLock::take(dir)?;
     Authority::open(dir)?.publish(|_| ())
 }
@@ -73,14 +73,14 @@ pub fn rekey(dir: &Path) -> Result<Published> {
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] if there is none.
-pub fn published(dir: &Path) -> Result<Published> {
+pub fn published(dir: &Path) -> Result<PublishedTrustList> {
     let signed = Authority::open(dir)?.trust_list()?;
     let (list, bytes) = signed.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "no host was revoked and no key changed")
             .about(dir.display())
             .remedy("revoke a host by `headstart swarm revoke`, or change the key by `headstart swarm rekey`")
     })?;
-    Ok(Published::of(&list, bytes))
+    Ok(PublishedTrustList::of(&list, bytes))
 }
 
 /// The hosts that may give orders to others, by name: members whose certificates have the role of operator.
@@ -138,7 +138,7 @@ impl Authority {
     }
 
     /// Signs the next list, with another gossip key, and gives both to the directories of all members.
-    fn publish(&self, change: impl FnOnce(&mut TrustList)) -> Result<Published> {
+    fn publish(&self, change: impl FnOnce(&mut TrustList)) -> Result<PublishedTrustList> {
         let before = self.trust_list()?.map(|(list, _)| list);
         let mut list =
             before.unwrap_or(TrustList { number: 0, signed_at: 0, revoked: Vec::new(), gossip_key: [0; 32] });
@@ -158,7 +158,7 @@ impl Authority {
             replace(&directory.join(TRUST), &bytes, Readers::Owner)?;
             replace(&directory.join(GOSSIP_KEY), key.as_bytes(), Readers::Owner)?;
         }
-        Ok(Published::of(&list, bytes))
+        Ok(PublishedTrustList::of(&list, bytes))
     }
 
     /// The gossip key that is in force now, as it is written to files.
@@ -274,7 +274,8 @@ mod tests {
             let made = &add().hosts[0];
             assert_eq!(made.made, Made::New, "{now}");
             let host = Credentials::load(&made.directory, "a").unwrap();
-            let list = |published: &Published| TrustList::open(&published.list, &host.authority).unwrap();
+            let list =
+                |published: &PublishedTrustList| TrustList::open(&published.list, &host.authority).unwrap();
             if let Ok(published) = published(&dir) {
                 assert_eq!(list(&published).revocation(&host.identity.says()), None, "{now}");
             }

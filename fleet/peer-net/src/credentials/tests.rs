@@ -83,7 +83,7 @@ fn without_certificates_nobody_listens_beyond_loopback() {
         advertise: None,
         join: Vec::new(),
         role: headstart_swarm::Role::Agent,
-        node: headstart_swarm::Settings::default(),
+        node: headstart_swarm::NodeSettings::default(),
         connections_max: 1,
         trust: None,
         authority: None,

@@ -9,8 +9,8 @@ use crate::outbox::{Overflow, Serve};
 use headstart_block::ByteRange;
 use headstart_swarm::event::Served;
 use headstart_swarm::{
-    Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RequestId, Time,
-    Urgency, WantId, Why,
+    Action, BlobId, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey, RejectReason, RequestId,
+    Time, Urgency, WantId,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -197,7 +197,8 @@ impl Core {
                 }
                 Deferred::Want(want, _, chunks, _) => self.answer(host, want, vec![chunks]),
                 Deferred::NotAsked(peer, request, chunks) => {
-                    let message = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
+                    let message =
+                        Message::Reject { request, chunks, why: RejectReason::Missing, others: Vec::new() };
                     self.step(host, Event::Received { peer, message });
                 }
                 Deferred::NotServed(peer, request, blob, chunks) => {
@@ -354,7 +355,7 @@ impl Core {
         }
         peer.link.outbox.close(&host.lanes);
         peer.link.close();
-        host.orders.gone(name);
+        host.remote_commands.gone(name);
         host.renewals.gone(name);
         peer.shared_blobs.iter().for_each(|blob| self.look_for_company(host, *blob));
         // Not at once: the caller may be executing the actions of the machine.

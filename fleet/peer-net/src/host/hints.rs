@@ -28,7 +28,7 @@ use crate::host::link::Link;
 use headstart_block::{Plan, Result};
 use headstart_disk::swarm::Hinted;
 use headstart_swarm::hints::Hints;
-use headstart_swarm::tracker::{Access, Answer, ImageKey, Report};
+use headstart_swarm::tracker::{Access, HintAnswer, HintReport, ImageKey};
 use headstart_swarm::{PeerKey, Time};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -118,11 +118,11 @@ impl HintsSide {
         self.images().by_key.values().filter_map(|image| image.hints.due()).min()
     }
 
-    fn take_due(&self, now: Time) -> Vec<Report> {
+    fn take_due(&self, now: Time) -> Vec<HintReport> {
         self.images().by_key.values_mut().filter_map(|image| image.hints.report(now)).collect()
     }
 
-    fn heard(&self, answer: &Answer) {
+    fn heard(&self, answer: &HintAnswer) {
         if let Some(image) = self.images().by_key.get_mut(&answer.image)
             && image.hints.heard(answer)
         {
@@ -294,7 +294,7 @@ async fn report(host: &Arc<Host>) {
 }
 
 /// Sends a report to the image's tracker: the one with the greatest hash of both.
-fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &Report) {
+fn send(host: &Arc<Host>, trackers: &[(PeerKey, Option<Arc<Link>>)], report: &HintReport) {
     let drawn = |key: PeerKey| {
         let mixed = (key.0 ^ report.image.0.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)

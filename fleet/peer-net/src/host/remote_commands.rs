@@ -8,9 +8,9 @@
 //! # Obedience
 //!
 //! Operators give the orders to fetch, to pin and to unpin: hosts whose certificate has that role. Any other host gets
-//! a refusal. A root also takes part in the blobs that any agent names (`Command::Open`), if they are in a store that
-//! this host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's stores).
-//! An order that is not obeyed, or not in full, is answered with the reason.
+//! a refusal. A root also takes part in the blobs that any agent names (`RemoteCommand::Open`), if they are in a store
+//! that this host was told to use. For every sender, bytes come from other hosts, or from such a store (the agent's
+//! stores). An order that is not obeyed, or not in full, is answered with the reason.
 
 use crate::Swarm;
 use crate::complain;
@@ -34,7 +34,7 @@ const WAITING_MAX: usize = 1024;
 
 /// An order or a notice between hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Command {
+pub enum RemoteCommand {
     /// A blob to be fetched.
     Bring(Order),
     /// An image to be kept, or not any more; done when the host's part of it is there.
@@ -45,8 +45,8 @@ pub enum Command {
     Open(Order),
 }
 
-impl Command {
-    /// The same as several words that can be sent.
+impl RemoteCommand {
+    /// The same as several commands that can be sent.
     fn split(&self) -> Vec<Self> {
         match self {
             Self::Bring(order) => order.split().into_iter().map(Self::Bring).collect(),
@@ -66,7 +66,7 @@ impl Command {
         }
     }
 
-    /// Checks that the word can be sent.
+    /// Checks that the command can be sent.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if it is too long.
@@ -74,17 +74,18 @@ impl Command {
         self.encode().map(drop)
     }
 
-    /// Parses a word from received bytes.
+    /// Parses a command from received bytes.
     pub(crate) fn decode(body: &[u8]) -> Result<Self> {
         let nonsense = || Error::corrupt("is no order");
-        let (word, rest): (Self, _) = postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
-        let fits = match &word {
+        let (command, rest): (Self, _) =
+            postcard::take_from_bytes(body).map_err(|e| nonsense().caused_by(e))?;
+        let fits = match &command {
             Self::Bring(order) => order.parts.len() <= PARTS_MAX,
             Self::Open(order) => order.parts.is_empty(),
             // The content of a pin is checked where it is used.
             Self::Pin(_) | Self::Known(_) => true,
         };
-        if fits && rest.is_empty() { Ok(word) } else { Err(nonsense()) }
+        if fits && rest.is_empty() { Ok(command) } else { Err(nonsense()) }
     }
 
     /// The bytes that are sent.
@@ -105,7 +106,7 @@ impl Command {
 
 /// The outcome of an order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct CommandOutcome {
     /// The ordered bytes, in whole chunks.
     pub bytes: u64,
     /// The bytes of these that could not be fetched.
@@ -114,7 +115,7 @@ pub struct Done {
     pub why: Option<String>,
 }
 
-impl Done {
+impl CommandOutcome {
     /// The outcome of both orders.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -178,7 +179,7 @@ fn for_others(why: &str) -> String {
 }
 
 /// Another host's order.
-pub struct Asked {
+pub struct ReceivedCommand {
     peer: PeerId,
     number: u32,
     /// Its name.
@@ -186,12 +187,12 @@ pub struct Asked {
     /// `true` if it is an operator.
     pub is_operator: bool,
     /// The order.
-    pub word: Command,
+    pub command: RemoteCommand,
 }
 
 /// An order of this host that is not done.
 struct Waiting {
-    done: oneshot::Sender<Done>,
+    done: oneshot::Sender<CommandOutcome>,
     /// The reason why the other host does not obey it, once it was received.
     why: Option<String>,
 }
@@ -200,7 +201,7 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct RemoteCommands {
     /// The queue for the orders of other hosts.
-    taken: OnceLock<mpsc::Sender<Asked>>,
+    queue: OnceLock<mpsc::Sender<ReceivedCommand>>,
     /// The callers that wait for each order.
     waiting: Mutex<HashMap<(PeerId, u32), Waiting>>,
     pub(crate) last: AtomicU32,
@@ -224,37 +225,39 @@ impl RemoteCommands {
 impl Host {
     /// Handles an order of another host.
     pub(crate) fn ordered(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
-        let word = Command::decode(body)?;
+        let command = RemoteCommand::decode(body)?;
         let (host, is_operator) = (link.name.clone(), link.roles.operator);
-        let asked = Asked { peer: link.peer, number, host, is_operator, word };
-        if !is_operator && matches!(asked.word, Command::Bring(_) | Command::Pin(_)) {
+        let received = ReceivedCommand { peer: link.peer, number, host, is_operator, command };
+        if !is_operator && matches!(received.command, RemoteCommand::Bring(_) | RemoteCommand::Pin(_)) {
             let cause = "it takes orders only from hosts whose certificate has the role `operator`";
-            let remedy = format!("order it at an operator's host, or give `{}` that role", asked.host);
+            let remedy = format!("order it at an operator's host, or give `{}` that role", received.host);
             let error = Error::new(ErrorKind::Denied, cause).remedy(remedy);
-            tracing::debug!(host = %asked.host, "a host that is no operator orders something");
-            self.done(&asked, &Done::refused(asked.word.ordered_bytes(), &error));
+            tracing::debug!(host = %received.host, "a host that is no operator orders something");
+            self.done(&received, &CommandOutcome::refused(received.command.ordered_bytes(), &error));
             return Ok(());
         }
-        let refused = match self.orders.taken.get() {
-            Some(taken) => taken.try_send(asked).err().map(|refused| match refused {
-                mpsc::error::TrySendError::Full(asked) | mpsc::error::TrySendError::Closed(asked) => asked,
+        let refused = match self.remote_commands.queue.get() {
+            Some(queue) => queue.try_send(received).err().map(|refused| match refused {
+                mpsc::error::TrySendError::Full(received) | mpsc::error::TrySendError::Closed(received) => {
+                    received
+                }
             }),
-            None => Some(asked),
+            None => Some(received),
         };
-        if let Some(asked) = refused {
+        if let Some(received) = refused {
             let busy = Error::new(ErrorKind::Unavailable, "it has too many orders already");
-            self.done(&asked, &Done::refused(asked.word.ordered_bytes(), &busy));
+            self.done(&received, &CommandOutcome::refused(received.command.ordered_bytes(), &busy));
         }
         Ok(())
     }
 
-    fn done(&self, asked: &Asked, done: &Done) {
-        let link = self.core().peers.get(&asked.peer).map(|peer| Arc::clone(&peer.link));
+    fn done(&self, received: &ReceivedCommand, done: &CommandOutcome) {
+        let link = self.core().peers.get(&received.peer).map(|peer| Arc::clone(&peer.link));
         let Some(link) = link else { return };
         if link.note_order(done.is_refused(), self.now_ms()) {
             let host = &link.name;
             complain!(
-                self.orders.complaints,
+                self.remote_commands.complaints,
                 OrdersInVain,
                 host,
                 "a host whose orders are all refused is disconnected"
@@ -264,9 +267,9 @@ impl Host {
         let mut sent = Ok(());
         if let Some(why) = done.why.as_ref().filter(|_| link.protocol > VERSION_1) {
             let why = for_others(why);
-            sent = link.outbox.control_with(Kind::Refused, asked.number, REFUSED_ORDER, refusal(&why));
+            sent = link.outbox.control_with(Kind::Refused, received.number, REFUSED_ORDER, refusal(&why));
         }
-        if sent.and_then(|()| link.outbox.control(Kind::Done, asked.number, &done.encode())).is_err() {
+        if sent.and_then(|()| link.outbox.control(Kind::Done, received.number, &done.encode())).is_err() {
             // The host sends orders and does not read.
             link.close();
         }
@@ -275,7 +278,7 @@ impl Host {
     /// Handles the refusal of an order of this host, in full or in part; its outcome follows.
     pub(crate) fn order_refused(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
         let why = decode_refusal(body)?;
-        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.remote_commands.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(waiting) = waiting.get_mut(&(link.peer, number)) {
             waiting.why = Some(why);
         }
@@ -284,11 +287,11 @@ impl Host {
 
     /// Handles the outcome of an order of this host.
     pub(crate) fn order_done(&self, link: &Link, number: u32, body: &[u8]) -> Result<()> {
-        let done = Done::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
-        let mut waiting = self.orders.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = CommandOutcome::decode(body).ok_or_else(|| Error::corrupt("is no answer"))?;
+        let mut waiting = self.remote_commands.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Waiting { done: waiting, why }) = waiting.remove(&(link.peer, number)) {
             // A caller that has stopped waiting needs no outcome.
-            let _ = waiting.send(Done { why, ..done });
+            let _ = waiting.send(CommandOutcome { why, ..done });
         }
         Ok(())
     }
@@ -296,32 +299,32 @@ impl Host {
 
 impl Swarm {
     /// Receives other hosts' orders from now on. Only the first caller gets them.
-    pub fn take_orders(&self) -> mpsc::Receiver<Asked> {
-        let (taken, orders) = mpsc::channel(WAITING_MAX);
-        let _ = self.host.orders.taken.set(taken);
-        orders
+    pub fn take_commands(&self) -> mpsc::Receiver<ReceivedCommand> {
+        let (queue, commands) = mpsc::channel(WAITING_MAX);
+        let _ = self.host.remote_commands.queue.set(queue);
+        commands
     }
 
     /// Sends the outcome of an order.
-    pub fn report_outcome(&self, asked: &Asked, done: &Done) {
-        self.host.done(asked, done);
+    pub fn report_outcome(&self, received: &ReceivedCommand, done: &CommandOutcome) {
+        self.host.done(received, done);
     }
 
     /// Records that this host took part in a blob as ordered, which has no answer.
-    pub fn took_part(&self, asked: &Asked) {
-        if let Some(peer) = self.host.core().peers.get(&asked.peer) {
+    pub fn took_part(&self, received: &ReceivedCommand) {
+        if let Some(peer) = self.host.core().peers.get(&received.peer) {
             peer.link.note_order(false, self.host.now_ms());
         }
     }
 
     /// The lines that were logged about other hosts' orders.
     pub fn complaints(&self) -> &Complaints {
-        &self.host.orders.complaints
+        &self.host.remote_commands.complaints
     }
 
     /// `true` if the sender of an order has shown that it may read all of these blobs.
-    pub fn has_shown(&self, asked: &Asked, blobs: &[BlobSpec]) -> bool {
-        self.host.has_shown(asked.peer, blobs)
+    pub fn has_shown(&self, received: &ReceivedCommand, blobs: &[BlobSpec]) -> bool {
+        self.host.has_shown(received.peer, blobs)
     }
 
     /// The hosts that have shown that they may read all of these blobs, and those that are operators, by name.
@@ -335,28 +338,28 @@ impl Swarm {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no connection to it, [`ErrorKind::Unavailable`] if the connection ends.
-    pub async fn order(&self, name: &str, word: &Command) -> Result<Done> {
+    pub async fn order(&self, name: &str, command: &RemoteCommand) -> Result<CommandOutcome> {
         let link = self.host.link_to(name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "this host is not connected to it")
                 .about(name)
                 .remedy("`headstart swarm status` lists the hosts")
         })?;
-        let mut all = Done::default();
-        for word in word.split() {
-            let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
+        let mut all = CommandOutcome::default();
+        for command in command.split() {
+            let number = self.host.remote_commands.last.fetch_add(1, Ordering::Relaxed);
             let (done, waiting) = oneshot::channel();
             let key = (link.peer, number);
             self.host
-                .orders
+                .remote_commands
                 .waiting
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(key, Waiting { done, why: None });
             let away = || Error::new(ErrorKind::Unavailable, "the connection broke off").about(name);
-            let sent = word.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
+            let sent = command.encode().map(|body| link.outbox.control(Kind::Order, number, &body));
             // The connection may have been closed before the waiting order was registered.
             if link.is_closed() || !matches!(sent, Ok(Ok(()))) {
-                self.host.orders.forget(key);
+                self.host.remote_commands.forget(key);
                 return Err(sent.err().unwrap_or_else(away));
             }
             all = all.and(waiting.await.map_err(|_| away())?);
@@ -364,11 +367,11 @@ impl Swarm {
         Ok(all)
     }
 
-    /// Sends a word to a host without waiting; a word that is too long is not sent, nor one for a host that is away.
-    /// Returns the number of bytes.
-    pub fn tell(&self, name: &str, word: &Command) -> usize {
-        let number = self.host.orders.last.fetch_add(1, Ordering::Relaxed);
-        match (self.host.link_to(name), word.encode()) {
+    /// Sends a command to a host without waiting; a command that is too long is not sent, nor one for a host that is
+    /// away. Returns the number of bytes.
+    pub fn tell(&self, name: &str, command: &RemoteCommand) -> usize {
+        let number = self.host.remote_commands.last.fetch_add(1, Ordering::Relaxed);
+        match (self.host.link_to(name), command.encode()) {
             (Some(link), Ok(body)) => {
                 // A host that does not read it will be cut off by the frames that follow.
                 let _ = link.outbox.control(Kind::Order, number, &body);
@@ -435,17 +438,17 @@ mod tests {
         let orders = order(5000).split();
         assert_eq!(orders.len(), 3);
         for sent in &orders {
-            let word = Command::Bring(sent.clone());
-            assert_eq!(Command::decode(&word.encode().unwrap()).unwrap(), word);
+            let command = RemoteCommand::Bring(sent.clone());
+            assert_eq!(RemoteCommand::decode(&command.encode().unwrap()).unwrap(), command);
             assert!(sent.spec().is_ok());
         }
-        let opened = Command::Open(order(0));
-        assert_eq!(Command::decode(&opened.encode().unwrap()).unwrap(), opened);
-        assert!(Command::decode(&Command::Open(order(1)).encode().unwrap()).is_err());
+        let opened = RemoteCommand::Open(order(0));
+        assert_eq!(RemoteCommand::decode(&opened.encode().unwrap()).unwrap(), opened);
+        assert!(RemoteCommand::decode(&RemoteCommand::Open(order(1)).encode().unwrap()).is_err());
         assert_eq!(orders.iter().map(|order| order.ranges().len()).sum::<usize>(), 5000);
         assert_eq!(order(0).ranges(), [ByteRange::between(0, 1 << 40)]);
-        let done = Done { bytes: 5, lacking: 3, why: None };
-        assert_eq!(Done::decode(&done.encode()), Some(done));
+        let done = CommandOutcome { bytes: 5, lacking: 3, why: None };
+        assert_eq!(CommandOutcome::decode(&done.encode()), Some(done));
     }
 
     #[test]
@@ -468,13 +471,13 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_order() {
-        let sent = Command::Bring(order(3)).encode().unwrap();
+        let sent = RemoteCommand::Bring(order(3)).encode().unwrap();
         for cut in 0..sent.len() {
-            assert!(Command::decode(&sent[..cut]).is_err());
+            assert!(RemoteCommand::decode(&sent[..cut]).is_err());
         }
-        assert!(Command::decode(&[&sent[..], &[0]].concat()).is_err());
+        assert!(RemoteCommand::decode(&[&sent[..], &[0]].concat()).is_err());
         let long = Pin { manifest: "x".repeat(70_000), ..Pin::default() };
-        assert!(Command::Pin(Box::new(long)).encode().is_err());
+        assert!(RemoteCommand::Pin(Box::new(long)).encode().is_err());
         assert!(Order { digest: "sha256:x".to_owned(), ..order(0) }.spec().is_err());
         assert!(Order { store: "x".repeat(5000), ..order(0) }.spec().is_err());
         let beyond = Order { parts: vec![(u64::MAX, 2), (1 << 41, 5), (0, 0)], ..order(0) };

@@ -39,10 +39,10 @@ pub struct Status {
     /// The blobs that it takes part in.
     pub blobs: Vec<BlobStatus>,
     /// What its connections did so far.
-    pub counters: Counters,
+    pub counters: SwarmCounters,
     /// What it decided so far.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
-    pub decisions: headstart_swarm::Counters,
+    pub decisions: headstart_swarm::NodeCounters,
 }
 
 /// A host that others tell of.
@@ -102,7 +102,8 @@ pub struct BlobStatus {
 
 /// What it did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Counters {
+#[schema(as = Counters)]
+pub struct SwarmCounters {
     /// Connections that were made, either way.
     pub connections: u64,
     /// Connections that were refused: no certificate of the cluster, no answer in time, too many.
@@ -153,9 +154,9 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    pub(crate) fn read(&self) -> Counters {
+    pub(crate) fn read(&self) -> SwarmCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counters {
+        SwarmCounters {
             connections: read(&self.connections),
             refused_connections: read(&self.refused_connections),
             dropped_corrupt: read(&self.dropped_corrupt),

@@ -3,7 +3,7 @@
 use super::*;
 use headstart_block::{Digest, random::Random};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
-use headstart_swarm::{BlobId, Why};
+use headstart_swarm::{BlobId, RejectReason};
 
 fn blob() -> Arc<Blob> {
     let dir = tempfile::tempdir().unwrap();
@@ -128,7 +128,7 @@ fn nothing_grows_without_bound() {
             2 => outbox.send(Message::Reject {
                 request,
                 chunks: Chunks::one(0),
-                why: Why::Missing,
+                why: RejectReason::Missing,
                 others: Vec::new(),
             }),
             3 => outbox.serve(serve(&blob, 1, 1, Urgency::Demand), &lanes, 0),

@@ -4,11 +4,11 @@
 use crate::frame::{
     HEADER, Header, Hello, Kind, decode_answer, decode_message, decode_refusal, decode_report, push_encoded,
 };
-use crate::host::remote_commands::Command;
+use crate::host::remote_commands::RemoteCommand;
 use crate::order::Order;
 use headstart_block::{Error, ErrorKind};
-use headstart_swarm::tracker::{Access, Answer, Hint, ImageKey, Report};
-use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RequestId, Urgency, Why};
+use headstart_swarm::tracker::{Access, Hint, HintAnswer, HintReport, ImageKey};
+use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
@@ -32,7 +32,7 @@ fn decode(kind: Kind, body: &[u8]) -> Result<(), Error> {
     match kind {
         Kind::Hello => Hello::decode(body).map(drop),
         Kind::Message => decode_message(body).map(drop),
-        Kind::Order => Command::decode(body).map(drop),
+        Kind::Order => RemoteCommand::decode(body).map(drop),
         Kind::Report => decode_report(body).map(drop),
         Kind::Hints => decode_answer(body).map(drop),
         Kind::Chunk | Kind::Push | Kind::Proof | Kind::Withdrawn | Kind::Ping | Kind::Bye | Kind::Done => {
@@ -82,7 +82,7 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         ),
         (Message::Pending { request, chunks }, &[3, 7, 5, 6]),
         (
-            Message::Reject { request, chunks, why: Why::Unchecked, others: vec![PeerKey(9)] },
+            Message::Reject { request, chunks, why: RejectReason::Unchecked, others: vec![PeerKey(9)] },
             &[4, 7, 5, 6, 3, 1, 9],
         ),
         (Message::Cancel { request }, &[5, 7]),
@@ -95,7 +95,7 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
     for (message, bytes) in messages {
         check(Kind::Message, &message, bytes, decode_message);
     }
-    let report = Report {
+    let report = HintReport {
         image: ImageKey(300),
         joined: 1,
         accesses: vec![Access { slice: 4, at_ms: 5 }],
@@ -104,7 +104,7 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
     };
     check(Kind::Report, &report, &[0xac, 2, 1, 1, 4, 5, 6, 7], decode_report);
     let hints = vec![Hint { slice: 4, disks: 2, mean_ms: 9 }];
-    let answer = Answer { image: ImageKey(300), epoch: 6, version: 7, disks: 8, hints };
+    let answer = HintAnswer { image: ImageKey(300), epoch: 6, version: 7, disks: 8, hints };
     check(Kind::Hints, &answer, &[0xac, 2, 6, 7, 8, 1, 4, 2, 9], decode_answer);
     let order = Order {
         digest: "d".to_owned(),
@@ -116,10 +116,10 @@ fn each_variant_has_the_bytes_that_version_1_gave_it() {
         parts: vec![(3, 4)],
     };
     let bytes = [0, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 1, 3, 4];
-    check(Kind::Order, &Command::Bring(order.clone()), &bytes, Command::decode);
+    check(Kind::Order, &RemoteCommand::Bring(order.clone()), &bytes, RemoteCommand::decode);
     let whole = Order { parts: Vec::new(), ..order };
     let bytes = [3, 1, b'd', 1, 1, b'r', 1, b't', 2, 1, b's', 0];
-    check(Kind::Order, &Command::Open(whole), &bytes, Command::decode);
+    check(Kind::Order, &RemoteCommand::Open(whole), &bytes, RemoteCommand::decode);
 }
 
 #[track_caller]

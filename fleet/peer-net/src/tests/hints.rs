@@ -3,7 +3,7 @@
 
 use super::*;
 use headstart_block::PlanItem;
-use headstart_swarm::tracker::{Access, Answer, ImageKey, Report};
+use headstart_swarm::tracker::{Access, HintAnswer, HintReport, ImageKey};
 
 const IMAGE: ImageKey = ImageKey(0x1234_5678_9abc_def0);
 
@@ -26,12 +26,12 @@ fn counted() -> (Cluster, TestHost, Boots, Rogue) {
     (cluster, t, boots, rogue)
 }
 
-fn report(image: ImageKey, joined: u32) -> Report {
-    Report { image, joined, accesses: Vec::new(), epoch: 0, version: 0 }
+fn report(image: ImageKey, joined: u32) -> HintReport {
+    HintReport { image, joined, accesses: Vec::new(), epoch: 0, version: 0 }
 }
 
 /// The tracker's answer to a report without new reads.
-fn asked(cluster: &Cluster, rogue: &mut Rogue, image: ImageKey) -> Answer {
+fn asked(cluster: &Cluster, rogue: &mut Rogue, image: ImageKey) -> HintAnswer {
     rogue.send(cluster, &encoded(Kind::Report, &report(image, 0)));
     loop {
         let (header, body) = rogue.next(cluster).unwrap();
@@ -88,7 +88,7 @@ fn a_tracker_answers_only_what_it_is_asked_and_nobody_else_is_believed() {
     let (cluster, t, boots, mut rogue) = counted();
     // The host is no tracker: its hints are ignored.
     let hints = vec![headstart_swarm::tracker::Hint { slice: 9, disks: 9, mean_ms: 0 }];
-    let lie = Answer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
+    let lie = HintAnswer { image: IMAGE, epoch: 1, version: 1 << 40, disks: 9, hints };
     rogue.send(&cluster, &encoded(Kind::Hints, &lie));
     // An image with an unknown number is one without reads.
     assert!(asked(&cluster, &mut rogue, ImageKey(1)).hints.is_empty());
@@ -126,7 +126,7 @@ fn encoded(kind: Kind, body: &impl serde::Serialize) -> Vec<u8> {
 fn the_longest_report_and_answer_fit_a_frame() {
     use headstart_swarm::tracker::{Hint, REPORT_MAX};
     let access = Access { slice: u32::MAX, at_ms: u32::MAX };
-    let mut report = Report {
+    let mut report = HintReport {
         image: ImageKey(u64::MAX),
         joined: u32::MAX,
         accesses: vec![access; REPORT_MAX],
@@ -135,10 +135,11 @@ fn the_longest_report_and_answer_fit_a_frame() {
     };
     let hint = Hint { slice: u32::MAX, disks: u32::MAX, mean_ms: u32::MAX };
     let (image, epoch, version) = (report.image, u64::MAX, u64::MAX);
-    let mut answer = Answer { image, epoch, version, disks: u32::MAX, hints: vec![hint; frame::HINTS_MAX] };
+    let mut answer =
+        HintAnswer { image, epoch, version, disks: u32::MAX, hints: vec![hint; frame::HINTS_MAX] };
     assert_eq!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).unwrap(), report);
     assert_eq!(frame::decode_answer(&encoded(Kind::Hints, &answer)[HEADER..]).unwrap(), answer);
-    assert!(frame::HINTS_MAX >= headstart_swarm::tracker::Settings::default().hints_max);
+    assert!(frame::HINTS_MAX >= headstart_swarm::tracker::TrackerSettings::default().hints_max);
     report.accesses = vec![Access { slice: 0, at_ms: 0 }; REPORT_MAX + 1];
     answer.hints = vec![Hint { slice: 0, disks: 0, mean_ms: 0 }; frame::HINTS_MAX + 1];
     assert!(frame::decode_report(&encoded(Kind::Report, &report)[HEADER..]).is_err());

@@ -2,7 +2,7 @@
 //! send are bounded, and wanted bytes come from other hosts.
 
 use super::*;
-use headstart_swarm::Why;
+use headstart_swarm::RejectReason;
 use std::sync::atomic::AtomicU64;
 use tokio::io::{ReadHalf, WriteHalf};
 
@@ -59,8 +59,11 @@ impl AtWork {
                 }
             }
             Way::WithLies => {
-                self.say(to, &Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() })
-                    .await?;
+                self.say(
+                    to,
+                    &Message::Reject { request, chunks, why: RejectReason::Missing, others: Vec::new() },
+                )
+                .await?;
                 self.say(to, &self.advert()).await?;
             }
             Way::Corruptly => self.send_chunk(to, request, chunks.first, false).await?,

@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::PeerKey;
-use crate::tracker::{Settings, Tracker};
+use crate::tracker::{Tracker, TrackerSettings};
 use proptest::prelude::*;
 
 const IMAGE: ImageKey = ImageKey(3);
 const EVERY: Duration = Duration::from_millis(100);
 
-fn answer(version: u64, hints: &[(u32, u32, u32)]) -> Answer {
+fn answer(version: u64, hints: &[(u32, u32, u32)]) -> HintAnswer {
     let hints =
         hints.iter().map(|(slice, disks, mean_ms)| Hint { slice: *slice, disks: *disks, mean_ms: *mean_ms });
-    Answer { image: IMAGE, epoch: 1, version, disks: 100, hints: hints.collect() }
+    HintAnswer { image: IMAGE, epoch: 1, version, disks: 100, hints: hints.collect() }
 }
 
 fn items(plan: &Plan) -> Vec<(u64, u32)> {
@@ -71,7 +71,7 @@ proptest! {
     /// Disks on several hosts read in one order: the last host knows it after one answer, in that order.
     #[test]
     fn what_some_read_others_know(order in Just((0_u32..300).collect::<Vec<_>>()).prop_shuffle(), hosts in 2_u64..8) {
-        let mut tracker = Tracker::new(5, Settings::default());
+        let mut tracker = Tracker::new(5, TrackerSettings::default());
         for host in 0..hosts {
             let mut hints = Hints::new(IMAGE, EVERY);
             hints.joined();
@@ -86,7 +86,7 @@ proptest! {
         last.joined();
         last.heard(&tracker.report(PeerKey(1), &last.clone().report(Time(0)).unwrap()));
         let counts = tracker.counts(IMAGE).unwrap();
-        prop_assert_eq!(plan_of(&counts, Settings::default().threshold), last.plan());
+        prop_assert_eq!(plan_of(&counts, TrackerSettings::default().threshold), last.plan());
         prop_assert_eq!(plan_of(&counts, Threshold::Disks(100)), Plan::Lazy);
         let plan = items(&last.plan());
         let at = |slice: u32| {

@@ -8,7 +8,7 @@ use super::redirects::Redirection;
 use super::serving::{Transfer, WAITING, WithDriver};
 use super::sources::HOPS_TO_HOLDER;
 use crate::event::{Action, BlobId, Chunks, PeerId, PeerKey, Served, Urgency};
-use crate::message::{Message, RequestId, Why};
+use crate::message::{Message, RejectReason, RequestId};
 use crate::placement;
 
 /// The number of chunks of one request that are processed.
@@ -249,9 +249,11 @@ impl Node {
             Action::Send { peer, message }
         };
         let named = answers.named.into_iter();
-        actions.extend(named.map(|(chunks, other)| reject(chunks, Why::Busy, vec![other])));
-        actions.extend(answers.busy.into_iter().map(|chunks| reject(chunks, Why::Busy, Vec::new())));
-        actions.extend(answers.missing.into_iter().map(|chunks| reject(chunks, Why::Missing, Vec::new())));
+        actions.extend(named.map(|(chunks, other)| reject(chunks, RejectReason::Busy, vec![other])));
+        actions.extend(answers.busy.into_iter().map(|chunks| reject(chunks, RejectReason::Busy, Vec::new())));
+        actions.extend(
+            answers.missing.into_iter().map(|chunks| reject(chunks, RejectReason::Missing, Vec::new())),
+        );
         let promise = |chunks| Action::Send { peer, message: Message::Pending { request, chunks } };
         actions.extend(answers.promise.into_iter().map(promise));
         self.promote(id, &answers.promote, actions);
@@ -269,8 +271,8 @@ impl Node {
     ) {
         let why = match outcome {
             Served::Well => None,
-            Served::Missing => Some(Why::Missing),
-            Served::Unchecked => Some(Why::Unchecked),
+            Served::Missing => Some(RejectReason::Missing),
+            Served::Unchecked => Some(RejectReason::Unchecked),
         };
         if why.is_some() {
             // A chunk that is only not checked yet is advertised again when it is.

@@ -10,7 +10,7 @@ use super::timers::Timer;
 use super::{DISK, Node, blob::push};
 use crate::Time;
 use crate::event::{Action, BlobId, Came, Chunks, FetchId, Offence, PeerId, PeerKey, Urgency, WantId};
-use crate::message::{Message, RequestId, Why};
+use crate::message::{Message, RejectReason, RequestId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -335,7 +335,7 @@ impl Node {
         &mut self,
         (peer, request): (PeerId, RequestId),
         chunks: Chunks,
-        why: Why,
+        why: RejectReason,
         others: &[PeerKey],
         actions: &mut Vec<Action>,
     ) {
@@ -348,11 +348,13 @@ impl Node {
         let is_other = |named: &PeerId| *named != peer && self.membership.get(*named).is_some();
         let named: Vec<PeerId> = named.filter(is_other).collect();
         let mut lied = false;
-        if why != Why::Busy
+        if why != RejectReason::Busy
             && let Some(map) = blob.maps.get_mut(&peer)
         {
             let cut = Chunks { first: chunks.first.min(blob.chunks), count: chunks.count };
-            lied = why == Why::Missing && hops == 0 && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
+            lied = why == RejectReason::Missing
+                && hops == 0
+                && cut.numbers().take(64).any(|chunk| map.has.has(chunk));
             map.has.clear(cut);
         }
         // A peer that names others is to be asked again if they are strangers, and to name none.
@@ -401,7 +403,7 @@ impl Node {
         for (waiter, chunk) in let_go {
             // It waits because another host sent it here.
             let bytes = self.blobs.get(&id).map_or(0, |blob| blob.bytes(chunk));
-            self.end_waiting(waiter, (chunk, bytes), Why::Missing, actions);
+            self.end_waiting(waiter, (chunk, bytes), RejectReason::Missing, actions);
         }
         self.release(request, u32::try_from(failed.len()).unwrap_or(u32::MAX), false, actions);
         failed
@@ -412,7 +414,7 @@ impl Node {
         &mut self,
         waiter: Waiter,
         (chunk, bytes): (u32, u64),
-        why: Why,
+        why: RejectReason,
         actions: &mut Vec<Action>,
     ) {
         self.serving.end_promises(waiter.peer, 1, bytes);
@@ -432,7 +434,7 @@ impl Node {
 
     /// Gives up a chunk that no host delivers: other hosts that wait for it are told so. Disks must have been told
     /// before.
-    pub(super) fn give_up(&mut self, id: BlobId, chunk: u32, why: Why, actions: &mut Vec<Action>) {
+    pub(super) fn give_up(&mut self, id: BlobId, chunk: u32, why: RejectReason, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get_mut(&id) else { return };
         let (bytes, reader) = (blob.bytes(chunk), blob.reader);
         let Some((aim, pending)) = blob.table.end(chunk) else { return };
@@ -444,7 +446,7 @@ impl Node {
 
     pub(super) fn drop_prefetch(&mut self, id: BlobId, chunk: u32) {
         // Nothing waits for it: no host is told.
-        self.give_up(id, chunk, Why::Failed, &mut Vec::new());
+        self.give_up(id, chunk, RejectReason::Failed, &mut Vec::new());
     }
 
     /// Runs the timer of a want: answers one that has waited as long as any may; the disk does the rest.
@@ -559,7 +561,7 @@ impl Node {
                 waited.push(chunk);
             }
         }
-        idle.into_iter().for_each(|chunk| self.give_up(id, chunk, Why::Failed, actions));
+        idle.into_iter().for_each(|chunk| self.give_up(id, chunk, RejectReason::Failed, actions));
         if !late.is_empty() {
             self.fall_back(id, &late, actions);
         }

@@ -19,7 +19,7 @@ use crate::bits::Bits;
 use crate::event::{BlobKey, Chunks, PeerId, PeerKey, ReaderId};
 use crate::similarity::RecentReads;
 use crate::throttle::Throttle;
-use crate::{Settings, Topology};
+use crate::{NodeSettings, Topology};
 use std::collections::BTreeMap;
 
 /// The number of reads that a sketch describes: 64 MiB.
@@ -65,7 +65,7 @@ impl Blob {
         len: u64,
         fetchable: bool,
         me: Option<PeerKey>,
-        settings: &Settings,
+        settings: &NodeSettings,
     ) -> Self {
         let chunks = u32::try_from(len.div_ceil(CHUNK_SIZE)).unwrap_or(u32::MAX);
         let similar = matches!(settings.topology, Topology::Similar(_));

@@ -5,7 +5,7 @@ use super::membership::{Admission, JoinDue, Seek};
 use super::timers::Timer;
 use super::{CHOOSE_EVERY, Node};
 use crate::event::{Action, BlobId, BlobKey, Chunks, Offence, PeerId, PeerKey, Role};
-use crate::message::{Message, Why};
+use crate::message::{Message, RejectReason};
 use crate::placement;
 use crate::settings::Topology;
 use crate::similarity::alike;
@@ -60,7 +60,7 @@ impl Node {
     pub(super) fn on_closed(&mut self, id: BlobId, actions: &mut Vec<Action>) {
         let Some(blob) = self.blobs.get(&id) else { return };
         for chunk in blob.table.all_pending().map(|(chunk, _)| chunk).collect::<Vec<_>>() {
-            self.give_up(id, chunk, Why::Missing, actions);
+            self.give_up(id, chunk, RejectReason::Missing, actions);
         }
         for request in self.requests.that(|known| known.blob == id) {
             let Some(known) = self.requests.remove(request) else { continue };

@@ -18,7 +18,7 @@ use super::timers::Alarm;
 use crate::Time;
 use crate::event::{PeerId, PeerKey, Role};
 use crate::placement;
-use crate::settings::{Settings, Topology};
+use crate::settings::{NodeSettings, Topology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ pub(super) struct Membership {
 
 impl Membership {
     /// The membership of a host that can reach no other host.
-    pub(super) fn new(key: PeerKey, role: Role, settings: &Settings) -> Self {
+    pub(super) fn new(key: PeerKey, role: Role, settings: &NodeSettings) -> Self {
         Self {
             key,
             role,
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     fn agent(roots: u32) -> Membership {
-        let settings = Settings { topology: Topology::Roots, ..Settings::default() };
+        let settings = NodeSettings { topology: Topology::Roots, ..NodeSettings::default() };
         let mut membership = Membership::new(PeerKey(100), Role::Agent, &settings);
         (0..roots).for_each(|root| assert!(membership.add(PeerId(root), PeerKey(root.into()), Role::Root)));
         membership
@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn a_root_admits_so_many_agents_and_forgets_those_that_are_silent() {
-        let settings = Settings { topology: Topology::Roots, agents_max: Some(1), ..Settings::default() };
+        let settings =
+            NodeSettings { topology: Topology::Roots, agents_max: Some(1), ..NodeSettings::default() };
         let mut root = Membership::new(PeerKey(100), Role::Root, &settings);
         (0..2).for_each(|peer| assert!(root.add(PeerId(peer), PeerKey(peer.into()), Role::Agent)));
         assert_eq!(root.admit(PeerId(0), Time(0)), Admission::New);

@@ -13,7 +13,7 @@ use super::Node;
 use super::blob::{Blob, PeerMap, push};
 use super::serving::WithDriver;
 use crate::event::{Action, BlobId, BlobKey, Chunks, PeerId, PeerKey, Urgency};
-use crate::recent::Piece;
+use crate::recent::ChunkKey;
 use std::collections::BTreeMap;
 
 /// The number of chunks that wait to be sent to one peer without a request: more would not come sooner.
@@ -116,7 +116,7 @@ fn lacks(
     blobs: &BTreeMap<BlobId, Blob>,
     names: &BTreeMap<BlobKey, BlobId>,
     (peer, key): (PeerId, PeerKey),
-) -> impl Fn(Piece) -> bool + Copy {
+) -> impl Fn(ChunkKey) -> bool + Copy {
     move |piece| {
         let Some(blob) = names.get(&piece.blob).and_then(|id| blobs.get(id)) else { return false };
         let is_there = |map: &PeerMap| map.has.has(piece.chunk) || map.sent.has(piece.chunk);
@@ -133,7 +133,7 @@ fn unread(
     names: &BTreeMap<BlobKey, BlobId>,
     (peer, key): (PeerId, PeerKey),
     tells: bool,
-) -> impl Fn(Piece) -> bool + Copy {
+) -> impl Fn(ChunkKey) -> bool + Copy {
     let lacks = lacks(blobs, names, (peer, key));
     move |piece| {
         let blob = names.get(&piece.blob).and_then(|id| blobs.get(id));

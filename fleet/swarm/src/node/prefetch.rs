@@ -7,7 +7,7 @@
 use super::chunks::Aim;
 use crate::CHUNK_SIZE;
 use crate::event::{BlobId, Chunks, ReaderId};
-use crate::settings::Settings;
+use crate::settings::NodeSettings;
 use crate::throttle::{Accounts, Throttle};
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(super) struct Prefetch {
 
 impl Prefetch {
     /// No reader, and nothing on its way.
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &NodeSettings) -> Self {
         Self {
             accounts: Accounts::default(),
             on_their_way: 0,
@@ -173,10 +173,10 @@ mod tests {
     const READER: Option<ReaderId> = Some(ReaderId(1));
 
     fn prefetch() -> Prefetch {
-        let settings = Settings {
+        let settings = NodeSettings {
             prefetch_window: 2 * CHUNK_SIZE,
             threshold: Some(2 * CHUNK_SIZE),
-            ..Settings::default()
+            ..NodeSettings::default()
         };
         let mut prefetch = Prefetch::new(&settings);
         prefetch.join(ReaderId(1), BlobId(1), 0);

@@ -20,7 +20,7 @@ use super::timers::Alarm;
 use super::uplink::Uplink;
 use crate::event::{Action, BlobId, Chunks, PeerId, Urgency};
 use crate::message::RequestId;
-use crate::settings::Settings;
+use crate::settings::NodeSettings;
 use crate::{CHUNK_SIZE, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -143,7 +143,7 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Nothing to send, and no peer.
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &NodeSettings) -> Self {
         Self {
             peers: BTreeMap::new(),
             uplink: Uplink::default(),
@@ -420,7 +420,7 @@ mod tests {
     const ASK: RequestId = RequestId(5);
 
     fn serving() -> Serving {
-        let mut serving = Serving::new(&Settings::default());
+        let mut serving = Serving::new(&NodeSettings::default());
         serving.add_peer(PEER);
         serving
     }

@@ -14,7 +14,7 @@ use super::membership::Membership;
 use super::pinned::Pinned;
 use crate::event::{BlobKey, PeerId, PeerKey, Role};
 use crate::placement::{self, BlobFetchers, DesignatedFetchers};
-use crate::settings::{Settings, Topology};
+use crate::settings::{NodeSettings, Topology};
 
 /// The number of hosts that are tried as designated fetcher of a stripe.
 const FETCHERS: usize = 4;
@@ -113,7 +113,7 @@ impl Sharing {
     pub(super) fn upstream(
         &mut self,
         chunk: u32,
-        settings: &Settings,
+        settings: &NodeSettings,
         membership: &Membership,
         usable: impl Fn(PeerId) -> bool,
     ) -> Option<PeerId> {
@@ -185,8 +185,8 @@ mod tests {
     const ME: PeerKey = PeerKey(50);
 
     /// A host among six others, of which the first is a root, and that all share the blob.
-    fn sharing(topology: Topology, role: Role) -> (Sharing, Settings, Membership) {
-        let settings = Settings { topology, stripe: 1, ..Settings::default() };
+    fn sharing(topology: Topology, role: Role) -> (Sharing, NodeSettings, Membership) {
+        let settings = NodeSettings { topology, stripe: 1, ..NodeSettings::default() };
         let mut membership = Membership::new(ME, role, &settings);
         for peer in 0..6 {
             let role = if peer == 0 { Role::Root } else { Role::Agent };

@@ -9,7 +9,7 @@ use super::timers::Timer;
 use super::wants::Want;
 use super::{DISK, Node, fallback};
 use crate::event::{Action, BlobId, Chunks, FetchId, PeerId, Urgency, WantId};
-use crate::message::{Message, RequestId, Why};
+use crate::message::{Message, RejectReason, RequestId};
 use crate::placement;
 use std::collections::BTreeMap;
 
@@ -319,7 +319,7 @@ impl Node {
             let (bytes, reader) = (blob.bytes(chunk), blob.reader);
             let Some(pending) = blob.table.pending_mut(chunk) else { continue };
             if pending.wants.is_empty() {
-                self.give_up(id, chunk, Why::Failed, actions);
+                self.give_up(id, chunk, RejectReason::Failed, actions);
                 continue;
             }
             pending.source = Source::Disk { since: now };

@@ -1,6 +1,6 @@
 //! The list of recent requests: chunks in chains in the order of asking, and in the order of use for making room.
 
-use super::{Piece, SavedChain, SavedItem};
+use super::{ChunkKey, SavedChain, SavedItem};
 use crate::event::PeerKey;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ const HALVED: u16 = 64;
 
 #[derive(Clone, Debug)]
 struct Item {
-    piece: Piece,
+    piece: ChunkKey,
     asked: u16,
     passed: u16,
     /// `true` if more than one agent has requested it.
@@ -28,7 +28,7 @@ struct Item {
     before: Slot,
     after: Slot,
     /// The place that agents came from before they found it here, and their number, net of those that came another way.
-    claim: Option<(Piece, u8)>,
+    claim: Option<(ChunkKey, u8)>,
 }
 
 /// The list.
@@ -37,7 +37,7 @@ pub(super) struct List {
     capacity: usize,
     items: Vec<Item>,
     free: Vec<Slot>,
-    slots: BTreeMap<Piece, Slot>,
+    slots: BTreeMap<ChunkKey, Slot>,
     /// Slots by use, the oldest first: those that are not proven, and those that are.
     ages: [BTreeMap<u64, Slot>; 2],
     clock: u64,
@@ -59,11 +59,11 @@ impl List {
         self.slots.len()
     }
 
-    pub(super) fn find(&self, piece: Piece) -> Option<Slot> {
+    pub(super) fn find(&self, piece: ChunkKey) -> Option<Slot> {
         self.slots.get(&piece).copied()
     }
 
-    pub(super) fn piece(&self, slot: Slot) -> Piece {
+    pub(super) fn piece(&self, slot: Slot) -> ChunkKey {
         self.item(slot).piece
     }
 
@@ -76,11 +76,11 @@ impl List {
     }
 
     /// The place that agents came from before they found it here, and their number, net of those that came another way.
-    pub(super) fn claim(&self, slot: Slot) -> Option<(Piece, u8)> {
+    pub(super) fn claim(&self, slot: Slot) -> Option<(ChunkKey, u8)> {
         self.item(slot).claim
     }
 
-    pub(super) fn set_claim(&mut self, slot: Slot, claim: Option<(Piece, u8)>) {
+    pub(super) fn set_claim(&mut self, slot: Slot, claim: Option<(ChunkKey, u8)>) {
         self.item_mut(slot).claim = claim;
     }
 
@@ -115,7 +115,13 @@ impl List {
     }
 
     /// Puts a new chunk behind a slot (or at the beginning of a chain), and makes room for it first.
-    pub(super) fn insert(&mut self, piece: Piece, asker: PeerKey, behind: Slot, claim: Option<(Piece, u8)>) {
+    pub(super) fn insert(
+        &mut self,
+        piece: ChunkKey,
+        asker: PeerKey,
+        behind: Slot,
+        claim: Option<(ChunkKey, u8)>,
+    ) {
         let item = Item {
             piece,
             asked: 1,
@@ -251,7 +257,7 @@ impl List {
 
     /// Forgets a blob.
     pub(super) fn remove_blob(&mut self, blob: crate::BlobKey) {
-        let all = Piece { blob, chunk: 0 }..=Piece { blob, chunk: u32::MAX };
+        let all = ChunkKey { blob, chunk: 0 }..=ChunkKey { blob, chunk: u32::MAX };
         let slots: Vec<_> = self.slots.range(all).map(|(_, slot)| *slot).collect();
         slots.into_iter().for_each(|slot| self.remove(slot));
     }
@@ -283,10 +289,10 @@ impl List {
 
     pub(super) fn load(chains: &[SavedChain], capacity: usize) -> Self {
         let mut list = Self::new(capacity);
-        let mut by_use: Vec<(u32, Piece)> =
+        let mut by_use: Vec<(u32, ChunkKey)> =
             chains.iter().flat_map(|chain| &chain.items).map(|item| (item.used, item.piece)).collect();
         by_use.sort_unstable_by(|a, b| b.cmp(a));
-        let kept: BTreeSet<Piece> = by_use.iter().map(|(_, piece)| *piece).take(list.capacity).collect();
+        let kept: BTreeSet<ChunkKey> = by_use.iter().map(|(_, piece)| *piece).take(list.capacity).collect();
         for chain in chains {
             let mut last = NONE;
             for saved in chain.items.iter().filter(|saved| kept.contains(&saved.piece)) {

@@ -8,16 +8,16 @@ use std::collections::BTreeSet;
 const APP: BlobKey = BlobKey(1);
 const OTHER: BlobKey = BlobKey(2);
 
-fn piece(blob: BlobKey, chunk: u32) -> Piece {
-    Piece { blob, chunk }
+fn piece(blob: BlobKey, chunk: u32) -> ChunkKey {
+    ChunkKey { blob, chunk }
 }
 
 /// A host that reads, requests the chunks that it lacks, and takes those that it is sent.
 struct Host {
     key: PeerKey,
-    has: BTreeSet<Piece>,
-    sent: BTreeSet<Piece>,
-    read: BTreeSet<Piece>,
+    has: BTreeSet<ChunkKey>,
+    sent: BTreeSet<ChunkKey>,
+    read: BTreeSet<ChunkKey>,
     asked: usize,
 }
 
@@ -27,7 +27,7 @@ impl Host {
         Self { key: PeerKey(key), has: none(), sent: none(), read: none(), asked: 0 }
     }
 
-    fn read(&mut self, recent: &mut Recent, piece: Piece) {
+    fn read(&mut self, recent: &mut Recent, piece: ChunkKey) {
         self.read.insert(piece);
         if !self.has.contains(&piece) {
             self.asked += 1;
@@ -41,7 +41,7 @@ impl Host {
         }
     }
 
-    fn boot(mut self, recent: &mut Recent, order: &[Piece]) -> Self {
+    fn boot(mut self, recent: &mut Recent, order: &[ChunkKey]) -> Self {
         order.iter().for_each(|piece| self.read(recent, *piece));
         self
     }
@@ -52,9 +52,9 @@ impl Host {
 }
 
 /// The chunks of a boot in their order, scattered over two blobs.
-fn a_boot(len: u32) -> Vec<Piece> {
+fn a_boot(len: u32) -> Vec<ChunkKey> {
     let mut random = Random::new(7);
-    let mut order: Vec<Piece> =
+    let mut order: Vec<ChunkKey> =
         (0..len).map(|n| piece(if n % 3 == 0 { OTHER } else { APP }, n * 5)).collect();
     for n in (1..order.len()).rev() {
         order.swap(n, random.below(n + 1));
@@ -145,7 +145,7 @@ fn strays_do_not_come_between() {
 fn a_scan_washes_nothing_out() {
     let (boot, mut recent) = (a_boot(500), Recent::new(2000));
     for key in 1..4 {
-        let keep = |_: Piece| true;
+        let keep = |_: ChunkKey| true;
         boot.iter().for_each(|p| recent.asked(PeerKey(key), p.blob, Chunks::one(p.chunk), keep));
     }
     let mut scanner = Host::new(50);
@@ -158,7 +158,7 @@ fn a_scan_washes_nothing_out() {
 #[test]
 fn several_applications_on_one_base() {
     let mut recent = Recent::new(1 << 16);
-    let app = |own: u64| -> Vec<Piece> {
+    let app = |own: u64| -> Vec<ChunkKey> {
         let of_own = |n: u32| n.is_multiple_of(4) || n > 400;
         (0..600).map(|n| if of_own(n) { piece(BlobKey(own), n) } else { piece(BlobKey(100), n) }).collect()
     };
@@ -205,7 +205,7 @@ fn a_forgotten_blob_leaves_no_trace() {
     assert!(host.asked < 40 && host.unread() == 0);
 }
 
-fn any_piece() -> impl Strategy<Value = Piece> {
+fn any_piece() -> impl Strategy<Value = ChunkKey> {
     (0_u64..3, 0_u32..40).prop_map(|(blob, chunk)| piece(BlobKey(blob), chunk))
 }
 
@@ -221,7 +221,7 @@ proptest! {
         let mut recent = Recent::new(capacity);
         for (agent, first, count, limit, lacks) in asks {
             let chunks = Chunks { first: first.chunk, count };
-            let has = |piece: Piece| piece.chunk.is_multiple_of(2);
+            let has = |piece: ChunkKey| piece.chunk.is_multiple_of(2);
             recent.asked(PeerKey(agent), first.blob, chunks, |piece| lacks && !has(piece));
             recent.list.check();
             let mut next = Vec::new();

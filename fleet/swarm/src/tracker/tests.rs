@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 const IMAGE: ImageKey = ImageKey(7);
 const MEMBER: PeerKey = PeerKey(1);
 
-fn report(joined: u32, accesses: &[(u32, u32)], known: (u64, u64)) -> Report {
+fn report(joined: u32, accesses: &[(u32, u32)], known: (u64, u64)) -> HintReport {
     let accesses = accesses.iter().map(|(slice, at_ms)| Access { slice: *slice, at_ms: *at_ms }).collect();
-    Report { image: IMAGE, joined, accesses, epoch: known.0, version: known.1 }
+    HintReport { image: IMAGE, joined, accesses, epoch: known.0, version: known.1 }
 }
 
-fn slices(answer: &Answer) -> Vec<u32> {
+fn slices(answer: &HintAnswer) -> Vec<u32> {
     answer.hints.iter().map(|hint| hint.slice).collect()
 }
 
@@ -20,7 +20,8 @@ fn slices(answer: &Answer) -> Vec<u32> {
 #[test]
 fn the_example_of_the_paper() {
     let [a, b, c, d] = [0, 1, 2, 3];
-    let mut tracker = Tracker::new(1, Settings { threshold: Threshold::Disks(2), ..Settings::default() });
+    let mut tracker =
+        Tracker::new(1, TrackerSettings { threshold: Threshold::Disks(2), ..TrackerSettings::default() });
     // All read A. Each that comes second finds a hint, which names the slice that it reads itself.
     let first: Vec<_> = (0..4).map(|n| tracker.report(MEMBER, &report(1, &[(a, n)], (0, 0)))).collect();
     assert!(first.iter().all(|answer| slices(answer).iter().all(|slice| *slice == a)));
@@ -85,7 +86,7 @@ proptest! {
         share in 0.0_f64..0.6,
         hints_max in 1_usize..40,
     ) {
-        let settings = Settings { threshold: Threshold::Share(share), hints_max, ..Settings::default() };
+        let settings = TrackerSettings { threshold: Threshold::Share(share), hints_max, ..TrackerSettings::default() };
         let mut tracker = Tracker::new(9, settings);
         let (mut plain, mut copy, mut known) = (Plain::default(), BTreeMap::new(), (0, 0));
         for (joined, accesses) in reports {
@@ -150,7 +151,7 @@ proptest! {
 /// Two runs of a deployment: the counts of the first are known to the second from its first answer on.
 #[test]
 fn the_second_run_knows_all_at_once() {
-    let mut tracker = Tracker::new(1, Settings::default());
+    let mut tracker = Tracker::new(1, TrackerSettings::default());
     for _ in 0..120 {
         tracker.report(MEMBER, &report(1, &[(1, 5), (2, 10), (3, 15)], (0, 0)));
     }
@@ -158,7 +159,7 @@ fn the_second_run_knows_all_at_once() {
     let answer = tracker.report(MEMBER, &report(1, &[], (0, 0)));
     assert_eq!((slices(&answer), answer.disks), (vec![1, 2, 3], 121));
     // The same after a restart; and an agent that knew all from the life before is told again.
-    let mut again = Tracker::new(2, Settings::default());
+    let mut again = Tracker::new(2, TrackerSettings::default());
     again.load(&tracker.counts(IMAGE).unwrap());
     assert_eq!(again.counts(IMAGE), tracker.counts(IMAGE));
     assert_eq!(again.report(MEMBER, &report(0, &[], (1, answer.version))).hints, answer.hints);
@@ -166,7 +167,7 @@ fn the_second_run_knows_all_at_once() {
 
 #[test]
 fn old_counts_fade() {
-    let mut tracker = Tracker::new(1, Settings::default());
+    let mut tracker = Tracker::new(1, TrackerSettings::default());
     tracker.report(MEMBER, &report(0, &[(5, 1)], (0, 0)));
     for _ in 0..DISKS_MAX {
         tracker.report(MEMBER, &report(1, &[(1, 4)], (0, 0)));
@@ -179,33 +180,39 @@ fn old_counts_fade() {
 
 #[test]
 fn memory_is_bounded() {
-    let settings = Settings { images_max: 3, slices_max: 100, ..Settings::default() };
+    let settings = TrackerSettings { images_max: 3, slices_max: 100, ..TrackerSettings::default() };
     let mut tracker = Tracker::new(1, settings);
     for image in 0..50 {
         let accesses = (0..300).map(|n| Access { slice: n * 1_000_003, at_ms: 1 }).collect();
-        tracker.report(MEMBER, &Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
+        tracker.report(
+            MEMBER,
+            &HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 },
+        );
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [47, 48, 49].map(ImageKey));
     assert_eq!(tracker.counts(ImageKey(49)).unwrap().slices.len(), 100);
-    let settings = Settings { nodes_max: 500, ..settings };
+    let settings = TrackerSettings { nodes_max: 500, ..settings };
     let mut tracker = Tracker::new(1, settings);
     for image in 0..3 {
         let accesses = (0..100).map(|slice| Access { slice, at_ms: 1 }).collect();
-        tracker.report(MEMBER, &Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 });
+        tracker.report(
+            MEMBER,
+            &HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 },
+        );
     }
     assert_eq!(tracker.images().collect::<Vec<_>>(), [1, 2].map(ImageKey));
     // The number of new disks in a report cannot make it loop or overflow.
     tracker.report(MEMBER, &report(u32::MAX, &[(1, u32::MAX), (u32::MAX, 0)], (1, u64::MAX)));
     assert!(tracker.counts(IMAGE).unwrap().disks <= DISKS_MAX);
     let hint = Hint { slice: u32::MAX, disks: u32::MAX, mean_ms: u32::MAX };
-    tracker.load(&Counts { image: IMAGE, disks: u32::MAX, slices: vec![hint; 5] });
+    tracker.load(&ImageCounts { image: IMAGE, disks: u32::MAX, slices: vec![hint; 5] });
     assert_eq!(tracker.counts(IMAGE).unwrap().slices.len(), 1);
     assert_eq!((Threshold::Share(f64::NAN).of(9), Threshold::Share(9e99).of(9)), (1, u32::MAX));
 }
 
-fn report_of(image: u64, slices: impl IntoIterator<Item = u32>) -> Report {
+fn report_of(image: u64, slices: impl IntoIterator<Item = u32>) -> HintReport {
     let accesses = slices.into_iter().map(|slice| Access { slice, at_ms: 1 }).collect();
-    Report { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 }
+    HintReport { image: ImageKey(image), joined: 1, accesses, epoch: 0, version: 0 }
 }
 
 impl Tracker {
@@ -226,7 +233,7 @@ impl Tracker {
 /// nothing.
 #[test]
 fn one_member_takes_a_share_and_no_more() {
-    let mut tracker = Tracker::new(1, Settings::default());
+    let mut tracker = Tracker::new(1, TrackerSettings::default());
     let (honest, greedy) = (PeerKey(2), PeerKey(3));
     for image in 0..20 {
         tracker.report(honest, &report_of(image, 0..2000));
@@ -256,7 +263,7 @@ fn one_member_takes_a_share_and_no_more() {
 /// Many members that fill a tracker together make it take no more than the limit for all.
 #[test]
 fn all_members_together_are_bounded() {
-    let mut tracker = Tracker::new(1, Settings::default());
+    let mut tracker = Tracker::new(1, TrackerSettings::default());
     let mut most = 0;
     for n in 0..400_u32 {
         let slices = (0..4096).map(|m| (n * 4096 + m).wrapping_mul(2_654_435_761));
@@ -288,7 +295,12 @@ proptest! {
         nodes_member_max in 40_usize..400,
         images_member_max in prop_oneof![1_usize..5, Just(100)],
     ) {
-        let settings = Settings { nodes_member_max, images_member_max, nodes_max: 100_000, ..Settings::default() };
+        let settings = TrackerSettings {
+            nodes_member_max,
+            images_member_max,
+            nodes_max: 100_000,
+            ..TrackerSettings::default()
+        };
         let mut tracker = Tracker::new(1, settings);
         let mut owners = Owners::new();
         let mut last = BTreeMap::<(PeerKey, ImageKey), usize>::new();

@@ -19,7 +19,7 @@ use headstart_block::{Plan, Result};
 use headstart_command_line::traces::cancelled;
 use headstart_image::progress::Progress;
 use headstart_sim::fleet::{FleetModel, FleetOutcome, HintsModel, SwarmModel, Way, Workload, simulate};
-use headstart_swarm::Settings;
+use headstart_swarm::NodeSettings;
 use report::{FleetReport, Row};
 use std::time::Instant;
 use workload::Reads;
@@ -97,7 +97,7 @@ impl Fleet {
                 let deployed = strayed.into_iter().filter(|_| self.push > 0);
                 for (kind, before) in deployed.filter_map(|(kind, before)| Some((kind, before.as_ref()?))) {
                     let with = |recent| {
-                        let settings = Settings { push: self.push, ..swarm.settings.clone() };
+                        let settings = NodeSettings { push: self.push, ..swarm.settings.clone() };
                         self.model(Way::Swarm(Box::new(SwarmModel { settings, recent, ..(**swarm).clone() })))
                     };
                     add(&mut models, kind, &with(simulate(&with(Vec::new()), before).recent), true);

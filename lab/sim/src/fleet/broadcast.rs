@@ -9,7 +9,7 @@ use super::net::{Parcel, on_wire};
 use crate::slab::NONE;
 use headstart_pull::{BlobId, BlobRange};
 use headstart_replay::time::Nanos;
-use headstart_swarm::{CHUNK_SIZE, Class};
+use headstart_swarm::{CHUNK_SIZE, SendClass};
 
 /// The progress of a broadcast.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ impl Fleet<'_> {
         let first = to.saturating_mul(tree.arity).saturating_add(1);
         for child in (first..first.saturating_add(tree.arity)).take_while(|child| *child < self.model.hosts) {
             self.hosts[to as usize].sent += bytes;
-            self.send(to, child, Class::DemandReply, bytes, What::Spread { to: child, number }, NONE);
+            self.send(to, child, SendClass::DemandReply, bytes, What::Spread { to: child, number }, NONE);
         }
         tree.left = tree.left.saturating_sub(1);
         self.tree = Some(tree);

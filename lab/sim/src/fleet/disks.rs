@@ -3,7 +3,7 @@
 //! A read all of whose bytes are local is a hit: it takes no event. So a disk whose reads are all local, and known to
 //! be read, runs ahead of the others, up to its first miss: until then no other disk can see its effects.
 
-use super::bringing::Owner;
+use super::deliveries::Owner;
 use super::model::DiskModel;
 use super::outcome::DiskOutcome;
 use super::queue::Happening;
@@ -34,7 +34,7 @@ pub(super) struct Disk {
     written: Written,
     /// Reads that wait, and the start of each wait.
     waiting: Vec<(u32, Nanos)>,
-    /// Fetches under way, and the bringing of each.
+    /// Fetches under way, and the delivery of each.
     fetches: Vec<(FetchId, u32)>,
     wake: Nanos,
     wake_entered: Nanos,
@@ -120,7 +120,7 @@ impl Fleet<'_> {
 
     fn follow_plan(&mut self, n: u32, host: u32) {
         for (blob, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
-            self.tell_node(host, swarm::Event::Planned { blob: swarm::BlobId(blob), running: true });
+            self.notify_node(host, swarm::Event::Planned { blob: swarm::BlobId(blob), running: true });
         }
         self.follow(n, self.workload.plan.clone());
     }
@@ -262,7 +262,7 @@ impl Fleet<'_> {
         let known = &mut self.hosts[host as usize];
         known.telling = false;
         for (blob, chunks) in std::mem::take(&mut known.news) {
-            self.tell_node(host, swarm::Event::Read { blob: swarm::BlobId(blob), chunks });
+            self.notify_node(host, swarm::Event::Read { blob: swarm::BlobId(blob), chunks });
         }
     }
 
@@ -306,8 +306,8 @@ impl Fleet<'_> {
                 Action::Cancel { fetch } => {
                     let fetches = &mut self.disks[n as usize].fetches;
                     if let Some(place) = fetches.iter().position(|(known, _)| *known == fetch) {
-                        let (_, bringing) = fetches.swap_remove(place);
-                        self.cancel(bringing);
+                        let (_, delivery) = fetches.swap_remove(place);
+                        self.cancel(delivery);
                     }
                 }
                 Action::Complete { read } => self.ended(n, read),
@@ -325,9 +325,9 @@ impl Fleet<'_> {
                 }
                 Action::Hurry { fetch, upto } => {
                     let fetches = &self.disks[n as usize].fetches;
-                    let bringing =
+                    let delivery =
                         fetches.iter().find(|(known, _)| *known == fetch).map(|(_, number)| *number);
-                    bringing.into_iter().for_each(|number| self.hurry(number, upto));
+                    delivery.into_iter().for_each(|number| self.promote(number, upto));
                 }
                 // Nothing is streamed.
                 Action::Hold { .. } | Action::Resume { .. } => {}
@@ -338,8 +338,8 @@ impl Fleet<'_> {
 
     fn fetch(&mut self, n: u32, fetch: FetchId, range: BlobRange, priority: Priority) {
         let urgency = if priority == Priority::Miss { Urgency::Demand } else { Urgency::Background };
-        let bringing = self.bring(self.disks[n as usize].host, Owner::Disk(n, fetch), range, urgency);
-        self.disks[n as usize].fetches.push((fetch, bringing));
+        let delivery = self.bring(self.disks[n as usize].host, Owner::Disk(n, fetch), range, urgency);
+        self.disks[n as usize].fetches.push((fetch, delivery));
     }
 
     /// Completes a read that waited.

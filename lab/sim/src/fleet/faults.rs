@@ -12,7 +12,7 @@ use super::{Fleet, FleetModel, Way};
 use crate::slab::NONE;
 use headstart_block::random::Random;
 use headstart_replay::time::Nanos;
-use headstart_swarm::{CHUNK_SIZE, Class, Event, Message, PeerId};
+use headstart_swarm::{CHUNK_SIZE, Event, Message, PeerId, SendClass};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The number of unrequested bytes that a host takes from a peer before it drops that peer.
@@ -90,7 +90,7 @@ enum Fault {
 
 /// The faults of a run, and their effects so far.
 #[derive(Debug, Default)]
-pub(super) struct Havoc {
+pub(super) struct FaultState {
     foreseen: Vec<Option<Fault>>,
     /// `true` while the halves of the fleet do not reach each other.
     parted: bool,
@@ -134,26 +134,28 @@ impl Fleet<'_> {
     }
 
     fn foresee(&mut self, at: Nanos, fault: Fault) {
-        let number = u32::try_from(self.havoc.foreseen.len()).unwrap_or(u32::MAX);
-        self.havoc.foreseen.push(Some(fault));
+        let number = u32::try_from(self.fault_state.foreseen.len()).unwrap_or(u32::MAX);
+        self.fault_state.foreseen.push(Some(fault));
         self.agenda.enter(at, Happening::Fault(number));
     }
 
     pub(super) fn fault(&mut self, n: u32) {
-        let Some(fault) = self.havoc.foreseen.get_mut(n as usize).and_then(Option::take) else { return };
+        let Some(fault) = self.fault_state.foreseen.get_mut(n as usize).and_then(Option::take) else {
+            return;
+        };
         match fault {
             Fault::Die(dead) => dead.into_iter().for_each(|host| self.die(host)),
             Fault::NoticeDeaths(dead) => {
                 for peer in dead {
                     for host in self.seen_by(peer) {
-                        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                        self.notify_node(host, Event::PeerDown { peer: PeerId(peer) });
                     }
                 }
             }
-            Fault::Part => self.havoc.parted = true,
-            Fault::NoticeParting if self.havoc.parted => {
+            Fault::Part => self.fault_state.parted = true,
+            Fault::NoticeParting if self.fault_state.parted => {
                 for (host, peer) in self.across() {
-                    self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
+                    self.notify_node(host, Event::PeerDown { peer: PeerId(peer) });
                 }
             }
             Fault::NoticeParting => {}
@@ -181,14 +183,14 @@ impl Fleet<'_> {
     }
 
     fn mend(&mut self) {
-        self.havoc.parted = false;
+        self.fault_state.parted = false;
         let Way::Swarm(swarm) = &self.model.way else { return };
         let roots = swarm.roots;
         let pairs = self.across();
         let pairs: Vec<_> = pairs.into_iter().filter(|(host, peer)| self.reaches(*host, *peer)).collect();
         for (host, peer) in &pairs {
             let event = Event::PeerUp { peer: PeerId(*peer), key: key(*peer), role: role(roots, *peer) };
-            self.tell_node(*host, event);
+            self.notify_node(*host, event);
         }
         for (host, peer) in pairs {
             if host < peer && self.has_opened(host) && self.has_opened(peer) {
@@ -205,7 +207,7 @@ impl Fleet<'_> {
             && other.alive
             && one.is_up
             && other.is_up
-            && !(self.havoc.parted && (host < half) != (peer < half))
+            && !(self.fault_state.parted && (host < half) != (peer < half))
             && !one.strangers.contains(&peer)
     }
 
@@ -220,8 +222,8 @@ impl Fleet<'_> {
         self.dropped += 1;
         self.hosts[host as usize].strangers.push(peer);
         self.hosts[peer as usize].strangers.push(host);
-        self.tell_node(host, Event::PeerDown { peer: PeerId(peer) });
-        self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });
+        self.notify_node(host, Event::PeerDown { peer: PeerId(peer) });
+        self.notify_node(peer, Event::PeerDown { peer: PeerId(host) });
     }
 
     /// `true` if a request to a host never comes to its node, because the host behaves badly.
@@ -247,24 +249,24 @@ impl Fleet<'_> {
 
     /// Goes on sending for an endless sender that has sent the requested chunk.
     pub(super) fn flood(&mut self, sent: SentChunk) {
-        if self.havoc.floods.insert((sent.from, sent.to)) {
+        if self.fault_state.floods.insert((sent.from, sent.to)) {
             (0..FLOOD).for_each(|_| self.send_junk(sent));
         }
     }
 
     fn send_junk(&mut self, sent: SentChunk) {
         let what = What::Junk(sent);
-        self.send(sent.from, sent.to, Class::DemandReply, CHUNK_SIZE + 16, what, NONE);
+        self.send(sent.from, sent.to, SendClass::DemandReply, CHUNK_SIZE + 16, what, NONE);
     }
 
     /// Takes an unrequested chunk.
     pub(super) fn junk_came(&mut self, sent: SentChunk) {
         let (from, to) = (sent.from, sent.to);
-        let strays = self.havoc.strays.entry((from, to)).or_default();
+        let strays = self.fault_state.strays.entry((from, to)).or_default();
         *strays += CHUNK_SIZE;
         let too_many = *strays > STRAYS;
         if !self.reaches(from, to) {
-            self.havoc.floods.remove(&(from, to));
+            self.fault_state.floods.remove(&(from, to));
         } else if too_many {
             self.part_from(to, from);
         } else {

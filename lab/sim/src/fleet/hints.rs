@@ -9,7 +9,7 @@ use headstart_block::{ByteRange, Plan, SLICE_SIZE};
 use headstart_replay::time::Nanos;
 use headstart_swarm::PeerKey;
 use headstart_swarm::hints::{Hints, Tally};
-use headstart_swarm::tracker::{Answer, Counts, ImageKey, Report, Settings, Tracker};
+use headstart_swarm::tracker::{HintAnswer, HintReport, ImageCounts, ImageKey, Tracker, TrackerSettings};
 use std::time::Duration;
 
 #[cfg(test)]
@@ -44,15 +44,16 @@ struct Agent {
 
 #[derive(Debug)]
 enum UnderWay {
-    Report(u32, Report),
-    Answer(u32, Answer),
+    Report(u32, HintReport),
+    Answer(u32, HintAnswer),
 }
 
 impl Hinting {
     pub(super) fn new(model: &HintsModel, hosts: u32, disks: usize) -> Self {
-        let mut tracker = Tracker::new(1, Settings { threshold: model.threshold, ..Settings::default() });
+        let mut tracker =
+            Tracker::new(1, TrackerSettings { threshold: model.threshold, ..TrackerSettings::default() });
         if let Some(known) = &model.known {
-            tracker.load(&Counts { image: IMAGE, ..known.clone() });
+            tracker.load(&ImageCounts { image: IMAGE, ..known.clone() });
         }
         let agent =
             || Agent { hints: Hints::new(IMAGE, model.every), disks: Vec::new(), entered: Nanos::NEVER };
@@ -74,7 +75,7 @@ impl Hinting {
     }
 
     /// The tracker's counts at the end, and the tally of hints on all hosts.
-    pub(super) fn outcome(&self) -> (Option<Counts>, Tally) {
+    pub(super) fn outcome(&self) -> (Option<ImageCounts>, Tally) {
         let mut all = Tally::default();
         for tally in self.agents.iter().map(|agent| agent.hints.tally()) {
             all.reads += tally.reads;

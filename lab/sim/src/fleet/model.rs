@@ -67,12 +67,12 @@ pub struct HintsModel {
     /// The least interval between reports of an agent.
     pub every: Duration,
     /// The counts of the tracker beforehand.
-    pub known: Option<swarm::tracker::Counts>,
+    pub known: Option<swarm::tracker::ImageCounts>,
 }
 
 impl Default for HintsModel {
     fn default() -> Self {
-        let threshold = swarm::tracker::Settings::default().threshold;
+        let threshold = swarm::tracker::TrackerSettings::default().threshold;
         Self { threshold, every: Duration::from_millis(100), known: None }
     }
 }
@@ -123,7 +123,7 @@ pub enum Way {
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwarmModel {
     /// The nodes' knobs.
-    pub settings: swarm::Settings,
+    pub settings: swarm::NodeSettings,
     /// The number of roots: the first hosts.
     pub roots: u32,
     /// The number of hosts of a cell: hosts that are no roots are parted into cells. They know the others of their cell
@@ -144,7 +144,7 @@ pub struct SwarmModel {
 impl Default for SwarmModel {
     fn default() -> Self {
         Self {
-            settings: swarm::Settings::default(),
+            settings: swarm::NodeSettings::default(),
             roots: 0,
             cell: 0,
             tell_every: Duration::from_millis(50),

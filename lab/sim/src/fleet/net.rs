@@ -256,7 +256,7 @@ impl<T> Net<T> {
     }
 
     /// Moves a parcel that waits at its first port to a more urgent class, behind others of its flow there.
-    pub(super) fn hurry(&mut self, number: u32, class: usize) {
+    pub(super) fn promote(&mut self, number: u32, class: usize) {
         if self.travelling.get(number).is_none_or(|travelling| travelling.parcel.class <= class) {
             return;
         }
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_hurried_or_cancelled_and_what_is_on_the_wire_is_not() {
+    fn what_waits_is_promoted_or_cancelled_and_what_is_on_the_wire_is_not() {
         let mut rig = Rig::new(&[1, 1]);
         for what in 0..6 {
             let (way, class) = ([0, 1, NONE, NONE, NONE], if what == 5 { 0 } else { 4 });
@@ -421,7 +421,7 @@ mod tests {
             let number = rig.net.send(rig.now, parcel, &mut rig.agenda);
             assert_eq!(number, what);
         }
-        [3, 0].into_iter().for_each(|number| rig.net.hurry(number, 0));
+        [3, 0].into_iter().for_each(|number| rig.net.promote(number, 0));
         [1, 4, 0].into_iter().for_each(|number| rig.net.cancel(number));
         let mut left: Vec<_> = std::iter::from_fn(|| rig.net.left()).collect();
         left.sort_unstable();

@@ -79,7 +79,7 @@ pub struct FleetOutcome {
     /// All reads' waits.
     pub waits: Waits,
     /// The counts of the tracker, if there is one.
-    pub counts: Option<headstart_swarm::tracker::Counts>,
+    pub counts: Option<headstart_swarm::tracker::ImageCounts>,
     /// The tally of hints.
     pub hints: headstart_swarm::hints::Tally,
     /// The recent requests of each root, if roots send ahead: for a deployment that comes after this one.
@@ -95,7 +95,7 @@ pub struct FleetOutcome {
     /// The number of events: a measure of the work of simulating it.
     pub happenings: u64,
     /// The sum of the nodes' counters.
-    pub counters: headstart_swarm::Counters,
+    pub counters: headstart_swarm::NodeCounters,
 }
 
 /// A fleet in a few figures; times in seconds, rates in bytes a second, bytes of a host.

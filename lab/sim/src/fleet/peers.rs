@@ -1,7 +1,7 @@
 //! Nodes and their messages.
 
-use super::bringing::Owner;
 use super::content::{SentChunk, What};
+use super::deliveries::Owner;
 use super::faults::Conduct;
 use super::identity::{key, role};
 use super::model::SENT_AGAIN;
@@ -16,8 +16,8 @@ use headstart_replay::time::Nanos;
 use headstart_swarm::event::Served;
 use headstart_swarm::recent::{Recent, Saved};
 use headstart_swarm::{
-    self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Class, Counters, Event, Message, Node, PeerId,
-    ReaderId, RequestId, Urgency,
+    self as swarm, Action, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeCounters, PeerId, ReaderId,
+    RequestId, SendClass, Urgency,
 };
 
 /// Requests that a root remembers, of a deployment before.
@@ -45,7 +45,7 @@ fn flow(from: u32, to: u32) -> u64 {
 /// The node of a host, if there is a swarm.
 pub(super) fn node(model: &FleetModel, host: u32) -> Option<Box<Node>> {
     let Way::Swarm(swarm) = &model.way else { return None };
-    let settings = swarm::Settings { seed: model.seed, ..swarm.settings.clone() };
+    let settings = swarm::NodeSettings { seed: model.seed, ..swarm.settings.clone() };
     let mut node = Box::new(Node::new(key(host), role(swarm.roots, host), settings));
     if let Some(recent) = swarm.recent.get(host as usize) {
         node.set_recent(Recent::load(recent, RECENT));
@@ -59,7 +59,7 @@ pub(super) fn remember(node: &mut Node, before: &Saved) {
 }
 
 /// Adds the counters of one node.
-pub(super) fn add(sum: &mut Counters, one: &Counters) {
+pub(super) fn add(sum: &mut NodeCounters, one: &NodeCounters) {
     sum.wants += one.wants;
     sum.not_from_peers += one.not_from_peers;
     sum.on_demand += one.on_demand;
@@ -117,7 +117,7 @@ impl Fleet<'_> {
         let (roots, warm, pinned) = (swarm.roots, swarm.warm, swarm.pinned);
         for host in 0..self.model.hosts {
             for peer in self.seen_by(host) {
-                self.tell_node(
+                self.notify_node(
                     host,
                     Event::PeerUp { peer: PeerId(peer), key: key(peer), role: role(roots, peer) },
                 );
@@ -170,10 +170,10 @@ impl Fleet<'_> {
             let local = self.local_runs(host, n);
             let key = BlobKey(mix(u64::from(n)));
             let fetchable = pinned == 0;
-            self.tell_node(host, Event::Opened { blob, key, len, local: &local, fetchable });
+            self.notify_node(host, Event::Opened { blob, key, len, local: &local, fetchable });
             if pinned > 0 {
                 let holders: Vec<_> = (0..self.model.hosts).map(self::key).collect();
-                self.tell_node(host, Event::Pinned { blob, holders: &holders, copies: pinned });
+                self.notify_node(host, Event::Pinned { blob, holders: &holders, copies: pinned });
             }
         }
         let soon = Nanos::from_duration(self.model.links.round_trip);
@@ -183,7 +183,7 @@ impl Fleet<'_> {
     /// Notes that a disk of a host reads the image; all of one host count as one reader.
     pub(super) fn read_by(&mut self, host: u32) {
         for (n, _) in (0..).zip(self.first_chunk.clone().windows(2)) {
-            self.tell_node(host, Event::ReadBy { blob: swarm::BlobId(n), reader: ReaderId(0) });
+            self.notify_node(host, Event::ReadBy { blob: swarm::BlobId(n), reader: ReaderId(0) });
         }
     }
 
@@ -220,7 +220,7 @@ impl Fleet<'_> {
         for n in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
             let blob = swarm::BlobId(n);
             for (host, peer) in [(host, peer), (peer, host)] {
-                self.tell_node(host, Event::PeerShares { peer: PeerId(peer), blob });
+                self.notify_node(host, Event::PeerShares { peer: PeerId(peer), blob });
                 if self.hosts[host as usize].conduct == Conduct::Liar {
                     let count = self.first_chunk[n as usize + 1] - self.first_chunk[n as usize];
                     let message = Message::Have { blob, runs: vec![Chunks { first: 0, count }] };
@@ -231,7 +231,7 @@ impl Fleet<'_> {
     }
 
     /// Tells a node of `event`, and does what it asks for.
-    pub(super) fn tell_node(&mut self, host: u32, event: Event<'_>) {
+    pub(super) fn notify_node(&mut self, host: u32, event: Event<'_>) {
         let known = &mut self.hosts[host as usize];
         let Some(node) = known.node.as_mut().filter(|_| known.alive) else { return };
         let mut actions = self.node_actions.pop().unwrap_or_default();
@@ -257,8 +257,8 @@ impl Fleet<'_> {
                 let range = BlobRange { blob: BlobId(blob.0), range: chunks.bytes(len) };
                 // A repeated fetch is more urgent; to the store all are the same.
                 if !self.agents.contains_key(&(host, fetch.0)) {
-                    let bringing = self.bring(host, Owner::Agent(fetch), range, urgency);
-                    self.agents.insert((host, fetch.0), bringing);
+                    let delivery = self.bring(host, Owner::Agent(fetch), range, urgency);
+                    self.agents.insert((host, fetch.0), delivery);
                 }
             }
             Action::Answer { want, from_store } => self.answered(want, &from_store),
@@ -283,7 +283,7 @@ impl Fleet<'_> {
         known.wake_entered = Nanos::NEVER;
         if known.wake <= self.now {
             known.wake = Nanos::NEVER;
-            self.tell_node(host, Event::Tick);
+            self.notify_node(host, Event::Tick);
         } else if known.wake < Nanos::NEVER {
             known.wake_entered = known.wake;
             self.agenda.enter(known.wake, Happening::Wake(host));
@@ -304,7 +304,7 @@ impl Fleet<'_> {
         &mut self,
         from: u32,
         to: u32,
-        class: Class,
+        class: SendClass,
         bytes: u64,
         what: What,
         note: u32,
@@ -315,7 +315,7 @@ impl Fleet<'_> {
         let mut latency = Nanos(Nanos::from_duration(self.model.links.round_trip).0 / 2);
         let loss = u64::from(self.model.faults.loss_per_million);
         if loss > 0 && self.random.bits() % 1_000_000 < loss {
-            if class == Class::Advert {
+            if class == SendClass::Advert {
                 return NONE;
             }
             latency = latency.plus(SENT_AGAIN);
@@ -339,13 +339,13 @@ impl Fleet<'_> {
         self.send(from, to, class, bytes, What::Message { from, to, connection, message }, NONE);
     }
 
-    pub(super) fn heard(&mut self, from: u32, to: u32, message: Message) {
+    pub(super) fn on_message(&mut self, from: u32, to: u32, message: Message) {
         if self.reaches(from, to) && !self.ignores(to, from, &message) {
             if let Message::Cancel { request } = message {
                 let waiting = self.outbox.of_request(to, from, request);
                 waiting.into_iter().for_each(|parcel| self.net.cancel(parcel));
             }
-            self.tell_node(to, Event::Received { peer: PeerId(from), message });
+            self.notify_node(to, Event::Received { peer: PeerId(from), message });
         }
     }
 
@@ -366,10 +366,10 @@ impl Fleet<'_> {
         let key = Key::new((host, peer), request, blob, chunk);
         let known = if urgency == Urgency::Demand { self.outbox.known(key) } else { Known::New };
         if let Known::Waits(parcel) = known {
-            return self.net.hurry(parcel, Class::DemandReply as usize);
+            return self.net.promote(parcel, SendClass::DemandReply as usize);
         }
         if request.is_none() && urgency == Urgency::Demand {
-            return; // a chunk that was sent ahead is hurried where it waits, or has gone
+            return; // a chunk that was sent ahead is promoted where it waits, or has gone
         }
         serving.ahead = urgency == Urgency::Background;
         let note = self.servings.insert(serving);
@@ -379,7 +379,7 @@ impl Fleet<'_> {
         let range = self.hosts[host as usize].local.unit_range(BlobId(blob.0), u64::from(chunk));
         self.hosts[host as usize].sent += range.len();
         let corrupt = conduct == Conduct::Corrupt;
-        let class = if serving.ahead { Class::PrefetchReply } else { Class::DemandReply };
+        let class = if serving.ahead { SendClass::PrefetchReply } else { SendClass::DemandReply };
         let ahead = serving.ahead;
         let sent = SentChunk { from: host, to: peer, request, blob, chunk, connection, corrupt, ahead };
         let parcel = self.send(host, peer, class, range.len() + 16, What::Chunk(sent), note);
@@ -398,7 +398,7 @@ impl Fleet<'_> {
         }
         self.outbox.left(Key::new((host, peer), request, blob, chunks.first), ahead);
         let outcome = if missing { Served::Missing } else { Served::Well };
-        self.tell_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
+        self.notify_node(host, Event::Served { peer: PeerId(peer), request, blob, chunks, outcome });
     }
 
     /// Counts a chunk that came from a peer, if it is new.
@@ -430,9 +430,9 @@ impl Fleet<'_> {
         }
         let outcome = if corrupt { swarm::event::Came::Corrupt } else { swarm::event::Came::Kept };
         match request {
-            Some(request) => self.tell_node(to, Event::Came { peer, request, chunks, outcome }),
+            Some(request) => self.notify_node(to, Event::Came { peer, request, chunks, outcome }),
             None if corrupt => {}
-            None => self.tell_node(to, Event::Pushed { peer, blob, chunks }),
+            None => self.notify_node(to, Event::Pushed { peer, blob, chunks }),
         }
     }
 }

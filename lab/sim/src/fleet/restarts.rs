@@ -33,7 +33,7 @@ impl Fleet<'_> {
         self.outbox.forget(host);
         self.agent_has_gone(host);
         for peer in self.seen_by(host) {
-            self.tell_node(peer, Event::PeerDown { peer: PeerId(host) });
+            self.notify_node(peer, Event::PeerDown { peer: PeerId(host) });
         }
     }
 
@@ -58,7 +58,7 @@ impl Fleet<'_> {
         for peer in peers.collect::<Vec<_>>() {
             for (one, other) in [(host, peer), (peer, host)] {
                 let event = Event::PeerUp { peer: PeerId(other), key: key(other), role: role(roots, other) };
-                self.tell_node(one, event);
+                self.notify_node(one, event);
             }
         }
         if opens {
@@ -67,7 +67,7 @@ impl Fleet<'_> {
         let reads = self.disks.iter().any(|disk| disk.is_of(host) && disk.is_attached() && disk.is_reading());
         if reads && self.workload.plan != Plan::Lazy {
             for blob in 0..u32::try_from(self.first_chunk.len() - 1).unwrap_or(0) {
-                self.tell_node(host, Event::Planned { blob: swarm::BlobId(blob), running: true });
+                self.notify_node(host, Event::Planned { blob: swarm::BlobId(blob), running: true });
             }
         }
     }

@@ -237,7 +237,7 @@ fn dead_roots_cost_the_store_little() {
     let workload = Workload::pattern(24, 64 * MIB, region(16 * MIB), Pattern::SyncSame);
     for seed in 0..4 {
         let topology = headstart_swarm::Topology::Roots;
-        let settings = headstart_swarm::Settings { topology, ..Default::default() };
+        let settings = headstart_swarm::NodeSettings { topology, ..Default::default() };
         let swarm = SwarmModel { settings, roots: 3, ..SwarmModel::default() };
         let death = Death { at: Nanos(1_000_000_000), per_million: 300_000, roots: false };
         let faults = Faults { deaths: vec![death], ..Faults::default() };
@@ -253,7 +253,7 @@ fn dead_roots_cost_the_store_little() {
 fn roots_with_many_agents() {
     let workload = Workload::pattern(200, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
     let settings =
-        headstart_swarm::Settings { topology: headstart_swarm::Topology::Roots, ..Default::default() };
+        headstart_swarm::NodeSettings { topology: headstart_swarm::Topology::Roots, ..Default::default() };
     for (roots, seed) in [(8, 1), (8, 4), (1, 1)] {
         let swarm = SwarmModel { settings: settings.clone(), roots, ..SwarmModel::default() };
         let model = FleetModel { seed, ..FleetModel::new(200, links(), Way::Swarm(Box::new(swarm))) };
@@ -270,7 +270,7 @@ fn roots_with_many_agents() {
 fn cells_under_a_tree_of_roots() {
     let workload = Workload::pattern(110, 32 * MIB, region(8 * MIB), Pattern::SyncSame);
     for topology in [headstart_swarm::Topology::Tree(2), headstart_swarm::Topology::Roots] {
-        let settings = headstart_swarm::Settings { topology, ..Default::default() };
+        let settings = headstart_swarm::NodeSettings { topology, ..Default::default() };
         let swarm = SwarmModel { settings, roots: 10, cell: 10, ..SwarmModel::default() };
         let model = FleetModel::new(110, links(), Way::Swarm(Box::new(swarm)));
         let summary = simulate(&model, &workload).summary();

@@ -32,9 +32,9 @@ fn member(runtime: &Runtime, dir: &TempDir, name: &str, join: Option<SocketAddr>
         join: join.iter().map(ToString::to_string).collect(),
         role: Role::Agent,
         // The hosts wait for each other even if the machine is busy for a while.
-        node: headstart_swarm::Settings {
+        node: headstart_swarm::NodeSettings {
             timeout_range: (Duration::from_secs(1), Duration::from_secs(5)),
-            ..headstart_swarm::Settings::default()
+            ..headstart_swarm::NodeSettings::default()
         },
         connections_max: 100,
         trust: None,
@@ -65,7 +65,7 @@ impl Member {
             let held = pin_manager.keep_up().await;
             PinManager::bring_held(&held).await
         });
-        let Done { bytes, lacking, .. } = runtime.block_on(looking).unwrap();
+        let CommandOutcome { bytes, lacking, .. } = runtime.block_on(looking).unwrap();
         (bytes, lacking)
     }
 

@@ -12,7 +12,9 @@
 use headstart_block::{Error, ErrorKind, Result};
 use headstart_daemon::file::{self, Readers};
 use headstart_swarm::PeerKey;
-use headstart_swarm::tracker::{Answer, Counts, Hint, ImageKey, Report, Settings, Tracker};
+use headstart_swarm::tracker::{
+    Hint, HintAnswer, HintReport, ImageCounts, ImageKey, Tracker, TrackerSettings,
+};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +48,7 @@ impl Counting {
         aws_lc_rs::rand::fill(&mut epoch)
             .map_err(|_| Error::new(ErrorKind::Io, "no random numbers are to be had"))?;
         // An epoch of 0 belongs to no tracker.
-        let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, Settings::default());
+        let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, TrackerSettings::default());
         match load(file) {
             Ok(images) => images.iter().flatten().for_each(|counts| tracker.load(counts)),
             Err(error) => tracing::warn!(%error, "the tracker begins anew"),
@@ -64,7 +66,7 @@ impl Counting {
         self.tracker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn report(&self, member: PeerKey, report: &Report) -> Answer {
+    pub(super) fn report(&self, member: PeerKey, report: &HintReport) -> HintAnswer {
         self.reports.fetch_add(1, Ordering::Relaxed);
         if report.joined > 0 || !report.accesses.is_empty() {
             self.changed.store(true, Ordering::Relaxed);
@@ -78,7 +80,7 @@ impl Counting {
     }
 
     /// The counts of all images.
-    pub(crate) fn all(&self) -> Vec<Counts> {
+    pub(crate) fn all(&self) -> Vec<ImageCounts> {
         let tracker = self.tracker();
         let keys: Vec<_> = tracker.images().collect();
         keys.into_iter().filter_map(|key| tracker.counts(key)).collect()
@@ -112,7 +114,7 @@ pub struct CountedImage {
 impl CountedImage {
     /// Converts the counts of a tracker.
     #[must_use]
-    pub fn of(counts: &Counts) -> Self {
+    pub fn of(counts: &ImageCounts) -> Self {
         let slices = counts.slices.iter().map(|hint| (hint.slice, hint.disks, hint.mean_ms)).collect();
         Self { image: format!("{:016x}", counts.image.0), disks: counts.disks, slices }
     }
@@ -121,7 +123,7 @@ impl CountedImage {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the number is not valid, or slices do not ascend.
-    pub fn counts(&self) -> Result<Counts> {
+    pub fn counts(&self) -> Result<ImageCounts> {
         let image = u64::from_str_radix(&self.image, 16);
         let image = image.map_err(|e| Error::corrupt("is no number of an image").caused_by(e))?;
         if !self.slices.is_sorted_by(|(before, ..), (after, ..)| before < after) {
@@ -129,11 +131,11 @@ impl CountedImage {
         }
         let hint = |&(slice, disks, mean_ms): &(u32, u32, u32)| Hint { slice, disks, mean_ms };
         let slices = self.slices.iter().map(hint).collect();
-        Ok(Counts { image: ImageKey(image), disks: self.disks, slices })
+        Ok(ImageCounts { image: ImageKey(image), disks: self.disks, slices })
     }
 }
 
-fn store(path: &Path, images: &[Counts]) -> Result<()> {
+fn store(path: &Path, images: &[ImageCounts]) -> Result<()> {
     let body = postcard::to_allocvec(images).map_err(|e| Error::invalid("cannot be kept").caused_by(e))?;
     let file = [&HEAD[..], blake3::hash(&body).as_bytes(), &body].concat();
     file::replace(path, &file, Readers::Owner)
@@ -143,7 +145,7 @@ fn store(path: &Path, images: &[Counts]) -> Result<()> {
 ///
 /// # Errors
 /// If there is no such file, or it has other content.
-pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
+pub fn read_counts(file: &Path) -> Result<Vec<ImageCounts>> {
     load(file)?.ok_or_else(|| {
         Error::new(ErrorKind::NotFound, "is not there")
             .about(file.display())
@@ -152,7 +154,7 @@ pub fn read_counts(file: &Path) -> Result<Vec<Counts>> {
 }
 
 /// Reads the file; `None` if there is none.
-fn load(path: &Path) -> Result<Option<Vec<Counts>>> {
+fn load(path: &Path) -> Result<Option<Vec<ImageCounts>>> {
     let Some(bytes) = file::read(path, FILE_MAX)? else { return Ok(None) };
     let wrong = |what: &'static str| Error::corrupt(what).about(path.display());
     let body = bytes.strip_prefix(&HEAD).ok_or_else(|| wrong("is no file of counts of this version"))?;
@@ -169,9 +171,9 @@ mod tests {
     use headstart_swarm::tracker::Access;
     use std::fs;
 
-    fn report(joined: u32, slices: &[u32]) -> Report {
+    fn report(joined: u32, slices: &[u32]) -> HintReport {
         let accesses = slices.iter().map(|slice| Access { slice: *slice, at_ms: *slice }).collect();
-        Report { image: ImageKey(7), joined, accesses, epoch: 0, version: 0 }
+        HintReport { image: ImageKey(7), joined, accesses, epoch: 0, version: 0 }
     }
 
     #[test]

@@ -3,10 +3,10 @@
 
 use crate::event::{Came, Served};
 use crate::message::RequestId;
-use crate::recent::{Piece, Recent, Saved, SavedChain, SavedItem};
+use crate::recent::{ChunkKey, Recent, Saved, SavedChain, SavedItem};
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, PeerId, PeerKey, Role, Settings, Time,
-    Topology, Urgency, WantId,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, Node, NodeSettings, PeerId, PeerKey, Role,
+    Time, Topology, Urgency, WantId,
 };
 
 const BLOB: BlobId = BlobId(3);
@@ -21,7 +21,7 @@ struct One {
 
 impl One {
     fn new(role: Role, local: &[Chunks]) -> Self {
-        let settings = Settings { topology: Topology::Roots, push: 64, ..Settings::default() };
+        let settings = NodeSettings { topology: Topology::Roots, push: 64, ..NodeSettings::default() };
         let (mut one, len) =
             (Self { node: Node::new(PeerKey(1), role, settings), now: Time(0) }, 64 * CHUNK_SIZE);
         let other = if role == Role::Root { Role::Agent } else { Role::Root };
@@ -145,7 +145,7 @@ fn what_nobody_waits_for_is_waited_for_while_bytes_come() {
 fn root() -> One {
     let mut one = One::new(Role::Root, &[ALL]);
     let item = |n: u32| SavedItem {
-        piece: Piece { blob: BlobKey(9), chunk: 2 * n },
+        piece: ChunkKey { blob: BlobKey(9), chunk: 2 * n },
         asked: 9,
         passed: 0,
         proven: true,

@@ -4,8 +4,8 @@
 use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, PeerId, PeerKey, ReaderId,
-    Role, Settings, Time, Topology, Urgency, WantId, Why,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, NodeSettings, PeerId,
+    PeerKey, ReaderId, RejectReason, Role, Time, Topology, Urgency, WantId,
 };
 use headstart_block::random::Random;
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ impl Driver {
             3 => Topology::Roots,
             _ => Topology::Tree(2),
         };
-        let settings = Settings {
+        let settings = NodeSettings {
             topology,
             designated_fetchers: random.below(4) > 0,
             stripe: 1 + random.below(6) as u32,
@@ -54,7 +54,7 @@ impl Driver {
             agents_max: [None, Some(1)][random.below(2)],
             push: [0, 4][random.below(2)],
             seed,
-            ..Settings::default()
+            ..NodeSettings::default()
         };
         let role = [Role::Root, Role::Agent][random.below(2)];
         let mut driver = Self {
@@ -198,7 +198,9 @@ impl Driver {
         let message = if self.random.below(2) == 0 {
             Message::Pending { request, chunks }
         } else {
-            let why = [Why::Missing, Why::Busy, Why::Failed, Why::Unchecked][self.random.below(4)];
+            let why =
+                [RejectReason::Missing, RejectReason::Busy, RejectReason::Failed, RejectReason::Unchecked]
+                    [self.random.below(4)];
             let others = (0..self.random.below(3)).map(|_| self.key()).collect();
             Message::Reject { request, chunks, why, others }
         };

@@ -1,7 +1,7 @@
 //! Property: whatever happens, every want is answered in time, and the answer is true.
 
 use super::world::{Nature, Rules, World};
-use crate::{Role, Settings, Time, Topology};
+use crate::{NodeSettings, Role, Time, Topology};
 use headstart_block::random::Random;
 use proptest::prelude::*;
 use std::time::Duration;
@@ -34,14 +34,14 @@ proptest! {
     ) {
         let mut random = Random::new(seed);
         let hosts = 3 + random.below(6);
-        let settings = Settings {
+        let settings = NodeSettings {
             topology: topology(shape),
             designated_fetchers,
             push: [0, 4][random.below(2)],
             threshold: [None, Some(0), Some(u64::MAX)][random.below(3)],
             stripe: 1 + random.below(8) as u32,
             seed,
-            ..Settings::default()
+            ..NodeSettings::default()
         };
         let rules = Rules {
             seed,
@@ -86,7 +86,7 @@ proptest! {
 }
 
 fn common(nature: Nature) -> World {
-    let settings = Settings::default();
+    let settings = NodeSettings::default();
     let mut world = World::new(Rules { chunks: 128, ..Rules::default() }, &[Role::Agent; 8], &settings);
     world.run(Time(1));
     world.set_nature(7, nature);
@@ -125,7 +125,7 @@ fn the_store_away_while_the_swarm_has_everything() {
     for topology in [Topology::Ring, Topology::Random(2), Topology::Roots, Topology::Tree(2)] {
         let mut roles = [Role::Agent; 8];
         roles[0] = Role::Root;
-        let settings = Settings { topology, ..Settings::default() };
+        let settings = NodeSettings { topology, ..NodeSettings::default() };
         let mut world = World::new(Rules { chunks: 64, ..Rules::default() }, &roles, &settings);
         world.run(Time(1));
         world.start(0, Time(100_000), (0..64).collect());
@@ -143,7 +143,7 @@ fn a_third_dies_in_the_midst() {
     for topology in [Topology::Ring, Topology::Random(4), Topology::Roots, Topology::Tree(3)] {
         let mut roles = [Role::Agent; 24];
         roles[..3].fill(Role::Root);
-        let settings = Settings { topology, ..Settings::default() };
+        let settings = NodeSettings { topology, ..NodeSettings::default() };
         let mut world = World::new(Rules { chunks: 256, ..Rules::default() }, &roles, &settings);
         world.run(Time(1));
         (0..24).for_each(|host| world.start(host, Time(100_000), (0..256).collect()));
@@ -163,7 +163,7 @@ fn a_store_slower_than_all_timeouts() {
     const HOSTS: u32 = 20;
     let part = 80;
     for designated_fetchers in [true, false] {
-        let settings = Settings { designated_fetchers, ..Settings::default() };
+        let settings = NodeSettings { designated_fetchers, ..NodeSettings::default() };
         let rules = Rules { chunks: HOSTS * part, store: 600_000, ..Rules::default() };
         let mut world = World::new(rules, &[Role::Agent; HOSTS as usize], &settings);
         world.run(Time(1));
@@ -183,7 +183,7 @@ fn a_store_slower_than_all_timeouts() {
 #[test]
 fn a_want_larger_than_what_a_host_sends_at_once() {
     let rules = Rules { chunks: 390, read: 390, ahead: 0, ..Rules::default() };
-    let mut world = World::new(rules, &[Role::Agent; 3], &Settings::default());
+    let mut world = World::new(rules, &[Role::Agent; 3], &NodeSettings::default());
     world.run(Time(1));
     world.put(0, crate::Chunks { first: 0, count: 390 });
     world.run(Time(200_000));

@@ -5,8 +5,8 @@ use crate::event::Came;
 use crate::message::RequestId;
 use crate::node::chunks::{Aim, ChunkState};
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,
-    Time, Topology, Urgency, WantId, Why,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, NodeSettings, PeerId, PeerKey, ReaderId,
+    RejectReason, Role, Time, Topology, Urgency, WantId,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -172,12 +172,12 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let settings = Settings {
+        let settings = NodeSettings {
             topology: Topology::Random(3),
             designated_fetchers: false,
             stripe: 1,
             threshold: Some(THRESHOLD),
-            ..Settings::default()
+            ..NodeSettings::default()
         };
         let node = Node::new(PeerKey(100), Role::Agent, settings);
         let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new(), from_store: BTreeSet::new() };
@@ -253,7 +253,7 @@ proptest! {
                         bench.tell(Event::Came { peer, request, chunks, outcome: Came::Kept });
                     } else {
                         repository.extend(model.missing(peer.0, chunk).then_some(chunk));
-                        let (why, others) = (Why::Missing, Vec::new());
+                        let (why, others) = (RejectReason::Missing, Vec::new());
                         let message = Message::Reject { request, chunks, why, others };
                         bench.tell(Event::Received { peer, message });
                     }

@@ -1,7 +1,7 @@
 //! The paper's patterns, at a fixed scale: 24 hosts at 50 MB/s, a store at 12 MB/s.
 
 use super::world::{Rules, World};
-use crate::{CHUNK_SIZE, Role, Settings, Time, Topology};
+use crate::{CHUNK_SIZE, NodeSettings, Role, Time, Topology};
 use std::time::Duration;
 
 const HOSTS: usize = 24;
@@ -20,7 +20,7 @@ struct Outcome {
 }
 
 fn run(
-    settings: &Settings,
+    settings: &NodeSettings,
     rules: Rules,
     roles: &[Role],
     plans: impl Fn(usize) -> (Duration, Vec<u32>),
@@ -56,7 +56,7 @@ fn rules() -> Rules {
 #[test]
 fn the_same_at_the_same_time() {
     for topology in [Topology::Ring, Topology::Random(4), Topology::Similar(3)] {
-        let settings = Settings { topology, ..Settings::default() };
+        let settings = NodeSettings { topology, ..NodeSettings::default() };
         let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |_| {
             (Duration::ZERO, (REGION..2 * REGION).collect())
         });
@@ -69,7 +69,7 @@ fn the_same_at_the_same_time() {
 #[test]
 fn the_same_at_the_same_time_without_reading_ahead() {
     let rules = Rules { ahead: 0, ..rules() };
-    let outcome = run(&Settings::default(), rules, &[Role::Agent; HOSTS], |_| {
+    let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; HOSTS], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())
     });
     assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);
@@ -79,7 +79,7 @@ fn the_same_at_the_same_time_without_reading_ahead() {
 
 #[test]
 fn the_same_one_after_the_other() {
-    let settings = Settings::default();
+    let settings = NodeSettings::default();
     let outcome = run(&settings, rules(), &[Role::Agent; HOSTS], |host| {
         (Duration::from_millis(300) * host as u32, (REGION..2 * REGION).collect())
     });
@@ -93,9 +93,10 @@ fn each_its_own() {
         let (part, host) = (REGION / 8, host as u32);
         (Duration::ZERO, (host * part..(host + 1) * part).collect())
     };
-    let alone = Settings { topology: Topology::Random(0), designated_fetchers: false, ..Settings::default() };
+    let alone =
+        NodeSettings { topology: Topology::Random(0), designated_fetchers: false, ..NodeSettings::default() };
     let alone = run(&alone, rules(), &[Role::Agent; HOSTS], plan);
-    let together = run(&Settings::default(), rules(), &[Role::Agent; HOSTS], plan);
+    let together = run(&NodeSettings::default(), rules(), &[Role::Agent; HOSTS], plan);
     assert!(together.last <= 1.03 * alone.last, "{} s together, {} s alone", together.last, alone.last);
     let threshold = (512 << 10) + u64::from(REGION / 8) * CHUNK_SIZE / 100;
     assert!(together.unread.iter().all(|unread| *unread <= threshold), "{:?}", together.unread);
@@ -106,7 +107,7 @@ fn roots_and_trees() {
     let mut roles = vec![Role::Agent; HOSTS];
     roles[..3].fill(Role::Root);
     for topology in [Topology::Roots, Topology::Tree(3)] {
-        let settings = Settings { topology, ..Settings::default() };
+        let settings = NodeSettings { topology, ..NodeSettings::default() };
         let outcome = run(&settings, rules(), &roles, |host| {
             (Duration::ZERO, if host < 3 { vec![] } else { (REGION..2 * REGION).collect() })
         });
@@ -118,7 +119,7 @@ fn roots_and_trees() {
 #[test]
 fn hundreds_of_hosts() {
     let rules = Rules { chunks: 4 * REGION, ..Rules::default() };
-    let outcome = run(&Settings::default(), rules, &[Role::Agent; 300], |_| {
+    let outcome = run(&NodeSettings::default(), rules, &[Role::Agent; 300], |_| {
         (Duration::ZERO, (REGION..2 * REGION).collect())
     });
     assert!(outcome.last <= 1.7 * outcome.ideal, "{} s", outcome.last);

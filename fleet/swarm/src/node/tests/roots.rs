@@ -1,13 +1,14 @@
 //! Roots and their agents; blobs that are pinned, warm or pushed.
 
 use super::world::{BLOB, Rules, World, key};
-use crate::{Chunks, Event, PeerId, Role, Settings, Time, Topology};
+use crate::{Chunks, Event, NodeSettings, PeerId, Role, Time, Topology};
 use std::collections::BTreeMap;
 
-fn fleet(roots: usize, agents: usize, rules: Rules, settings: &Settings) -> World {
+fn fleet(roots: usize, agents: usize, rules: Rules, settings: &NodeSettings) -> World {
     let mut roles = vec![Role::Agent; roots + agents];
     roles[..roots].fill(Role::Root);
-    let mut world = World::new(rules, &roles, &Settings { topology: Topology::Roots, ..settings.clone() });
+    let mut world =
+        World::new(rules, &roles, &NodeSettings { topology: Topology::Roots, ..settings.clone() });
     world.run(Time(1));
     world
 }
@@ -29,14 +30,16 @@ fn agents_of(world: &World) -> BTreeMap<PeerId, usize> {
 
 #[test]
 fn a_root_takes_so_many_agents_and_refuses_more() {
-    let mut world = fleet(3, 9, Rules::default(), &Settings { agents_max: Some(3), ..Settings::default() });
+    let mut world =
+        fleet(3, 9, Rules::default(), &NodeSettings { agents_max: Some(3), ..NodeSettings::default() });
     pass(&mut world, Time(3_000_000));
     assert_eq!(agents_of(&world), [0, 1, 2].map(|root| (PeerId(root), 3)).into());
 }
 
 #[test]
 fn who_is_refused_by_all_does_without_and_asks_again() {
-    let mut world = fleet(1, 4, Rules::default(), &Settings { agents_max: Some(3), ..Settings::default() });
+    let mut world =
+        fleet(1, 4, Rules::default(), &NodeSettings { agents_max: Some(3), ..NodeSettings::default() });
     pass(&mut world, Time(3_000_000));
     assert_eq!(agents_of(&world), [(PeerId(0), 3)].into());
     let mut agents = world.hosts_left().filter(|(_, host)| host.node.role() == Role::Agent);
@@ -51,7 +54,7 @@ fn who_is_refused_by_all_does_without_and_asks_again() {
 
 #[test]
 fn another_root_is_taken_when_one_dies() {
-    let mut world = fleet(3, 9, Rules::default(), &Settings::default());
+    let mut world = fleet(3, 9, Rules::default(), &NodeSettings::default());
     pass(&mut world, Time(1_000_000));
     assert_eq!(agents_of(&world).values().sum::<usize>(), 9);
     world.kill(0, Time(1_100_000));
@@ -65,13 +68,13 @@ fn another_root_is_taken_when_one_dies() {
 fn without_a_root_agents_are_each_others_homes() {
     let rules = || Rules { chunks: 128, ..Rules::default() };
     let plan = || (0..128).collect::<Vec<_>>();
-    let mut world = fleet(0, 8, rules(), &Settings::default());
+    let mut world = fleet(0, 8, rules(), &NodeSettings::default());
     (0..8).for_each(|agent| world.start(agent, Time(100_000), plan()));
     world.run(Time(60_000_000));
     assert!(world.hosts_left().all(|(_, host)| host.done.is_some()));
     assert!(world.store_chunks <= 140, "{} chunks", world.store_chunks);
     // The only root dies, and that is noticed.
-    let mut world = fleet(1, 8, rules(), &Settings::default());
+    let mut world = fleet(1, 8, rules(), &NodeSettings::default());
     world.kill(0, Time(50_000));
     (1..9).for_each(|agent| world.start(agent, Time(100_000), plan()));
     world.run(Time(60_000_000));
@@ -81,7 +84,7 @@ fn without_a_root_agents_are_each_others_homes() {
 
 #[test]
 fn what_is_to_be_warm_is_brought_through_homes() {
-    let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, &Settings::default());
+    let mut world = fleet(3, 0, Rules { chunks: 64, ..Rules::default() }, &NodeSettings::default());
     (0..3).for_each(|root| {
         world.tell(root, Event::Warm { blob: BLOB, chunks: Chunks { first: 0, count: 64 } });
     });
@@ -94,7 +97,8 @@ fn what_is_to_be_warm_is_brought_through_homes() {
 #[test]
 fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
     let rules = Rules { chunks: 64, ..Rules::default() };
-    let settings = Settings { topology: Topology::Random(1), threshold: Some(0), ..Settings::default() };
+    let settings =
+        NodeSettings { topology: Topology::Random(1), threshold: Some(0), ..NodeSettings::default() };
     let mut world = World::new(rules, &[Role::Agent; 6], &settings);
     world.run(Time(1));
     let holders: Vec<_> = (0..4).map(key).collect();
@@ -117,7 +121,8 @@ fn a_pinned_blob_comes_from_those_who_keep_it_and_the_store_is_away() {
 fn who_lost_what_it_keeps_gets_it_from_the_others() {
     for seed in 0..8 {
         let rules = Rules { chunks: 64, seed, ..Rules::default() };
-        let settings = Settings { topology: Topology::Random(1), threshold: Some(0), ..Settings::default() };
+        let settings =
+            NodeSettings { topology: Topology::Random(1), threshold: Some(0), ..NodeSettings::default() };
         let mut world = World::new(rules, &[Role::Agent; 5], &settings);
         world.run(Time(1));
         let holders: Vec<_> = (0..5).map(key).collect();
@@ -141,7 +146,7 @@ fn start_after_others(push: u32) -> f64 {
         Rules { chunks: 400, store: rate, host: rate, read: 1, ahead: 0, latency: 5000, ..Rules::default() };
     // An order that is not the blob's, the same for all.
     let plan: Vec<u32> = (0..200).map(|n| n * 151 % 400).collect();
-    let mut world = fleet(1, 3, rules, &Settings { push, threshold: Some(0), ..Settings::default() });
+    let mut world = fleet(1, 3, rules, &NodeSettings { push, threshold: Some(0), ..NodeSettings::default() });
     plan.iter().for_each(|chunk| world.put(0, Chunks::one(*chunk)));
     for agent in 1..3 {
         world.start(agent, Time(1_000_000), plan.clone());

@@ -4,8 +4,8 @@ use crate::Node;
 use crate::event::Came;
 use crate::message::RequestId;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, PeerId, PeerKey, ReaderId, Role, Settings,
-    Time, Topology, Urgency, WantId, Why,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, Message, NodeSettings, PeerId, PeerKey, ReaderId,
+    RejectReason, Role, Time, Topology, Urgency, WantId,
 };
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let topology = Topology::Random(PEERS);
-        let settings = Settings { topology, designated_fetchers: false, ..Settings::default() };
+        let settings = NodeSettings { topology, designated_fetchers: false, ..NodeSettings::default() };
         let node = Node::new(PeerKey(100), Role::Agent, settings);
         let mut bench = Self { node, now: 0, wants: 0, asked: VecDeque::new() };
         for peer in 0..PEERS {
@@ -122,7 +122,8 @@ impl Bench {
                 if well {
                     return self.tell(Event::Came { peer, request, chunks, outcome: Came::Kept });
                 }
-                let message = Message::Reject { request, chunks, why: Why::Missing, others: Vec::new() };
+                let message =
+                    Message::Reject { request, chunks, why: RejectReason::Missing, others: Vec::new() };
                 self.tell(Event::Received { peer, message });
             }
             Step::Evict(blob, chunk) => {

@@ -6,8 +6,8 @@ use crate::event::{Came, Served};
 use crate::message::RequestId;
 use crate::node::blob::push;
 use crate::{
-    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, Offence, PeerId, PeerKey,
-    ReaderId, Role, Settings, Time, Urgency, WantId, Why,
+    Action, BlobId, BlobKey, CHUNK_SIZE, Chunks, Event, FetchId, Message, Node, NodeSettings, Offence,
+    PeerId, PeerKey, ReaderId, RejectReason, Role, Time, Urgency, WantId,
 };
 use headstart_block::random::{Random, mix};
 use std::cmp::Reverse;
@@ -181,7 +181,7 @@ fn micros(bytes: u64, rate: u64) -> u64 {
 
 impl World {
     /// `roles.len()` hosts that know each other and share the blob.
-    pub(super) fn new(rules: Rules, roles: &[Role], settings: &Settings) -> Self {
+    pub(super) fn new(rules: Rules, roles: &[Role], settings: &NodeSettings) -> Self {
         let mut world = Self {
             now: Time(0),
             hosts: Vec::new(),
@@ -400,7 +400,7 @@ impl World {
                     return;
                 }
                 Nature::Liar if !chunks.numbers().all(|chunk| self.hosts[to].truth.contains(&chunk)) => {
-                    let (why, others) = (Why::Missing, Vec::new());
+                    let (why, others) = (RejectReason::Missing, Vec::new());
                     self.say(to, from, &Message::Reject { request, chunks, why, others });
                     let runs = vec![Chunks { first: 0, count: self.rules.chunks }];
                     self.say(to, from, &Message::Have { blob: BLOB, runs });

@@ -6,7 +6,7 @@ use headstart_block::{ByteRate, ByteSize, Error, Result};
 use headstart_replay::Nanos;
 use headstart_sim::fleet::{Death, Faults, FleetModel, Links, Racks, Restart, SwarmModel, Warm, Way};
 use headstart_store::Reference;
-use headstart_swarm::{Settings, Topology};
+use headstart_swarm::{NodeSettings, Topology};
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
@@ -377,11 +377,11 @@ impl Fleet {
     }
 
     fn swarm(&self, threshold: Option<u64>) -> SwarmModel {
-        let settings = Settings {
+        let settings = NodeSettings {
             topology: self.topology,
             designated_fetchers: !self.no_homes,
             threshold,
-            ..Settings::default()
+            ..NodeSettings::default()
         };
         let warm = match self.warm {
             WarmName::None => Warm::None,

@@ -15,8 +15,8 @@ use std::time::Duration;
 /// The wait of a host that asks a store that is away.
 const TIME_OUT: Duration = Duration::from_secs(15);
 
-/// The length of the pieces of the store's answers, which take turns.
-const PIECE: u64 = 64 << 10;
+/// The length of the parts in which the store sends its answers, which take turns.
+const SEND_SIZE: u64 = 64 << 10;
 
 /// The length of the part of a background fetch that is requested at once when a read waits for it: steps as disks have
 /// them.
@@ -25,7 +25,7 @@ const STEP: u64 = 512 << 10;
 /// Bytes of a request to the store, and of an answer before its body.
 const HEAD: u64 = 300;
 
-/// The owner of a bringing, which waits for it.
+/// The owner of a delivery, which waits for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// A fetch of a disk.
@@ -38,28 +38,28 @@ pub(super) enum Owner {
 
 /// A range that is awaited.
 #[derive(Debug)]
-pub(super) struct Bringing {
+pub(super) struct Delivery {
     host: u32,
     owner: Owner,
     range: BlobRange,
     /// Units that are not local yet.
-    left: u32,
+    remaining: u32,
     /// `true` if the node has answered, if it was asked.
     answered: bool,
     want: Option<swarm::WantId>,
     /// Wants with more urgency, for parts of it.
-    hurried: Vec<swarm::WantId>,
+    promoted: Vec<swarm::WantId>,
     /// `true` if it asked the store, or the node, for any of it.
-    brought: bool,
+    is_requested: bool,
     /// `true` if its end is known, and its owner told or about to be.
-    over: bool,
+    is_over: bool,
 }
 
 /// A unit that is to come.
 #[derive(Debug, Default)]
-pub(super) struct Coming {
+pub(super) struct PendingUnit {
     claimed: bool,
-    /// Bringings.
+    /// Deliveries.
     waiting: Vec<u32>,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Coming {
 pub(super) struct Request {
     host: u32,
     range: BlobRange,
-    left: u64,
+    remaining: u64,
     /// `true` if a disk asked, and not the node.
     by_disk: bool,
 }
@@ -82,25 +82,34 @@ impl Fleet<'_> {
         range: BlobRange,
         urgency: swarm::Urgency,
     ) -> u32 {
-        let (want, answered, brought, over) = (None, false, false, false);
-        let bringing =
-            Bringing { host, owner, range, left: 0, answered, want, hurried: Vec::new(), brought, over };
-        let number = self.bringings.insert(bringing);
+        let (want, answered, is_requested, is_over) = (None, false, false, false);
+        let delivery = Delivery {
+            host,
+            owner,
+            range,
+            remaining: 0,
+            answered,
+            want,
+            promoted: Vec::new(),
+            is_requested,
+            is_over,
+        };
+        let number = self.deliveries.insert(delivery);
         let local = &self.hosts[host as usize].local;
-        let mut left = 0;
+        let mut remaining = 0;
         for unit in local.touched(range).filter(|unit| !local.has_unit(range.blob, *unit)) {
             let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
-            self.coming.entry(key).or_default().waiting.push(number);
-            left += 1;
+            self.pending_units.entry(key).or_default().waiting.push(number);
+            remaining += 1;
         }
-        if let Some(bringing) = self.bringings.get_mut(number) {
-            bringing.left = left;
+        if let Some(delivery) = self.deliveries.get_mut(number) {
+            delivery.remaining = remaining;
         }
         let of_disk = matches!(owner, Owner::Disk(..));
-        if left > 0 && of_disk && self.hosts[host as usize].node.is_some() {
+        if remaining > 0 && of_disk && self.hosts[host as usize].node.is_some() {
             self.want(number, host, range, urgency);
         } else {
-            self.from_store(number);
+            self.fetch_from_store(number);
         }
         number
     }
@@ -108,15 +117,15 @@ impl Fleet<'_> {
     /// Notes that the agent of a host has ended: disks fetch their awaited ranges themselves. The agent's fetches for
     /// others still arrive, but nothing waits for them.
     pub(super) fn agent_has_gone(&mut self, host: u32) {
-        let of_host = |bringing: &Bringing| bringing.host == host && !bringing.over;
-        for number in self.bringings.numbers(of_host) {
-            let Some(bringing) = self.bringings.get_mut(number) else { continue };
-            let want = bringing.want.filter(|_| !bringing.answered);
-            let hurried = std::mem::take(&mut bringing.hurried);
-            for want in hurried {
-                self.hurried.remove(&want.0);
+        let of_host = |delivery: &Delivery| delivery.host == host && !delivery.is_over;
+        for number in self.deliveries.numbers(of_host) {
+            let Some(delivery) = self.deliveries.get_mut(number) else { continue };
+            let want = delivery.want.filter(|_| !delivery.answered);
+            let promoted = std::mem::take(&mut delivery.promoted);
+            for want in promoted {
+                self.promoted.remove(&want.0);
             }
-            match bringing.owner {
+            match delivery.owner {
                 Owner::Agent(fetch) => {
                     self.agents.remove(&(host, fetch.0));
                     self.cancel(number);
@@ -124,7 +133,7 @@ impl Fleet<'_> {
                 Owner::Disk(..) | Owner::Nobody => {
                     if let Some(want) = want {
                         self.wants.remove(&want.0);
-                        self.from_store(number);
+                        self.fetch_from_store(number);
                     }
                 }
             }
@@ -134,31 +143,31 @@ impl Fleet<'_> {
     fn want(&mut self, number: u32, host: u32, range: BlobRange, urgency: swarm::Urgency) {
         let want = self.next_want();
         self.wants.insert(want.0, number);
-        if let Some(bringing) = self.bringings.get_mut(number) {
-            bringing.want = Some(want);
-            bringing.brought = true;
+        if let Some(delivery) = self.deliveries.get_mut(number) {
+            delivery.want = Some(want);
+            delivery.is_requested = true;
         }
         let chunks = swarm::Chunks::touched(range.range);
         let blob = swarm::BlobId(range.blob.0);
-        self.tell_node(host, swarm::Event::Want { want, blob, chunks, urgency });
+        self.notify_node(host, swarm::Event::Want { want, blob, chunks, urgency });
     }
 
-    /// Raises the urgency of the part of a bringing before `upto`: a read waits for it now.
-    pub(super) fn hurry(&mut self, number: u32, upto: u64) {
-        let Some(bringing) = self.bringings.get(number) else { return };
-        let (host, BlobRange { blob, range }) = (bringing.host, bringing.range);
-        if bringing.want.is_none() || bringing.answered || bringing.over {
+    /// Raises the urgency of the part of a delivery before `upto`: a read waits for it now.
+    pub(super) fn promote(&mut self, number: u32, upto: u64) {
+        let Some(delivery) = self.deliveries.get(number) else { return };
+        let (host, BlobRange { blob, range }) = (delivery.host, delivery.range);
+        if delivery.want.is_none() || delivery.answered || delivery.is_over {
             return;
         }
         let end = range.offset() + (upto - range.offset().min(upto)).next_multiple_of(STEP);
         let part = BlobRange::between(blob, range.offset(), end.min(range.end()));
         let want = self.next_want();
-        self.hurried.insert(want.0, (number, part));
-        if let Some(bringing) = self.bringings.get_mut(number) {
-            bringing.hurried.push(want);
+        self.promoted.insert(want.0, (number, part));
+        if let Some(delivery) = self.deliveries.get_mut(number) {
+            delivery.promoted.push(want);
         }
         let (chunks, urgency) = (swarm::Chunks::touched(part.range), swarm::Urgency::Demand);
-        self.tell_node(host, swarm::Event::Want { want, blob: swarm::BlobId(blob.0), chunks, urgency });
+        self.notify_node(host, swarm::Event::Want { want, blob: swarm::BlobId(blob.0), chunks, urgency });
     }
 
     fn next_want(&mut self) -> swarm::WantId {
@@ -168,41 +177,41 @@ impl Fleet<'_> {
 
     /// Takes the node's answer to a want.
     pub(super) fn answered(&mut self, want: swarm::WantId, from_store: &[swarm::Chunks]) {
-        if let Some((number, part)) = self.hurried.remove(&want.0) {
-            let known = self.bringings.get(number).filter(|bringing| !bringing.over);
-            if let Some((host, owner)) = known.map(|bringing| (bringing.host, bringing.owner)) {
+        if let Some((number, part)) = self.promoted.remove(&want.0) {
+            let known = self.deliveries.get(number).filter(|delivery| !delivery.is_over);
+            if let Some((host, owner)) = known.map(|delivery| (delivery.host, delivery.owner)) {
                 self.ask_store_for(host, part, !matches!(owner, Owner::Agent(_)));
             }
             return;
         }
         let Some(number) = self.wants.remove(&want.0) else { return };
-        let Some(bringing) = self.bringings.get(number) else { return };
-        let (host, range) = (bringing.host, bringing.range);
+        let Some(delivery) = self.deliveries.get(number) else { return };
+        let (host, range) = (delivery.host, delivery.range);
         // A chunk that the node wrongly takes for local would never come.
         let local = &self.hosts[host as usize].local;
         let forgotten = local.touched(range).any(|unit| {
             let chunk = u32::try_from(unit).unwrap_or(NONE);
             !local.has_unit(range.blob, unit)
                 && !from_store.iter().any(|run| run.numbers().contains(&chunk))
-                && !self.coming.get(&(host, range.blob.0, chunk)).is_some_and(|coming| coming.claimed)
+                && !self.pending_units.get(&(host, range.blob.0, chunk)).is_some_and(|unit| unit.claimed)
         });
         self.wrong_answers += u64::from(forgotten);
-        self.from_store(number);
+        self.fetch_from_store(number);
     }
 
-    /// Asks the store for all of a bringing that no other request fetches.
-    fn from_store(&mut self, number: u32) {
-        let Some(bringing) = self.bringings.get_mut(number) else { return };
-        bringing.answered = true;
-        let (host, range) = (bringing.host, bringing.range);
-        let by_disk = !matches!(bringing.owner, Owner::Agent(_));
-        if bringing.left == 0 {
-            bringing.over = true;
+    /// Asks the store for all of a delivery that no other request fetches.
+    fn fetch_from_store(&mut self, number: u32) {
+        let Some(delivery) = self.deliveries.get_mut(number) else { return };
+        delivery.answered = true;
+        let (host, range) = (delivery.host, delivery.range);
+        let by_disk = !matches!(delivery.owner, Owner::Agent(_));
+        if delivery.remaining == 0 {
+            delivery.is_over = true;
             return self.over.push_back((number, true));
         }
         let asked = self.ask_store_for(host, range, by_disk);
-        if let Some(bringing) = self.bringings.get_mut(number) {
-            bringing.brought |= asked;
+        if let Some(delivery) = self.deliveries.get_mut(number) {
+            delivery.is_requested |= asked;
         }
     }
 
@@ -212,8 +221,10 @@ impl Fleet<'_> {
         let mut runs: Vec<BlobRange> = Vec::new();
         for unit in local.touched(range) {
             let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
-            let Some(coming) = self.coming.get_mut(&key).filter(|coming| !coming.claimed) else { continue };
-            coming.claimed = true;
+            let Some(pending_unit) = self.pending_units.get_mut(&key).filter(|unit| !unit.claimed) else {
+                continue;
+            };
+            pending_unit.claimed = true;
             let part = local.unit_range(range.blob, unit);
             match runs.last_mut() {
                 Some(last) if last.range.end() == part.range.offset() => {
@@ -228,11 +239,11 @@ impl Fleet<'_> {
     }
 
     fn ask_store(&mut self, host: u32, range: BlobRange, by_disk: bool) {
-        let request = self.requests.insert(Request { host, range, left: range.len() + HEAD, by_disk });
+        let request = self.requests.insert(Request { host, range, remaining: range.len() + HEAD, by_disk });
         let parcel = Parcel {
             what: What::Asked(request),
             bytes: on_wire(HEAD),
-            class: swarm::Class::DemandRequest as usize,
+            class: swarm::SendClass::DemandRequest as usize,
             flow: u64::MAX,
             way: [self.hosts[host as usize].up, self.rack_up(host), NONE, NONE, NONE],
             latency: Nanos(Nanos::from_duration(self.model.links.store_round_trip).0 / 2),
@@ -262,10 +273,10 @@ impl Fleet<'_> {
     /// Sends the store's answer, piece by piece.
     pub(super) fn store_answers(&mut self, number: u32) {
         let Some(request) = self.requests.get(number) else { return };
-        let (host, mut left) = (request.host, request.left);
-        while left > 0 {
-            let bytes = left.min(PIECE);
-            left -= bytes;
+        let (host, mut remaining) = (request.host, request.remaining);
+        while remaining > 0 {
+            let bytes = remaining.min(SEND_SIZE);
+            remaining -= bytes;
             let parcel = Parcel {
                 what: What::Stored { request: number, bytes },
                 bytes: on_wire(bytes),
@@ -282,8 +293,8 @@ impl Fleet<'_> {
     /// Takes a part of an answer of the store.
     pub(super) fn stored(&mut self, number: u32, bytes: u64) {
         let Some(request) = self.requests.get_mut(number) else { return };
-        request.left = request.left.saturating_sub(bytes);
-        if request.left > 0 {
+        request.remaining = request.remaining.saturating_sub(bytes);
+        if request.remaining > 0 {
             return;
         }
         let Some(Request { host, range, by_disk, .. }) = self.requests.take(number) else { return };
@@ -298,7 +309,7 @@ impl Fleet<'_> {
         }
         if by_disk {
             let (blob, chunks) = (swarm::BlobId(range.blob.0), swarm::Chunks::touched(range.range));
-            self.tell_node(host, swarm::Event::BecameLocal { blob, chunks });
+            self.notify_node(host, swarm::Event::BecameLocal { blob, chunks });
         }
     }
 
@@ -321,21 +332,21 @@ impl Fleet<'_> {
         let range = local.unit_range(blob, unit);
         local.insert(range);
         let key = (host, blob.0, u32::try_from(unit).unwrap_or(NONE));
-        let Some(coming) = self.coming.remove(&key) else { return };
-        coming.waiting.into_iter().for_each(|number| self.unit_is_over(number, true));
+        let Some(pending_unit) = self.pending_units.remove(&key) else { return };
+        pending_unit.waiting.into_iter().for_each(|number| self.unit_is_over(number, true));
     }
 
-    /// Notes that a unit of a bringing is local, or does not come.
+    /// Notes that a unit of a delivery is local, or does not come.
     fn unit_is_over(&mut self, number: u32, well: bool) {
-        let Some(bringing) = self.bringings.get_mut(number) else { return };
-        bringing.left = bringing.left.saturating_sub(1);
-        let ends = !well || (bringing.left == 0 && bringing.answered);
-        if ends && !bringing.over {
-            bringing.over = true;
+        let Some(delivery) = self.deliveries.get_mut(number) else { return };
+        delivery.remaining = delivery.remaining.saturating_sub(1);
+        let ends = !well || (delivery.remaining == 0 && delivery.answered);
+        if ends && !delivery.is_over {
+            delivery.is_over = true;
             self.over.push_back((number, well));
-        } else if bringing.left == 0 && bringing.owner == Owner::Nobody {
+        } else if delivery.remaining == 0 && delivery.owner == Owner::Nobody {
             // No other entry refers to it any more.
-            self.bringings.take(number);
+            self.deliveries.take(number);
         }
     }
 
@@ -344,34 +355,34 @@ impl Fleet<'_> {
         let Some(Request { host, range, .. }) = self.requests.take(number) else { return };
         for unit in self.hosts[host as usize].local.touched(range) {
             let key = (host, range.blob.0, u32::try_from(unit).unwrap_or(NONE));
-            let Some(coming) = self.coming.remove(&key) else { continue };
-            coming.waiting.into_iter().for_each(|number| self.unit_is_over(number, false));
+            let Some(pending_unit) = self.pending_units.remove(&key) else { continue };
+            pending_unit.waiting.into_iter().for_each(|number| self.unit_is_over(number, false));
         }
     }
 
-    /// Ends a bringing: tells its owner.
-    pub(super) fn brought(&mut self, number: u32, well: bool) {
-        let Some(bringing) = self.bringings.get_mut(number) else { return };
-        let owner = std::mem::replace(&mut bringing.owner, Owner::Nobody);
-        let (host, brought, done) = (bringing.host, bringing.brought, bringing.left == 0);
-        let want = bringing.want.filter(|_| !bringing.answered);
-        let hurried = std::mem::take(&mut bringing.hurried);
-        bringing.answered = true;
+    /// Ends a delivery: tells its owner.
+    pub(super) fn complete_delivery(&mut self, number: u32, well: bool) {
+        let Some(delivery) = self.deliveries.get_mut(number) else { return };
+        let owner = std::mem::replace(&mut delivery.owner, Owner::Nobody);
+        let (host, is_requested, done) = (delivery.host, delivery.is_requested, delivery.remaining == 0);
+        let want = delivery.want.filter(|_| !delivery.answered);
+        let promoted = std::mem::take(&mut delivery.promoted);
+        delivery.answered = true;
         if done {
-            self.bringings.take(number);
+            self.deliveries.take(number);
         }
         if let Some(want) = want {
             self.wants.remove(&want.0);
-            self.tell_node(host, swarm::Event::Forget { want });
+            self.notify_node(host, swarm::Event::Forget { want });
         }
-        for want in hurried {
-            if self.hurried.remove(&want.0).is_some() {
-                self.tell_node(host, swarm::Event::Forget { want });
+        for want in promoted {
+            if self.promoted.remove(&want.0).is_some() {
+                self.notify_node(host, swarm::Event::Forget { want });
             }
         }
         match owner {
             Owner::Disk(disk, fetch) => {
-                let outcome = match (well, brought) {
+                let outcome = match (well, is_requested) {
                     (true, true) => Fetched::Done,
                     (true, false) => Fetched::Found,
                     (false, _) => {
@@ -383,7 +394,7 @@ impl Fleet<'_> {
             }
             Owner::Agent(fetch) => {
                 self.agents.remove(&(host, fetch.0));
-                self.tell_node(host, swarm::Event::Fetched { fetch, ok: well });
+                self.notify_node(host, swarm::Event::Fetched { fetch, ok: well });
             }
             Owner::Nobody => {}
         }
@@ -391,13 +402,13 @@ impl Fleet<'_> {
 
     /// Cancels a fetch that a disk no longer wants. Bytes that were requested from the store still arrive.
     pub(super) fn cancel(&mut self, number: u32) {
-        let Some(bringing) = self.bringings.get_mut(number) else { return };
-        if bringing.over {
-            bringing.owner = Owner::Nobody;
+        let Some(delivery) = self.deliveries.get_mut(number) else { return };
+        if delivery.is_over {
+            delivery.owner = Owner::Nobody;
             return;
         }
-        bringing.over = true;
+        delivery.is_over = true;
         self.over.push_back((number, false));
-        bringing.owner = Owner::Nobody;
+        delivery.owner = Owner::Nobody;
     }
 }
