@@ -20,17 +20,17 @@ pub struct StoreArgs {
     /// password: HOST or HOST:PORT (may be repeated)
     #[arg(long, value_name = "HOST")]
     plain_http: Vec<String>,
-    /// Ask MIRROR first for what references name REGISTRY, such as docker.io=mirror.lan:5000 (may be repeated)
+    /// Ask MIRROR first for images whose references name REGISTRY, such as docker.io=mirror.lan:5000 (may be repeated)
     #[arg(long, value_name = "REGISTRY=MIRROR", value_parser = parse_mirror)]
     mirror: Vec<MirrorArg>,
-    /// Send all requests through this proxy [default: what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say]
+    /// Send all requests through this proxy [default: the one of HTTPS_PROXY, HTTP_PROXY and NO_PROXY]
     #[arg(long, value_name = "URL")]
     proxy: Option<ProxyUrl>,
-    /// Send all requests through the proxy whose URL is in this file: other users see the words of a command line, and
-    /// a password among them
+    /// Send all requests through the proxy whose URL is in this file: other users can see the words of a command line,
+    /// and a password in them
     #[arg(long, value_name = "FILE", conflicts_with = "proxy")]
     proxy_file: Option<PathBuf>,
-    /// Take no more than this from stores, all reads together, such as 10MB/s
+    /// Read at most this much from stores, all reads together, such as 10MB/s
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<ByteRate>,
     /// Find credentials of registries and web servers in this directory [default: where docker keeps them]

@@ -19,20 +19,20 @@ pub(crate) enum Command {
         #[command(flatten)]
         directory: Directory,
     },
-    /// Say how much the cache holds, and how much room its disk has left
+    /// Print the size of the cache, and the space left on its file system
     #[command(after_help = "Example:\n  headstart cache usage --dir /srv/cache")]
     Usage {
         #[command(flatten)]
         directory: Directory,
     },
-    /// Compare all that is in the cache with hash trees and digests: whether it has changed since it came. Disks may be
-    /// attached meanwhile
+    /// Compare the content of the cache with hash trees and digests, to find what has changed since it arrived. Disks
+    /// may be attached meanwhile
     #[command(after_help = "Examples:\n  headstart cache verify --dir /srv/cache\n  \
                       headstart cache verify --dir /srv/cache --repair\n\n\
                       It ends with status 1 where something is wrong and was not dropped. Parts of blobs without a \
                       hash tree cannot be compared before all of such a blob is here.")]
     Verify {
-        /// Drop what is wrong, so that it is fetched again when it is needed
+        /// Drop damaged content, so that it is fetched again when it is needed
         #[arg(long)]
         repair: bool,
         #[command(flatten)]
@@ -47,11 +47,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         directory: Directory,
     },
-    /// Give space back: the least useful first, nothing that an attached disk has pinned
+    /// Give space back: the least useful content first, nothing that an attached disk has pinned
     #[command(after_help = "Examples:\n  headstart cache prune --dir /srv/cache --keep 10G\n  \
                       headstart cache prune --dir /srv/cache")]
     Prune {
-        /// Bytes to keep, of what is most useful
+        /// Bytes to keep, of the most useful content
         #[arg(long, value_name = "SIZE", default_value = "0")]
         keep: ByteSize,
         #[command(flatten)]

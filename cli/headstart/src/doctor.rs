@@ -27,7 +27,7 @@ use std::path::PathBuf;
                         select(.state != \"yes\")'\n\nExit status: 0 when the default way works (a disk served \
                         over NBD to a client on this host, with a cache), 1 when it does not.")]
 pub(crate) struct Doctor {
-    /// The cache's directory that is looked at [default: that of attach]
+    /// The directory of the cache to check [default: that of attach]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 }

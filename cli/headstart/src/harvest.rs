@@ -33,7 +33,7 @@ pub(crate) enum Command {
     /// Disks made of the host's flash: make, list, resize, delete
     #[command(subcommand, after_help = vssd::EXAMPLES)]
     Vssd(vssd::Command),
-    /// Say what a vSSD can do without, for who knows better than a forecast
+    /// Offer space of a vSSD for lending, in place of a forecast
     #[command(after_help = lease::OFFER_EXAMPLES)]
     Offer(lease::Offer),
     /// Ask for spare flash for a harvest vSSD
@@ -42,16 +42,16 @@ pub(crate) enum Command {
     /// Give spare flash back before its time is over
     #[command(after_help = lease::RELEASE_EXAMPLES)]
     Release(lease::Release),
-    /// Find out what is wrong with a directory whose daemon does not start
+    /// Find out why the daemon of a directory does not start
     #[command(after_help = rescue::CHECK_EXAMPLES)]
     Check(rescue::Check),
-    /// Put right what is damaged in a directory, or give it up
+    /// Repair a damaged directory, or give it up
     #[command(after_help = rescue::RESCUE_EXAMPLES)]
     Rescue(rescue::Rescue),
     /// Serve one vSSD by vhost-user or as a file: `serve` starts this
     #[command(hide = true)]
     Export(export::Export),
-    /// Say how the host is: flash, spare flash, what is lent to whom, who was evicted and why
+    /// Print the state of the host: flash, spare flash, leases and their borrowers, evictions and their causes
     #[command(after_help = status::EXAMPLES)]
     Status(status::Status),
 }

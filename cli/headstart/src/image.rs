@@ -37,11 +37,11 @@ pub(crate) enum Command {
     /// Write an image's disk to a file or device
     #[command(after_help = "Example:\n  headstart image export file:///srv/images:debian -o debian.raw")]
     Export(Export),
-    /// Say what an image is: its layers, sizes, savings
+    /// Print the properties of an image: its layers, sizes, savings
     #[command(after_help = "Examples:\n  headstart image inspect file:///srv/images:debian --json\n  \
                             headstart image inspect oci://registry.lan/vm/debian:12")]
     Inspect(look::Inspect),
-    /// Check that an image is what its digest says
+    /// Check that an image matches its digest
     #[command(after_help = "Examples:\n  headstart image verify --deep file:///srv/images:debian\n  \
                             headstart image verify file:///srv/images:debian \\\n    \
                             --repair-from oci://registry.lan/vm/debian:12\n  \
@@ -91,10 +91,10 @@ pub(crate) enum Command {
         #[command(flatten)]
         packing: LayerPacking,
     },
-    /// Lay an image out anew, so that what boots read comes first
+    /// Write an image in a new order, so that the blocks that boots read come first
     #[command(after_help = optimize::EXAMPLES)]
     Optimize(optimize::Optimize),
-    /// Say where two images' disks differ
+    /// List the ranges in which the disks of two images differ
     #[command(
         after_help = "Example:\n  headstart image diff file:///srv/images:debian file:///srv/images:vm1"
     )]
@@ -118,14 +118,14 @@ pub(crate) struct Import {
     disk: PathBuf,
     /// The image to make
     target: Reference,
-    /// Make a layer of only what differs from this image, on top of its layers
+    /// Make a layer of only the differences from this image, on top of its layers
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     /// Format of the disk: raw, qcow2, vmdk, vhd, vhdx [default: found by its content]
     #[arg(long)]
     format: Option<DiskFormat>,
-    /// Let the disk name files (backing files, data files, extents) in this directory; without it, none, not even
-    /// beside it
+    /// Let the disk name files (backing files, data files, extents) in this directory; without it, none, not even in
+    /// the disk's own directory
     #[arg(long, value_name = "DIR")]
     allow_dir: Vec<PathBuf>,
     #[command(flatten)]
@@ -136,7 +136,7 @@ pub(crate) struct Import {
 pub(crate) struct Export {
     /// The image
     image: Reference,
-    /// Where to write the disk
+    /// The file or device to write the disk to
     #[arg(long, short)]
     output: PathBuf,
     /// raw (sparse) or qcow2 [default: raw]
@@ -156,8 +156,8 @@ pub(crate) struct Commit {
     /// An unsealed writable layer of OverlayBD: its data file and its index file
     #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
     pair: Vec<PathBuf>,
-    /// The image that it was written on [default: of a writable layer, the one that it notes, if that is in a directory
-    /// or kept with the layer by `attach --keep-base`]
+    /// The image that it was written on [default: of a writable layer, the one that it records, if that is in a
+    /// directory or kept with the layer by `attach --keep-base`]
     #[arg(long, value_name = "IMAGE")]
     base: Option<Reference>,
     #[command(flatten)]

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Say what a layer file is
+    /// Print the properties of a layer file
     #[command(after_help = "Example:\n  headstart layer inspect overlaybd.commit --json")]
     Inspect {
         /// The layer file
@@ -37,13 +37,13 @@ pub(crate) enum Command {
         /// An unsealed writable layer to go on top: its data file and its index file
         #[arg(long, value_name = "DATA,INDEX", value_delimiter = ',', num_args = 1)]
         pair: Vec<PathBuf>,
-        /// Where to write the disk
+        /// The file or device to write the disk to
         #[arg(long, short)]
         output: PathBuf,
         /// raw (sparse) or qcow2
         #[arg(long, default_value = "raw")]
         format: DiskFormat,
-        /// Size of the disk, where the layers' own word is not wanted
+        /// Size of the disk, in place of the size that the layers record
         #[arg(long)]
         size: Option<ByteSize>,
         #[command(flatten)]

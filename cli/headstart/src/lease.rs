@@ -37,7 +37,7 @@ is released without --force. An image that loses its last lease is kept for anot
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// List which attached disks and writable directories keep which images of a store
+    /// List the attached disks and writable directories that keep images of a store
     #[command(after_help = LIST_EXAMPLES)]
     List {
         /// The store: file:///DIR or s3://BUCKET/PATH
@@ -61,13 +61,13 @@ pub(crate) struct Release {
     /// Only the lease of this writable directory
     #[arg(long, value_name = "DIR")]
     writable: Option<PathBuf>,
-    /// Only the lease with this id, as `headstart lease list` says it
+    /// Only the lease with this id, as `headstart lease list` prints it
     #[arg(long, value_name = "ID")]
     id: Option<String>,
     /// All whose holders are not known to be there
     #[arg(long)]
     all: bool,
-    /// Also those whose holders are there: what their disks need can be deleted then
+    /// Even leases whose holders are there: content that their disks need can then be deleted
     #[arg(long)]
     force: bool,
     #[command(flatten)]

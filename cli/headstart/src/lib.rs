@@ -69,7 +69,7 @@ enum Command {
     /// Images in a store: make, look at, check, copy out, clean up
     #[command(subcommand)]
     Image(Box<image::Command>),
-    /// Leases: which attached disks and writable directories keep which images of a store
+    /// Leases: the attached disks and writable directories that keep images of a store
     #[command(subcommand)]
     Lease(lease::Command),
     /// Single layer files
@@ -78,7 +78,7 @@ enum Command {
     /// Single compressed files
     #[command(subcommand)]
     Zfile(zfile::Command),
-    /// Recorded I/O of disks: bring in, give out
+    /// Recorded I/O of disks: import, export
     #[command(subcommand)]
     Trace(trace::Command),
     /// Learn from recorded boots which blocks to preload, in which order: traces in, plans out
@@ -93,13 +93,14 @@ enum Command {
     /// A command of headstart-lab
     #[command(hide = true, disable_help_flag = true)]
     Replay(moved::Ignored),
-    /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever they lie
+    /// Make disks of images: over NBD, vhost-user-blk, FUSE or as kernel devices, at once and wherever the images are
+    /// stored
     #[command(after_help = attach::EXAMPLES)]
     Attach(Box<attach::Attach>),
     /// Run the daemon of this host, in the foreground: its part in the swarm, and its disks
     #[command(after_help = agent::EXAMPLES)]
     Agent(Box<agent::AgentArgs>),
-    /// Hosts that help each other: what they know each other by, how they are, images that they bring ahead or keep
+    /// Hosts that help each other: their credentials, their state, images that they fetch ahead of need or keep
     #[command(subcommand)]
     Swarm(swarm::Command),
     /// The disks of this host's agent
@@ -108,10 +109,10 @@ enum Command {
     /// Spare flash of this host, lent to VMs that may be evicted, and given back in time
     #[command(subcommand)]
     Harvest(harvest::Command),
-    /// What this host keeps of images: look at it, verify it, remove, give space back
+    /// The cache of this host: list it, verify it, remove blobs, give space back
     #[command(subcommand)]
     Cache(cache::Command),
-    /// Say what this host can do, and how to get what it lacks
+    /// Print the features that this host has, and the remedies for those that it lacks
     Doctor(doctor::Doctor),
 }
 
@@ -149,7 +150,7 @@ fn run(cli: &Cli, terminal: &Terminal) -> Result<Box<dyn Report>> {
     }
 }
 
-/// How many threads to use.
+/// The option for the number of threads.
 #[derive(Args, Clone, Debug)]
 struct Threads {
     /// Threads that compress and decompress [default: one a core]; the output does not depend on it

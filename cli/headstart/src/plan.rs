@@ -14,10 +14,10 @@ mod show;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Say which images have plans; or which plan a disk gets, and why
+    /// List the images that have plans; or print the plan that a disk gets, and the reason
     #[command(after_help = show::EXAMPLES)]
     Show(Box<show::Show>),
-    /// Say what is different between two files of plans; exit status 1 when they differ
+    /// Print the differences between two files of plans; exit status 1 if they differ
     #[command(after_help = diff::EXAMPLES)]
     Diff(diff::Diff),
     /// Write the plan of an image for OverlayBD's prefetcher

@@ -10,7 +10,7 @@ pub(crate) struct SocketArgs {
     /// open the disk, too
     #[arg(long, value_name = "USER[:GROUP]", help_heading = "Ways to serve the disk")]
     pub(crate) socket_owner: Option<SocketOwner>,
-    /// Permissions of the disk's sockets and its FUSE file [default: 0600, or 0660 where --socket-owner has a group]
+    /// Permissions of the disk's sockets and its FUSE file [default: 0600, or 0660 if --socket-owner has a group]
     #[arg(long, value_name = "MODE", help_heading = "Ways to serve the disk")]
     pub(crate) socket_mode: Option<SocketMode>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct AgentSocketArgs {
     /// Let this user ask the agent at its socket, too: it attaches and detaches disks with the agent's rights
     #[arg(long, value_name = "USER[:GROUP]")]
     socket_owner: Option<SocketOwner>,
-    /// Permissions of the agent's socket [default: 0600, or 0660 where --socket-owner has a group]
+    /// Permissions of the agent's socket [default: 0600, or 0660 if --socket-owner has a group]
     #[arg(long, value_name = "MODE")]
     socket_mode: Option<SocketMode>,
 }

@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// Create a cluster: its certificate authority, host certificates and gossip key
     ///
     /// Run it where the authority's key is to stay, and copy DIR/hosts/NAME to each host, for `agent --credentials`.
-    /// Run it again to add hosts and roles; what is there stays as it is, but for certificates that end soon or that
+    /// Run it again to add hosts and roles; existing files stay as they are, except certificates that end soon or that
     /// an earlier version made.
     #[command(after_help = init::EXAMPLES)]
     Init(init::Init),
@@ -52,23 +52,24 @@ pub(crate) enum Command {
     /// Change the key by which gossip between hosts is sealed
     #[command(after_help = revoke::REKEY_EXAMPLES)]
     Rekey(revoke::Directory),
-    /// Tell the swarm again which hosts are revoked, where `revoke` or `rekey` could not
+    /// Send the swarm the list of revoked hosts again, if `revoke` or `rekey` could not
     #[command(after_help = revoke::PUBLISH_EXAMPLES)]
     Publish(revoke::Directory),
-    /// Show this host's part in the swarm: the other hosts, the blobs that it shares, what went over the network
+    /// Show this host's part in the swarm: the other hosts, the blobs that it shares, the bytes that went over the
+    /// network
     #[command(after_help = "Examples:\n  headstart swarm status\n  \
                       headstart swarm status --agent /run/headstart/agent.sock --json")]
     Status {
         #[command(flatten)]
         agent: AgentSocket,
     },
-    /// Bring an image to hosts ahead of need: what boots read of it, or all
+    /// Fetch an image to hosts ahead of need: the parts that boots read, or all
     #[command(after_help = warm::EXAMPLES)]
     Warm(Box<warm::Warm>),
-    /// Have hosts keep an image together, each a part, so that disks of it do without its store
+    /// Have hosts keep an image together, each a part, so that disks of it work without its store
     #[command(after_help = pin::EXAMPLES)]
     Pin(Box<pin::PinImage>),
-    /// Let an image go that hosts keep together
+    /// End the pin of an image that hosts keep together
     #[command(after_help = "Examples:\n  headstart swarm unpin oci://registry.lan/vm/debian:12\n  \
                       headstart swarm unpin oci://registry.lan/vm/debian:12 --json\n\n\
                       What is there of it goes when the cache needs the room. Hosts that are away hear of it when \

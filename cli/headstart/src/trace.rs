@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Bring in a data set of the FAST'26 layout: one Parquet file a trace
+    /// Import a data set of the FAST'26 layout: one Parquet file a trace
     #[command(after_help = "Example:\n  headstart trace import /srv/fast26 -o /srv/traces")]
     Import {
         /// The data set: the directory of its table of creations
         dir: PathBuf,
-        /// Where to write the traces; what is there of the same creations is replaced
+        /// The directory to write the traces to; existing traces of the same creations are replaced
         #[arg(long, short, value_name = "TRACES")]
         output: PathBuf,
     },
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Export {
         /// The directory of the traces, or one trace
         traces: PathBuf,
-        /// Where to write the data set: a directory that has none
+        /// The directory to write the data set to; it must not hold one yet
         #[arg(long, short, value_name = "DIR")]
         output: PathBuf,
     },

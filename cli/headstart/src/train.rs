@@ -39,24 +39,24 @@ Examples:
   # The same, asked of the agent:
   headstart train --counts /run/headstart/agent.sock --publish oci://registry.lan/vm/debian:12";
 
-/// What to learn from, and how.
+/// The boots to learn from, and the options of training.
 #[derive(Args)]
 pub(crate) struct Train {
     /// The boots to learn from: a directory of traces, a data set of the FAST'26 layout, or one trace
     #[arg(long, value_name = "DIR", required_unless_present = "counts")]
     traces: Option<PathBuf>,
-    /// Learn also from what a tracker counted: the file `tracker` of its agent's directory, or that agent's
-    /// agent.sock while it runs. What the disks of each image named by --image or --publish read is taken as up to
-    /// eight boots that together read as they did (may be repeated)
+    /// Learn also from a tracker's counts: the file `tracker` of its agent's directory, or that agent's agent.sock
+    /// while it runs. The reads of the disks of each image named by --image or --publish are taken as up to eight
+    /// boots that together read the same (may be repeated)
     #[arg(long, value_name = "FILE|SOCK")]
     counts: Vec<PathBuf>,
-    /// Where to write the plans; what is there is replaced
+    /// The file to write the plans to; an existing one is replaced
     #[arg(long, short, value_name = "PLANS", required_unless_present = "publish")]
     output: Option<PathBuf>,
-    /// How blocks are put in order [default: what boots best on boots that it has not seen]
+    /// The policy that orders the blocks [default: the one that boots best on boots that it has not seen]
     #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
-    /// What the plans are to be best at
+    /// The measure that the plans are to be best at
     #[arg(long, value_enum, default_value_t = ObjectiveName::Boot)]
     objective: ObjectiveName,
     /// Bandwidths to plan for in MB/s, separated by commas [default: some of each bin]
@@ -65,25 +65,25 @@ pub(crate) struct Train {
     /// Round trip to the store
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     round_trip: Duration,
-    /// What was learned before, to which these boots are added; made where it is not there. Boots that it knows are
-    /// not read again
+    /// The file with earlier knowledge, to which these boots are added; made if it is not there. Boots that it knows
+    /// are not read again
     #[arg(long, value_name = "FILE")]
     learned: Option<PathBuf>,
-    /// An image that some of the boots are of, whose layers are learned apart: a new image that shares some starts
-    /// with what is known of those. NAME= where the boots call it NAME; else they know it by its digest (may be
+    /// An image that some of the boots are of, whose layers are learned separately: a new image that shares some of
+    /// them starts with their plans. NAME= if the boots call it NAME; otherwise they know it by its digest (may be
     /// repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     image: Vec<NamedImage>,
-    /// Publish the plans of this image with it, in the place of older ones: whoever attaches it finds them. The
-    /// image's digest stays as it is. Its layers are learned as with --image. An image that was optimized gets what
-    /// was learned of the one that it was made from. NAME= where the boots call it NAME; else they know it by its
-    /// digest (may be repeated)
+    /// Publish the plans of this image with it, in place of older ones: every host that attaches it finds them. The
+    /// image's digest stays as it is. Its layers are learned as with --image. An image that was optimized gets the
+    /// plans of the one that it was made from. NAME= if the boots call it NAME; otherwise they know it by its digest
+    /// (may be repeated)
     #[arg(long, value_name = "[NAME=]IMAGE")]
     publish: Vec<NamedImage>,
-    /// Take the guests as so many times as fast as they were recorded
+    /// Run the guests this many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     faster: u32,
-    /// For policies that draw: the same seed and boots give the same plans
+    /// The seed of policies that draw random numbers: the same seed and boots give the same plans
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]

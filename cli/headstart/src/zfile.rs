@@ -26,7 +26,7 @@ pub(crate) enum Command {
     Pack {
         /// The file to compress
         input: PathBuf,
-        /// Where to write the compressed file
+        /// The compressed file to write
         #[arg(long, short)]
         output: PathBuf,
         #[command(flatten)]
@@ -37,11 +37,11 @@ pub(crate) enum Command {
     Unpack {
         /// The compressed file
         input: PathBuf,
-        /// Where to write its content
+        /// The file to write its content to
         #[arg(long, short)]
         output: PathBuf,
     },
-    /// Say what a compressed file is
+    /// Print the properties of a compressed file
     #[command(after_help = "Example:\n  headstart zfile inspect disk.zf --json")]
     Inspect {
         /// The compressed file
@@ -49,7 +49,7 @@ pub(crate) enum Command {
     },
 }
 
-/// How to compress a file.
+/// The options of compressing a file.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Packing {
     /// lz4 (quick) or zstd (small)
@@ -59,7 +59,7 @@ pub(crate) struct Packing {
     frames: Frames,
 }
 
-/// How to compress a layer.
+/// The options of compressing a layer.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LayerPacking {
     /// lz4 (quick), zstd (small) or none (reads like a raw disk, and takes its space)
@@ -87,7 +87,7 @@ fn parse_frame_size(text: &str) -> Result<u32> {
     ZFileOptions::check_frame_size(text.parse::<ByteSize>()?.0)
 }
 
-/// What frames are like, whatever the codec.
+/// The options of frames, for any codec.
 #[derive(Args, Clone, Debug)]
 struct Frames {
     /// Bytes compressed together, 4k to 64k: smaller reads less for a random access, larger compresses better

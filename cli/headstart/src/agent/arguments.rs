@@ -24,41 +24,41 @@ const TRUST_FILE: &str = "trust";
 /// Arguments of `headstart agent`.
 #[derive(Args)]
 pub(crate) struct AgentArgs {
-    /// Its directory, with its sockets and what is known of its disks [default: /run/headstart, or headstart in
+    /// The agent's directory, with its sockets and the records of its disks [default: /run/headstart, or headstart in
     /// $XDG_RUNTIME_DIR]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// What it is to know when the host has been started anew: what is pinned, what a tracker counted, what a root
-    /// was asked for [default: --dir, where that is given; else /var/lib/headstart, or ~/.local/state/headstart]
+    /// The directory of the state that outlives a restart of the host: pinned images, a tracker's counts, requests to
+    /// a root [default: --dir, if it is given; otherwise /var/lib/headstart, or ~/.local/state/headstart]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// The cache of this host's disks [default: /var/cache/headstart, or ~/.cache/headstart]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Most bytes in the cache [default: what its disk has room for]
+    /// Most bytes in the cache [default: the space that its file system has for it]
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<ByteSize>,
-    /// Its disks attach no image of a store unless hash trees prove all of its bytes as they come: for images that
-    /// others choose
+    /// Attach no image of a store unless hash trees prove all of its bytes as they arrive: for images that others
+    /// choose
     #[arg(long)]
     pub(super) require_tree: bool,
-    /// Its disks attach an image that is whole in the cache although its store refuses it
+    /// Attach an image that is whole in the cache although its store refuses it
     #[arg(long)]
     pub(super) cached_although_denied: bool,
-    /// Compare what is in the cache with hash trees and digests, over and over, so many bytes a second, such as 5MB/s:
-    /// what has changed on the disk is dropped, and fetched again when it is needed [default: not]
+    /// Compare the content of the cache with hash trees and digests, over and over, at this many bytes a second, such
+    /// as 5MB/s: content that has changed on the disk is dropped, and fetched again when it is needed [default: not]
     #[arg(long, value_name = "RATE")]
     pub(super) scrub_rate: Option<ByteRate>,
-    /// Take part in the swarm with what `headstart swarm init` made for this host
+    /// Take part in the swarm with the credentials that `headstart swarm init` made for this host
     #[arg(long, value_name = "DIR", conflicts_with = "plain", group = "swarm", help_heading = "Swarm")]
     credentials: Option<PathBuf>,
-    /// This host's name in the swarm, which its certificate has [default: the host's]
+    /// This host's name in the swarm, which is in its certificate [default: the host's name]
     #[arg(long, value_name = "NAME", requires = "credentials", help_heading = "Swarm")]
     name: Option<String>,
-    /// Take part under this name without encryption, believing everybody: on loopback alone
+    /// Take part under this name without encryption, trusting every peer: only on loopback
     #[arg(long, value_name = "NAME", group = "swarm", help_heading = "Swarm")]
     plain: Option<String>,
-    /// Where other hosts reach this one, with TCP and UDP
+    /// The address at which other hosts reach this one, with TCP and UDP
     #[arg(
         long,
         value_name = "IP:PORT",
@@ -67,7 +67,7 @@ pub(crate) struct AgentArgs {
         help_heading = "Swarm"
     )]
     listen: SocketAddr,
-    /// The same as others see it, where it is another
+    /// The same address as other hosts see it, if it is different
     #[arg(long, value_name = "IP:PORT", requires = "swarm", help_heading = "Swarm")]
     advertise: Option<SocketAddr>,
     /// A host that is in the swarm already (may be repeated)
@@ -76,22 +76,22 @@ pub(crate) struct AgentArgs {
     /// Be a root: fetch for others, and keep what they read
     #[arg(long, requires = "swarm", help_heading = "Swarm")]
     root: bool,
-    /// As a root of the topology `roots`: most agents that it takes; others are refused, and ask another root
+    /// For a root of the topology `roots`: most agents that it accepts; others are refused, and ask another root
     /// [default: twice its share of them]
     #[arg(long, value_name = "N", requires = "root", value_parser = clap::value_parser!(u32).range(1..),
         help_heading = "Swarm")]
     agents: Option<u32>,
-    /// As a root of the topology `roots`: most chunks of 64K that are sent unasked to an agent that is likely to want
-    /// them next, by what others asked for before; 0 for none
+    /// For a root of the topology `roots`: most chunks of 64K that are sent unasked to an agent that is likely to want
+    /// them next, as earlier requests of others show; 0 for none
     #[arg(long, value_name = "N", requires = "root", help_heading = "Swarm", default_value_t = 0)]
     push: u32,
-    /// Be a tracker, too: count what disks of all hosts read first, so that other disks of the same image preload
-    /// that; counts are kept in --state
+    /// Be a tracker, too: count the blocks that disks of all hosts read first, so that other disks of the same image
+    /// preload them; counts are kept in --state
     #[arg(long, requires = "swarm", help_heading = "Swarm")]
     tracker: bool,
     /// Renew the certificates of other hosts, and its own, with the authority's key: the directory that `headstart
-    /// swarm init` made, or another one with its ca.pem and ca.key alone; this host's certificate has to give it the
-    /// role `authority`
+    /// swarm init` made, or another one with only its ca.pem and ca.key; this host's certificate must give it the role
+    /// `authority`
     #[arg(
         long,
         value_name = "DIR",
@@ -100,35 +100,35 @@ pub(crate) struct AgentArgs {
         help_heading = "Swarm"
     )]
     authority: Option<PathBuf>,
-    /// Who tells whom what it has: random:N, ring, similar:N, roots or tree:N
+    /// The topology, by which hosts announce their chunks to each other: random:N, ring, similar:N, roots or tree:N
     #[arg(long, value_name = "KIND", default_value = "random:4", requires = "swarm", help_heading = "Swarm")]
     topology: TopologyArg,
-    /// Let every host that lacks a chunk fetch it itself, instead of one for all
+    /// Let every host that lacks a chunk fetch it from the store itself, instead of one host for all
     #[arg(long, requires = "swarm", help_heading = "Swarm")]
     no_homes: bool,
-    /// How much may be prefetched for a disk and not read yet, such as 16M; 0 for nothing, none for no limit [default:
-    /// the smaller of 16M and 512K and a hundredth of what it has read]
+    /// Most bytes that are prefetched for a disk and not read yet, such as 16M; 0 for nothing, none for no limit
+    /// [default: the smaller of 16M and 512K and a hundredth of the bytes that the disk has read]
     #[arg(long, value_name = "SIZE", requires = "swarm", help_heading = "Swarm")]
     threshold: Option<Threshold>,
-    /// Fetch what other hosts order (`swarm warm`, `swarm pin`, `image push --warm`, agents of a root) from stores
-    /// whose names begin like this, too: oci://registry.lan/vm, <https://store.lan/images>; path components are whole
-    /// ones (may be repeated) [default: only stores that disks were attached from here, and those of images pinned
-    /// here]
+    /// Fetch content that other hosts order (`swarm warm`, `swarm pin`, `image push --warm`, agents of a root) from
+    /// stores whose names begin like this, too: oci://registry.lan/vm, <https://store.lan/images>; path components are
+    /// whole ones (may be repeated) [default: only stores that disks were attached from here, and those of images
+    /// pinned here]
     #[arg(long, value_name = "PREFIX", requires = "swarm", help_heading = "Swarm")]
     pub(super) allow_store: Vec<StorePrefix>,
     /// Most hosts to be connected to
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..),
         requires = "swarm", help_heading = "Swarm")]
     connections: u16,
-    /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9647
+    /// Serve metrics and the other read-only requests at this address, too, such as 127.0.0.1:9647
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
-    /// Answer requests at --http that call this host so, beside its addresses, its own name and localhost (may be
-    /// repeated)
+    /// Answer requests at --http that give the host this name, beside its addresses, its own name and localhost (may
+    /// be repeated)
     #[arg(long, value_name = "NAME", requires = "http")]
     http_name: Vec<String>,
-    /// Give blobs to other programs on this host that ask as OverlayBD's p2pConfig has them ask: at
-    /// http://IP:PORT/NAME/URL, with the authorization that the URL's server wants; such as 127.0.0.1:9731
+    /// Serve blobs to other programs on this host that request them as OverlayBD's p2pConfig does: at
+    /// http://IP:PORT/NAME/URL, with the authorization that the URL's server requires; such as 127.0.0.1:9731
     #[arg(long, value_name = "IP:PORT", help_heading = "Swarm")]
     pub(super) range_proxy: Option<SocketAddr>,
     #[command(flatten)]

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub(crate) enum DiskCommand {
-    /// List the disks that the agent of this host looks after
+    /// List the disks that the agent of this host manages
     #[command(
         after_help = "Examples:\n  headstart disk list\n  headstart disk list --agent /run/headstart/agent.sock --json"
     )]
@@ -23,7 +23,7 @@ pub(crate) enum DiskCommand {
         #[command(flatten)]
         agent: AgentSocket,
     },
-    /// Say what becomes of disks from now on, line by line, until Ctrl-C; how they are comes first
+    /// Print the changes of disks from now on, line by line, until Ctrl-C; their present state comes first
     #[command(after_help = "Examples:\n  headstart disk watch\n  headstart disk watch vm1 --json\n\n\
                       With --json each line is what `headstart disk list --json` says of a disk. It ends with an error \
                       where no agent answers at the start; one that is restarted or upgraded is waited for.")]
@@ -33,7 +33,7 @@ pub(crate) enum DiskCommand {
         #[command(flatten)]
         agent: AgentSocket,
     },
-    /// Detach a disk: what was written to it is durable then, and its process has ended
+    /// Detach a disk: afterwards all that was written to it is durable, and its process has ended
     #[command(after_help = "Example:\n  headstart disk detach vm1\n\n\
                       Clients that are connected do not keep a disk: their number is said (`report.clients` with \
                       --json).")]
@@ -43,7 +43,7 @@ pub(crate) enum DiskCommand {
         #[command(flatten)]
         agent: AgentSocket,
     },
-    /// Give back the space that a writable directory takes for nothing, while the disk is not attached
+    /// Give back the unused space of a writable directory, while the disk is not attached
     #[command(after_help = "Example:\n  headstart disk compact /var/lib/vm1\n\n\
                       It needs neither the image nor an agent, and little space. While a disk is attached, its process \
                       collects garbage by itself. Files keep their length and have holes: copy them with tools that \
@@ -52,7 +52,7 @@ pub(crate) enum DiskCommand {
         /// The directory that was given with --writable
         dir: PathBuf,
     },
-    /// Give up what is damaged of the index of a writable directory, so that the disk attaches again with what is left
+    /// Drop the damaged parts of the index of a writable directory, so that the disk attaches again with the rest
     #[command(after_help = "Example:\n  cp -a --sparse=always /var/lib/vm1 /var/lib/vm1.damaged\n  \
                       headstart disk repair /var/lib/vm1\n\n\
                       An attach that finds less than was flushed refuses. A copy of `data` and `index` of the same \

@@ -51,63 +51,64 @@ pub(crate) struct Attach {
     /// Make a kernel block device through the kernel's nbd driver: /dev/nbdN or auto
     #[arg(long, value_name = "DEV", help_heading = "Ways to serve the disk")]
     pub(crate) device: Option<String>,
-    /// Take writes into this directory, which is made where it is not there; without it the disk is read-only
+    /// Accept writes and store them in this directory, which is made if it is not there; without it the disk is
+    /// read-only
     #[arg(long, value_name = "DIR")]
     pub(crate) writable: Option<PathBuf>,
-    /// Copy the image into the writable directory before the disk is served, as `base`: from then on it needs no store,
-    /// and that image is served by whatever tag of the store it is attached
+    /// Copy the image into the writable directory before the disk is served, as `base`: from then on the disk needs no
+    /// store, and that image is served whichever tag of the store is attached
     #[arg(long, requires = "writable")]
     pub(crate) keep_base: bool,
     /// Make the disk this large; at least as large as it is
     #[arg(long, requires = "writable")]
     pub(crate) size: Option<ByteSize>,
     /// Most bytes that the --writable directory of a disk takes, without the copy of --keep-base, 16M at least: the
-    /// guest gets ENOSPC (over virtio an I/O error) for what goes beyond, and can write again after a discard
-    /// [default: twice the data that is live, and 128M]
+    /// guest gets ENOSPC (over virtio an I/O error) for writes beyond, and can write again after a discard [default:
+    /// twice the data that is live, and 128M]
     #[arg(long, value_name = "SIZE", requires = "writable", value_parser = parse_writable_max)]
     pub(crate) writable_max: Option<ByteSize>,
-    /// Where what was fetched is kept, shared by all disks of this host [default: /var/cache/headstart, or
+    /// The directory of the cache, shared by all disks of this host [default: /var/cache/headstart, or
     /// ~/.cache/headstart]
     #[arg(long, value_name = "DIR", help_heading = "Caching and preloading")]
     pub(crate) cache: Option<PathBuf>,
-    /// Most bytes in the cache, 4M at least [default: what its disk has room for]
+    /// Most bytes in the cache, 4M at least [default: the space that its file system has for it]
     #[arg(long, value_name = "SIZE", value_parser = parse_cache_size, help_heading = "Caching and preloading")]
     pub(crate) cache_size: Option<ByteSize>,
-    /// What to preload: auto (as earlier boots are known to read), lazy or none (nothing), sequential, or a file: of
-    /// plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
+    /// The source of the preloading order: auto (earlier boots), lazy or none (no preloading), sequential, or a file:
+    /// of plans, a trace of OverlayBD's, or a list of blocks of 2 MiB, one number a line
     #[arg(long, default_value = "auto", value_name = "POLICY", help_heading = "Caching and preloading")]
     pub(crate) policy: PlanPolicy,
-    /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such. What was
-    /// published with the image comes first [default: plans in the cache's directory]
+    /// Plans for --policy auto, as `headstart train` writes them: a file, or a directory of such files. Plans that
+    /// were published with the image come first [default: plans in the cache's directory]
     #[arg(long, value_name = "PATH", help_heading = "Caching and preloading")]
     pub(crate) plans: Option<PathBuf>,
-    /// For comparison, do as others do: a read that lacks bytes waits for all of their block of 2 MiB, and whole
-    /// blocks are preloaded
+    /// For comparison, read as other systems do: a read that lacks bytes waits for all of their block of 2 MiB, and
+    /// whole blocks are preloaded
     #[arg(long, help_heading = "Caching and preloading")]
     pub(crate) whole_blocks: bool,
     /// Fetch the rest of the image in the background at this rate, such as 5MB/s
     #[arg(long, value_name = "RATE", help_heading = "Caching and preloading")]
     pub(crate) fill: Option<ByteRate>,
-    /// Attach no image of a store unless hash trees prove all of its bytes as they come: for images that others choose,
-    /// whose store could give the guest anything until all of it is here
+    /// Attach no image of a store unless hash trees prove all of its bytes as they arrive: for images that others
+    /// choose, whose store could otherwise give the guest anything until the image is complete here
     #[arg(long, overrides_with = "require_tree")]
     pub(crate) require_tree: bool,
-    /// Attach an image that is whole in the cache although its store refuses it: every user of the cache
-    /// then reads what others fetched into it
+    /// Attach an image that is whole in the cache although its store refuses it: every user of the cache can then read
+    /// content that others fetched into it
     #[arg(long, overrides_with = "cached_although_denied", help_heading = "Caching and preloading")]
     pub(crate) cached_although_denied: bool,
     /// Time that a read waits for a store that does not answer before the guest gets an error, and a copy for
     /// --keep-base before the attach fails [default: 5m; for --keep-base 30s]
     #[arg(long, value_parser = parse_deadline, value_name = "TIME", help_heading = "Caching and preloading")]
     pub(crate) deadline: Option<Duration>,
-    /// Ask the agent of this host first for what is missing, at its swarm.sock; it has to have the same --cache
+    /// Ask the agent of this host first for missing content, at its swarm.sock; the agent must have the same --cache
     #[arg(long, value_name = "SOCK", help_heading = "Caching and preloading")]
     pub(crate) swarm: Option<PathBuf>,
-    /// Let the agent of this host have the disk, by its agent.sock, which brings --cache and --swarm along: it is
-    /// served by a process of its own until `headstart disk detach`, and started again should that die
+    /// Hand the disk to the agent of this host, by its agent.sock, which implies its --cache and --swarm: the disk is
+    /// served by a process of its own until `headstart disk detach`, and that process is started again if it dies
     #[arg(long, value_name = "SOCK", conflicts_with_all = ["cache", "swarm", "pid_file", "rate_file"])]
     pub(crate) agent: Option<PathBuf>,
-    /// What the agent calls the disk [default: NAME, or a name made of the image's]
+    /// The agent's name for the disk [default: NAME, or a name made of the image's]
     #[arg(long = "as", value_name = "NAME", requires = "agent")]
     pub(crate) disk_name: Option<String>,
     /// Serve a disk of an agent, which knows the process by this file

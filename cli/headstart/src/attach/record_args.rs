@@ -9,7 +9,7 @@ use std::time::Duration;
 /// The longest recording: times in a trace are 32 bits of microseconds.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(71 * 60);
 
-/// What to record.
+/// The options of recording.
 #[derive(Clone, Args)]
 pub(crate) struct RecordArgs {
     /// Record each boot's first minutes of reads and writes into this directory [default: traces in the cache's
@@ -26,12 +26,12 @@ pub(crate) struct RecordArgs {
     /// Most bytes of all traces in the directory: the oldest are removed first
     #[arg(long, default_value = "1G", value_name = "SIZE", help_heading = "Recording")]
     record_size: ByteSize,
-    /// How long traces are kept
+    /// The time for which traces are kept
     #[arg(long, default_value = "90d", value_parser = humantime::parse_duration, value_name = "TIME",
           help_heading = "Recording")]
     record_age: Duration,
-    /// What the trace is to tell of the disk; volume, family, user and cluster have a place of their
-    /// own, other keys are kept beside them (may be repeated)
+    /// A label of the disk in the trace; volume, family, user and cluster have fields of their own, other keys are
+    /// kept beside them (may be repeated)
     #[arg(long = "label", value_name = "KEY=VALUE", help_heading = "Recording")]
     labels: Vec<DiskLabel>,
 }

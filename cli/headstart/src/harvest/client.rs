@@ -24,7 +24,7 @@ pub(super) fn default_dir() -> PathBuf {
     default_state().join("harvest")
 }
 
-/// Which daemon is asked.
+/// The daemon that is asked.
 #[derive(Args)]
 pub(crate) struct HarvestDir {
     /// The directory of `headstart harvest serve` [default: harvest in /var/lib/headstart, or in

@@ -35,13 +35,13 @@ pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
 pub(crate) struct Offer {
     /// The vSSD: a regular one, or an unsold one
     name: String,
-    /// How much it can do without, at most: it is offered in quarters of a channel, or 16 GiB where those are less
+    /// Most bytes to offer: they are offered in quarters of a channel, or 16 GiB where those are less
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
-    /// On how many of its channels, at most
+    /// Most channels to offer space on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     bandwidth: u16,
-    /// For how long, such as 2h: a request for longer is not answered from it
+    /// The time for which it is offered, such as 2h: a request for longer is not answered from it
     #[arg(long = "for", value_name = "TIME", default_value = "12h", value_parser = humantime::parse_duration)]
     duration: Duration,
     #[command(flatten)]
@@ -92,16 +92,16 @@ impl fmt::Display for Offered {
 pub(crate) struct Request {
     /// The harvest vSSD
     name: String,
-    /// How much, at least: gSSDs are lent whole
+    /// Fewest bytes to borrow: gSSDs are lent whole
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
-    /// On how many channels, at least: more are faster
+    /// Fewest channels to borrow: more are faster
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     bandwidth: u16,
-    /// For how long, such as 30m or 2h
+    /// The time for which to borrow, such as 30m or 2h
     #[arg(long = "for", value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
     duration: Duration,
-    /// Take less where there is not so much
+    /// Accept less if there is not that much
     #[arg(long)]
     partial: bool,
     #[command(flatten)]

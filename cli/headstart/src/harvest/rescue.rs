@@ -30,7 +30,7 @@ struct Place {
     /// The directory of `headstart harvest serve` [default: harvest in /var/lib/headstart, or in
     /// ~/.local/state/headstart]
     dir: Option<PathBuf>,
-    /// Its flash, where that is elsewhere, as `serve --flash` names it
+    /// Its flash, if it is outside the directory, as `serve --flash` names it
     #[arg(long, value_name = "PATH")]
     flash: Option<PathBuf>,
 }
@@ -61,7 +61,7 @@ impl Check {
 pub(crate) struct Rescue {
     #[command(flatten)]
     place: Place,
-    /// Give up all vSSDs of the directory with all that is on them, so that `serve` can begin anew there
+    /// Give up all vSSDs of the directory with all their data, so that `serve` can start again from nothing there
     #[arg(long)]
     discard_all: bool,
 }

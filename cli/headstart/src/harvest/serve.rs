@@ -39,39 +39,39 @@ const JOURNAL: &str = "journal";
 
 #[derive(Args)]
 pub(crate) struct Serve {
-    /// The directory of all that it keeps, made where it is not there [default: harvest in /var/lib/headstart, or in
-    /// ~/.local/state/headstart]
+    /// The directory of all files of the daemon, made if it is not there [default: harvest in /var/lib/headstart, or
+    /// in ~/.local/state/headstart]
     dir: Option<PathBuf>,
-    /// How much flash there is, such as 20G [default: as before, or all of a device]
+    /// The size of the flash, such as 20G [default: as before, or all of a device]
     #[arg(long)]
     size: Option<ByteSize>,
-    /// What the flash is: a file, or a partition or an NVMe namespace, whose content is lost [default: the file flash
-    /// in DIR]
+    /// The place of the flash: a file, or a partition or an NVMe namespace, whose content is lost [default: the file
+    /// flash in DIR]
     #[arg(long, value_name = "PATH")]
     flash: Option<PathBuf>,
-    /// Take --flash though it is not blank: all that is on it is erased, the first time
+    /// Use --flash although it is not blank: its whole content is erased, the first time
     #[arg(long, requires = "flash")]
     erase: bool,
-    /// Have no flash, but memory that takes as long as flash does: for trials. All is lost at the end
+    /// Use memory that is as slow as flash in place of flash: for trials. All data is lost at the end
     #[arg(long, requires = "size", conflicts_with = "flash")]
     emulated: bool,
-    /// Bytes a second that each channel may be read and written, such as 70M: what one vSSD does then leaves the
+    /// Bytes a second that each channel may be read and written, such as 70M: the load of one vSSD then leaves the
     /// others' channels alone [default: as many as the flash can]
     #[arg(long, value_name = "RATE", conflicts_with = "emulated", value_parser = parse_rate)]
     channel_rate: Option<ByteSize>,
-    /// Serve all vSSDs by one NBD server at unix:/PATH or HOST:PORT, too, beside the socket of each. Whoever reaches it
-    /// opens all of them, unless clients show certificates: then each belongs to the names that `vssd create
-    /// --tls-client` gives
+    /// Serve all vSSDs by one NBD server at unix:/PATH or HOST:PORT, too, beside the socket of each. Every client that
+    /// reaches it can open all of them, unless clients show certificates: then each vSSD belongs to the names that
+    /// `vssd create --tls-client` gives
     #[arg(long, value_name = "ADDR")]
     nbd: Option<Address>,
-    /// Let other hosts reach --nbd although nobody is kept out there
+    /// Allow other hosts to reach --nbd although every client is admitted there
     #[arg(long, requires = "nbd")]
     insecure_network: bool,
-    /// Serve metrics and what else changes nothing at this address, too, such as 127.0.0.1:9648
+    /// Serve metrics and the other read-only requests at this address, too, such as 127.0.0.1:9648
     #[arg(long, value_name = "IP:PORT")]
     http: Option<SocketAddr>,
-    /// Answer requests at --http that call this host so, beside its addresses, its own name and localhost (may be
-    /// repeated)
+    /// Answer requests at --http that give the host this name, beside its addresses, its own name and localhost (may
+    /// be repeated)
     #[arg(long, value_name = "NAME", requires = "http")]
     http_name: Vec<String>,
     /// NBD over TLS: the server's certificate (PEM)

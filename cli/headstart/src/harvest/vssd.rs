@@ -29,7 +29,8 @@ pub(crate) enum Command {
         A regular vSSD's flash is lent while it is not used. An unsold one is nobody's: all of it is lent, and it is \
         served to nobody. A harvest one borrows, by `headstart harvest request`, and may lose what it borrowed.")]
     Create(Create),
-    /// List the vSSDs: what they are, what they use, lend and borrow, and where they are served
+    /// List the vSSDs: their kinds, the flash that they use, lend and borrow, and the addresses at which they are
+    /// served
     #[command(after_help = "Examples:\n  headstart harvest vssd list\n  headstart harvest vssd list --json")]
     List {
         #[command(flatten)]
@@ -52,7 +53,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         harvest: HarvestDir,
     },
-    /// Say anew who may open a vSSD: what is left out is as it is by default. Its clients are cut off
+    /// Replace the access rules of a vSSD: options that are left out get their defaults. Its clients are cut off
     #[command(after_help = "Examples:\n  \
         headstart harvest vssd access db --socket-owner libvirt-qemu:kvm\n  \
         headstart harvest vssd access db --tls-client node2.lan --tls-client node3.lan\n  \
@@ -68,7 +69,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         harvest: HarvestDir,
     },
-    /// Delete a vSSD with all that is on it; its flash is erased before anybody else has it
+    /// Delete a vSSD with all its data; its flash is erased before another vSSD gets it
     #[command(after_help = "Example:\n  headstart harvest vssd delete db")]
     Delete {
         /// The vSSD
@@ -83,15 +84,15 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct Create {
-    /// What it is called: letters, digits, `-`, `_` and `.`
+    /// Its name: letters, digits, `-`, `_` and `.`
     name: String,
-    /// Whose it is: regular, unsold or harvest
+    /// Its kind: regular, unsold or harvest
     #[arg(long, value_name = "KIND", default_value = "regular")]
     kind: Kind,
-    /// Channels that it owns [default: as many as its size takes; one where none is given]
+    /// Channels that it owns [default: as many as its size takes; one if no size is given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     channels: Option<u16>,
-    /// Its size [default: what its channels hold, less what flash needs for itself]
+    /// Its size [default: the capacity of its channels, less the flash's own need]
     #[arg(long)]
     size: Option<ByteSize>,
     /// Serve it by NBD at this socket [default: NAME.sock in the directory nbd of the daemon's]
@@ -109,13 +110,13 @@ pub(crate) struct Create {
     harvest: HarvestDir,
 }
 
-/// Who may open a vSSD.
+/// The users that may open a vSSD.
 #[derive(Args)]
 pub(crate) struct AccessArgs {
     #[command(flatten)]
     sockets: SocketArgs,
     /// Let clients whose certificate has this name open it at the address of `harvest serve --nbd` (may be repeated)
-    /// [default: nobody's, where clients show certificates there]
+    /// [default: none, if clients show certificates there]
     #[arg(long = "tls-client", value_name = "NAME", help_heading = "Ways to serve the disk")]
     tls_clients: Vec<String>,
 }

@@ -18,7 +18,7 @@ use std::str::FromStr;
 pub(crate) struct Copy {
     /// The image
     source: Reference,
-    /// Where to copy it; without a tag, the source's
+    /// The target of the copy; without a tag, the source's
     target: Target,
     #[command(flatten)]
     check: CheckArg,
@@ -31,7 +31,7 @@ pub(crate) struct Copy {
 /// The treatment of blobs that the target has already.
 #[derive(Args, Clone, Copy)]
 pub(super) struct CheckArg {
-    /// Read every byte of what the target has already, and copy again what is damaged
+    /// Read every byte of the blobs that the target already has, and copy damaged ones again
     #[arg(long)]
     check: bool,
 }

@@ -16,7 +16,7 @@ use headstart_image::transfer::repair;
 use headstart_image::verify::{Depth, verify, verify_remote};
 use headstart_store::Store;
 
-/// Says what an image is.
+/// Prints the properties of an image.
 #[derive(Args)]
 pub(crate) struct Inspect {
     /// The image
@@ -33,7 +33,7 @@ pub(crate) struct Verify {
     /// Read and check every byte, not only digests of metadata and structure; in a directory only
     #[arg(long)]
     deep: bool,
-    /// Fetch what is missing or damaged from this copy of the image; implies --deep
+    /// Fetch missing or damaged content from this copy of the image; implies --deep
     #[arg(long, value_name = "IMAGE")]
     repair_from: Option<Reference>,
     #[command(flatten)]

@@ -37,17 +37,17 @@ of this kind.";
 /// 22 s).
 const LEVEL: i32 = 16;
 
-/// Lays an image out anew.
+/// Writes an image in a new order.
 #[derive(Args)]
 pub(crate) struct Optimize {
     /// The image
     image: Reference,
     /// The image to make
     target: Reference,
-    /// What boots read, as `headstart train` wrote it [default: the plan that was published with the image]
+    /// The plans, as `headstart train` wrote them [default: the plan that was published with the image]
     #[arg(long, value_name = "FILE")]
     plans: Option<PathBuf>,
-    /// What the plans call the image [default: its digest]
+    /// The image's name in the plans [default: its digest]
     #[arg(long, value_name = "NAME", requires = "plans")]
     known_as: Option<String>,
     /// Take the order of the plan for this bandwidth, in MB/s
@@ -56,11 +56,11 @@ pub(crate) struct Optimize {
     /// Take the order of this group of boots; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
-    /// Lay out only what that plan names. Without, what the plans for other bandwidths and groups name beyond it
-    /// comes after it; of groups, those of at least two boots and a tenth of all
+    /// Order only the blocks that this plan names. Without it, blocks that only the plans for other bandwidths and
+    /// groups name come after; of groups, those of at least two boots and a tenth of all
     #[arg(long)]
     no_others: bool,
-    /// Write the whole image anew, as one layer: nothing is stored twice in it, and nothing is shared with other
+    /// Write the whole image again, as one layer: nothing is stored twice in it, and nothing is shared with other
     /// images
     #[arg(long)]
     one_layer: bool,

@@ -37,7 +37,7 @@ shows who needs what, `headstart lease release` ends what a host that is gone ha
 pub(crate) struct Remove {
     /// The image
     image: Reference,
-    /// Only say what would be removed
+    /// Only print the tags and images, and remove nothing
     #[arg(long)]
     dry_run: bool,
     /// Take the last name away from an image that disks need
@@ -52,13 +52,13 @@ pub(crate) struct Remove {
 pub(crate) struct Prune {
     /// The store: file:///DIR or s3://BUCKET/PATH
     store: String,
-    /// Only say what would be deleted
+    /// Only print the blobs, and delete nothing
     #[arg(long)]
     dry_run: bool,
     /// Keep images without a tag for this long, such as 12h or 30d; in an object store a week at least
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_age)]
     older_than: Duration,
-    /// Delete images without a tag also where disks need them: what was written on them is lost
+    /// Delete images without a tag even if disks need them: data that was written on top of them is lost
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use headstart_image::reference::Reference;
 pub(crate) struct Pull {
     /// The image
     source: Reference,
-    /// Where to copy it: file:///DIR or file:///DIR:TAG; without a tag, the source's
+    /// The target of the copy: file:///DIR or file:///DIR:TAG; without a tag, the source's
     target: Target,
     #[command(flatten)]
     check: CheckArg,

@@ -14,7 +14,7 @@ use headstart_image::reference::Reference;
 pub(crate) struct Push {
     /// The image: file:///DIR:TAG
     source: Reference,
-    /// Where to copy it; without a tag, the source's
+    /// The target of the copy; without a tag, the source's
     target: Target,
     #[command(flatten)]
     check: CheckArg,

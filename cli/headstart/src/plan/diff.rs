@@ -16,7 +16,7 @@ Examples:
   headstart plan diff plans.monday plans.tuesday
   headstart plan diff plans.monday plans.tuesday --image m-nginx --json";
 
-/// What to compare.
+/// The plans to compare.
 #[derive(Args)]
 pub(crate) struct Diff {
     /// The plans before

@@ -31,7 +31,7 @@ Examples:
   # The same image with the trace as its acceleration layer, for whoever attaches it with OverlayBD:
   headstart plan export file:///srv/images:debian --tag debian-accelerated";
 
-/// Whose plan to write, and where.
+/// The plan to write, and its target.
 #[derive(Args)]
 pub(crate) struct Export {
     /// The image
@@ -45,10 +45,10 @@ pub(crate) struct Export {
     /// Plans that `headstart train` wrote [default: those that are published with the image]
     #[arg(long, value_name = "PLANS")]
     plans: Option<PathBuf>,
-    /// The bandwidth in MB/s that is planned for
+    /// The bandwidth of the plan, in MB/s
     #[arg(long, value_name = "MBPS", default_value = "10")]
     bandwidth: Megabytes,
-    /// Which group's plan; 0 is the largest
+    /// The group whose plan is written; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
     #[command(flatten)]

@@ -32,7 +32,7 @@ Examples:
 /// The most blocks that are listed for people.
 const SHOWN: usize = 20;
 
-/// Whose plan to show.
+/// The plan to show.
 #[derive(Args)]
 pub(crate) struct Show {
     /// The plans that `headstart train` wrote [default: those that are published with --reference]
@@ -41,20 +41,20 @@ pub(crate) struct Show {
     /// An image that was trained on: its name, or its digest
     #[arg(long, value_name = "KEY", conflicts_with = "creation", requires = "bandwidth")]
     image: Option<String>,
-    /// The size of its disk, where there are several [default: the one with the most traces of its own]
+    /// The size of its disk, if there are several [default: the one with the most traces of its own]
     #[arg(long, requires = "image")]
     size: Option<ByteSize>,
     /// A disk that is created: a row of the data set's metadata as a JSON object, by the names of its columns
     #[arg(long, value_name = "JSON", value_parser = parse_row, requires = "bandwidth")]
     creation: Option<Map<String, Value>>,
-    /// An image as it would be attached: the plan of its own boots, or else of its layers; without --plans the one that
-    /// is published with it
+    /// An image as it would be attached: the plan of its own boots, or otherwise of its layers; without --plans the
+    /// one that is published with it
     #[arg(long, value_name = "IMAGE", conflicts_with = "image", requires = "bandwidth")]
     reference: Option<Reference>,
     /// The bandwidth in MB/s
     #[arg(long, value_name = "MBPS")]
     bandwidth: Option<Megabytes>,
-    /// Which group's plan; 0 is the largest
+    /// The group whose plan is shown; 0 is the largest
     #[arg(long, value_name = "N", default_value_t = 0)]
     group: usize,
     #[command(flatten)]

@@ -29,7 +29,7 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
 pub(crate) struct Request {
     /// The host's own directory, which must be empty or hold its credentials
     dir: PathBuf,
-    /// The host's name, as in DNS [default: the host's]
+    /// The host's name, as in DNS [default: the host's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
@@ -43,19 +43,19 @@ pub(crate) struct Add {
     /// The request that `headstart swarm request` made on the host
     #[arg(long, value_name = "FILE")]
     request: PathBuf,
-    /// It may be a root (`agent --root`)
+    /// Let it be a root (`agent --root`)
     #[arg(long)]
     root: bool,
-    /// It may be a tracker (`agent --tracker`)
+    /// Let it be a tracker (`agent --tracker`)
     #[arg(long)]
     tracker: bool,
-    /// Others take orders from it: to warm, pin and unpin images
+    /// Let it give orders to others: to warm, pin and unpin images
     #[arg(long)]
     operator: bool,
-    /// It renews the certificates of others (`agent --authority`)
+    /// Let it renew the certificates of others (`agent --authority`)
     #[arg(long)]
     authority: bool,
-    /// Days for which the certificate is valid; it is renewed for as many
+    /// Days for which the certificate is valid; it is renewed for the same number
     #[arg(long, value_name = "N", default_value_t = DAYS,
         value_parser = clap::value_parser!(u32).range(1..=i64::from(DAYS_MAX)))]
     days: u32,

@@ -26,7 +26,7 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
 pub(crate) struct Init {
     /// The cluster's directory, which must be empty or hold a cluster
     dir: PathBuf,
-    /// A host's name, as in DNS; it need not be in DNS, but must be the one that its agent says
+    /// A host's name, as in DNS; it need not be in DNS, but must be the one that its agent uses
     #[arg(long = "host", value_name = "NAME")]
     hosts: Vec<String>,
     /// A host that may be a root (`agent --root`)

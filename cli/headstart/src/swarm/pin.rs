@@ -28,7 +28,7 @@ certificate has that role.";
 pub(crate) struct PinImage {
     /// The image
     image: Reference,
-    /// How many hosts keep each byte
+    /// The number of hosts that keep each byte
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     copies: u32,
     /// A host that is to keep a part, by its name (may be repeated) [default: this one and all that it is connected to]

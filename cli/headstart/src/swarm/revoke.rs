@@ -33,7 +33,7 @@ pub(super) const PUBLISH_EXAMPLES: &str = "Examples:\n  headstart swarm publish 
 pub(crate) struct Revoke {
     /// The cluster's directory, as `headstart swarm init` made it
     dir: PathBuf,
-    /// A host that is no member any more
+    /// A host that is no longer a member
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
     #[command(flatten)]

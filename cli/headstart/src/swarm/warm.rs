@@ -40,11 +40,11 @@ evicted when the cache is full, as anything else.";
 pub(crate) struct Warm {
     /// The image
     image: Reference,
-    /// All of it, not only what boots read
+    /// All of it, not only the parts that boots read
     #[arg(long, conflicts_with = "plans")]
     whole: bool,
-    /// What boots read, as `headstart train` wrote it [default: the plan that is published with the image, or its
-    /// boot layer]
+    /// The plans, as `headstart train` wrote them [default: the plan that is published with the image, or its boot
+    /// layer]
     #[arg(long, value_name = "PLANS")]
     plans: Option<PathBuf>,
     /// A host that is to have it, by its name (may be repeated) [default: this one]
@@ -271,11 +271,11 @@ impl fmt::Display for HostReports {
     }
 }
 
-/// Whether an image that is pushed is to be warm on the roots.
+/// The option to warm a pushed image on the roots.
 #[derive(Args)]
 pub(crate) struct PushWarming {
-    /// Have this host's agent bring it to the swarm's roots: what boots read, where that is known, else all of it.
-    /// With $HEADSTART_WARM_ON_PUSH set to 1, every push does that
+    /// Have this host's agent fetch it to the swarm's roots: the parts that boots read, if they are known, otherwise
+    /// all of it. With $HEADSTART_WARM_ON_PUSH set to 1, every push does that
     #[arg(long)]
     warm: bool,
     #[command(flatten)]
