@@ -65,7 +65,7 @@ const EVENTS_MAX: usize = 256;
 /// A disk that is to be attached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskSpec {
-    /// What it is called here: letters, digits, `-`, `_` and `.`, 64 at most.
+    /// The name of the disk at this agent: letters, digits, `-`, `_` and `.`, 64 at most.
     pub name: String,
     /// The words that follow `headstart attach` on a command line: the image, and where to serve it. `--cache` and
     /// `--swarm` are the agent's, and so is the environment.
@@ -93,41 +93,41 @@ impl DiskSpec {
     }
 }
 
-/// What a disk does.
+/// The state of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DiskState {
     /// Its process is not ready yet.
     Starting,
-    /// It is served.
+    /// The disk is served.
     Serving,
     /// Its process has ended without being asked to by the agent, and is started again soon.
     Restarting,
-    /// It was asked to end.
+    /// The disk was asked to end.
     Detaching,
-    /// It has ended, well, and is not listed any more.
+    /// The disk has ended in good order, and is not listed any more.
     Detached,
-    /// It could not be attached, and is not listed any more.
+    /// The disk could not be attached, and is not listed any more.
     Failed,
 }
 
-/// How a disk is.
+/// A disk, as its agent sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct DiskStatus {
-    /// What was asked for.
+    /// The disk as it was requested.
     #[serde(flatten)]
     pub spec: DiskSpec,
-    /// What it does.
+    /// The state of the disk.
     pub state: DiskState,
-    /// The number of its process, where it has one.
+    /// The number of its process, if it has one.
     pub pid: Option<u32>,
     /// The number of times that its process was started again, because it had ended unasked or could not be started.
     pub restarts: u64,
-    /// Whether its process was started by an agent before this one.
+    /// `true` if its process was started by an agent before this one.
     pub adopted: bool,
-    /// Its images, once it was attached; none where an earlier version has attached it and serves it still.
+    /// Its images, once it was attached; none if an earlier version attached it and still serves it.
     pub images: Vec<DiskImage>,
-    /// What `headstart attach --json` says when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
+    /// The report of `headstart attach --json` when a disk can be used: `disks`, `ways`, `metrics`, `ready_ms`.
     #[schema(value_type = Option<Object>)]
     pub ready: Option<serde_json::Value>,
     /// The disk's report when it is detached: `reads`, `hits_percent`, `clients` that were connected, and so on.

@@ -66,29 +66,29 @@ const TURNS: usize = 32;
 /// The number of successive parts without any bytes after which the rest is not requested any more.
 const IN_VAIN: u32 = 64;
 
-/// What is to be warm, and where.
+/// The blobs to fetch ahead of need, and the hosts that are to have them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WarmSpec {
     /// The blobs.
     pub blobs: Vec<Order>,
-    /// Hosts, by name. Neither these nor roots: this host.
+    /// Hosts, by name. Without these and without roots: this host.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// All roots that this host is connected to, and itself where it is one.
+    /// All roots that this host is connected to, and itself if it is one.
     #[serde(default)]
     pub roots: bool,
 }
 
-/// How it went on one host.
+/// The result of warming on one host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Warmed {
     /// The host.
     pub host: String,
-    /// Bytes that were asked for, in whole chunks.
+    /// Requested bytes, in whole chunks.
     pub bytes: u64,
-    /// Bytes of these that could not be had.
+    /// Bytes of these that could not be fetched.
     pub lacking_bytes: u64,
-    /// What went wrong: the host could not be asked, or does not do it, or could not get all of it from where it may.
+    /// The cause of a failure: the host could not be asked, or refuses, or could not get all of it from its sources.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }

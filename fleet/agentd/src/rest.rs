@@ -133,7 +133,7 @@ async fn show(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer<J
     served.disks.get(&name).map(Json).map_err(Refusal)
 }
 
-/// Attaches a disk; answers when it can be used. Over the Unix socket alone.
+/// Attaches a disk; answers when it can be used. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/disks", request_body = DiskSpec,
     responses((status = 201, description = "It can be used", body = DiskStatus),
         (status = 409, description = "There is a disk of that name", body = Failure),
@@ -146,7 +146,7 @@ async fn attach(State(served): Shared, Body(spec): Body<DiskSpec>) -> Answer<(St
     attached.map(|status| (StatusCode::CREATED, Json(status))).map_err(Refusal)
 }
 
-/// Detaches a disk; answers when what was written is durable and its process has ended. Over the Unix socket alone.
+/// Detaches a disk; answers when what was written is durable and its process has ended. Only over the Unix socket.
 #[utoipa::path(delete, path = "/v1/disks/{name}", params(("name" = String, Path, description = "The disk")),
     responses((status = 200, description = "It is detached", body = DiskStatus), (status = 404, body = Failure),
         (status = 503, description = "It takes long; ask again", body = Failure)))]
@@ -154,8 +154,8 @@ async fn detach(State(served): Shared, UrlPath(name): UrlPath<String>) -> Answer
     served.disks.detach(&name).await.map(Json).map_err(Refusal)
 }
 
-/// Whatever changes from now on, as server-sent events: each `disk` is one as it is then. `missed` says that the
-/// watcher was too slow for some, and is to list them anew.
+/// All changes from now on, as server-sent events: each `disk` is one disk as it is then. `missed` says that the
+/// watcher was too slow for some events, and is to list the disks again.
 #[utoipa::path(get, path = "/v1/events",
     responses((status = 200, content_type = "text/event-stream", body = DiskStatus)))]
 async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Result<Event, Infallible>>> {
@@ -176,7 +176,7 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
     Sse::new(changes).keep_alive(KeepAlive::default())
 }
 
-/// This host's part in the swarm; `null` where it has none. Over TCP, `blobs` and `pins` are empty.
+/// This host's part in the swarm; `null` if it has none. Over TCP, `blobs` and `pins` are empty.
 #[utoipa::path(get, path = "/v1/swarm", responses((status = 200, body = Option<SwarmPart>)))]
 async fn swarm(State(served): Shared) -> Response {
     let Some(swarm) = &served.swarm else { return Json(()).into_response() };
@@ -206,9 +206,9 @@ async fn pins(served: &Served) -> Vec<PinStatus> {
     }
 }
 
-/// Brings blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They
-/// are brought from hosts that have them, else from their store, in parts, in the order that is given. Over the
-/// Unix socket alone.
+/// Fetches blobs to this host, or to others that it is connected to, ahead of need; answers when that is done. They
+/// are fetched from hosts that have them, otherwise from their store, in parts, in the given order. Only over the Unix
+/// socket.
 #[utoipa::path(post, path = "/v1/warm", request_body = WarmSpec,
     responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
         (status = 404, description = "A host is not connected", body = Failure),
@@ -222,8 +222,8 @@ async fn warm(State(served): Shared, Body(spec): Body<WarmSpec>) -> Answer<Json<
     warmed.map(Json).map_err(Refusal)
 }
 
-/// Has hosts keep an image together from now on, so that all of it can be had with its store away; answers when each
-/// has its part. `since` is not heeded; no `hosts` are all that are connected. Over the Unix socket alone.
+/// Has hosts keep an image together from now on, so that all of it can be read while its store is away; answers when
+/// each has its part. `since` is ignored; without `hosts`, all connected hosts keep it. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/pin", request_body = Pin,
     responses((status = 200, description = "How it went on each host", body = Vec<Warmed>),
         (status = 404, description = "A host is not connected", body = Failure),
@@ -240,12 +240,11 @@ async fn pin(State(served): Shared, Body(pin): Body<Pin>) -> Answer<Json<Vec<War
 /// An image that need not be kept any more.
 #[derive(Debug, Deserialize, ToSchema)]
 struct Unpin {
-    /// Its name, as it was pinned; or any that ends with its digest.
+    /// Its name, as it was pinned; or any name that ends with its digest.
     image: String,
 }
 
-/// Nobody needs to keep an image any more; answers with the digests of those of that name. Over the Unix socket
-/// alone.
+/// Ends the pins of an image; answers with the digests of the images of that name. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/unpin", request_body = Unpin,
     responses((status = 200, description = "Their digests", body = Vec<String>),
         (status = 404, description = "None of that name is pinned", body = Failure),
@@ -257,14 +256,14 @@ async fn unpin(State(served): Shared, Body(unpin): Body<Unpin>) -> Answer<Json<V
     unpinned.map(Json).map_err(Refusal)
 }
 
-/// What the authority signed for all hosts.
+/// The list that the authority signed for all hosts.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 struct TrustSpec {
     /// The bytes of the file `trust` in the cluster's directory.
     list: Vec<u8>,
 }
 
-/// Where a list of the authority's went.
+/// The receivers of a list of the authority.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 struct Told {
     /// The name of this host.
@@ -273,8 +272,8 @@ struct Told {
     hosts: Vec<String>,
 }
 
-/// Tells all hosts of the swarm which hosts are revoked and by which key gossip is sealed from now on, as the authority
-/// signed it: `headstart swarm revoke`. Over the Unix socket alone.
+/// Sends all hosts of the swarm the list of revoked hosts and the key by which gossip is sealed from now on, as the
+/// authority signed them: `headstart swarm revoke`. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/trust", request_body = TrustSpec,
     responses((status = 200, description = "Where it went", body = Told),
         (status = 409, description = "A later list is known", body = Failure),
@@ -287,7 +286,7 @@ async fn trust(State(served): Shared, Body(spec): Body<TrustSpec>) -> Answer<Jso
     told.map(|hosts| Json(Told { host, hosts })).map_err(Refusal)
 }
 
-/// What this host has counted as a tracker: `headstart train --counts` learns from it. Over the Unix socket alone.
+/// The counts of this host as a tracker: `headstart train --counts` learns from them. Only over the Unix socket.
 #[utoipa::path(get, path = "/v1/counts",
     responses((status = 200, description = "All images of which disks were counted", body = Vec<CountedImage>),
         (status = 404, description = "The agent is no tracker", body = Failure)))]
@@ -304,17 +303,17 @@ fn no_swarm() -> Error {
         .remedy("start it with --credentials, or with --plain on loopback")
 }
 
-/// A disk's metrics, as Prometheus' HTTP service discovery wants to be told.
+/// A disk's metrics, in the form of Prometheus' HTTP service discovery.
 #[derive(Debug, Serialize, ToSchema)]
 struct Targets {
-    /// Where they are.
+    /// The addresses of the metrics.
     targets: Vec<String>,
     /// `disk`: its name.
     #[schema(value_type = Object)]
     labels: std::collections::BTreeMap<&'static str, String>,
 }
 
-/// Where the disks' own metrics are, for Prometheus' `http_sd_configs`.
+/// The addresses of the disks' own metrics, for Prometheus' `http_sd_configs`.
 #[utoipa::path(get, path = "/v1/targets", responses((status = 200, body = Vec<Targets>)))]
 async fn targets(State(served): Shared) -> Json<Vec<Targets>> {
     let target = |status: DiskStatus| {

@@ -13,7 +13,7 @@ pub(super) const PARTS_MAX: usize = 2048;
 /// Longest name of a store, in bytes.
 pub(crate) const STORE_MAX: usize = 4096;
 
-/// A blob, and what of it is to be here.
+/// A blob, and the parts of it that a host is to have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Order {
     /// Its digest: `sha256:...`.
@@ -28,7 +28,7 @@ pub struct Order {
     pub tree_len: u64,
     /// The store that has it, such as `https://host/images`. A host that cannot use it gets the bytes from others.
     pub store: String,
-    /// What of it: offset and length in bytes, in the order in which they are brought. None: all of it.
+    /// The parts: offset and length in bytes, in the order in which they are fetched. None: all of it.
     #[serde(default)]
     #[schema(value_type = Vec<Vec<u64>>)]
     pub parts: Vec<(u64, u64)>,

@@ -24,15 +24,15 @@ pub struct Pin {
     pub image: String,
     /// The digest of its manifest.
     pub digest: String,
-    /// Its manifest; of one that is pinned no longer, nothing.
+    /// Its manifest; empty for one that is not pinned any more.
     pub manifest: String,
-    /// The store that it lies in, such as `https://host/images`.
+    /// The store that has it, such as `https://host/images`.
     pub store: String,
-    /// How many hosts keep each byte.
+    /// The number of hosts that keep each byte.
     pub copies: u32,
-    /// Who, in order; nobody any more, where there is none.
+    /// The names of these hosts, in order; empty if the image is not pinned any more.
     pub hosts: Vec<String>,
-    /// When that was said, in milliseconds since 1970.
+    /// The time of the pin, in milliseconds since 1970.
     #[serde(default)]
     pub since: u64,
 }

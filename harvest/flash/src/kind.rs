@@ -7,14 +7,14 @@ use std::str::FromStr;
 #[cfg(feature = "schema")]
 use utoipa::ToSchema;
 
-/// The kind of a vSSD's owner. The journal has these by number: new ones are added at the end.
+/// The kind of a vSSD. The journal has these by number: new ones are added at the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum VssdKind {
-    /// A regular VM's: its I/O goes first, and what it does not use for a while is lent.
+    /// A regular VM's: its I/O goes first, and flash that it does not use for a while is lent.
     Regular,
-    /// Nobody's yet: all of it is lent until it is sold.
+    /// Not sold yet: all of it is lent until it is sold.
     Unsold,
     /// A harvest VM's: it may borrow, and may lose what it borrowed.
     Harvest,

@@ -129,14 +129,14 @@ struct Document;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewVssd {
-    /// What it is called: letters, digits, `-`, `_` and `.`, 64 at most. Its NBD export is called so, too.
+    /// Its name: letters, digits, `-`, `_` and `.`, 64 at most. Its NBD export has the same name.
     pub name: String,
-    /// Whose it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Channels that it owns [default: as many as its size takes; one where none is given].
+    /// Channels that it owns [default: as many as its size takes; one if no size is given].
     #[serde(default)]
     pub channels: Option<u16>,
-    /// Its size in bytes [default: what the channels hold, less what flash needs for itself].
+    /// Its size in bytes [default: the capacity of the channels, less the flash's own need].
     #[serde(default)]
     pub size: Option<u64>,
     /// Served by NBD at this socket [default: one of its name in the daemon's directory].
@@ -147,37 +147,37 @@ pub struct NewVssd {
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub vhost_user: Option<PathBuf>,
-    /// A file, too: over this one, or as disk.raw in this directory.
+    /// Mounted as a file, too: over this file, or as disk.raw in this directory.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub fuse: Option<PathBuf>,
     /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
+    /// Their permissions, in octal [default: 0600, or 0660 if the owner names a group].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// Names of certificates that may open it at the daemon's NBD address [default: nobody's].
+    /// Names of certificates that may open it at the daemon's NBD address [default: none].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_clients: Vec<String>,
 }
 
-/// Who may open a vSSD.
+/// The users that may open a vSSD.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAccess {
     /// The owner of its sockets and its file, as `USER[:GROUP]` [default: the daemon's user].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal [default: 0600, or 0660 where the owner names a group].
+    /// Their permissions, in octal [default: 0600, or 0660 if the owner names a group].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_mode: Option<String>,
-    /// Names of certificates that may open it at the daemon's NBD address [default: nobody's].
+    /// Names of certificates that may open it at the daemon's NBD address [default: none].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tls_clients: Vec<String>,
 }
 
-/// How large a vSSD is to be.
+/// The new size of a vSSD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewSize {
@@ -185,16 +185,16 @@ pub struct NewSize {
     pub size: u64,
 }
 
-/// What a vSSD can do without.
+/// The space that a vSSD can spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewOffer {
-    /// Bytes, at most; none takes back what is not leased.
+    /// Bytes, at most; 0 withdraws space that is not leased.
     pub capacity: u64,
     /// Channels, at most.
     #[serde(default = "one")]
     pub bandwidth: u16,
-    /// For how long, in seconds.
+    /// The time for which it can be lent, in seconds.
     pub duration_s: u64,
 }
 
@@ -369,7 +369,7 @@ async fn show(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<Json<Vss
     blocking(served, move |served| served.get(&name)).await.map(Json)
 }
 
-/// Makes a vSSD and serves it. Over the Unix socket alone.
+/// Makes a vSSD and serves it. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/vssds", request_body = NewVssd,
     responses((status = 201, description = "It can be used", body = Vssd),
         (status = 409, description = "There is a vSSD of that name", body = Failure),
@@ -379,7 +379,7 @@ async fn create(served: Shared, Body(new): Body<NewVssd>) -> Answer<(StatusCode,
     blocking(served, move |served| served.create(new)).await.map(|vssd| (StatusCode::CREATED, Json(vssd)))
 }
 
-/// Makes a vSSD larger or smaller. Over the Unix socket alone.
+/// Makes a vSSD larger or smaller. Only over the Unix socket.
 #[utoipa::path(patch, path = "/v1/vssds/{name}",
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Make it smaller although clients may have it open")),
@@ -398,8 +398,8 @@ async fn resize(
     blocking(served, move |served| served.resize(&name, size, force)).await.map(Json)
 }
 
-/// Says anew who may open a vSSD; what is left out is as it is by default. Its servers are started anew. Over the Unix
-/// socket alone.
+/// Replaces the access rules of a vSSD; fields that are left out get their defaults. Its servers are started again.
+/// Only over the Unix socket.
 #[utoipa::path(put, path = "/v1/vssds/{name}/access",
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
@@ -422,7 +422,7 @@ fn is_forced(uri: &Uri) -> bool {
     uri.query().is_some_and(|query| query.split('&').any(|part| part == "force=true"))
 }
 
-/// Deletes a vSSD with all that is on it; its flash is erased before anybody else has it. Over the Unix socket alone.
+/// Deletes a vSSD with all its data; its flash is erased before another vSSD gets it. Only over the Unix socket.
 #[utoipa::path(delete, path = "/v1/vssds/{name}",
     params(("name" = String, Path, description = "The vSSD"),
         ("force" = Option<bool>, Query, description = "Cut off clients that have it open")),
@@ -433,9 +433,8 @@ async fn remove(served: Shared, UrlPath(name): UrlPath<String>, uri: Uri) -> Ans
     blocking(served, move |served| served.remove(&name, force)).await.map(Json)
 }
 
-/// Says what a vSSD can do without, as if it had been forecast, for who knows better: it can be lent once it is erased.
-/// What is not leased when the next forecast, within three minutes, says otherwise goes home. Over the Unix socket
-/// alone.
+/// Offers space of a vSSD for lending, in place of a forecast: it can be lent once it is erased. Space that is not
+/// leased when the next forecast, within three minutes, differs goes back to the vSSD. Only over the Unix socket.
 #[utoipa::path(post, path = "/v1/vssds/{name}/offers",
     params(("name" = String, Path, description = "A regular or unsold vSSD")), request_body = NewOffer,
     responses((status = 200, description = "It was heard", body = Vssd), (status = 404, body = Failure),
@@ -448,8 +447,8 @@ async fn offer(
     blocking(served, move |served| served.offer(&name, offer)).await.map(Json)
 }
 
-/// Asks for spare flash for a harvest vSSD; answers with what it was given, when it can be used. Over the Unix socket
-/// alone.
+/// Requests spare flash for a harvest vSSD; answers with the granted leases, when they can be used. Only over the Unix
+/// socket.
 #[utoipa::path(post, path = "/v1/vssds/{name}/requests",
     params(("name" = String, Path, description = "The harvest vSSD")), request_body = Wish,
     responses((status = 201, description = "What it was given", body = Vec<LeaseStatus>),
@@ -465,8 +464,8 @@ async fn request(
     leases.map(|leases| (StatusCode::CREATED, Json(leases)))
 }
 
-/// Gives one lease back. What is on it moves to what the vSSD has left, for as long as the lease is `leaving`; where it
-/// does not fit, the lease is kept, and a report says so. Over the Unix socket alone.
+/// Gives one lease back. Its data moves to the vSSD's other flash, and the lease is `leaving` meanwhile; if the data
+/// does not fit, the lease is kept, and a report says so. Only over the Unix socket.
 #[utoipa::path(delete, path = "/v1/vssds/{name}/leases/{id}",
     params(("name" = String, Path, description = "The harvest vSSD"),
         ("id" = u64, Path, description = "The lease")),
@@ -475,7 +474,7 @@ async fn release(served: Shared, UrlPath((name, id)): UrlPath<(String, u64)>) ->
     blocking(served, move |served| served.release(&name, Some(GssdId(id)))).await.map(Json)
 }
 
-/// Gives all leases of a vSSD back, with all that is on them. Over the Unix socket alone.
+/// Gives all leases of a vSSD back, with all their data. Only over the Unix socket.
 #[utoipa::path(delete, path = "/v1/vssds/{name}/leases",
     params(("name" = String, Path, description = "The harvest vSSD")),
     responses((status = 200, description = "They go back", body = Vssd), (status = 404, body = Failure)))]
@@ -483,13 +482,13 @@ async fn release_all(served: Shared, UrlPath(name): UrlPath<String>) -> Answer<J
     blocking(served, move |served| served.release(&name, None)).await.map(Json)
 }
 
-/// The host as a whole: flash, pool, leases, what was done.
+/// The host as a whole: flash, pool, leases, counts.
 #[utoipa::path(get, path = "/v1/status", responses((status = 200, body = HostStatus)))]
 async fn status(served: Shared) -> Answer<Json<HostStatus>> {
     blocking(served, |served| Ok(served.host.status())).await.map(Json)
 }
 
-/// What users of harvest VMs have to know, newest last: evictions, and leases that ended.
+/// The reports to users of harvest VMs, newest last: evictions, and leases that ended.
 #[utoipa::path(get, path = "/v1/reports", responses((status = 200, body = Vec<Report>)))]
 async fn reports(served: Shared) -> Answer<Json<Vec<Report>>> {
     blocking(served, |served| Ok(served.host.reports())).await.map(Json)

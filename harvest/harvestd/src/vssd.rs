@@ -8,22 +8,22 @@ use utoipa::ToSchema;
 /// A vSSD, and where clients find it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Vssd {
-    /// How it is.
+    /// The state of the vSSD.
     #[serde(flatten)]
     pub status: VssdStatus,
-    /// Where it is served: by NBD first.
+    /// The addresses at which it is served, NBD first.
     pub uris: Vec<String>,
     /// Clients that have it open by NBD.
     pub clients: usize,
-    /// Why it is not served in one of the ways that were asked for.
+    /// The reason why one of the requested ways to serve it is missing.
     pub error: Option<String>,
-    /// The process that serves it by vhost-user or as a file; null where it is not served so.
+    /// The process that serves it by vhost-user or as a file; null if it is not served in these ways.
     #[serde(default)]
     pub process: Option<ExportProcessStatus>,
     /// The owner of its sockets and its file; null for the daemon's user.
     #[serde(default)]
     pub socket_owner: Option<String>,
-    /// Their permissions, in octal; null for 0600, or 0660 where the owner names a group.
+    /// Their permissions, in octal; null for 0600, or 0660 if the owner names a group.
     #[serde(default)]
     pub socket_mode: Option<String>,
     /// Names of certificates that may open it at the daemon's NBD address.

@@ -42,14 +42,14 @@ pub struct KeptImage {
     pub writable: Option<Uuid>,
 }
 
-/// Which image a disk has.
+/// The image of a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct DiskImage {
-    /// The name of its export; empty where it has none.
+    /// The name of its export; empty if it has none.
     pub name: String,
     /// Its reference as it was typed.
     pub image: String,
-    /// The digest that the reference stood for when the disk was attached, and that it has ever since.
+    /// The digest that the reference stood for when the disk was attached; it stays the same from then on.
     #[schema(value_type = String)]
     pub digest: Digest,
 }

@@ -15,10 +15,10 @@ const ENDING: &str = "space";
 /// Larger files are not read.
 const LEN_MAX: u64 = 1 << 20;
 
-/// The space of one writable layer, in bytes but for the numbers of writes.
+/// The space of one writable layer, in bytes except for the numbers of writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiskSpace {
-    /// The export's name, where a disk has several.
+    /// The export's name, if a disk has several.
     pub name: String,
     /// Data that is read.
     pub live_bytes: u64,

@@ -100,9 +100,9 @@ pub struct PinStatus {
     pub image: String,
     /// The digest of its manifest.
     pub digest: String,
-    /// How many hosts keep each byte.
+    /// The number of hosts that keep each byte.
     pub copies: u32,
-    /// Who.
+    /// The names of these hosts.
     pub hosts: Vec<String>,
     /// Those of them that this host is not connected to.
     pub away: Vec<String>,

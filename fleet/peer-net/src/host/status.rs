@@ -12,23 +12,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use utoipa::ToSchema;
 
-/// What it does at present.
+/// The present state of this host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Status {
     /// This host's name.
     pub name: String,
-    /// What it is to others: `root` or `agent`.
+    /// Its role for others: `root` or `agent`.
     #[schema(value_type = String)]
     pub role: &'static str,
-    /// Whether it counts what disks read, as a tracker.
+    /// `true` if it counts the blocks that disks read, as a tracker.
     pub tracker: bool,
-    /// What its certificate lets it be, whether it is or not; every role where it has no certificate.
+    /// The roles that its certificate allows, whether it has them or not; every role if it has no certificate.
     #[schema(value_type = Vec<String>)]
     pub roles: Vec<&'static str>,
-    /// Where it listens.
+    /// The address at which it listens.
     #[schema(value_type = Option<String>)]
     pub address: Option<SocketAddr>,
-    /// The last second in which its certificate is valid, since 1970; nothing where it has none.
+    /// The last second in which its certificate is valid, since 1970; nothing if it has none.
     pub certificate_until: Option<u64>,
     /// The reason for which its certificate, which is due, was not renewed at the last try.
     pub certificate_failure: Option<String>,
@@ -38,22 +38,22 @@ pub struct Status {
     pub unconnected: Vec<MemberStatus>,
     /// The blobs that it takes part in.
     pub blobs: Vec<BlobStatus>,
-    /// What its connections did so far.
+    /// Counts of its connections so far.
     pub counters: SwarmCounters,
-    /// What it decided so far.
+    /// Counts of its decisions so far.
     #[schema(value_type = std::collections::BTreeMap<String, u64>)]
     pub decisions: headstart_swarm::NodeCounters,
 }
 
-/// A host that others tell of.
+/// A host that others have named.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
-    /// Where it says that it is.
+    /// The address that it gives for itself.
     #[schema(value_type = String)]
     pub address: SocketAddr,
-    /// Why it could not be connected to when that was tried last, where this host is the one to try.
+    /// The reason why the last attempt to connect to it failed, if this host is the one to try.
     pub error: Option<String>,
 }
 
@@ -62,20 +62,20 @@ pub struct MemberStatus {
 pub struct PeerStatus {
     /// The other host's name.
     pub name: String,
-    /// What it is: `root` or `agent`.
+    /// Its role: `root` or `agent`.
     #[schema(value_type = String)]
     pub role: &'static str,
-    /// Whether it counts what disks read, as a tracker.
+    /// `true` if it counts the blocks that disks read, as a tracker.
     pub tracker: bool,
-    /// What its certificate lets it be, whether it is or not.
+    /// The roles that its certificate allows, whether it has them or not.
     #[schema(value_type = Vec<String>)]
     pub roles: Vec<&'static str>,
     /// The version of the protocol that is spoken.
     pub protocol: u16,
-    /// Where it listens, or else the other end of the connection.
+    /// The address at which it listens, otherwise the other end of the connection.
     #[schema(value_type = String)]
     pub address: SocketAddr,
-    /// How many blobs both have proved to each other that they may read.
+    /// The number of blobs that both have proved to each other that they may read.
     pub shared_blobs: usize,
     /// Bytes of chunks that went there.
     pub sent_bytes: u64,
@@ -94,13 +94,13 @@ pub struct BlobStatus {
     pub len: u64,
     /// Bytes of it that are here.
     pub local_bytes: u64,
-    /// How many disks have it.
+    /// The number of disks that have it.
     pub users: usize,
-    /// How many other hosts share it.
+    /// The number of other hosts that share it.
     pub peers: usize,
 }
 
-/// What it did so far.
+/// Counts of a host's work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Counters)]
 pub struct SwarmCounters {
@@ -108,23 +108,23 @@ pub struct SwarmCounters {
     pub connections: u64,
     /// Connections that were refused: no certificate of the cluster, no answer in time, too many.
     pub refused_connections: u64,
-    /// Hosts that were dropped for bytes that are not what they should be.
+    /// Hosts that were dropped because they sent wrong bytes.
     pub dropped_corrupt: u64,
-    /// Hosts that were dropped for lies, slowness or nonsense.
+    /// Hosts that were dropped because of false claims, slowness or nonsense.
     pub dropped_other: u64,
     /// Bytes of chunks that went to others.
     pub sent_bytes: u64,
     /// Bytes of chunks that came from others, verified or not.
     pub received_bytes: u64,
-    /// Bytes of chunks that came from others and were not asked for (any more).
+    /// Bytes of chunks that came from others and were not requested, or not any more.
     pub stray_bytes: u64,
     /// Bytes that this host's agent fetched from stores for others.
     pub fetched_bytes: u64,
-    /// What of disks' wants the swarm brought, in bytes.
+    /// Bytes of disks' requests that the swarm delivered.
     pub brought_bytes: u64,
-    /// What of disks' wants was left to the store, in bytes.
+    /// Bytes of disks' requests that were left to the store.
     pub elsewhere_bytes: u64,
-    /// Datagrams that no host of the cluster made.
+    /// Datagrams that no host of the cluster sealed.
     pub refused_datagrams: u64,
     /// The number of times that this host's certificate was renewed.
     pub renewed_certificates: u64,

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 pub struct VssdSpec {
     /// Its kind.
     pub kind: Kind,
-    /// Channels that it owns; `None`: as many as its size takes, one where none is given.
+    /// Channels that it owns; `None`: as many as its size takes, one if no size is given.
     pub channels: Option<u16>,
     /// Its size in bytes; `None`: all that the channels hold, less the flash's own need.
     pub size: Option<u64>,
@@ -31,7 +31,7 @@ pub struct VssdStatus {
     /// Its number, used once.
     #[cfg_attr(feature = "schema", schema(value_type = u32))]
     pub id: VssdId,
-    /// Whose it is.
+    /// Its kind.
     pub kind: Kind,
     /// Bytes of the disk that its VM sees.
     pub size: u64,
@@ -52,7 +52,7 @@ pub struct VssdStatus {
     pub leased: u64,
     /// Bytes of flash that it has on lease.
     pub borrowed: u64,
-    /// What it has on lease.
+    /// The gSSDs that it has on lease.
     pub leases: Vec<LeaseStatus>,
     /// Bytes that its VM read since the host was opened.
     pub read_bytes: u64,
@@ -60,11 +60,11 @@ pub struct VssdStatus {
     pub written_bytes: u64,
     /// Of all erasures of its channels since the flash was made, those for harvest VMs, 0 to 1.
     pub harvest_wear: f64,
-    /// What it is forecast to need, or to do without; none while too little is known.
+    /// Its forecast need, or the amount that it is forecast to spare; none while too little is known.
     pub forecast: Option<ForecastStatus>,
 }
 
-/// What a vSSD is forecast to need (a harvest VM's) or to do without (another).
+/// The forecast of a vSSD: the amount that it will need (a harvest VM's) or can spare (another).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct ForecastStatus {
@@ -72,7 +72,7 @@ pub struct ForecastStatus {
     pub bandwidth: u16,
     /// Bytes.
     pub capacity: u64,
-    /// For so many seconds.
+    /// The seconds for which that holds.
     pub lasts_s: u64,
 }
 
@@ -85,21 +85,21 @@ pub struct LeaseStatus {
     pub id: GssdId,
     /// The vSSD that has it.
     pub vssd: String,
-    /// The vSSD whose flash it is.
+    /// The vSSD that owns the flash.
     pub home: String,
     /// Channels.
     pub bandwidth: u16,
     /// Bytes.
     pub capacity: u64,
-    /// Seconds until the time that was asked for is over; 0 where it is.
+    /// Seconds until the requested time is over; 0 if it is over.
     pub left_s: u64,
-    /// Seconds for which its home can do without it, as far as is known; 0 where that is over.
+    /// Seconds for which its lender can spare it, as far as is known; 0 if that time is over.
     pub spare_s: u64,
-    /// Whether it is being taken back: what is on it moves elsewhere, or is lost.
+    /// `true` if it is being taken back: its data moves to other flash, or is lost.
     pub leaving: bool,
 }
 
-/// What a harvest VM asks for.
+/// The request of a harvest VM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -109,11 +109,11 @@ pub struct Wish {
     /// Channels, at least.
     #[serde(default = "one")]
     pub bandwidth: u16,
-    /// For how long, in seconds.
+    /// The time for which it is requested, in seconds.
     #[serde(rename = "duration_s", with = "seconds")]
     #[cfg_attr(feature = "schema", schema(value_type = u64))]
     pub duration: Duration,
-    /// Whether less is better than nothing.
+    /// `true` if less is better than nothing.
     #[serde(default)]
     pub partial: bool,
 }
@@ -128,19 +128,19 @@ fn one() -> u16 {
 pub struct HostStatus {
     /// The flash.
     pub flash: FlashStatus,
-    /// gSSDs that nobody has on lease.
+    /// gSSDs that are not on lease.
     pub pool: Vec<PooledStatus>,
     /// Those in use.
     pub leases: Vec<LeaseStatus>,
-    /// What the broker has done.
+    /// The counts of the broker.
     pub broker: Counters,
     /// The journal.
     pub journal: JournalStatus,
-    /// Why nothing is decided and nothing made durable any more, until the host is opened again.
+    /// The reason why no decisions are made and nothing becomes durable any more, until the host is opened again.
     pub stopped: Option<String>,
 }
 
-/// A gSSD that nobody has on lease.
+/// A gSSD that is not on lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct PooledStatus {
@@ -149,30 +149,30 @@ pub struct PooledStatus {
     pub id: GssdId,
     /// The vSSD whose flash it is.
     pub home: String,
-    /// Channels.
+    /// The vSSD that owns the flash.
     pub bandwidth: u16,
     /// Bytes.
     pub capacity: u64,
-    /// Seconds for which its home can do without it, as far as is known.
+    /// Seconds for which its lender can spare it, as far as is known.
     pub spare_s: u64,
-    /// Whether it is erased and can be had; otherwise it is on its way into the pool or home.
+    /// `true` if it is erased and can be requested; otherwise it is on its way into the pool or back to its lender.
     pub ready: bool,
-    /// `true` if it is being erased, and can be had then.
+    /// `true` if it is being erased, and can be requested afterwards.
     #[serde(default)]
     pub erasing: bool,
 }
 
-/// The flash of a host. What is counted is so since the host was opened, erasures since the flash was made.
+/// The flash of a host. Counts start when the host was opened, erasures when the flash was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 pub struct FlashStatus {
-    /// Where it is: a path, or `emulated`.
+    /// The place of the flash: a path, or `emulated`.
     pub place: String,
     /// Bytes in all.
     pub size: u64,
     /// Channels.
     pub channels: u16,
-    /// Of those, such that belong to no vSSD.
+    /// Of those, channels that belong to no vSSD.
     pub free_channels: u16,
     /// Bytes of a flash block.
     pub block_size: u64,
@@ -182,15 +182,15 @@ pub struct FlashStatus {
     pub unreadable_pages: u64,
     /// Erasures of flash blocks.
     pub erasures: u64,
-    /// Of those, for harvest VMs: of what they wrote, and where flash was lent to them or came back.
+    /// Of those, erasures for harvest VMs: of flash that they wrote, or that was lent to them or came back.
     pub harvest_erasures: u64,
     /// Bytes read.
     pub read_bytes: u64,
     /// Bytes programmed.
     pub programmed_bytes: u64,
-    /// Bytes that VMs wrote: what was programmed beyond these was collected, or read, changed and written again.
+    /// Bytes that VMs wrote: bytes programmed beyond these were collected, or read, changed and written again.
     pub written_bytes: u64,
-    /// Programs that failed though the flash is not worn, such as on a full file system.
+    /// Programs that failed although the flash is not worn, such as on a full file system.
     #[serde(default)]
     pub failed_programs: u64,
     /// The cause of the last of these, if none has succeeded since.
@@ -208,9 +208,9 @@ pub struct JournalStatus {
     pub records: u64,
     /// Times that it was made durable since then.
     pub syncs: u64,
-    /// Snapshots that took the place of older records since then.
+    /// Snapshots that replaced older records since then.
     pub snapshots: u64,
-    /// Why nothing is written, made or lent while the journal's disk is full; it goes on by itself.
+    /// The reason why nothing is written, made or lent while the journal's disk is full; work resumes by itself.
     pub full: Option<String>,
 }
 
@@ -220,28 +220,28 @@ pub struct JournalStatus {
 pub struct Report {
     /// Its number: 1 is the first since the host was opened.
     pub number: u64,
-    /// So many seconds ago.
+    /// The age of the report, in seconds.
     pub ago_s: u64,
     /// The vSSD.
     pub vssd: String,
-    /// What happened.
+    /// The kind of the event.
     pub what: ReportKind,
-    /// In words: what happened, why, and what can be done.
+    /// In words: the event, its cause, and what can be done.
     pub text: String,
 }
 
-/// What happened to a VM.
+/// The kinds of events of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(ToSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum ReportKind {
-    /// It lost data with a lease.
+    /// The VM lost data with a lease.
     Evicted,
-    /// It needs more than there is. What it has it keeps.
+    /// The VM needs more than there is. It keeps its leases.
     UnderHarvest,
-    /// A lease was to be given back and holds what fits nowhere else. It keeps it.
+    /// A lease was to be given back and holds data that fits nowhere else. The VM keeps it.
     Kept,
-    /// A lease ended and what was on it was moved elsewhere.
+    /// A lease ended and its data was moved to other flash.
     Expired,
     /// Flash pages cannot be read any more, and are lost: of any vSSD.
     Unreadable,

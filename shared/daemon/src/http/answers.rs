@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(description = "Why something could not be done.")]
 pub struct Failure {
-    /// In words: the thing, the cause, and what to do.
+    /// The error in words: the thing, the cause, and the remedy.
     pub error: String,
 }
 

@@ -97,13 +97,13 @@ impl Counting {
     }
 }
 
-/// What a tracker has counted of an image, for programs.
+/// A tracker's counts of an image, for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CountedImage {
-    /// The image's number, in 16 hexadecimal digits. Who names it to a tracker is taken for one who may read the
-    /// image.
+    /// The image's number, in 16 hexadecimal digits. A host that names it to a tracker is assumed to be allowed to
+    /// read the image.
     pub image: String,
-    /// How many disks were counted.
+    /// The number of disks that were counted.
     pub disks: u32,
     /// Every slice of 64 KiB that was read, ascending: its number, how many disks have read it, and when on
     /// average, in milliseconds after their creation.
