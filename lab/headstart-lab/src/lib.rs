@@ -34,13 +34,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What plans would have been worth to recorded boots
+    /// Simulate: the value of plans for recorded boots, fleets, harvesting
     #[command(subcommand)]
     Simulate(simulate::Command),
-    /// Send a recorded boot's reads to an NBD server, and say how long they waited
+    /// Send a recorded boot's reads to an NBD server, and print how long they waited
     #[command(after_help = replay::EXAMPLES)]
     Replay(Box<replay::Replay>),
-    /// Recorded I/O of disks: count, draw, make up
+    /// Recorded I/O of disks: statistics, figures, synthetic data
     #[command(subcommand)]
     Trace(trace::Command),
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 /// Pixels of a PNG for each of an SVG: sharp on most screens and in print.
 const SCALE: f64 = 2.0;
 
-/// How a picture is written.
+/// The format of a picture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PlotFormat {
     /// Lines and letters: for browsers and documents, at any size

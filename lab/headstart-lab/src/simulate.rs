@@ -45,7 +45,7 @@ pub(crate) enum Command {
     /// Let many hosts read the same image: completion, bytes from the store, fairness
     #[command(after_help = fleet::AFTER_HELP)]
     Fleet(Box<fleet::Fleet>),
-    /// Let harvest VMs borrow what regular VMs leave unused: utilisation, early reclamations, predictors
+    /// Let harvest VMs borrow flash that regular VMs leave unused: utilisation, early reclamations, predictors
     #[command(after_help = harvest::AFTER_HELP)]
     Harvest(Box<harvest::Harvest>),
 }

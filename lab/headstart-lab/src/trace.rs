@@ -15,7 +15,7 @@ use stats::StatsReport;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Say what traces read: how much, in how many places, when; and the statistics of the ThinkAhead paper
+    /// Print the statistics of the reads in traces: amount, places, times; and those of the ThinkAhead paper
     #[command(after_help = "Examples:\n  headstart-lab trace stats /srv/traces\n  \
                       headstart-lab trace stats /srv/fast26 --json\n  \
                       headstart-lab trace stats boot.parquet boot.npy")]
@@ -24,7 +24,7 @@ pub(crate) enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Draw the figures of the ThinkAhead paper for these traces, where they have what a figure needs
+    /// Draw the figures of the ThinkAhead paper for these traces, if they have the data that a figure needs
     #[command(after_help = plot::EXAMPLES)]
     Plot(plot::Arguments),
     /// Make a data set that looks like the published one, of any size

@@ -25,7 +25,7 @@ Examples:
 
 Exit status: 1 when reads failed or it was interrupted; what was done is reported all the same.";
 
-/// Sends the reads of a recorded boot to an NBD server, as the guest did, and says how long they waited
+/// Sends the reads of a recorded boot to an NBD server, as the guest did, and prints how long they waited
 #[derive(Args)]
 pub(crate) struct Replay {
     /// The recorded boot: a Parquet trace, or a .npy file of the FAST'26 layout
@@ -33,34 +33,34 @@ pub(crate) struct Replay {
     /// The server: nbd://host:port/export or nbd+unix:///export?socket=PATH
     #[arg(value_name = "NBD-URI")]
     pub(super) uri: NbdUri,
-    /// When reads are sent
+    /// The times at which reads are sent
     #[arg(long, value_enum, default_value_t = ClockName::Closed)]
     pub(super) clock: ClockName,
-    /// Take the guest as so many times as fast as it was recorded
+    /// Run the guest this many times as fast as it was recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) faster: u32,
     /// From the connection to the first read [default: as recorded, from the creation of the disk]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(super) grace: Option<Duration>,
-    /// Count a read that waits at most so long as a hit
+    /// Count a read that waits at most this long as a hit
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = humantime::parse_duration)]
     pub(super) hit: Duration,
     /// The longest wait for any answer of the server; then the replay fails
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub(super) timeout: Duration,
-    /// Send only the first so many reads
+    /// Send only this many reads, the first ones
     #[arg(long, value_name = "N")]
     pub(super) reads: Option<usize>,
-    /// Draw the waits into this file, as its name ends: .svg or .png
+    /// Draw the waits into this file, in the format of its extension: .svg or .png
     #[arg(long, value_name = "FILE")]
     pub(super) plot: Option<PathBuf>,
 }
 
-/// When reads are sent.
+/// The times at which reads are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ClockName {
-    /// Each its think time after the reads that it followed were answered
+    /// Each its think time after the answers to the reads that it followed
     Closed,
     /// Each at its recorded time
     Open,

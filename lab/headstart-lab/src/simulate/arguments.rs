@@ -38,7 +38,7 @@ Examples:
   headstart-lab simulate disk --traces boot.parquet --model real \\
       --image file:///srv/images:debian --grace 3s";
 
-/// What to simulate.
+/// The boots to simulate, and the options of the models.
 #[derive(Args)]
 pub(crate) struct Disk {
     /// The boots to replay: a directory of traces, a data set of the FAST'26 layout, or one trace
@@ -47,13 +47,14 @@ pub(crate) struct Disk {
     /// The boots to learn from; those of them that are replayed are left out
     #[arg(long, value_name = "TRAIN", group = "learning")]
     pub(super) train: Option<PathBuf>,
-    /// What was learned: plans that `headstart train` wrote
+    /// The plans to simulate, as `headstart train` wrote them
     #[arg(long, value_name = "PLANS", group = "learning")]
     pub(super) plans: Option<PathBuf>,
-    /// Learn from the first so many of each image's boots, in the order of their creation, and replay the others
+    /// Learn from this share of each image's boots, the first ones in the order of their creation, and replay the
+    /// others
     #[arg(long, value_name = "SHARE", group = "learning", value_parser = share)]
     pub(super) split: Option<f64>,
-    /// Replay only boots of images with at least so many boots to learn from
+    /// Replay only boots of images with at least this many boots to learn from
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) min_traces: usize,
     /// For each image hide its own boots, and plan from those of images like it
@@ -63,66 +64,66 @@ pub(crate) struct Disk {
     /// iocnt-t, iocnt-2t, thinkahead, search; history and oracle know the future
     #[arg(long, value_name = "POLICIES", value_delimiter = ',', default_value = "all", value_parser = policy)]
     pub(super) policies: Vec<PolicyName>,
-    /// Leave out a part of what is learned and done with it, each by itself, beside the whole; separated by commas
+    /// Leave out a part of the learning and preloading, each by itself, beside the whole; separated by commas
     #[arg(long, value_name = "PARTS", value_enum, value_delimiter = ',', requires = "learning")]
     pub(super) without: Vec<Part>,
-    /// What plans are to be best at [default: hits in the paper's model, boot in the real one]
+    /// The measure that plans are to be best at [default: hits in the paper's model, boot in the real one]
     #[arg(long, value_enum)]
     pub(super) objective: Option<ObjectiveName>,
     /// Bandwidths of the link in MB/s (the paper's model counts in MiB/s, as its authors do), separated by commas
     #[arg(long, value_name = "MBPS", value_delimiter = ',', default_value = "2,4,6,8,10,30,50,70,90,150")]
     pub(super) bandwidth: Vec<Megabytes>,
-    /// A link as it was recorded instead: a file of lines `seconds,MBps`, or a trace with samples of its link
+    /// A recorded link instead: a file of lines `seconds,MBps`, or a trace with samples of its link
     #[arg(long, value_name = "SERIES", conflicts_with = "bandwidth")]
     pub(super) link: Option<PathBuf>,
-    /// How reads arrive and blocks are pulled
+    /// The model of how reads arrive and blocks are pulled
     #[arg(long, value_enum, default_value_t = ModelName::Paper)]
     pub(super) model: ModelName,
     /// Round trip to the store, in the real model
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = humantime::parse_duration)]
     pub(super) round_trip: Duration,
-    /// What the store adds to it, up to so much, drawn for each request
+    /// The most that the store adds to the round trip, drawn for each request
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     store_latency: Option<Duration>,
     /// Requests that the store fails, such as 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     store_fails: Option<u32>,
-    /// The store answers nothing for so long from a moment on, such as 10s@20s; may be given again
+    /// The store answers nothing for this long from a moment on, such as 10s@20s; may be given again
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
     store_away: Vec<Away>,
-    /// What a read that misses waits for, in the real model: its bytes, with the rest of the block to follow or
-    /// without, or the whole block
+    /// The bytes that a read that misses waits for, in the real model: its own, with the rest of the block to follow
+    /// or without, or the whole block
     #[arg(long, value_enum, default_value_t = MissName::Critical)]
     pub(super) misses: MissName,
-    /// What of a planned block is preloaded, in the real model
+    /// The part of a planned block that is preloaded, in the real model
     #[arg(long, value_enum, default_value_t = PreloadName::Slices)]
     pub(super) preloads: PreloadName,
-    /// Take the image as compressed so many times
+    /// The compression ratio of the image
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio)]
     pub(super) compressed: f64,
     /// The image that the boots are of, whose index and compressed frames are the simulated disk, in the real model;
-    /// NAME=IMAGE where boots of several images are replayed, by the name that they call it (may be repeated)
+    /// NAME=IMAGE if boots of several images are replayed, with the name that they use for it (may be repeated)
     #[arg(long, value_name = "[NAME=]IMAGE", conflicts_with = "compressed")]
     pub(super) image: Vec<NamedImage>,
-    /// What any read takes that has all its bytes: it is added to its wait
+    /// The time that a read takes although it has all its bytes: it is added to its wait
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     local_read: Duration,
     /// From the creation to the first read [default: as recorded]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(super) grace: Option<Duration>,
-    /// Fill the rest of the disk when nothing else is to be done
+    /// Fetch the rest of the disk when there is nothing else to do
     #[arg(long)]
     pub(super) left: bool,
-    /// Take the guests as so many times as fast as they were recorded
+    /// Run the guests this many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) faster: u32,
-    /// Give the figures apart by image, or by type of image
+    /// Give separate figures for each image, or for each type of image
     #[arg(long, value_enum)]
     pub(super) by: Option<By>,
     /// Draw the figures into this directory, as SVG and PNG
     #[arg(long, value_name = "DIR")]
     pub(super) plot: Option<PathBuf>,
-    /// Of everything that is drawn by lot: the same seed gives the same figures
+    /// The seed of all random draws: the same seed gives the same figures
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     /// Threads [default: one a core]; the figures do not depend on it
@@ -196,11 +197,11 @@ fn policy(text: &str) -> std::result::Result<PolicyName, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Part {
-    /// Outliers stay, and boots are not told apart by what they read when
+    /// Outliers stay, and boots are not grouped by the blocks that they read and the times of these reads
     Preprocessing,
     /// A boot keeps the plan that it began with: that of the largest group, for the bandwidth at its creation
     Switching,
-    /// Images without enough boots of their own are not planned for
+    /// Images without enough boots of their own get no plan
     ZeroShot,
     /// Whole blocks are preloaded (real model)
     HotSlices,

@@ -50,13 +50,13 @@ Figures, numbered as in the paper (How Soon is Now?, FAST'26):
 pub(crate) struct Arguments {
     /// The traces: a directory of them, a data set of the FAST'26 layout, or one trace
     data_set: PathBuf,
-    /// Where to write the pictures: figure-02.svg and so on; what is there of these names is replaced
+    /// The directory to write the pictures to: figure-02.svg and so on; existing files of these names are replaced
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// Which figures, separated by commas [default: all that the data set has the data for]
+    /// The numbers of the figures, separated by commas [default: all that the data set has the data for]
     #[arg(long, value_name = "N", value_delimiter = ',')]
     figures: Vec<Figure>,
-    /// How they are written, separated by commas
+    /// The formats of the pictures, separated by commas
     #[arg(long, value_enum, value_name = "FORMAT", value_delimiter = ',', default_value = "svg,png")]
     format: Vec<PlotFormat>,
 }

@@ -12,22 +12,22 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where to write the data set: a directory that is empty or not there
+    /// The directory to write the data set to; it must be empty or missing
     #[arg(long, short, value_name = "DIR")]
     output: PathBuf,
-    /// How many images
+    /// The number of images
     #[arg(long, default_value_t = Settings::default().images, value_name = "N")]
     images: usize,
-    /// How many traces, about; one of each image at least
+    /// The approximate number of traces; at least one of each image
     #[arg(long, default_value_t = Settings::default().traces, value_name = "N")]
     traces: usize,
-    /// The same seed gives the same bytes
+    /// The seed: the same one gives the same bytes
     #[arg(long, default_value_t = Settings::default().seed, value_name = "N")]
     seed: u64,
-    /// How traces are written
+    /// The format of the traces
     #[arg(long, value_enum, default_value_t = Format::Fast26)]
     format: Format,
-    /// Share of the boots whose services start in another order, where an image has several
+    /// Share of the boots whose services start in another order, if an image has several
     #[arg(long, default_value_t = Settings::default().reordering, value_name = "SHARE")]
     reordering: f64,
     /// Share of the requests that are lost

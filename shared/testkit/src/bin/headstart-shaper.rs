@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Passes TCP connections on to a server over a link of a given rate and round trip
 #[derive(Parser)]
 struct Options {
-    /// Where to listen; port 0 for any that is free
+    /// The address to listen at; port 0 for any free one
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
 
@@ -25,7 +25,7 @@ struct Options {
     #[arg(long, value_name = "ADDRESS:PORT", required_unless_present = "calibrate")]
     to: Option<SocketAddr>,
 
-    /// Bytes a second each way, over all connections together (10MB/s) [default: as fast as it goes]
+    /// Bytes a second each way, over all connections together (10MB/s) [default: no limit]
     #[arg(long)]
     rate: Option<ByteRate>,
 

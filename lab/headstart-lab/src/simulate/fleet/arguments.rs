@@ -45,7 +45,7 @@ Examples:
   headstart-lab simulate fleet --restart 50%@1s --restart 50%@3s
   headstart-lab simulate fleet --kill 30%@1s --liars 2 --loss 1% --plot figures";
 
-/// What to simulate.
+/// The fleet to simulate.
 #[derive(Args)]
 pub(crate) struct Fleet {
     /// Hosts
@@ -54,7 +54,7 @@ pub(crate) struct Fleet {
     /// Disks on each host, where boots are replayed
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) disks: u32,
-    /// What disks read, separated by commas
+    /// The patterns of the disks' reads, separated by commas
     #[arg(
         long,
         value_name = "PATTERNS",
@@ -63,7 +63,7 @@ pub(crate) struct Fleet {
         default_value = "sync-same,shifted-same,sync-disjoint"
     )]
     pub(super) patterns: Vec<PatternName>,
-    /// How they get it, separated by commas
+    /// The ways in which disks get their bytes, separated by commas
     #[arg(
         long,
         value_name = "WAYS",
@@ -75,36 +75,37 @@ pub(crate) struct Fleet {
     /// The swarm's thresholds, separated by commas: default, inf or a size
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "default")]
     pub(super) thresholds: Vec<Threshold>,
-    /// The region that all read, a quarter of the image; where each reads its own the image is parted among them
+    /// The region that all read, a quarter of the image; if each reads its own, the image is divided among them
     #[arg(long, value_name = "SIZE", default_value = "64M")]
     pub(super) region: ByteSize,
     /// The boots to replay: a directory of traces, a data set of the FAST'26 layout, or one trace
     #[arg(long, value_name = "TRACES")]
     pub(super) traces: Option<PathBuf>,
-    /// Replay those of this image; of several, separated by commas, the disks of a host are of one after the other
+    /// Replay those of this image; of several, separated by commas, the disks of a host take one after the other
     /// [default: of the image with the most]
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "traces")]
     pub(super) boots_of: Vec<String>,
     /// The image that the boots are of, whose index and compressed frames are the simulated disk
     #[arg(long, value_name = "IMAGE", requires = "traces")]
     pub(super) image: Option<Reference>,
-    /// Take the image as compressed so many times, where it is not given
+    /// The compression ratio of the image, if no image is given
     #[arg(long, value_name = "TIMES", default_value = "1", value_parser = ratio, conflicts_with = "image")]
     pub(super) ratio: f64,
-    /// Take the guests as so many times as fast as they were recorded
+    /// Run the guests this many times as fast as they were recorded
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) faster: u32,
     /// From a disk's creation to its first read [default: as recorded]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub(super) grace: Option<Duration>,
-    /// Boots begin within this time, drawn
+    /// Boots begin within this time, at random
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     pub(super) jitter: Duration,
-    /// What disks preload: nothing, or what another boot of the image read. With --hints, each way is simulated also
-    /// with this instead
+    /// The content that disks preload: nothing, or the reads of another boot of the image. With --hints, each way is
+    /// simulated also with this instead
     #[arg(long, value_enum, default_value_t = PlanName::None)]
     pub(super) plan: PlanName,
-    /// Simulate each way also with hints: an image that nobody has seen, and one that was deployed once before
+    /// Simulate each way also with hints: for an image that was never deployed, and for one that was deployed once
+    /// before
     #[arg(long, requires = "traces")]
     pub(super) hints: bool,
     /// From the store to all hosts together
@@ -119,59 +120,59 @@ pub(crate) struct Fleet {
     /// To the store
     #[arg(long, value_name = "TIME", default_value = "500us", value_parser = humantime::parse_duration)]
     store_round_trip: Duration,
-    /// What the store adds to it, up to so much, drawn for each request
+    /// The most that the store adds to the round trip, drawn for each request
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     store_latency: Duration,
     /// Hosts of a rack and the rate of its link to the others, such as 40@1GB/s [default: one rack]
     #[arg(long, value_name = "HOSTS@RATE", value_parser = racks)]
     racks: Option<Racks>,
-    /// What all hosts together can send each other, such as an oversubscribed core, or the processors where hosts are
-    /// namespaces of one machine [default: what their links carry]
+    /// The rate at which all hosts together can send to each other, such as an oversubscribed core, or the processors
+    /// if hosts are namespaces of one machine [default: the rate of their links]
     #[arg(long, value_name = "RATE")]
     fabric: Option<ByteRate>,
-    /// Who tells whom what it has: ring, random:N, similar:N, roots or tree:N
+    /// The topology, by which hosts announce their chunks to each other: ring, random:N, similar:N, roots or tree:N
     #[arg(long, value_name = "TOPOLOGY", default_value = "random:4", value_parser = topology)]
     topology: Topology,
-    /// So many hosts are roots
+    /// The number of hosts that are roots
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(super) roots: u32,
-    /// Ask the store for what no neighbour has, as the paper's hosts do, and not one host for each part
+    /// Ask the store for chunks that no neighbour has, as the paper's hosts do, and not one host for each part
     #[arg(long)]
     no_homes: bool,
-    /// Hosts know only the others of their cell of so many, and one root [default: all]
+    /// Hosts know only the others of their cell of this size, and one root [default: all]
     #[arg(long, value_name = "N", default_value_t = 0)]
     cell: u32,
     /// Roots have no disks
     #[arg(long, requires = "roots")]
     pub(super) roots_apart: bool,
-    /// Simulate each swarm also with roots that send up to so many chunks ahead, and remember what they were asked
-    /// for when the image was deployed once before
+    /// Simulate each swarm also with roots that send up to this many chunks ahead, and remember the requests from when
+    /// the image was deployed once before
     #[arg(long, value_name = "CHUNKS", default_value_t = 0, requires = "traces")]
     pub(super) push: u32,
-    /// And so that reads of anywhere came among those of that deployment, so many of a hundred, such as 10%
+    /// And with reads from random places among those of that deployment, this share of them, such as 10%
     #[arg(long, value_name = "PERCENT", requires = "push", value_parser = percent)]
     pub(super) strays: Option<u32>,
     /// Hosts that have the image beforehand
     #[arg(long, value_enum, default_value_t = WarmName::None)]
     warm: WarmName,
-    /// The hosts are the repository: they keep the image in so many copies, stripe by stripe in turn, and a swarm has
-    /// no store
+    /// The hosts are the repository: they keep the image in this many copies, stripe by stripe in turn, and a swarm
+    /// has no store
     #[arg(long, value_name = "COPIES", default_value_t = 0)]
     pinned: u32,
-    /// Hosts that die, and when, such as 30%@2s; may be given again
+    /// The share of the hosts that die, and the time, such as 30%@2s; may be given again
     #[arg(long, value_name = "PERCENT@TIME", value_parser = kill)]
     kill: Vec<Death>,
-    /// Hosts whose agents are restarted, and when, such as 50%@2s: for a second their disks do without; may be given
-    /// again
+    /// The share of the hosts whose agents are restarted, and the time, such as 50%@2s: their disks have no agent for
+    /// a second; may be given again
     #[arg(long, value_name = "PERCENT@TIME", value_parser = restart)]
     restart: Vec<Restart>,
-    /// When all roots die
+    /// The time at which all roots die
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     kill_roots: Option<Duration>,
-    /// Half of the hosts do not reach the others for so long from a moment on, such as 10s@2s
+    /// Half of the hosts do not reach the others for this long from a moment on, such as 10s@2s
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
     partition: Vec<Away>,
-    /// The store answers nothing for so long from a moment on
+    /// The store answers nothing for this long from a moment on
     #[arg(long, value_name = "TIME@TIME", value_parser = away)]
     store_away: Vec<Away>,
     /// Messages that are lost, such as 1%
@@ -186,7 +187,7 @@ pub(crate) struct Fleet {
     /// Hosts whose links are a hundred times slower
     #[arg(long, value_name = "N", default_value_t = 0)]
     slow: u32,
-    /// Hosts that send what is asked for, and go on sending it without end
+    /// Hosts that send the requested chunks, and go on sending them without end
     #[arg(long, value_name = "N", default_value_t = 0)]
     endless: u32,
     /// Hosts that promise everything, and send nothing
@@ -195,13 +196,13 @@ pub(crate) struct Fleet {
     /// Hosts that do not answer
     #[arg(long, value_name = "N", default_value_t = 0)]
     mutes: u32,
-    /// The tracker is lost for so long from a moment on
+    /// The tracker is lost for this long from a moment on
     #[arg(long, value_name = "TIME@TIME", value_parser = away, requires = "hints")]
     tracker_away: Vec<Away>,
     /// Draw the figures into this directory, as SVG and PNG
     #[arg(long, value_name = "DIR")]
     pub(super) plot: Option<PathBuf>,
-    /// Of everything that is drawn by lot: the same seed gives the same figures
+    /// The seed of all random draws: the same seed gives the same figures
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
     #[command(flatten)]
@@ -229,7 +230,7 @@ pub(super) enum WayName {
     Independent,
     /// The whole image first, down a tree
     Tree,
-    /// It is there
+    /// All of it is on each host already
     Local,
     /// From each other
     Swarm,
@@ -249,7 +250,7 @@ pub(super) enum WarmName {
 pub(super) enum PlanName {
     /// Nothing
     None,
-    /// What the first boot read, in its order
+    /// The reads of the first boot, in their order
     Recorded,
 }
 

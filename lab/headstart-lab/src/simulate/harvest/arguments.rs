@@ -36,16 +36,17 @@ Examples:
   headstart-lab simulate harvest --series data/harvest --figures accuracy,utilisation
   headstart-lab simulate harvest --figures utilisation --foresight default,clairvoyant --plan";
 
-/// What to simulate.
+/// The servers to simulate.
 #[derive(Args)]
 pub(crate) struct Harvest {
-    /// Regular VMs; servers with unsold storage and requests are in the paper's proportion, 4000 to 1400 to 60000
+    /// Regular VMs; the numbers of servers with unsold storage and of requests are in the paper's proportion, 4000 to
+    /// 1400 to 60000
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     vms: u32,
-    /// Days that are watched
+    /// Days that are simulated
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=400))]
     days: u32,
-    /// Days before, that predictors learn from
+    /// Days before these, from which predictors learn
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(0..=100))]
     history: u32,
     /// Servers with unsold storage [default: in proportion]
@@ -57,13 +58,13 @@ pub(crate) struct Harvest {
     /// The mean share of its bandwidth that a regular VM uses, in percent: 9.2 in the paper's figure 1, 22 in figure 16
     #[arg(long, value_name = "PERCENT", default_value_t = 9.2)]
     bandwidth: f64,
-    /// Of everything that is drawn
+    /// The seed of all random draws
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// Take what regular VMs use from the demand series of this directory
+    /// Take the use of regular VMs from the demand series of this directory
     #[arg(long, value_name = "DIR")]
     pub(super) series: Option<PathBuf>,
-    /// What to show, separated by commas
+    /// The figures to show, separated by commas
     #[arg(
         long,
         value_name = "FIGURES",
@@ -72,7 +73,7 @@ pub(crate) struct Harvest {
         default_value = "statistics,availability,accuracy,utilisation"
     )]
     pub(super) figures: Vec<Figure>,
-    /// Who forecasts what regular VMs can spare, separated by commas
+    /// The predictors of the storage that regular VMs can spare, separated by commas
     #[arg(
         long,
         value_name = "NAMES",
@@ -81,16 +82,18 @@ pub(crate) struct Harvest {
         default_value = "default,steps,clairvoyant"
     )]
     pub(super) foresight: Vec<ForesightName>,
-    /// The share of what was free for weeks that is not lent, in percent, with --foresight default
+    /// The share of storage that was free for weeks and is still not lent, in percent, with --foresight default
     #[arg(long, value_name = "PERCENT", default_value_t = ForecastSettings::default().kept_back * 100.0)]
     margin: f32,
-    /// The longest that a harvest VM asks for at once; it keeps what it has while its home lets it
+    /// The longest time that a harvest VM requests at once; it keeps its lease while the lender allows it
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = humantime::parse_duration)]
     ask: Duration,
-    /// Forecasts in a row that a home needs its storage back, until a lease is ended [default: forecasts end none]
+    /// The number of forecasts in a row that a lender needs its storage back, before a lease is ended [default:
+    /// forecasts end none]
     #[arg(long, value_name = "FORECASTS")]
     patience: Option<u32>,
-    /// Compare with a plan for regular VMs' storage that is made with all of the future known: minutes in large fleets
+    /// Compare with a plan for regular VMs' storage that is made with full knowledge of the future: minutes in large
+    /// fleets
     #[arg(long)]
     pub(super) plan: bool,
     /// Seconds of virtual time instead of minutes, and few cases, with --figures performance
@@ -101,33 +104,33 @@ pub(crate) struct Harvest {
     pub(super) plot: Option<PathBuf>,
 }
 
-/// What is shown.
+/// The figures to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Figure {
-    /// What is used and sold
+    /// The storage that is used and sold
     Statistics,
-    /// What could be harvested, and for how long
+    /// The storage that could be harvested, and for how long
     Availability,
-    /// How often predictors cover what comes
+    /// The share of forecasts that cover the actual use
     Accuracy,
     /// Without and with harvesting
     Utilisation,
-    /// What one harvest VM gains and one regular VM loses
+    /// The gain of one harvest VM and the loss of one regular VM
     Performance,
 }
 
-/// Who forecasts.
+/// The predictors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum ForesightName {
-    /// The most that was used in four weeks, as ships
+    /// The highest use of four weeks (the default)
     Default,
     /// The best of the predictors that look 15 minutes ahead
     Steps,
     /// The paper's: LSTMs, with 5% of margin
     Paper,
-    /// None that learns
+    /// The predictors that do not learn
     Plain,
-    /// Who knows the future
+    /// A predictor that knows the future
     Clairvoyant,
 }
 
