@@ -8,11 +8,12 @@ use headstart_block::Result;
 use std::process::ExitCode;
 
 /// The last lines of a program's help.
-pub const EXIT_STATUS: &str = "Exit status: 0 when all is right, 1 with a message on standard error when it is not \
-                           (for diff: when the images differ; also when it was stopped), 2 when the command line is \
-                           wrong, 130 when it was cut off by a second signal.\n\n\
-                           Ctrl-C, SIGTERM and SIGHUP end a command in order, within seconds; again, at once.\n\n\
-                           Environment: HEADSTART_LOG says how much is logged on standard error: error, warn \
+pub const EXIT_STATUS: &str = "Exit status: 0 for success, 1 with a message on standard error for a \
+                           failure (for diff: if the images differ; also if the command was stopped), 2 for a \
+                           wrong command line, 130 if the command was cut off by a second signal.\n\n\
+                           Ctrl-C, SIGTERM and SIGHUP end a command in good order, within seconds; a second one ends \
+                           it at once.\n\n\
+                           Environment: HEADSTART_LOG sets the level of the log on standard error: error, warn \
                            (default), info, debug, or levels by crate such as warn,headstart_store=debug.";
 
 /// Options of every command.

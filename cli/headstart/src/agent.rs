@@ -44,11 +44,11 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart agent --credentials /etc/headstart/swarm --join host1.lan:4647 --range-proxy 127.0.0.1:9731\n  \
     headstart agent --limit-rate 20MB/s\n  \
     headstart agent --credentials /etc/headstart/swarm --authority /etc/headstart/cluster\n\n\
-    It looks after the disks that it is given by `headstart attach IMAGE --agent DIR/agent.sock`, each with a \
-    process of its own; other programs ask it by HTTP at the same socket, as /openapi.json there says. A disk that \
-    is not to be the agent's still finds the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. It ends at \
-    SIGTERM or Ctrl-C; disks go on without it, and the next agent finds them. --limit-rate is what it and its disks \
-    take from stores together; they keep to it without the agent, too.";
+    The agent manages the disks that `headstart attach IMAGE --agent DIR/agent.sock` hands to it, each in a process \
+    of its own; other programs use HTTP at the same socket, as /openapi.json there describes. A disk that the agent \
+    does not manage uses the swarm by `headstart attach IMAGE --swarm DIR/swarm.sock`. The agent ends at SIGTERM or \
+    Ctrl-C; disks go on without it, and the next agent finds them. --limit-rate bounds the reads of the agent and its \
+    disks from stores together; disks keep to it without the agent, too.";
 
 /// The interval at which the cache is made durable and its size limit kept.
 const SYNC_EVERY: Duration = Duration::from_secs(5);

@@ -59,8 +59,8 @@ pub(crate) const EXAMPLES: &str = "Examples:\n  \
     headstart attach file:///srv/images:debian --writable /var/lib/vm1 --writable-max 20G\n  \
     headstart attach oci://registry.lan/vm/debian:13 --agent /run/headstart/agent.sock --fuse /srv/vm1.raw\n  \
     headstart attach web=s3://images/vm:web db=s3://images/vm:db --nbd 127.0.0.1:10809\n\n\
-    Each boot is recorded from its first read on (--record-time), also where the guest starts again on a disk that \
-    stays attached: its read of the boot sector begins a trace if a hypervisor has just connected, if it is of that \
+    Each boot is recorded from its first read on (--record-time), also if the guest starts again on a disk that stays \
+    attached: its read of the boot sector begins a trace if a hypervisor has just connected, if it is of that \
     sector alone and nothing was read for a second, or if nothing was read for 30 seconds. At most six boots of a disk \
     in an hour leave a trace.\n\n\
     With --json, standard output has JSON lines, one object a line: one when the disks can be used (`disks`, \

@@ -29,8 +29,8 @@ pub(crate) enum Command {
     /// may be attached meanwhile
     #[command(after_help = "Examples:\n  headstart cache verify --dir /srv/cache\n  \
                       headstart cache verify --dir /srv/cache --repair\n\n\
-                      It ends with status 1 where something is wrong and was not dropped. Parts of blobs without a \
-                      hash tree cannot be compared before all of such a blob is here.")]
+                      The command ends with status 1 if it found damage that was not dropped. Parts of blobs without \
+                      a hash tree cannot be compared before all of such a blob is here.")]
     Verify {
         /// Drop damaged content, so that it is fetched again when it is needed
         #[arg(long)]

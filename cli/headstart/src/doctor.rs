@@ -24,8 +24,8 @@ use std::path::PathBuf;
 /// Arguments of `headstart doctor`.
 #[derive(Args)]
 #[command(after_help = "Example:\n  headstart doctor\n  headstart doctor --json | jq '.findings[] | \
-                        select(.state != \"yes\")'\n\nExit status: 0 when the default way works (a disk served \
-                        over NBD to a client on this host, with a cache), 1 when it does not.")]
+                        select(.state != \"yes\")'\n\nExit status: 0 if the default way works (a disk served over NBD \
+                        to a client on this host, with a cache), 1 if it does not.")]
 pub(crate) struct Doctor {
     /// The directory of the cache to check [default: that of attach]
     #[arg(long, value_name = "DIR")]

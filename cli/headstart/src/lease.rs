@@ -31,9 +31,9 @@ Examples:
   headstart lease release file:///srv/images --id damaged
 
 Leases of attached disks end by themselves, and those of writable directories of this host with the
-directory. What is to be released are leases of hosts that are gone, of directories that are not to be seen
-from here, of stores that were copied, and what is damaged (by --id). Of what is in use on this host nothing
-is released without --force. An image that loses its last lease is kept for another week.";
+directory. Leases to release are those of hosts that are gone, of directories that cannot be seen
+from here, of stores that were copied, and damaged ones (by --id). Leases in use on this host are released
+only with --force. An image that loses its last lease is kept for another week.";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

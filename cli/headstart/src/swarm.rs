@@ -72,7 +72,7 @@ pub(crate) enum Command {
     /// End the pin of an image that hosts keep together
     #[command(after_help = "Examples:\n  headstart swarm unpin oci://registry.lan/vm/debian:12\n  \
                       headstart swarm unpin oci://registry.lan/vm/debian:12 --json\n\n\
-                      What is there of it goes when the cache needs the room. Hosts that are away hear of it when \
+                      Its content is evicted when the cache needs the space. Hosts that are away learn of it when \
                       they are back.")]
     Unpin {
         /// The image, as `headstart swarm status` shows it, or any reference with its digest

@@ -25,8 +25,9 @@ pub(crate) enum DiskCommand {
     },
     /// Print the changes of disks from now on, line by line, until Ctrl-C; their present state comes first
     #[command(after_help = "Examples:\n  headstart disk watch\n  headstart disk watch vm1 --json\n\n\
-                      With --json each line is what `headstart disk list --json` says of a disk. It ends with an error \
-                      where no agent answers at the start; one that is restarted or upgraded is waited for.")]
+                      With --json each line is a disk as `headstart disk list --json` prints it. The command ends \
+                      with an error if no agent answers at the start; it waits for one that is restarted or \
+                      upgraded.")]
     Watch {
         /// The disks [default: all]
         names: Vec<String>,
@@ -35,8 +36,8 @@ pub(crate) enum DiskCommand {
     },
     /// Detach a disk: afterwards all that was written to it is durable, and its process has ended
     #[command(after_help = "Example:\n  headstart disk detach vm1\n\n\
-                      Clients that are connected do not keep a disk: their number is said (`report.clients` with \
-                      --json).")]
+                      Connected clients do not keep a disk from being detached: their number is printed \
+                      (`report.clients` with --json).")]
     Detach {
         /// The disk
         name: String,
@@ -45,7 +46,8 @@ pub(crate) enum DiskCommand {
     },
     /// Give back the unused space of a writable directory, while the disk is not attached
     #[command(after_help = "Example:\n  headstart disk compact /var/lib/vm1\n\n\
-                      It needs neither the image nor an agent, and little space. While a disk is attached, its process \
+                      The command needs neither the image nor an agent, and little space. \
+                      While a disk is attached, its process \
                       collects garbage by itself. Files keep their length and have holes: copy them with tools that \
                       keep these, such as `cp --sparse=always` or `rsync --sparse`.")]
     Compact {
@@ -55,9 +57,9 @@ pub(crate) enum DiskCommand {
     /// Drop the damaged parts of the index of a writable directory, so that the disk attaches again with the rest
     #[command(after_help = "Example:\n  cp -a --sparse=always /var/lib/vm1 /var/lib/vm1.damaged\n  \
                       headstart disk repair /var/lib/vm1\n\n\
-                      An attach that finds less than was flushed refuses. A copy of `data` and `index` of the same \
-                      moment is better, where there is one. Without one, the disk goes on with the writes in front of \
-                      the damage. All later ones are lost, and the next attach drops their data; what they had \
+                      An attach that finds less data than was flushed is refused. A copy of `data` and `index` from \
+                      the same moment is better, if there is one. Without one, the disk goes on with the writes \
+                      before the damage. All later ones are lost, and the next attach drops their data; what they had \
                       replaced may read as zeros. What is cut off is kept in index.torn. Check the file system on \
                       the disk afterwards.")]
     Repair {

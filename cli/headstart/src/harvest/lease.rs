@@ -15,21 +15,22 @@ use std::time::Duration;
 pub(super) const REQUEST_EXAMPLES: &str = "Examples:\n  \
     headstart harvest request batch --capacity 4G --for 2h\n  \
     headstart harvest request batch --capacity 64G --bandwidth 4 --partial --json\n\n\
-    The disk is larger when it ends. What is borrowed may be taken back before its time, when its owner needs it: what \
-    is on it moves to other spare flash where there is any; else it is lost, reads of it fail, and `headstart harvest \
-    status` says so and why.";
+    The disk is larger when the command ends. Borrowed flash may be taken back before its time, if its owner needs \
+    it: its data moves to other spare flash if there is any; otherwise the data is lost, reads of it fail, and \
+    `headstart harvest status` gives the reason.";
 
 pub(super) const OFFER_EXAMPLES: &str = "Examples:\n  \
     headstart harvest offer db --capacity 4G --bandwidth 2 --for 12h\n  \
     headstart harvest offer db --capacity 0\n\n\
-    As if it had been forecast so: it can be requested as soon as it is erased. What nobody has on lease when the next \
-    forecast comes, within three minutes, and says otherwise, goes home; a lease stays until the vSSD needs its flash.";
+    An offer acts like a forecast: the space can be requested as soon as it is erased. Space that is not on lease \
+    when the next forecast, within three minutes, differs goes back to the vSSD; a lease stays until the vSSD needs \
+    its flash.";
 
 pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
     headstart harvest release batch\n  \
     headstart harvest release batch --lease 7\n\n\
-    One lease: what is on it moves to what the vSSD has left, and where it does not fit, the lease is kept and \
-    `headstart harvest status` says so. All: what is on them is lost, and the vSSD has its own flash alone.";
+    One lease: its data moves to the vSSD's other flash, and if it does not fit, the lease is kept and `headstart \
+    harvest status` says so. All leases: their data is lost, and the vSSD has only its own flash.";
 
 #[derive(Args)]
 pub(crate) struct Offer {

@@ -13,16 +13,16 @@ use std::path::PathBuf;
 pub(super) const CHECK_EXAMPLES: &str = "Examples:\n  \
     headstart harvest check\n  \
     headstart harvest check /var/lib/harvest --flash /dev/nvme1n1p3 --json\n\n\
-    It changes nothing, and needs the daemon to have ended. Its exit status is 1 where something is damaged.";
+    The command changes nothing; the daemon must have ended. The exit status is 1 if something is damaged.";
 
 pub(super) const RESCUE_EXAMPLES: &str = "Examples:\n  \
     headstart harvest rescue /var/lib/harvest\n  \
     headstart harvest rescue /var/lib/harvest --discard-all\n\n\
-    It puts right what can be put right for certain: single wrong bits of the journal, and what there is a copy of; \
-    and it makes the table of flash again, without its counts of erasures. What was damaged is kept beside it, ending \
-    in .damaged. Where the journal is damaged further it changes nothing: what vSSDs hold cannot be told from what \
-    others have written since. Then there is a copy of the journal that was made after the daemon ended last, or \
-    --discard-all.";
+    The command repairs only damage whose repair is certain: single wrong bits of the journal, and files that have a \
+    copy; and it makes the table of flash again, without its counts of erasures. Damaged files are kept beside the \
+    repaired ones, ending in .damaged. If the journal is damaged further, the command changes nothing: the data of \
+    vSSDs cannot be told from data that others have written since. Then use a copy of the journal that was made after \
+    the daemon ended last, or --discard-all.";
 
 /// A directory of `headstart harvest serve`.
 #[derive(Args)]

@@ -22,11 +22,11 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart harvest serve --size 20G\n  \
     headstart harvest serve /var/lib/harvest --size 20G --nbd 127.0.0.1:10809 --http 127.0.0.1:9648\n  \
     headstart harvest serve /var/lib/harvest --flash /dev/nvme1n1p3\n\n\
-    The first time, --size makes a sparse file of that size in DIR (or it is as much of --flash as may be used); from \
-    then on DIR knows; --flash is named each time. Each vSSD is served by NBD at a socket of its own, \
+    The first time, --size makes a sparse file of that size in DIR (or bounds the part of --flash that is used); DIR \
+    records the size; --flash is given each time. Each vSSD is served by NBD at a socket of its own, \
     DIR/nbd/NAME.sock, as `headstart harvest vssd list` says; with --nbd all are exports of one server as well. Other \
-    programs ask the daemon by HTTP at DIR/harvest.sock, as /openapi.json there says. It ends at SIGTERM or Ctrl-C: \
-    what was written is durable then, and the next one finds it.";
+    programs use HTTP at DIR/harvest.sock, as /openapi.json there describes. The daemon ends at SIGTERM or Ctrl-C: \
+    all written data is durable then, and the next daemon finds it.";
 
 /// Threads that answer requests. Disks have threads of their own.
 const RUNTIME_THREADS: usize = 2;

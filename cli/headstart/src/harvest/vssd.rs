@@ -26,8 +26,8 @@ pub(crate) enum Command {
         headstart harvest vssd create batch --kind harvest\n  \
         headstart harvest vssd create vm1 --channels 2 --vhost-user /run/vm1.sock --socket-owner libvirt-qemu:kvm\n  \
         headstart harvest vssd create vm2 --tls-client node2.lan\n\n\
-        A regular vSSD's flash is lent while it is not used. An unsold one is nobody's: all of it is lent, and it is \
-        served to nobody. A harvest one borrows, by `headstart harvest request`, and may lose what it borrowed.")]
+        A regular vSSD's flash is lent while it is not used. An unsold one has no owner: all of it is lent, and it is \
+        not served. A harvest one borrows, by `headstart harvest request`, and may lose what it borrowed.")]
     Create(Create),
     /// List the vSSDs: their kinds, the flash that they use, lend and borrow, and the addresses at which they are
     /// served
@@ -39,9 +39,9 @@ pub(crate) enum Command {
     /// Make a vSSD larger or smaller while it is used
     #[command(after_help = "Examples:\n  headstart harvest vssd resize db 8G\n  \
         headstart harvest vssd resize db 2G --force\n\n\
-        Clients by vhost-user and FUSE are told; a client by NBD sees the new size when it connects anew. What lies \
-        beyond a smaller size is lost: make the file system on it smaller first. Where clients may have it open, or \
-        something is written there, that takes --force.")]
+        Clients by vhost-user and FUSE are told; a client by NBD sees the new size when it connects again. Data \
+        beyond a smaller size is lost: make the file system on it smaller first. If clients may have it open, or data \
+        is written there, shrinking takes --force.")]
     Resize {
         /// The vSSD
         name: String,

@@ -27,9 +27,9 @@ Examples:
   headstart image optimize file:///srv/images:debian file:///srv/images:debian-fast --plans plans
   headstart image optimize oci://registry.lan/vm/debian:12 oci://registry.lan/vm/debian:12-fast
 
-The new image has the same disk. On the layers of the old one lies one more, with a copy of what boots
-read: other images that share those layers share them still, and preloading reads the new one from its
-start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
+The new image has the same disk. It has one more layer on top of the old ones, with a copy of the blocks
+that boots read: other images that share the old layers still share them, and preloading reads the new
+layer from its start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
 of this kind.";
 
 /// Level of zstd for boot layers: all boots wait for them, so they are worth some seconds once. From the 75 MB of a

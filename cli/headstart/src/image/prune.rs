@@ -21,7 +21,8 @@ Examples:
   headstart image remove file:///srv/images:vm1 --dry-run
 
 An image that an attached disk or a writable directory needs keeps its last name, unless --force takes it
-away; its blobs stay as long as they are needed even so. `headstart lease list` shows who needs what.";
+away; its blobs stay as long as they are needed anyway. `headstart lease list` shows which disks need which
+images.";
 
 pub(super) const PRUNE_EXAMPLES: &str = "\
 Examples:
@@ -30,7 +31,7 @@ Examples:
 
 Images without a tag are kept for a week, counted from the loss of the last one or from the end of a
 later lease, and as long as an attached disk or a writable directory needs them. `headstart lease list`
-shows who needs what, `headstart lease release` ends what a host that is gone has left.";
+shows these needs, `headstart lease release` ends the leases of a host that is gone.";
 
 /// Removes a tag.
 #[derive(Args)]

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 pub(super) const REQUEST_EXAMPLES: &str = "Examples:\n  \
     headstart swarm request /etc/headstart/swarm\n  \
     headstart swarm request /etc/headstart/swarm --name node4.example.com\n\n\
-    It makes DIR/host.key, which stays there, and DIR/request.pem, which is no secret. Before the authority signs it, \
+    The command makes DIR/host.key, which stays there, and DIR/request.pem, which is not secret. \
+    Before the authority signs it, \
     be sure that it came from this host: compare `sha256sum request.pem` on both, for example.";
 
 pub(super) const EXAMPLES: &str = "Examples:\n  \
@@ -22,8 +23,8 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm add cluster node4 --request node4.pem\n  \
     scp cluster/hosts/node4/* node4:/etc/headstart/swarm/\n  \
     headstart swarm add cluster node5 --request node5.pem --root --tracker --days 30\n\n\
-    Roles are those of the options, beside those that the host has; what the request says of that does not count. A \
-    host of that name that has another key has to be revoked first.";
+    The host gets the roles of the options, beside those that it has; roles in the request are ignored. A host of \
+    that name that has another key has to be revoked first.";
 
 #[derive(Args)]
 pub(crate) struct Request {

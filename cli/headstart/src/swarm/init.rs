@@ -14,11 +14,11 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm init cluster --host node1 --host node2\n  \
     headstart swarm init cluster --host node3.example.com\n  \
     headstart swarm init cluster --root node1 --tracker node2 --operator admin\n\n\
-    A role is in the host's certificate, and other hosts believe nothing else: a root fetches from the store for \
-    others, a tracker counts what boots read, an operator orders others to warm and pin images, an authority renews \
-    certificates. The first operator and authority is this host, if it is among those that are named, else the first \
-    that is named.\n\n\
-    Agents renew certificates by themselves at two thirds of their time, once an agent of a host with the role \
+    A role is in the host's certificate, and other hosts trust only that: a root fetches from the store for others, a \
+    tracker counts the blocks that boots read, an operator orders others to warm and pin images, an authority renews \
+    certificates. The first operator and authority is this host, if it is among the named ones, otherwise the first \
+    named host.\n\n\
+    Agents renew certificates by themselves after two thirds of their lifetime, once an agent of a host with the role \
     authority has the authority's key: `headstart agent --authority DIR`. To keep the keys of hosts where they are, \
     add hosts by `headstart swarm request` and `headstart swarm add` instead.";
 

@@ -18,11 +18,11 @@ Examples:
   headstart swarm pin oci://registry.lan/vm/debian:12
   headstart swarm pin oci://registry.lan/vm/debian:12 --copies 1 --on node1 --on node2 --json
 
-It ends when each host has its part: stripe by stripe in turn, each byte on as many hosts as there are copies. What \
-is pinned is not evicted. While the store is away, disks of the image attach all the same, by its digest and by the \
-tag that it was pinned by; so the hosts that keep it may read it. Of a host that is away for ten minutes others take \
-the part. Pin it again when hosts have come for good, or have gone. Other hosts obey an operator alone: a host whose \
-certificate has that role.";
+The command ends when each host has its part: stripe by stripe in turn, each byte on as many hosts as there are \
+copies. Pinned content is not evicted. While the store is away, disks of the image attach anyway, by its digest and \
+by the tag that it was pinned by; so the hosts that keep it may read it. If a host is away for ten minutes, others \
+take its part. Pin the image again when hosts have joined or left for good. Other hosts obey only an operator: a host \
+whose certificate has that role.";
 
 #[derive(Args)]
 pub(crate) struct PinImage {

@@ -17,17 +17,18 @@ pub(super) const EXAMPLES: &str = "Examples:\n  \
     headstart swarm revoke cluster node3 node4 --agent /run/headstart/agent.sock --json\n\n\
     Run it where the authority's key is. The agent of this host tells all others; hosts that are away are told once \
     they are connected again. All certificates of the host are refused from then on, renewed ones too, its \
-    connections are closed, and gossip gets another key. Hosts that run version 0.1.0 are not told: they keep to \
-    what they know, and find no other hosts any more. To add the host again: `headstart swarm init DIR --host NAME`.";
+    connections are closed, and gossip gets another key. Hosts that run version 0.1.0 are not told: they keep their \
+    old lists, and find no other hosts any more. To add the host again: `headstart swarm init DIR --host NAME`.";
 
 pub(super) const REKEY_EXAMPLES: &str = "Examples:\n  headstart swarm rekey cluster\n  \
     headstart swarm rekey cluster --agent /run/headstart/agent.sock\n\n\
-    The earlier key is opened for another minute. Hosts that run version 0.1.0 are not told, and find no other hosts \
+    Gossip sealed with the earlier key is accepted for another minute. \
+    Hosts that run version 0.1.0 are not told, and find no other hosts \
     any more.";
 
 pub(super) const PUBLISH_EXAMPLES: &str = "Examples:\n  headstart swarm publish cluster\n  \
     headstart swarm publish cluster --agent /run/headstart/agent.sock\n\n\
-    Only the file DIR/trust is needed of the cluster's directory, and ca.pem and ca.key.";
+    Of the cluster's directory only the files DIR/trust, ca.pem and ca.key are needed.";
 
 #[derive(Args)]
 pub(crate) struct Revoke {

@@ -31,10 +31,10 @@ Examples:
   headstart swarm warm oci://registry.lan/vm/debian:12 --whole --roots
   headstart swarm warm oci://registry.lan/vm/debian:12 --plans plans --on node2 --on node3
 
-It ends when the bytes are there. The hosts ask each other first, so that the store is asked once for all of them; \
-those that were not told of the store (`headstart agent --allow-store`) get everything from the others, and say so \
-where these lack it. Other hosts obey an operator alone: a host whose certificate has that role. What is there can be \
-evicted when the cache is full, as anything else.";
+The command ends when the bytes are there. The hosts ask each other first, so that the store is asked once for all of \
+them; hosts that may not use the store (`headstart agent --allow-store`) get everything from the others, and report \
+bytes that these lack. Other hosts obey only an operator: a host whose certificate has that role. Warm content can be \
+evicted when the cache is full, like any other.";
 
 #[derive(Args)]
 pub(crate) struct Warm {

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 pub(crate) const EXAMPLES: &str = "\
 A trace is a Parquet file that `headstart attach --record` wrote, or a .npy file of the FAST'26 layout. Its reads are \
-sent as the recorded guest sent them: each its recorded think time after the reads that it followed were answered \
-(--clock closed), or at its recorded time whatever it waits for (--clock open). Its writes are not sent, and what the \
+sent as the recorded guest sent them: each its recorded think time after the answers to the reads that it followed \
+(--clock closed), or at its recorded time, without waiting (--clock open). Its writes are not sent, and data that the \
 guest had written before is not read. The wait of a read is the time from sending it to its whole answer; waits are a \
 server's, the replayer adds less than 0.1 ms to each.
 
@@ -23,7 +23,7 @@ Examples:
       --plot waits.svg
   headstart-lab replay traces/12.npy nbd://localhost:10809/disk --clock open --json
 
-Exit status: 1 when reads failed or it was interrupted; what was done is reported all the same.";
+Exit status: 1 if reads failed or the command was interrupted; the report is printed anyway.";
 
 /// Sends the reads of a recorded boot to an NBD server, as the guest did, and prints how long they waited
 #[derive(Args)]

@@ -17,20 +17,20 @@ const RESTARTS: Duration = Duration::from_secs(1);
 
 pub(super) const AFTER_HELP: &str = "\
 Patterns: sync-same, all disks read the same region at once; shifted-same, each a while after the one before; \
-sync-disjoint, each a region of its own; boot-disjoint, the same after a part that all share; boots, what was recorded.
+sync-disjoint, each a region of its own; boot-disjoint, the same after a part that all share; boots, recorded ones.
 
-Ways: independent, each host from the store; tree, the image is sent to all hosts first, down a tree; local, it is \
-there already; swarm, hosts help each other. A swarm is simulated once for each threshold: bytes that a host may \
-have prefetched and not read, default or inf.
+Ways: independent, each host from the store; tree, the image is sent to all hosts first, down a tree; local, each host \
+has it already; swarm, hosts help each other. A swarm is simulated once for each threshold: bytes that a host may have \
+prefetched and not read, default or inf.
 
-With --hints a way is simulated once more with an image that nobody has seen (-hints) and with one that was deployed \
-before (-known); with --push a swarm once more with roots that send ahead (-push), also where reads of anywhere came \
-between when they learned (-push-strays).
+With --hints a way is simulated once more with an image that was never deployed (-hints) and with one that was \
+deployed before (-known); with --push a swarm once more with roots that send ahead (-push), also with roots that \
+learned from requests with random reads among them (-push-strays).
 
-The figures: seconds from the first attachment to the last read's end; what disks took, half, 99 of 100 and all of \
-them; MB/s of the slowest and the fastest, and Jain's index of all; MB that the store sent; mean MB of a host from the \
-store, from peers on demand and ahead of need, and of that never read; kB of messages. With boots also how much later \
-than with the image there already 99 of 100 disks are complete, and how long the reads of a disk waited in sum.
+The figures: seconds from the first attachment to the last read's end; the times in which half, 99 of 100 and all \
+disks were complete; MB/s of the slowest and the fastest, and Jain's index of all; MB that the store sent; mean MB of \
+a host from the store, from peers on demand and ahead of need, and those never read; kB of messages. With boots also \
+the delay of 99 of 100 disks against disks that have the image already, and the sum of a disk's waits.
 
 Examples:
   headstart-lab simulate fleet

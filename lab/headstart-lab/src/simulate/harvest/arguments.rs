@@ -10,23 +10,23 @@ use std::time::Duration;
 
 pub(super) const AFTER_HELP: &str = "\
 A fleet is drawn from a seed with the statistics of BlockFlex's section 2 (OSDI 2022): regular VMs that use a part of \
-what they own, servers with unsold storage, requests of harvest VMs. With --series regular VMs follow demand series \
-instead: a directory with bandwidth/ and capacity/, whose files have a summary in the first line and then lines \
-`duration_s level`; the highest level is all that a VM owns.
+the storage that they own, servers with unsold storage, requests of harvest VMs. With --series regular VMs follow \
+demand series instead: a directory with bandwidth/ and capacity/, whose files have a summary in the first line and \
+then lines `duration_s level`; the highest level is the storage that a VM owns.
 
-Figures: statistics, what is used and sold (the paper's figures 1 to 3); availability, what could be harvested and for \
-how long (4 to 6); accuracy, how often predictors cover what comes, by provisioning ratio (14); utilisation, without \
-and with harvesting, of capacity (15), bandwidth (16) and unsold storage (17); performance, the \
-product's translation layer and scheduler on emulated flash: what a harvest VM gains (18, 19) and a regular VM loses \
-(20), reclaiming, wear.
+Figures: statistics, the storage that is used and sold (the paper's figures 1 to 3); availability, the storage that \
+could be harvested and for how long (4 to 6); accuracy, the share of forecasts that cover the actual use, by \
+provisioning ratio (14); utilisation, without and with harvesting, of capacity (15), bandwidth (16) and unsold storage \
+(17); performance, the product's translation layer and scheduler on emulated flash: what a harvest VM gains (18, 19) \
+and a regular VM loses (20), reclaiming, wear.
 
-Utilisation is what owners use and what harvest VMs really use of what they borrowed, over what is owned, by thing and \
-then averaged. Regular VMs' storage is harvested once by each foresight: default lends what was free for weeks; steps, \
-plain and paper what predictors say that is free in 15 minutes; clairvoyant knows the future. What is unsold lasts as \
-long as its size did before (histogram), or as long as the clairvoyant knows. `of ceiling` is the gain as a share of \
-what no allocator exceeds that knows everything and moves data in no time; `of plan`, of what a plan gains that is \
-made with everything known (--plan). Leases are `early` where they were taken from a harvest VM that was not done \
-(its data was moved, or it was evicted), `lost` where it was evicted.
+Utilisation is the use by owners and the actual use by harvest VMs of borrowed storage, over the owned storage, for \
+each item and then averaged. Regular VMs' storage is harvested once by each foresight: default lends storage that was \
+free for weeks; steps, plain and paper lend storage that predictors expect to be free in 15 minutes; clairvoyant knows \
+the future. Unsold storage lasts as long as storage of its size did before (histogram), or as long as the clairvoyant \
+knows. `of ceiling` is the gain as a share of the bound for an allocator that knows everything and moves data in no \
+time; `of plan`, as a share of the gain of a plan that is made with everything known (--plan). Leases are `early` if \
+they were taken from a harvest VM that was not done (its data was moved, or it was evicted), `lost` if it was evicted.
 
 Examples:
   headstart-lab simulate harvest
