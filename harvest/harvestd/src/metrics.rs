@@ -16,7 +16,7 @@ type OfVssd = (&'static str, &'static str, fn(&Vssd) -> u64);
 const VSSD: [OfVssd; 10] = [
     ("size_bytes", "Size of the disk that a vSSD's VM sees.", |vssd| vssd.status.size),
     ("channels", "Channels that a vSSD owns.", |vssd| u64::from(vssd.status.channels)),
-    ("used_bytes", "Flash that holds what a vSSD's VM wrote.", |vssd| vssd.status.used),
+    ("used_bytes", "Flash that holds data of a vSSD's VM.", |vssd| vssd.status.used),
     ("lent_bytes", "Flash of a vSSD that is lent, or in the pool to be lent.", |vssd| vssd.status.lent),
     ("offered_bytes", "Flash of a vSSD that can be requested.", |vssd| vssd.status.offered),
     ("erasing_bytes", "Flash of a vSSD that can be requested once it is erased.", |vssd| vssd.status.erasing),
@@ -45,12 +45,12 @@ pub(super) fn page(vssds: &[Vssd], status: &HostStatus) -> String {
     of_vssds(&mut page, "harvest_wear_ratio", Kind::Gauge, help, wear);
     let forecast = |vssd: &Vssd| vssd.status.forecast.as_ref().map(|forecast| forecast.capacity);
     let forecasts = vssds.iter().map(|vssd| (vssd, forecast(vssd)));
-    let help = "What a harvest vSSD is forecast to need, or another to do without.";
+    let help = "Flash that a harvest vSSD is forecast to need, or that another one is forecast to spare.";
     of_vssds(&mut page, "forecast_bytes", Kind::Gauge, help, forecasts);
     let processes = |number: fn(&ExportProcessStatus) -> u64| {
         vssds.iter().map(move |vssd| (vssd, vssd.process.as_ref().map(number)))
     };
-    let help = "1 while the process that serves a vSSD by vhost-user or as a file does so, else 0.";
+    let help = "1 while the process that serves a vSSD by vhost-user or as a file does so, otherwise 0.";
     of_vssds(&mut page, "process_up", Kind::Gauge, help, processes(|process| process.serving.into()));
     let help = "Times that this process died and was started again.";
     of_vssds(&mut page, "process_restarts_total", Kind::Counter, help, processes(|process| process.restarts));
@@ -79,49 +79,53 @@ fn now(status: &HostStatus) -> [Number; 12] {
     let ready = || pool.iter().filter(|gssd| gssd.ready);
     [
         ("flash_bytes", "Flash of the host.", flash.size),
-        ("flash_channels", "Channels of it.", u64::from(flash.channels)),
-        ("flash_free_channels", "Of those, such that belong to no vSSD.", u64::from(flash.free_channels)),
+        ("flash_channels", "Channels of the flash.", u64::from(flash.channels)),
+        ("flash_free_channels", "Of those, channels that belong to no vSSD.", u64::from(flash.free_channels)),
         ("flash_bad_blocks", "Flash blocks that are not used any more.", flash.bad_blocks),
-        ("pool_gssds", "gSSDs that nobody has on lease.", pool.len() as u64),
-        ("pool_ready_gssds", "Of those, such that are erased and can be had.", ready().count() as u64),
+        ("pool_gssds", "gSSDs that are not on lease.", pool.len() as u64),
+        ("pool_ready_gssds", "Of those, gSSDs that are erased and can be requested.", ready().count() as u64),
         ("pool_ready_bytes", "Flash of these.", ready().map(|gssd| gssd.capacity).sum()),
         ("leased_gssds", "gSSDs that harvest VMs have on lease.", leases.len() as u64),
         ("leased_bytes", "Flash of these.", leases.iter().map(|lease| lease.capacity).sum()),
-        ("journal_bytes", "What the journal has on disk.", journal.bytes),
-        ("journal_full", "1 where nothing is written, made or lent while the journal's disk is full.", {
-            u64::from(journal.full.is_some())
-        }),
-        ("stopped", "1 where nothing is made durable any more until it is started again.", {
-            u64::from(status.stopped.is_some())
-        }),
+        ("journal_bytes", "Bytes of the journal on disk.", journal.bytes),
+        (
+            "journal_full",
+            "1 while nothing is written, made or lent because the journal's disk is full, otherwise 0.",
+            { u64::from(journal.full.is_some()) },
+        ),
+        (
+            "stopped",
+            "1 if nothing is made durable any more until the daemon is started again, otherwise 0.",
+            { u64::from(status.stopped.is_some()) },
+        ),
     ]
 }
 
 fn broker(c: &Counters) -> [Number; 19] {
     [
         ("created_gssds", "gSSDs made.", c.created),
-        ("returned_gssds", "gSSDs that went home.", c.returned),
-        ("expired_gssds", "Of those, such that expired in the pool.", c.expired),
+        ("returned_gssds", "gSSDs that went back to their lender.", c.returned),
+        ("expired_gssds", "Of those, gSSDs that expired in the pool.", c.expired),
         ("requests", "Requests for spare flash.", c.requests),
         ("granted_requests", "Of those, granted in full.", c.granted),
         ("partly_granted_requests", "Of those, granted in part.", c.partly),
         ("refused_requests", "Of those, refused.", c.refused),
-        ("leases", "gSSDs given to harvest VMs, for whatever cause.", c.leases),
-        ("replacement_leases", "Of those, in the place of such that were taken back.", c.replacements),
-        ("added_leases", "Of those, for a harvest VM that needs more than it asked for.", c.added),
+        ("leases", "gSSDs given to harvest VMs, for any cause.", c.leases),
+        ("replacement_leases", "Of those, gSSDs that replace others that were taken back.", c.replacements),
+        ("added_leases", "Of those, gSSDs for a harvest VM that needs more than it requested.", c.added),
         ("released_leases", "Leases that were given back.", c.released),
-        ("early_reclamations", "Leases taken back before the time asked for was over.", c.early),
+        ("early_reclamations", "Leases taken back before the requested time was over.", c.early),
         ("migrated_leases", "Leases taken back whose data was moved elsewhere.", c.migrated),
         ("evictions", "Harvest VMs that lost data with a lease.", c.evicted),
         ("evicted_leases", "Leases that ended with those.", c.evicted_leases),
-        ("under_harvests", "Times that a harvest VM needed what was not there.", c.under_harvests),
+        ("under_harvests", "Times that a harvest VM needed more flash than there was.", c.under_harvests),
         (
             "waste_block_seconds",
             "Leased flash blocks that a harvest VM was forecast not to need, times seconds.",
             c.waste_block_seconds,
         ),
-        ("handover_erased_blocks", "Flash blocks erased for a change of hands.", c.erased_blocks),
-        ("handover_bad_blocks", "Flash blocks that could not be erased for one.", c.bad_blocks),
+        ("handover_erased_blocks", "Flash blocks erased because they changed hands.", c.erased_blocks),
+        ("handover_bad_blocks", "Flash blocks that could not be erased then.", c.bad_blocks),
     ]
 }
 
@@ -143,7 +147,7 @@ fn flash(f: &FlashStatus) -> [Number; 6] {
 fn journal(j: &JournalStatus) -> [Number; 3] {
     [
         ("journal_records", "Records written into the journal.", j.records),
-        ("journal_syncs", "Times that it was made durable.", j.syncs),
-        ("journal_snapshots", "Snapshots that took the place of older records.", j.snapshots),
+        ("journal_syncs", "Times that the journal was made durable.", j.syncs),
+        ("journal_snapshots", "Snapshots that replaced older records.", j.snapshots),
     ]
 }

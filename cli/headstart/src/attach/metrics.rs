@@ -196,7 +196,7 @@ fn local(page: &mut Page, disks: &[NamedDisk]) {
     });
     one(
         "headstart_image_unproven_bytes",
-        "Bytes of them that are on this host and that no hash tree proves, nor the digest of a whole blob.",
+        "Of those, bytes on this host that neither a hash tree nor the digest of a whole blob proves.",
         &|d| Some(number(d.disk.puller().map_or(0, |puller| puller.blobs().unproven_bytes()))),
     );
 }
@@ -212,7 +212,7 @@ fn link(page: &mut Page, disks: &[NamedDisk]) {
     one("headstart_round_trip_seconds", "Estimated round trip to the store.", &|d| {
         estimate(d)?.round_trip.map(|time| time.as_secs_f64())
     });
-    one("headstart_fill_seconds", "Estimated time until the disk is filled, where filling is on.", &|d| {
+    one("headstart_fill_seconds", "Estimated time until the disk is filled, if filling is on.", &|d| {
         d.disk.puller()?.progress().eta.map(|time| time.as_secs_f64())
     });
 }
@@ -276,17 +276,21 @@ const PRELOAD: &[PreloadGauge] = &[
     ("headstart_preloaded_bytes", "Bytes of the disk that were preloaded as planned.", |p| {
         Some(number(p.report.preloaded))
     }),
-    ("headstart_preloaded_used_bytes", "Those of them that were read.", |p| Some(number(p.report.used))),
-    ("headstart_preloaded_due_bytes", "Those that should have been read by now.", |p| {
-        Some(number(p.report.due))
-    }),
-    ("headstart_preloaded_due_used_bytes", "Those that should have been read by now and were.", |p| {
-        Some(number(p.report.due_used))
-    }),
-    ("headstart_preload_accuracy", "The share of the bytes preloaded that was read, from 0 to 1.", |p| {
+    ("headstart_preloaded_used_bytes", "Of those, bytes that were read.", |p| Some(number(p.report.used))),
+    (
+        "headstart_preloaded_due_bytes",
+        "Of the preloaded bytes, those that should have been read by now.",
+        |p| Some(number(p.report.due)),
+    ),
+    (
+        "headstart_preloaded_due_used_bytes",
+        "Of the bytes that should have been read by now, those that were read.",
+        |p| Some(number(p.report.due_used)),
+    ),
+    ("headstart_preload_accuracy", "The share of the preloaded bytes that was read, from 0 to 1.", |p| {
         share(p.report.used, p.report.preloaded)
     }),
-    ("headstart_preload_stopped", "1 where preloading was stopped because it did harm.", |p| {
+    ("headstart_preload_stopped", "1 if preloading was stopped because it did harm, otherwise 0.", |p| {
         Some(if p.report.stopped.is_some() { 1.0 } else { 0.0 })
     }),
 ];
@@ -294,11 +298,7 @@ const PRELOAD: &[PreloadGauge] = &[
 fn preloading(page: &mut Page, disks: &[NamedDisk]) {
     let done: Vec<_> =
         disks.iter().filter_map(|d| Some((d.name.as_str(), d.disk.preloader()?.preloaded()))).collect();
-    page.metric(
-        "headstart_plan_info",
-        Kind::Gauge,
-        "The plan that is followed: where it was found, made from what.",
-    );
+    page.metric("headstart_plan_info", Kind::Gauge, "The plan that is followed: its place and its origin.");
     for (disk, preloaded) in &done {
         let Some(origin) = preloaded.origin else { continue };
         let labels = [("disk", *disk), ("plan", origin.name()), ("from", preloaded.why.as_str())];
@@ -316,7 +316,7 @@ fn preloading(page: &mut Page, disks: &[NamedDisk]) {
     page.metric(
         name,
         Kind::Counter,
-        "Plans taken in the place of others, for another group of boots or bandwidth.",
+        "Changes to another plan, for another group of boots or another bandwidth.",
     );
     for (disk, preloaded) in &done {
         let switches = preloaded.report.switches;
@@ -325,7 +325,7 @@ fn preloading(page: &mut Page, disks: &[NamedDisk]) {
         }
     }
     let name = "headstart_plan_failures_total";
-    page.metric(name, Kind::Counter, "Places where plans were looked for and that could not be used.");
+    page.metric(name, Kind::Counter, "Places that were searched for plans and could not be used.");
     for (disk, preloaded) in &done {
         page.sample(name, &[("disk", disk)], preloaded.failures);
     }
@@ -338,11 +338,11 @@ fn cache(page: &mut Page, session: &Session) {
         ("inserted_bytes", "Bytes put into the cache by this process.", counters.inserted_bytes),
         (
             "bypassed_bytes",
-            "Bytes kept in memory because the cache's disk did not take them.",
+            "Bytes kept in memory because the cache's disk did not accept them.",
             counters.bypassed_bytes,
         ),
         ("evicted_bytes", "Bytes evicted by this process.", counters.evicted_bytes),
-        ("corrupt_inserts", "Ranges that came and failed their check.", counters.corrupt_inserts),
+        ("corrupt_inserts", "Ranges that were received and failed their check.", counters.corrupt_inserts),
         ("failed_reads", "Reads of the cache's files that failed.", counters.failed_reads),
         (
             "proven_blobs",
@@ -356,7 +356,7 @@ fn cache(page: &mut Page, session: &Session) {
         ),
         (
             "damaged_bytes",
-            "Bytes of the cache that were found wrong after they had been right, and were dropped.",
+            "Bytes of the cache that were right before, were found damaged, and were dropped.",
             counters.damaged_bytes,
         ),
     ];
@@ -383,20 +383,20 @@ fn stores(page: &mut Page, session: &Session) {
 fn swarm(page: &mut Page, session: &Session, agent: &AgentSwarm) {
     let connection = agent.connection();
     let name = "headstart_swarm_connected";
-    page.metric(name, Kind::Gauge, "1 where the agent of this host is there.");
+    page.metric(name, Kind::Gauge, "1 if the agent of this host is connected, otherwise 0.");
     page.sample(name, &[], u8::from(connection.connected));
     let numbers = [
-        ("lost_connections", "How often the agent went away.", connection.lost),
-        ("wants", "Ranges that the agent was asked for.", connection.wants),
+        ("lost_connections", "Times that the connection to the agent was lost.", connection.lost),
+        ("wants", "Ranges that were requested from the agent.", connection.wants),
         (
             "unanswered_wants",
-            "Ranges that the agent was asked for while it was away, or when it went away.",
+            "Ranges that were requested from the agent and not answered, because it was away or went away.",
             connection.unanswered,
         ),
     ];
     page.numbers("headstart_swarm", Kind::Counter, &numbers);
     let name = "headstart_swarm_brought_bytes_total";
-    page.metric(name, Kind::Counter, "Bytes that other hosts brought while the disk waited for them.");
+    page.metric(name, Kind::Counter, "Bytes that other hosts delivered while the disk waited for them.");
     for disk in &session.disks {
         let brought = disk.disk.puller().map_or(0, |puller| puller.brought_by_swarm());
         page.sample(name, &[("disk", &disk.name)], brought);
@@ -412,7 +412,7 @@ fn traces(page: &mut Page, session: &Session) {
     one("headstart_trace_records_total", "Requests that were recorded.", Recorder::recorded);
     one(
         "headstart_trace_dropped_records_total",
-        "Requests that came when the recorder was full.",
+        "Requests that arrived while the recorder was full.",
         Recorder::dropped,
     );
     one("headstart_trace_boots_total", "Boots that began.", Recorder::boots);
@@ -425,7 +425,7 @@ fn traces(page: &mut Page, session: &Session) {
         ("looks", "Boots that ended after a few reads and left no trace.", saved.looks),
         (
             "beyond_budget",
-            "Boots that left no trace because their disk had left as many as it may.",
+            "Boots that left no trace because their disk had reached its limit of traces.",
             saved.beyond,
         ),
     ];
