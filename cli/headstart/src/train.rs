@@ -15,7 +15,7 @@ use headstart_diskd::NamedImage;
 use headstart_image::export::OutputFile;
 use headstart_image::progress::Progress;
 use headstart_plan::knowledge::{ImageKey, ImageKnowledge, Knowledge, Learned, Settings};
-use headstart_plan::train::{self, Plans, Recipe};
+use headstart_plan::train::{self, Plans, TrainConfig};
 use headstart_plan::{Bandwidth, Bin, GroupPlans};
 use headstart_trace::data_set::{DataSet, Limits, Skipped};
 use serde::Serialize;
@@ -92,7 +92,7 @@ pub(crate) struct Train {
 
 impl Train {
     pub(crate) fn run(&self, progress: &dyn Progress) -> Result<Box<dyn Report>> {
-        let recipe = self.recipe()?;
+        let config = self.config()?;
         if let (Some(learned), Some(output)) = (&self.learned, &self.output)
             && learned == output
         {
@@ -119,7 +119,7 @@ impl Train {
         self.learn_layers(&mut knowledge, &targets)?;
         targets.iter().try_for_each(|target| target.key(&knowledge).map(drop))?;
         let start = Instant::now();
-        let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &recipe, each))?;
+        let plans = with_bar(progress, "making plans", |each| train::all(&knowledge, &config, each))?;
         let planning_s = start.elapsed().as_secs_f64();
         if let Some(file) = learned_file {
             file.fill(|out| knowledge.write(out))?;
@@ -132,7 +132,7 @@ impl Train {
             output: self.output.as_ref().map(|path| path.display().to_string()),
             bytes,
             published,
-            policy: recipe.policy,
+            policy: config.policy,
             objective: self.objective,
             read: learned.read,
             known: learned.known,
@@ -183,23 +183,23 @@ impl Train {
         Ok(all)
     }
 
-    fn recipe(&self) -> Result<Recipe> {
-        let mut recipe = Recipe {
+    fn config(&self) -> Result<TrainConfig> {
+        let mut config = TrainConfig {
             objective: self.objective.objective(self.round_trip),
             seed: self.seed,
-            ..Recipe::default()
+            ..TrainConfig::default()
         };
         if let Some(policy) = &self.policy {
-            recipe.policy.clone_from(policy);
+            config.policy.clone_from(policy);
         }
         // This comes before an hour of reading.
-        headstart_plan::policy::by_name(&recipe.policy)?;
+        headstart_plan::policy::by_name(&config.policy)?;
         if !self.bandwidth.is_empty() {
-            recipe.rates = self.bandwidth.iter().map(|rate| Bandwidth::new(rate.times(1e6))).collect();
-            recipe.rates.sort_unstable();
-            recipe.rates.dedup();
+            config.rates = self.bandwidth.iter().map(|rate| Bandwidth::new(rate.times(1e6))).collect();
+            config.rates.sort_unstable();
+            config.rates.dedup();
         }
-        Ok(recipe)
+        Ok(config)
     }
 
     /// Adds the layers of the images. Those of an optimized image have no information about others.
@@ -343,7 +343,7 @@ impl GroupReport {
             bin: Bin::of(Bandwidth::new(plan.rate)).name(),
             blocks: plan.items.len(),
             bytes: plan.hot_bytes(),
-            worth: plan.worth,
+            worth: plan.score,
         };
         Self { category: group.category, traces: group.traces, plans: group.plans.iter().map(plan).collect() }
     }

@@ -13,7 +13,7 @@ const HOLES_PART: u64 = 8;
 #[must_use]
 pub fn of_items(items: &[PlanItem]) -> ImagePlans {
     let plan =
-        RatedPlan { rate: 0, policy: "list".to_owned(), weights: None, worth: 0.0, items: items.into() };
+        RatedPlan { rate: 0, policy: "list".to_owned(), weights: None, score: 0.0, items: items.into() };
     let group = GroupPlans {
         category: 0,
         traces: 0,

@@ -7,7 +7,7 @@
 
 use headstart_block::{BLOCK_SIZE, ByteRange, Plan, PlanItem, SLICE_SIZE};
 use headstart_plan::evaluate::{Evaluator, Online, Score, replay};
-use headstart_plan::{Bandwidth, Condensed, Vocabulary};
+use headstart_plan::{Bandwidth, BlockTable, CompactTrace};
 use headstart_pull::Engine;
 use headstart_replay::{Boot, Guide, Model, Nanos, Outcome, Simulator};
 use headstart_trace::{Op, Record};
@@ -62,21 +62,21 @@ proptest! {
     #[test]
     fn agrees_with_the_engine(case in a_case()) {
         let Case { disk_size, records, order, rate } = case;
-        let mut vocabulary = Vocabulary::new(disk_size);
-        let condensed = Condensed::of_records(&records, &mut vocabulary);
+        let mut block_table = BlockTable::new(disk_size);
+        let compact = CompactTrace::of_records(&records, &mut block_table);
         let mut known = order.clone();
         known.sort_unstable();
         known.dedup();
-        vocabulary.add(&known);
-        let ids: Vec<_> = order.iter().filter_map(|block| vocabulary.id(*block)).collect();
-        let mut evaluator = Evaluator::new(&vocabulary, Bandwidth::new(rate));
-        let score = evaluator.evaluate(&ids, &condensed);
+        block_table.add(&known);
+        let ids: Vec<_> = order.iter().filter_map(|block| block_table.id(*block)).collect();
+        let mut evaluator = Evaluator::new(&block_table, Bandwidth::new(rate));
+        let score = evaluator.evaluate(&ids, &compact);
 
         let boot = Boot::of_records(disk_size, &records, 1);
         let mut simulator = Simulator::new();
         let outcome = simulator.run(&boot, &plan(&order), &Model::paper(rate));
 
-        let waits: Vec<_> = evaluator.waits(&condensed).collect();
+        let waits: Vec<_> = evaluator.waits(&compact).collect();
         agree(&outcome, simulator.waits(), &score, &waits)?;
     }
 
@@ -84,10 +84,10 @@ proptest! {
     #[test]
     fn agrees_with_the_engine_read_by_read(case in a_case(), depth in 0_u64..9, every in 1_u64..9) {
         let Case { disk_size, records, order, rate } = case;
-        let mut vocabulary = Vocabulary::new(disk_size);
-        let condensed = Condensed::of_records(&records, &mut vocabulary);
+        let mut block_table = BlockTable::new(disk_size);
+        let compact = CompactTrace::of_records(&records, &mut block_table);
         let ahead = Ahead { first: order, depth, every, seen: 0 };
-        let (score, waits) = replay(&mut ahead.clone(), &condensed, &vocabulary, Bandwidth::new(rate));
+        let (score, waits) = replay(&mut ahead.clone(), &compact, &block_table, Bandwidth::new(rate));
         let boot = Boot::of_records(disk_size, &records, 1);
         let mut simulator = Simulator::new();
         let outcome = simulator.run_guided(&boot, &mut ahead.clone(), &Model::paper(rate));

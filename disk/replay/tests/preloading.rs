@@ -11,7 +11,7 @@
 use headstart_block::random::Random;
 use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem};
 use headstart_plan::knowledge::{ImageKey, Knowledge};
-use headstart_plan::train::{self, Recipe};
+use headstart_plan::train::{self, TrainConfig};
 use headstart_plan::{ImagePlans, RatedPlan};
 use headstart_preload::Report;
 use headstart_pull::{Engine, Plan};
@@ -55,7 +55,7 @@ fn image(name: &'static str) -> Image {
     let mut knowledge = Knowledge::default();
     let train = all.filter(|_, creation| !tested.contains(&creation.volume));
     knowledge.learn(&train, 1, &mut |_| Ok(())).unwrap();
-    let plans = train::image(knowledge.image(&key).unwrap(), &Recipe::default()).unwrap();
+    let plans = train::image(knowledge.image(&key).unwrap(), &TrainConfig::default()).unwrap();
     assert_eq!(boots.len(), 2, "{name}");
     Image { name, plans: Arc::new(plans), boots }
 }

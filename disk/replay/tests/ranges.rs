@@ -13,7 +13,7 @@
 
 use headstart_plan::policy::{Aim, DEFAULT, Objective, by_name};
 use headstart_plan::preprocess::{ImageModel, Settings};
-use headstart_plan::{Bandwidth, Condensed, Vocabulary, evaluate};
+use headstart_plan::{Bandwidth, BlockTable, CompactTrace, evaluate};
 use headstart_pull::Plan;
 use headstart_replay::{Boot, Model, Outcome, Simulator};
 use headstart_trace::Trace;
@@ -50,17 +50,17 @@ fn images() -> Option<(Images, BTreeSet<String>)> {
 
 /// The plan that a product would make of these boots.
 fn plan(train: &[&Trace], size: u64, faster: u32) -> Plan {
-    let mut vocabulary = Vocabulary::new(size);
-    let boots = train.iter().map(|trace| Condensed::of(trace, &mut vocabulary)).collect::<Vec<_>>();
-    let boots = boots.iter().map(|boot| boot.faster(faster, &vocabulary)).collect();
+    let mut block_table = BlockTable::new(size);
+    let boots = train.iter().map(|trace| CompactTrace::of(trace, &mut block_table)).collect::<Vec<_>>();
+    let boots = boots.iter().map(|boot| boot.faster(faster, &block_table)).collect();
     let model = ImageModel::learn(boots, Settings::default());
     let Some(group) = model.groups().first() else { return Plan::Lazy };
     let (mut kept, policy) = (Vec::new(), by_name(DEFAULT).unwrap());
     let misses = evaluate::Misses::RangeThenRest;
     let objective = Objective::Boot { round_trip: 20_000_000, misses, hot: true };
     let aim = Aim { objective, bandwidth: Bandwidth::new(RATE), seed: 1 };
-    let proposal = policy.propose(&group.training(&vocabulary, &mut kept), &aim);
-    Plan::List(proposal.plan_items(&vocabulary).into())
+    let proposal = policy.propose(&group.training(&block_table, &mut kept), &aim);
+    Plan::List(proposal.plan_items(&block_table).into())
 }
 
 /// The sums over the test boots of an image: ranges first, whole blocks second.

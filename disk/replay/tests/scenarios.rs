@@ -10,7 +10,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange};
 use headstart_plan::policy::{Aim, Objective, by_name};
 use headstart_plan::preprocess::{ImageModel, Settings};
 use headstart_plan::zero_shot::Reason;
-use headstart_plan::{Bandwidth, Centroid, Condensed, GroupPlans, ImagePlans, RatedPlan, Vocabulary};
+use headstart_plan::{Bandwidth, BlockTable, Centroid, CompactTrace, GroupPlans, ImagePlans, RatedPlan};
 use headstart_pull::Plan;
 use headstart_replay::link::Bandwidth as Rate;
 use headstart_replay::{Boot, Model, Nanos, Outcome, Piloting, Simulator};
@@ -36,21 +36,21 @@ fn boots(image: &str) -> Vec<Trace> {
 
 /// The plans that training makes of boots: all groups, for these bandwidths.
 fn plans(boots: &[Trace], policy: &str, rates: &[Bandwidth], settings: Settings) -> Arc<ImagePlans> {
-    let mut vocabulary = Vocabulary::new(4 << 30);
-    let boots: Vec<_> = boots.iter().map(|boot| Condensed::of(boot, &mut vocabulary)).collect();
+    let mut block_table = BlockTable::new(4 << 30);
+    let boots: Vec<_> = boots.iter().map(|boot| CompactTrace::of(boot, &mut block_table)).collect();
     let model = ImageModel::learn(boots, settings);
     let policy = by_name(policy).unwrap();
     let mut groups = Vec::new();
     for group in model.groups() {
         let mut kept = Vec::new();
-        let training = group.training(&vocabulary, &mut kept);
+        let training = group.training(&block_table, &mut kept);
         let order = training.traces[0].first_accesses();
-        let order = order.iter().map(|id| vocabulary.blocks()[*id as usize]).collect();
+        let order = order.iter().map(|id| block_table.blocks()[*id as usize]).collect();
         let plan = |rate: &Bandwidth| {
             let aim = Aim { objective: Objective::Hits, bandwidth: *rate, seed: 1 };
-            let items = policy.propose(&training, &aim).plan_items(&vocabulary).into();
+            let items = policy.propose(&training, &aim).plan_items(&block_table).into();
             let (policy, rate) = (policy.name().to_owned(), rate.bytes());
-            RatedPlan { rate, policy, weights: None, worth: 0.0, items }
+            RatedPlan { rate, policy, weights: None, score: 0.0, items }
         };
         groups.push(GroupPlans {
             category: 0,

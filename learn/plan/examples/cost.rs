@@ -16,7 +16,7 @@
 use headstart_block::FileSource;
 use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{Knowledge, PlanFile, Recipe, train};
+use headstart_plan::{Knowledge, PlanFile, TrainConfig, train};
 use headstart_trace::DataSet;
 use headstart_trace::data_set::Limits;
 use std::fs::File;
@@ -69,11 +69,12 @@ fn main() {
     let learned = timed("learn the last day", || before.learn(&data, 0, &mut |_| Ok(())).unwrap());
     println!("  {} read, {} known", learned.read, learned.known);
     drop(before);
-    let objective = if arguments.get(2).is_some() { Objective::Hits } else { Recipe::default().objective };
+    let objective =
+        if arguments.get(2).is_some() { Objective::Hits } else { TrainConfig::default().objective };
     for policy in arguments.get(1).map_or("search", String::as_str).split(',') {
-        let recipe = Recipe { policy: policy.to_owned(), objective, ..Recipe::default() };
+        let config = TrainConfig { policy: policy.to_owned(), objective, ..TrainConfig::default() };
         let plans = timed(&format!("plans of {policy}"), || {
-            train::all(&knowledge, &recipe, &mut |_| Ok(())).unwrap()
+            train::all(&knowledge, &config, &mut |_| Ok(())).unwrap()
         });
         timed("write them", || write(&|out| plans.write(out).unwrap()));
         let groups: usize = plans.images().map(|(_, image)| image.groups.len()).sum();

@@ -19,7 +19,9 @@ use headstart_plan::evaluate::{BootEvaluator, Evaluator, Link, Misses};
 use headstart_plan::knowledge::Settings;
 use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::Metadata;
-use headstart_plan::{Bandwidth, Condensed, ImageKey, ImagePlans, Knowledge, Recipe, Vocabulary, train};
+use headstart_plan::{
+    Bandwidth, BlockTable, CompactTrace, ImageKey, ImagePlans, Knowledge, TrainConfig, train,
+};
 use headstart_trace::DataSet;
 use headstart_trace::data_set::Limits;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,26 +30,31 @@ use std::path::Path;
 const RATES: [u64; 6] = [2, 4, 6, 8, 10, 30];
 const BOOT: Objective = Objective::Boot { round_trip: 20_000_000, misses: Misses::RangeThenRest, hot: true };
 
-/// The worth of plans on a boot at each rate.
-fn worth(plans: &ImagePlans, boot: &Condensed, vocabulary: &Vocabulary, objective: Objective) -> Vec<f64> {
+/// The score of plans on a boot at each rate.
+fn score(
+    plans: &ImagePlans,
+    boot: &CompactTrace,
+    block_table: &BlockTable,
+    objective: Objective,
+) -> Vec<f64> {
     // The evaluators know the blocks of the boot: other pulled blocks must be known, too.
-    let mut vocabulary = vocabulary.clone();
+    let mut block_table = block_table.clone();
     let at = |rate: u64| {
         let items = plans.groups.first().and_then(|group| group.at(rate)).map(|plan| plan.items.to_vec());
         let items = items.unwrap_or_default();
         let mut blocks: Vec<u64> = items.iter().map(|item| item.block).collect();
         blocks.sort_unstable();
-        vocabulary.add(&blocks);
+        block_table.add(&blocks);
         let items: Vec<_> =
-            items.iter().filter_map(|item| Some((vocabulary.id(item.block)?, item.mask))).collect();
+            items.iter().filter_map(|item| Some((block_table.id(item.block)?, item.mask))).collect();
         match objective {
             Objective::Hits => {
                 let order: Vec<_> = items.iter().map(|(id, _)| *id).collect();
-                Evaluator::new(&vocabulary, Bandwidth::new(rate)).evaluate(&order, boot).hit_rate()
+                Evaluator::new(&block_table, Bandwidth::new(rate)).evaluate(&order, boot).hit_rate()
             }
             Objective::Boot { round_trip, misses, .. } => {
                 let link = Link { bandwidth: Bandwidth::new(rate), round_trip, misses };
-                BootEvaluator::new(&vocabulary, link).evaluate(&items, boot).delay_s()
+                BootEvaluator::new(&block_table, link).evaluate(&items, boot).delay_s()
             }
         }
     };
@@ -78,8 +85,12 @@ fn main() {
         knowledge
     };
     for objective in [Objective::Hits, BOOT] {
-        let recipe =
-            Recipe { policy: policy.to_owned(), objective, rates: rates(objective), ..Recipe::default() };
+        let config = TrainConfig {
+            policy: policy.to_owned(),
+            objective,
+            rates: rates(objective),
+            ..TrainConfig::default()
+        };
         let mut sums: BTreeMap<String, (Vec<f64>, Vec<f64>, usize)> = BTreeMap::new();
         for image in &images {
             let own = data.filter(|_, creation| creation.image == *image);
@@ -88,15 +99,15 @@ fn main() {
                 let volumes = own.creations().iter().enumerate().filter(|(at, _)| !is_test(*at)).take(kept);
                 let volumes: Vec<_> = volumes.map(|(_, creation)| &creation.volume).collect();
                 let others = data.filter(|_, c| c.image != *image || volumes.contains(&&c.volume));
-                let plans = |data: &DataSet| train::all(&learn(data), &recipe, &mut |_| Ok(())).unwrap();
+                let plans = |data: &DataSet| train::all(&learn(data), &config, &mut |_| Ok(())).unwrap();
                 let (others, trained) = (plans(&others), plans(&own.filter(|at, _| !is_test(at))));
                 for (at, creation) in own.creations().iter().enumerate() {
                     if !is_test(at) || !is_normal(&creation.volume) {
                         continue;
                     }
-                    let mut vocabulary = Vocabulary::new(creation.size);
+                    let mut block_table = BlockTable::new(creation.size);
                     let (trace, _) = own.read(at).unwrap();
-                    let boot = Condensed::of(&trace, &mut vocabulary).faster(faster, &vocabulary);
+                    let boot = CompactTrace::of(&trace, &mut block_table).faster(faster, &block_table);
                     let (key, metadata) = (ImageKey::of(creation), Metadata::of(creation));
                     let (zero, best) = (others.choose(&key, &metadata), trained.choose(&key, &metadata));
                     for reason in [
@@ -107,8 +118,8 @@ fn main() {
                         let empty = || (vec![0.0; RATES.len()], vec![0.0; RATES.len()], 0);
                         let sum = sums.entry(reason).or_insert_with(empty);
                         let add = |sum: &mut Vec<f64>, plans: &ImagePlans| {
-                            let worth = worth(plans, &boot, &vocabulary, objective);
-                            sum.iter_mut().zip(worth).for_each(|(sum, worth)| *sum += worth);
+                            let score = score(plans, &boot, &block_table, objective);
+                            sum.iter_mut().zip(score).for_each(|(sum, score)| *sum += score);
                         };
                         add(&mut sum.0, &best);
                         add(&mut sum.1, &zero);

@@ -1,15 +1,15 @@
 //! The best of several values, and the first of equals, so that a result depends only on the compared values.
 
-/// The value with the highest worth, and that worth; the first of equals.
+/// The value with the highest score, and that score; the first of equals.
 pub(crate) fn first_best<T>(
     some: impl IntoIterator<Item = T>,
-    mut worth: impl FnMut(&T) -> f64,
+    mut score: impl FnMut(&T) -> f64,
 ) -> Option<(T, f64)> {
     let mut best: Option<(T, f64)> = None;
     for one in some {
-        let worth = worth(&one);
-        if best.as_ref().is_none_or(|(_, best)| worth > *best) {
-            best = Some((one, worth));
+        let score = score(&one);
+        if best.as_ref().is_none_or(|(_, best)| score > *best) {
+            best = Some((one, score));
         }
     }
     best
@@ -21,8 +21,8 @@ mod tests {
 
     #[test]
     fn the_first_of_equals() {
-        let worth = |at: &usize| [1.0, 3.0, 2.0, 3.0][*at];
-        assert_eq!(first_best(0..4, worth), Some((1, 3.0)));
-        assert_eq!(first_best(0..0, worth), None);
+        let score = |at: &usize| [1.0, 3.0, 2.0, 3.0][*at];
+        assert_eq!(first_best(0..4, score), Some((1, 3.0)));
+        assert_eq!(first_best(0..0, score), None);
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! An image has its blocks, the metadata of its creations ([`Profile`](crate::zero_shot::Profile)), and
 //! fingerprints of the traces that were read. The first traces of an image, 256 of them, *found* it: until then
-//! they are all kept, packed ([`Packed`](crate::condensed::Packed)), and its groups are made again from all of them
+//! they are all kept, packed ([`Packed`](crate::compact_trace::Packed)), and its groups are made again from all of them
 //! whenever they are wanted. Then the groups are final: each has its statistics and a few traces, and a further
 //! trace goes to the nearest group of its category. So:
 //!

@@ -246,7 +246,7 @@ pub(crate) fn join<'a>(
             part.into_iter().map(|(block, (at, mask))| (at, PlanItem { block, mask })).collect();
         items.sort_by_key(|(position, item)| (*position, item.block));
         let items: Arc<[PlanItem]> = items.into_iter().map(|(_, item)| item).collect();
-        RatedPlan { rate, policy: policy.clone(), weights: None, worth: 0.0, items }
+        RatedPlan { rate, policy: policy.clone(), weights: None, score: 0.0, items }
     };
     let plans: Vec<_> = joined.into_iter().map(plan).collect();
     let first_read = |block| first_reads.get(&block).map(|ms| FirstRead { block, ms: *ms });
@@ -293,7 +293,7 @@ mod tests {
 
     fn group(items: &[(u64, u32)]) -> GroupPlans {
         let items = items.iter().map(|(block, mask)| PlanItem { block: *block, mask: *mask }).collect();
-        let plan = RatedPlan { rate: 5, policy: "p".to_owned(), weights: None, worth: 1.0, items };
+        let plan = RatedPlan { rate: 5, policy: "p".to_owned(), weights: None, score: 1.0, items };
         let plans = vec![plan];
         let first_read = |block| FirstRead { block, ms: 7 + block as u32 };
         let first_reads = named(&plans).into_iter().map(first_read).collect();

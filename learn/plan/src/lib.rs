@@ -5,8 +5,8 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`vocabulary`] | the blocks of an image, numbered densely |
-//! | [`condensed`] | a trace reduced to the data that learning needs |
+//! | [`block_table`] | the blocks of an image, numbered densely |
+//! | [`compact_trace`] | a trace reduced to the data that learning needs |
 //! | [`statistics`] | sums over many traces for each block, so that training is incremental |
 //! | [`evaluate`] | the value of an order of preloading on recorded boots |
 //! | [`similarity`] | the similarity of two boots |
@@ -27,7 +27,8 @@
 pub mod artifact;
 pub mod bandwidth;
 mod best;
-pub mod condensed;
+pub mod block_table;
+pub mod compact_trace;
 mod container;
 mod encoding;
 pub mod evaluate;
@@ -45,15 +46,14 @@ mod tasks;
 #[cfg(test)]
 mod testing;
 pub mod train;
-pub mod vocabulary;
 pub mod zero_shot;
 
 pub use artifact::PlanFile;
 pub use bandwidth::{Bandwidth, Bin, Nanos};
-pub use condensed::{Condensed, CondensedRead, READS_MAX, Touch};
+pub use block_table::{BlockId, BlockTable};
+pub use compact_trace::{BlockAccess, CompactRead, CompactTrace, READS_MAX};
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
 pub use knowledge::{ImageKey, ImageKnowledge, Knowledge};
 pub use plans::{Centroid, FirstRead, GroupPlans, ImagePlans, RatedPlan};
 pub use statistics::{BlockStats, Statistics, Window};
-pub use train::{Plans, Recipe};
-pub use vocabulary::{BlockId, Vocabulary};
+pub use train::{Plans, TrainConfig};

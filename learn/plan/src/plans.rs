@@ -100,7 +100,7 @@ pub struct RatedPlan {
     pub weights: Option<Weights>,
     /// The result that the policy expects on its own training traces: the hit rate, or the delay of a boot in seconds,
     /// negative, as its objective says.
-    pub worth: f64,
+    pub score: f64,
     /// The items to pull, in order.
     pub items: Arc<[PlanItem]>,
 }

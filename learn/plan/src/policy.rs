@@ -4,10 +4,10 @@
 //! given the test trace and are for evaluation.
 
 use crate::bandwidth::Bandwidth;
-use crate::condensed::Condensed;
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::CompactTrace;
 use crate::evaluate::{Item, Misses, Online};
 use crate::statistics::{Statistics, Window};
-use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::{Error, PlanItem, Result};
 
 pub mod counts;
@@ -32,11 +32,11 @@ pub use score::Weights;
 #[derive(Clone, Copy)]
 pub struct Training<'a> {
     /// The image's blocks.
-    pub vocabulary: &'a Vocabulary,
+    pub block_table: &'a BlockTable,
     /// The statistics of all traces of the group.
     pub statistics: &'a Statistics,
     /// Traces of the group that are at hand, all or a sample; the one that is most like the others first.
-    pub traces: &'a [&'a Condensed],
+    pub traces: &'a [&'a CompactTrace],
 }
 
 /// The objective of a plan.
@@ -67,7 +67,7 @@ impl Objective {
 
     /// The blocks of a trace in the order of their first access by the reads that matter.
     #[must_use]
-    pub fn first_accesses(self, trace: &Condensed) -> Vec<BlockId> {
+    pub fn first_accesses(self, trace: &CompactTrace) -> Vec<BlockId> {
         match self {
             Self::Hits => trace.blocks.iter().map(|block| block.block).collect(),
             Self::Boot { .. } => trace.first_accesses().to_vec(),
@@ -106,9 +106,9 @@ impl Proposal {
 
     /// The items as those of a plan: blocks by their numbers on the disk.
     #[must_use]
-    pub fn plan_items(&self, vocabulary: &Vocabulary) -> Vec<PlanItem> {
+    pub fn plan_items(&self, block_table: &BlockTable) -> Vec<PlanItem> {
         let item = |(id, mask): &Item| {
-            let block = *vocabulary.blocks().get(*id as usize)?;
+            let block = *block_table.blocks().get(*id as usize)?;
             Some(PlanItem { block, mask: *mask })
         };
         self.items.iter().filter_map(item).collect()

@@ -11,11 +11,11 @@
 //! [`ImageModel`] keeps the result, and takes further traces without reading the others again.
 
 use crate::best::first_best;
-use crate::condensed::{Condensed, Packed};
+use crate::block_table::BlockTable;
+use crate::compact_trace::{CompactTrace, Packed};
 use crate::policy::Training;
 use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
-use crate::vocabulary::Vocabulary;
 use headstart_block::random::Random;
 use std::ops::RangeInclusive;
 
@@ -100,24 +100,24 @@ impl Dropped {
 /// The form in which traces are kept: as they are, or packed.
 pub trait Kept: Clone {
     /// Keeps a trace.
-    fn keep(trace: &Condensed) -> Self;
+    fn keep(trace: &CompactTrace) -> Self;
 }
 
-impl Kept for Condensed {
-    fn keep(trace: &Condensed) -> Self {
+impl Kept for CompactTrace {
+    fn keep(trace: &CompactTrace) -> Self {
         trace.clone()
     }
 }
 
 impl Kept for Packed {
-    fn keep(trace: &Condensed) -> Self {
+    fn keep(trace: &CompactTrace) -> Self {
         Self::of(trace)
     }
 }
 
 /// Traces that are alike.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group<K = Condensed> {
+pub struct Group<K = CompactTrace> {
     /// The number of its category, counted from the one that reads the least.
     pub category: usize,
     /// The statistics of all its traces.
@@ -130,7 +130,7 @@ pub struct Group<K = Condensed> {
 
 /// The model of the traces of one image.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ImageModel<K = Condensed> {
+pub struct ImageModel<K = CompactTrace> {
     settings: Settings,
     /// The first number of distinct blocks of each category but the first.
     cuts: Vec<usize>,
@@ -143,7 +143,7 @@ pub struct ImageModel<K = Condensed> {
 impl<K: Kept> ImageModel<K> {
     /// Learns from all traces that there are.
     #[must_use]
-    pub fn learn(mut traces: Vec<Condensed>, settings: Settings) -> Self {
+    pub fn learn(mut traces: Vec<CompactTrace>, settings: Settings) -> Self {
         let mut dropped = Dropped::default();
         traces.retain(|trace| {
             let says_something = trace.reads().len() >= settings.reads_min;
@@ -155,7 +155,7 @@ impl<K: Kept> ImageModel<K> {
         let bounds = bounds(inner(&counts, settings.trim));
         let cuts = settings.cuts(&counts);
         let mut model = Self { settings, cuts, bounds, groups: Vec::new(), dropped };
-        let mut categories: Vec<Vec<Condensed>> = (0..=model.cuts.len()).map(|_| Vec::new()).collect();
+        let mut categories: Vec<Vec<CompactTrace>> = (0..=model.cuts.len()).map(|_| Vec::new()).collect();
         for trace in traces {
             if !model.drops(&trace) {
                 categories[model.category(&trace)].push(trace);
@@ -171,7 +171,7 @@ impl<K: Kept> ImageModel<K> {
 
     /// Adds a trace: to the nearest group of its category, without reading the other traces. Returns the group,
     /// or `None` if it is an outlier, or nothing was learned before.
-    pub fn add(&mut self, trace: &Condensed) -> Option<usize> {
+    pub fn add(&mut self, trace: &CompactTrace) -> Option<usize> {
         if self.drops(trace) {
             return None;
         }
@@ -208,7 +208,7 @@ impl<K: Kept> ImageModel<K> {
 
     /// `true` if the trace is an outlier; it is counted then. A trace that equals the outermost kept one is not
     /// outside.
-    fn drops(&mut self, trace: &Condensed) -> bool {
+    fn drops(&mut self, trace: &CompactTrace) -> bool {
         let reason = if trace.reads().len() < self.settings.reads_min {
             &mut self.dropped.few_reads
         } else if distinct(trace) < self.bounds.0 {
@@ -222,12 +222,12 @@ impl<K: Kept> ImageModel<K> {
         true
     }
 
-    fn category(&self, trace: &Condensed) -> usize {
+    fn category(&self, trace: &CompactTrace) -> usize {
         self.cuts.partition_point(|cut| *cut <= distinct(trace))
     }
 
     /// Makes the groups of a category.
-    fn group(&mut self, category: usize, traces: Vec<Condensed>) {
+    fn group(&mut self, category: usize, traces: Vec<CompactTrace>) {
         let sample = Random::new(self.settings.seed).sample(self.settings.compared_max.max(1), traces.len());
         let vectors: Vec<_> =
             sample.iter().map(|at| Vector::of(&traces[*at], self.settings.feature)).collect();
@@ -265,7 +265,7 @@ impl<K: Kept> ImageModel<K> {
 impl<K: Kept> Group<K> {
     /// Adds a trace. Each kept trace but the centroid's gives way to a later one with the chance that
     /// makes all equally likely to be kept.
-    fn take(&mut self, trace: &Condensed, settings: &Settings) {
+    fn take(&mut self, trace: &CompactTrace, settings: &Settings) {
         self.statistics.add(trace);
         let kept_max = settings.kept_max.max(1);
         if self.kept.len() < kept_max {
@@ -285,12 +285,12 @@ impl Group {
     #[must_use]
     pub fn training<'a>(
         &'a self,
-        vocabulary: &'a Vocabulary,
-        kept: &'a mut Vec<&'a Condensed>,
+        block_table: &'a BlockTable,
+        kept: &'a mut Vec<&'a CompactTrace>,
     ) -> Training<'a> {
         kept.clear();
         kept.extend(&self.kept);
-        Training { vocabulary, statistics: &self.statistics, traces: kept }
+        Training { block_table, statistics: &self.statistics, traces: kept }
     }
 }
 
@@ -325,7 +325,7 @@ pub fn categories(mut counts: Vec<usize>, settings: &Settings) -> usize {
     settings.cuts(&counts).len() + 1
 }
 
-fn distinct(trace: &Condensed) -> usize {
+fn distinct(trace: &CompactTrace) -> usize {
     trace.first_accesses().len()
 }
 

@@ -6,7 +6,7 @@
 //! cannot.
 
 use crate::best::first_best;
-use crate::condensed::Condensed;
+use crate::compact_trace::CompactTrace;
 
 /// The number that a vector has for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Feature {
     Counts,
 }
 
-/// A trace as a vector over the blocks of a vocabulary: entries by id, sparse, ascending, with their mean and spread.
+/// A trace as a vector over the blocks of a block table: entries by id, sparse, ascending, with their mean and spread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vector {
     entries: Vec<(u32, f32)>,
@@ -29,9 +29,9 @@ impl Vector {
     /// The vector of a trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "ranks and counts of at most 3,000 reads")]
-    pub fn of(trace: &Condensed, feature: Feature) -> Self {
+    pub fn of(trace: &CompactTrace, feature: Feature) -> Self {
         let all = trace.blocks.len() as f32;
-        let entry = |(rank, block): (usize, &crate::condensed::BlockReads)| match feature {
+        let entry = |(rank, block): (usize, &crate::compact_trace::BlockReads)| match feature {
             Feature::Order => (block.block, (all - rank as f32) / all),
             Feature::Counts => (block.block, block.count as f32),
         };
@@ -120,22 +120,22 @@ impl Similarities {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_table::BlockTable;
     use crate::testing::trace;
-    use crate::vocabulary::Vocabulary;
     use proptest::prelude::*;
 
-    fn boot(blocks: &[u64], vocabulary: &mut Vocabulary) -> Condensed {
+    fn boot(blocks: &[u64], block_table: &mut BlockTable) -> CompactTrace {
         let reads: Vec<_> = (0..).zip(blocks).map(|(t, block)| (t * 1000, *block, 0, 1)).collect();
-        trace(&reads, vocabulary)
+        trace(&reads, block_table)
     }
 
     #[test]
     fn order_tells_apart_what_counts_cannot() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         let plain: Vec<u64> = (0..60).flat_map(|block| vec![block; 1 + block as usize % 3]).collect();
         let mut reordered = plain.clone();
         reordered.rotate_left(60);
-        let [plain, reordered] = [plain, reordered].map(|blocks| boot(&blocks, &mut vocabulary));
+        let [plain, reordered] = [plain, reordered].map(|blocks| boot(&blocks, &mut block_table));
         let alike = |feature| Vector::of(&plain, feature).correlation(&Vector::of(&reordered, feature));
         assert!(alike(Feature::Counts) > 0.999_999, "{}", alike(Feature::Counts));
         assert!(alike(Feature::Order) < 0.0, "{}", alike(Feature::Order));
@@ -143,9 +143,9 @@ mod tests {
 
     #[test]
     fn a_centroid_is_most_like_the_others() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         let boots: [&[u64]; 4] = [&[1, 2, 3, 4, 9], &[1, 2, 3, 4, 5], &[1, 2, 4, 3, 5], &[7, 8, 6]];
-        let vectors = boots.map(|blocks| Vector::of(&boot(blocks, &mut vocabulary), Feature::Order));
+        let vectors = boots.map(|blocks| Vector::of(&boot(blocks, &mut block_table), Feature::Order));
         let similarities = Similarities::of(&vectors);
         assert_eq!(similarities.centroid(&[0, 1, 2, 3]), Some(1));
         assert_eq!(similarities.centroid(&[]), None);
@@ -157,8 +157,8 @@ mod tests {
         fn correlations_are_those_of_dense_vectors(
             a in prop::collection::vec(0_u64..20, 0..30), b in prop::collection::vec(0_u64..20, 0..30)
         ) {
-            let mut vocabulary = Vocabulary::new(1 << 30);
-            let [a, b] = [a, b].map(|blocks| Vector::of(&boot(&blocks, &mut vocabulary), Feature::Counts));
+            let mut block_table = BlockTable::new(1 << 30);
+            let [a, b] = [a, b].map(|blocks| Vector::of(&boot(&blocks, &mut block_table), Feature::Counts));
             let value = |vector: &Vector, id: u32| {
                 vector.entries.iter().find(|entry| entry.0 == id).map_or(0.0, |entry| f64::from(entry.1))
             };

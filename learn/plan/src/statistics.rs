@@ -5,9 +5,9 @@
 //! first 3,000, and for all, are kept apart: an order for hits gains nothing from later ones, but a guest waits for
 //! these too.
 
-use crate::condensed::{Condensed, READS_MAX};
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::{CompactTrace, READS_MAX};
 use crate::slices;
-use crate::vocabulary::{BlockId, Vocabulary};
 
 /// The reads that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,21 +117,21 @@ pub struct Statistics {
     pub counted_max_us: u32,
     /// The sum of the grace periods.
     pub grace_sum_us: u64,
-    /// The blocks by id; shorter than the vocabulary if nothing is known of its end.
+    /// The blocks by id; shorter than the block table if nothing is known of its end.
     pub blocks: Vec<BlockStats>,
 }
 
 impl Statistics {
     /// The statistics of these traces.
     #[must_use]
-    pub fn of<'a>(traces: impl IntoIterator<Item = &'a Condensed>) -> Self {
+    pub fn of<'a>(traces: impl IntoIterator<Item = &'a CompactTrace>) -> Self {
         let mut statistics = Self::default();
         traces.into_iter().for_each(|trace| statistics.add(trace));
         statistics
     }
 
     /// Adds a trace.
-    pub fn add(&mut self, trace: &Condensed) {
+    pub fn add(&mut self, trace: &CompactTrace) {
         let start = trace.grace_us();
         self.traces = self.traces.saturating_add(1);
         self.grace_sum_us = self.grace_sum_us.saturating_add(u64::from(start));
@@ -147,14 +147,14 @@ impl Statistics {
         let mut masks = vec![0_u32; known];
         for (at, read) in trace.reads().iter().enumerate() {
             let t_us = read.t_us - start;
-            for touch in trace.touches(read) {
+            for access in trace.accesses(read) {
                 let (stats, mask) =
-                    (&mut self.blocks[touch.block as usize], &mut masks[touch.block as usize]);
+                    (&mut self.blocks[access.block as usize], &mut masks[access.block as usize]);
                 stats.all.add(t_us, *mask == 0);
                 if at < READS_MAX {
                     stats.counted.add(t_us, *mask == 0);
                 }
-                *mask |= touch.mask;
+                *mask |= access.mask;
             }
         }
         for (stats, mask) in self.blocks.iter_mut().zip(masks) {
@@ -218,9 +218,9 @@ impl Statistics {
         Self { blocks: self.blocks.iter().map(block).collect(), ..self.clone() }
     }
 
-    /// The same statistics in the vocabulary of another image, whose blocks are at the same places of its disk.
+    /// The same statistics in the block table of another image, whose blocks are at the same places of its disk.
     #[must_use]
-    pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
+    pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let known = || from.blocks().iter().zip(&self.blocks).filter(|(_, stats)| stats.all.count > 0);
         let mut sorted: Vec<u64> = known().map(|(block, _)| *block).collect();
         sorted.sort_unstable();
@@ -234,7 +234,7 @@ impl Statistics {
         Self { blocks, ..self.clone() }
     }
 
-    /// The blocks that these reads touch, with their ids.
+    /// The blocks that these reads access, with their ids.
     pub fn read_blocks(&self, window: Window) -> impl Iterator<Item = (BlockId, &Accesses)> {
         let blocks = (0..).zip(self.blocks.iter().map(move |block| block.by(window)));
         blocks.filter(|(_, block)| block.count > 0)
@@ -274,16 +274,16 @@ mod tests {
 
     #[test]
     fn counts_from_the_first_read() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
-        let one = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut vocabulary);
-        let two = trace(&[(50, 3, 2, 1)], &mut vocabulary);
+        let mut block_table = BlockTable::new(1 << 30);
+        let one = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut block_table);
+        let two = trace(&[(50, 3, 2, 1)], &mut block_table);
         let statistics = Statistics::of([&one, &two]);
-        let stats = |block| &statistics.blocks[vocabulary.id(block).unwrap() as usize];
+        let stats = |block| &statistics.blocks[block_table.id(block).unwrap() as usize];
         let block = |block| stats(block).all;
         assert_eq!((statistics.traces, statistics.reads, statistics.max_us), (2, 4, 30));
         assert_eq!((block(7).count, block(7).traces, block(7).min_us, block(7).sum_us), (2, 1, 0, 30));
         assert_eq!((block(3).count, block(3).traces, block(3).min_us, block(3).sum_us), (2, 2, 0, 10));
-        let id = |block| vocabulary.id(block).unwrap();
+        let id = |block| block_table.id(block).unwrap();
         assert_eq!((statistics.mask(id(3), 0.0), statistics.mask(id(3), 1.0)), (0b1100, 0b100));
         assert_eq!((statistics.mask(id(7), 0.5), statistics.mask(id(7), 0.51)), (0b1, 0));
         assert_eq!(statistics.mask(9, 0.0), 0, "of an unknown block");
@@ -291,27 +291,27 @@ mod tests {
 
     #[test]
     fn other_words_and_more_weight_change_nothing_else() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
-        let boot = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut vocabulary);
+        let mut block_table = BlockTable::new(1 << 30);
+        let boot = trace(&[(1000, 7, 0, 1), (1010, 3, 2, 2), (1030, 7, 0, 1)], &mut block_table);
         let statistics = Statistics::of([&boot]);
-        let mut other = Vocabulary::new(1 << 30);
+        let mut other = BlockTable::new(1 << 30);
         other.add(&[1, 3]);
-        let moved = statistics.renumbered(&vocabulary, &mut other);
+        let moved = statistics.renumbered(&block_table, &mut other);
         assert_eq!((moved.traces, moved.blocks.len(), moved.blocks[0].all.count), (1, 3, 0));
         for block in [3, 7] {
-            let of = |statistics: &Statistics, words: &Vocabulary| {
+            let of = |statistics: &Statistics, words: &BlockTable| {
                 statistics.blocks[words.id(block).unwrap() as usize].clone()
             };
-            assert_eq!(of(&moved, &other), of(&statistics, &vocabulary));
+            assert_eq!(of(&moved, &other), of(&statistics, &block_table));
         }
         let thrice = statistics.weighted(3);
         assert_eq!(thrice, Statistics::of([&boot; 3]));
         assert_eq!(thrice.weighted(2), thrice, "weight is never lost");
         assert_eq!(Statistics::default().weighted(5).traces, 0);
         let mut two = thrice.clone();
-        two.add(&trace(&[(1000, 3, 2, 1)], &mut vocabulary));
+        two.add(&trace(&[(1000, 3, 2, 1)], &mut block_table));
         let slices = |statistics: &Statistics, block| {
-            let id = vocabulary.id(block).unwrap() as usize;
+            let id = block_table.id(block).unwrap() as usize;
             statistics.blocks[id].slices.iter().map(|count| u32::from(*count > 0)).sum::<u32>()
         };
         let likely = |share: f64| [3, 7].map(|block| slices(&two.likely(share), block));
@@ -330,8 +330,8 @@ mod tests {
     proptest! {
         #[test]
         fn merging_parts_is_adding_their_traces(traces in prop::collection::vec(reads(), 0..6), cut in 0_usize..6) {
-            let mut vocabulary = Vocabulary::new(1 << 30);
-            let traces: Vec<_> = traces.iter().map(|reads| trace(reads, &mut vocabulary)).collect();
+            let mut block_table = BlockTable::new(1 << 30);
+            let traces: Vec<_> = traces.iter().map(|reads| trace(reads, &mut block_table)).collect();
             let cut = cut.min(traces.len());
             let mut merged = Statistics::of(&traces[..cut]);
             merged.merge(&Statistics::of(&traces[cut..]));

@@ -1,7 +1,7 @@
 //! Traces for tests.
 
-use crate::condensed::Condensed;
-use crate::vocabulary::Vocabulary;
+use crate::block_table::BlockTable;
+use crate::compact_trace::CompactTrace;
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use headstart_trace::data_set::Limits;
 use headstart_trace::{Creation, DataSet, DirectoryLimits, Op, Record, Trace, TraceDirectory};
@@ -20,8 +20,8 @@ pub(crate) fn records(reads: &[Read]) -> Vec<Record> {
     reads.iter().map(record).collect()
 }
 
-pub(crate) fn trace(reads: &[Read], vocabulary: &mut Vocabulary) -> Condensed {
-    Condensed::of_records(&records(reads), vocabulary)
+pub(crate) fn trace(reads: &[Read], block_table: &mut BlockTable) -> CompactTrace {
+    CompactTrace::of_records(&records(reads), block_table)
 }
 
 /// A trace of a data set: a boot of an image of a family and a user.

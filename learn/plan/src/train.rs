@@ -5,7 +5,7 @@
 //! by the number of the block (`merged.rs`), once for each choice of images that can come up, so that choosing is a
 //! lookup ([`Plans::choose`]).
 //!
-//! The same knowledge and recipe give the same plans, with any number of threads.
+//! The same knowledge and configuration give the same plans, with any number of threads.
 
 mod merged;
 mod plans;
@@ -17,6 +17,7 @@ pub use plans::{Plans, Provenance};
 pub(crate) use plans::{Shelf, Whose, choose};
 
 use crate::bandwidth::{Bandwidth, Bin};
+use crate::block_table::BlockTable;
 use crate::evaluate::{BootEvaluator, Evaluator, Link, Misses};
 use crate::knowledge::{ImageKey, ImageKnowledge, Knowledge, OnProgress, Progress};
 use crate::layers;
@@ -25,7 +26,6 @@ use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, DEFAULT, Objective, Policy, Proposal, Training, Weights, by_name};
 use crate::preprocess::{Dropped, Group, ImageModel};
 use crate::tasks;
-use crate::vocabulary::Vocabulary;
 use crate::zero_shot::Tiers;
 use headstart_block::random::Random;
 use headstart_block::{Error, Result};
@@ -41,12 +41,12 @@ pub const GROUPS_MAX: usize = 8;
 /// The least share of the image's traces of a group with plans: one in this number.
 const SHARE_MIN: u64 = 50;
 
-/// The number of traces on which the worth of a plan is measured.
+/// The number of traces on which the score of a plan is measured.
 const JUDGED_MAX: usize = 10;
 
 /// The settings of training.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recipe {
+pub struct TrainConfig {
     /// The policy's name ([`crate::policy::NAMES`]).
     pub policy: String,
     /// The objective.
@@ -59,7 +59,7 @@ pub struct Recipe {
     pub threads: usize,
 }
 
-impl Default for Recipe {
+impl Default for TrainConfig {
     /// Settings with the product's policy, for the delay of a boot that waits 20 ms for a reply, at the
     /// representatives of all bins.
     fn default() -> Self {
@@ -79,35 +79,35 @@ impl Default for Recipe {
 /// # Errors
 /// [`ErrorKind::Invalid`](headstart_block::ErrorKind) for an unknown policy, or one that makes no plans, and
 /// without a bandwidth.
-pub fn image(image: &ImageKnowledge, recipe: &Recipe) -> Result<ImagePlans> {
-    let maker = Maker::new(recipe)?;
-    Ok(ImagePlans::of_own(maker.groups(image.vocabulary(), &image.model())))
+pub fn image(image: &ImageKnowledge, config: &TrainConfig) -> Result<ImagePlans> {
+    let trainer = Trainer::new(config)?;
+    Ok(ImagePlans::of_own(trainer.groups(image.block_table(), &image.model())))
 }
 
 /// The plans of all images, and those for images like them. Progress counts images and choices of images.
 ///
 /// # Errors
 /// As [`image`]; errors of `progress`.
-pub fn all(knowledge: &Knowledge, recipe: &Recipe, progress: OnProgress<'_>) -> Result<Plans> {
-    let maker = Maker::new(recipe)?;
-    let threads = tasks::threads(recipe.threads);
+pub fn all(knowledge: &Knowledge, config: &TrainConfig, progress: OnProgress<'_>) -> Result<Plans> {
+    let trainer = Trainer::new(config)?;
+    let threads = tasks::threads(config.threads);
     let mut images: Vec<_> = knowledge.images().collect();
     images.sort_by_key(|(_, image)| Reverse(image.traces()));
     let tiers = tiers(knowledge);
     let choices = choices(&tiers);
     let mut counted = Progress { done: 0, all: (images.len() + choices.len()) as u64 };
     let trained = tasks::run(images.len(), threads, counted, progress, |at, tick| {
-        let trained = maker.trained(images[at].1);
+        let trained = trainer.trained(images[at].1);
         tick().map(|()| trained)
     })?;
     let trained: BTreeMap<&ImageKey, Trained> = images.iter().map(|(key, _)| *key).zip(trained).collect();
     counted.done = images.len() as u64;
     let merged = tasks::run(choices.len(), threads, counted, progress, |at, tick| {
         let sources: Vec<_> = choices[at].iter().filter_map(|key| trained.get(key)).collect();
-        let group = maker.merged(&sources);
+        let group = trainer.merged(&sources);
         tick().map(|()| group)
     })?;
-    let mut builder = Builder::new(recipe, &maker.rates, knowledge, choices, merged);
+    let mut builder = Builder::new(config, &trainer.rates, knowledge, choices, merged);
     for (key, image) in knowledge.images() {
         let Some(trained) = trained.get(key) else { continue };
         if let (Some(map), Some(group)) = (image.layers(), trained.groups.first()) {
@@ -139,43 +139,43 @@ struct Trained {
     summary: Summary,
 }
 
-/// The maker of plans by a recipe.
-struct Maker<'a> {
-    recipe: &'a Recipe,
+/// The trainer of plans by a configuration.
+struct Trainer<'a> {
+    config: &'a TrainConfig,
     policy: Box<dyn Policy>,
     /// The bandwidths, ascending.
     rates: Vec<Bandwidth>,
 }
 
-impl<'a> Maker<'a> {
-    fn new(recipe: &'a Recipe) -> Result<Self> {
-        let policy = by_name(&recipe.policy)?;
+impl<'a> Trainer<'a> {
+    fn new(config: &'a TrainConfig) -> Result<Self> {
+        let policy = by_name(&config.policy)?;
         if policy.online().is_some() {
             return Err(Error::invalid(format!(
                 "`{}` decides as reads come: it makes no plans",
-                recipe.policy
+                config.policy
             )));
         }
-        let rates: BTreeSet<_> = recipe.rates.iter().copied().collect();
+        let rates: BTreeSet<_> = config.rates.iter().copied().collect();
         if rates.is_empty() {
             return Err(Error::invalid("there is no bandwidth to plan for"));
         }
-        Ok(Self { recipe, policy, rates: rates.into_iter().collect() })
+        Ok(Self { config, policy, rates: rates.into_iter().collect() })
     }
 
     /// The result of training one image.
     fn trained(&self, image: &ImageKnowledge) -> Trained {
         let model = image.model();
         Trained {
-            groups: self.groups(image.vocabulary(), &model),
+            groups: self.groups(image.block_table(), &model),
             dropped: model.dropped(),
             traces: model.traces(),
-            summary: Summary::of(image.vocabulary(), &model),
+            summary: Summary::of(image.block_table(), &model),
         }
     }
 
     /// The plans of the largest groups, the largest first.
-    fn groups(&self, vocabulary: &Vocabulary, model: &ImageModel) -> Vec<GroupPlans> {
+    fn groups(&self, block_table: &BlockTable, model: &ImageModel) -> Vec<GroupPlans> {
         let mut groups: Vec<&Group> = model.groups().iter().collect();
         groups.sort_by_key(|group| Reverse(group.statistics.traces));
         let least = model.traces().div_ceil(SHARE_MIN);
@@ -183,7 +183,7 @@ impl<'a> Maker<'a> {
         groups.truncate(GROUPS_MAX);
         let plan = |group: &&Group| {
             let mut kept = Vec::new();
-            let training = group.training(vocabulary, &mut kept);
+            let training = group.training(block_table, &mut kept);
             self.group(group.category, &|_| training, &|_| None)
         };
         groups.iter().map(plan).collect()
@@ -207,10 +207,10 @@ impl<'a> Maker<'a> {
             plans.push(plan);
         }
         let training = training(Bandwidth::new(u64::MAX));
-        let number = |id: &u32| training.vocabulary.blocks()[*id as usize];
+        let number = |id: &u32| training.block_table.blocks()[*id as usize];
         let order = training.traces.first().map(|trace| trace.first_accesses().iter().map(number).collect());
         let first_read = |block: u64| {
-            let stats = training.statistics.blocks.get(training.vocabulary.id(block)? as usize)?;
+            let stats = training.statistics.blocks.get(training.block_table.id(block)? as usize)?;
             Some(FirstRead { block, ms: stats.all.first_average_ms()? })
         };
         let first_reads = named(&plans).into_iter().filter_map(first_read).collect();
@@ -224,37 +224,37 @@ impl<'a> Maker<'a> {
     }
 
     fn plan(&self, training: &Training<'_>, bandwidth: Bandwidth, known: Option<Weights>) -> RatedPlan {
-        let aim = Aim { objective: self.recipe.objective, bandwidth, seed: self.recipe.seed };
+        let aim = Aim { objective: self.config.objective, bandwidth, seed: self.config.seed };
         let proposal = match known.filter(|_| self.policy.name() == "thinkahead") {
             Some(_) => ThinkAhead { weights: known, ..ThinkAhead::default() }.propose(training, &aim),
             None => self.policy.propose(training, &aim),
         };
         RatedPlan {
             rate: bandwidth.bytes(),
-            policy: self.recipe.policy.clone(),
+            policy: self.config.policy.clone(),
             weights: proposal.weights,
-            worth: worth(&proposal, training, &aim),
-            items: proposal.plan_items(training.vocabulary).into(),
+            score: score(&proposal, training, &aim),
+            items: proposal.plan_items(training.block_table).into(),
         }
     }
 }
 
-/// The worth of a proposal on some of the traces that it was made from: the average hit rate, or the average delay in
+/// The score of a proposal on some of the traces that it was made from: the average hit rate, or the average delay in
 /// seconds, negative.
 #[expect(clippy::cast_precision_loss, reason = "an average")]
-fn worth(proposal: &Proposal, training: &Training<'_>, aim: &Aim) -> f64 {
+fn score(proposal: &Proposal, training: &Training<'_>, aim: &Aim) -> f64 {
     let judged = Random::new(aim.seed).sample(JUDGED_MAX, training.traces.len());
     let judged = judged.into_iter().map(|at| training.traces[at]);
     match aim.objective {
         Objective::Hits => {
             let order: Vec<_> = proposal.items.iter().map(|(id, _)| *id).collect();
-            let mut evaluator = Evaluator::new(training.vocabulary, aim.bandwidth);
+            let mut evaluator = Evaluator::new(training.block_table, aim.bandwidth);
             let count = judged.len().max(1) as f64;
             judged.map(|trace| evaluator.evaluate(&order, trace).hit_rate()).sum::<f64>() / count
         }
         Objective::Boot { round_trip, misses, .. } => {
             let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
-            -BootEvaluator::new(training.vocabulary, link).evaluate_all(&proposal.items, judged).delay_s()
+            -BootEvaluator::new(training.block_table, link).evaluate_all(&proposal.items, judged).delay_s()
         }
     }
 }

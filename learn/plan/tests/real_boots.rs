@@ -13,7 +13,7 @@ use headstart_plan::knowledge::Settings;
 use headstart_plan::policy::Objective;
 use headstart_plan::zero_shot::{Metadata, Reason};
 use headstart_plan::{
-    Bandwidth, Condensed, ImageKey, ImagePlans, Knowledge, PlanFile, Recipe, Vocabulary, train,
+    Bandwidth, BlockTable, CompactTrace, ImageKey, ImagePlans, Knowledge, PlanFile, TrainConfig, train,
 };
 use headstart_trace::DataSet;
 use headstart_trace::data_set::Limits;
@@ -45,24 +45,24 @@ fn learn(data: &DataSet) -> Knowledge {
     knowledge
 }
 
-fn recipe(policy: &str) -> Recipe {
+fn config(policy: &str) -> TrainConfig {
     let rates = vec![Bandwidth::mib(8)];
-    Recipe { policy: policy.to_owned(), objective: Objective::Hits, rates, ..Recipe::default() }
+    TrainConfig { policy: policy.to_owned(), objective: Objective::Hits, rates, ..TrainConfig::default() }
 }
 
 /// The hit rate at 8 MiB/s of the plans on a boot.
 fn hit_rate(plans: &ImagePlans, data: &DataSet, boot: usize) -> f64 {
     let rate = Bandwidth::mib(8);
     let trace = data.read(boot).unwrap().0;
-    let mut vocabulary = Vocabulary::new(trace.creation.size);
-    let boot = Condensed::of(&trace, &mut vocabulary);
+    let mut block_table = BlockTable::new(trace.creation.size);
+    let boot = CompactTrace::of(&trace, &mut block_table);
     let items = plans.groups.first().and_then(|group| group.at(rate.bytes())).map(|plan| plan.items.to_vec());
     let items = items.unwrap_or_default();
     let mut blocks: Vec<_> = items.iter().map(|item| item.block).collect();
     blocks.sort_unstable();
-    vocabulary.add(&blocks);
-    let order: Vec<_> = items.iter().filter_map(|item| vocabulary.id(item.block)).collect();
-    Evaluator::new(&vocabulary, rate).evaluate(&order, &boot).hit_rate()
+    block_table.add(&blocks);
+    let order: Vec<_> = items.iter().filter_map(|item| block_table.id(item.block)).collect();
+    Evaluator::new(&block_table, rate).evaluate(&order, &boot).hit_rate()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn from_traces_to_the_plan_of_a_disk() {
     assert_eq!(learned.read + learned.known, training.len() as u64);
     assert!(knowledge == learn(&training), "in two days or at once");
 
-    let plans = train::all(&knowledge, &recipe("iocnt-2t"), &mut |_| Ok(())).unwrap();
+    let plans = train::all(&knowledge, &config("iocnt-2t"), &mut |_| Ok(())).unwrap();
     write(&planned, &|out| plans.write(out).unwrap());
     let file = PlanFile::open(FileSource::open(&planned).unwrap()).unwrap();
     assert!(file.read_all().unwrap() == plans);
@@ -112,7 +112,7 @@ fn from_traces_to_the_plan_of_a_disk() {
 fn an_image_that_was_left_out_is_planned_from_its_like() {
     let data = small();
     let others = learn(&data.filter(|_, creation| creation.image != "m-nginx"));
-    let plans = train::all(&others, &recipe("iocnt-2t"), &mut |_| Ok(())).unwrap();
+    let plans = train::all(&others, &config("iocnt-2t"), &mut |_| Ok(())).unwrap();
     let creation = data.creations().iter().find(|creation| creation.image == "m-nginx").unwrap();
     let reason = |metadata: &Metadata| plans.choose(&ImageKey::of(creation), metadata).reason.to_string();
     let known = Metadata::of(creation);
@@ -133,7 +133,7 @@ fn plans_of_like_images_are_nearly_as_good_as_own() {
     let (mut own, mut like, mut boots) = (0.0, 0.0, 0);
     // Images whose base is among the others.
     for image in ["m-java", "m-mariadb", "m-nginx", "m-node", "m-postgres", "p-deb11srv"] {
-        let plans = |data: DataSet| train::all(&learn(&data), &recipe("iocnt-2t"), &mut |_| Ok(())).unwrap();
+        let plans = |data: DataSet| train::all(&learn(&data), &config("iocnt-2t"), &mut |_| Ok(())).unwrap();
         let others = plans(data.filter(|_, creation| creation.image != image));
         let trained = plans(data.filter(|at, creation| creation.image == image && at % 3 != 0));
         for (at, creation) in data.creations().iter().enumerate() {

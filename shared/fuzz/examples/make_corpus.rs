@@ -24,7 +24,7 @@ use headstart_peer_net::frame::{Hello, Kind, VERSION, push_encoded, push_frame};
 use headstart_plan::knowledge::Settings;
 use headstart_plan::layers::LayerMap;
 use headstart_plan::overlaybd_trace;
-use headstart_plan::{Bandwidth, ImageKey, Knowledge, Recipe, train};
+use headstart_plan::{Bandwidth, ImageKey, Knowledge, TrainConfig, train};
 use headstart_swarm::tracker::{self, Access, Hint, HintAnswer, HintReport};
 use headstart_swarm::{BlobId, Chunks, Message, PeerKey, RejectReason, RequestId, Urgency};
 use headstart_trace::data_set::Limits;
@@ -74,9 +74,12 @@ fn main() -> Result<()> {
     }
     let knowledge = knowledge()?;
     save("knowledge", "two-images", &written(|out| knowledge.write(out))?)?;
-    let recipe =
-        Recipe { policy: "thinkahead".to_owned(), rates: vec![Bandwidth::mb(5)], ..Recipe::default() };
-    let plans = train::all(&knowledge, &recipe, &mut |_| Ok(()))?;
+    let config = TrainConfig {
+        policy: "thinkahead".to_owned(),
+        rates: vec![Bandwidth::mb(5)],
+        ..TrainConfig::default()
+    };
+    let plans = train::all(&knowledge, &config, &mut |_| Ok(()))?;
     save("plans", "two-images", &written(|out| plans.write(out))?)?;
     let reads = [(1, 4096, 40_000), (0, 8192, 3 << 20), (2, 0, 4096)];
     let reads = reads.map(|(layer, offset, len)| overlaybd_trace::Record { layer, offset, len });

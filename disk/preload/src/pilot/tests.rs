@@ -9,7 +9,7 @@ const MB: u64 = 1_000_000;
 fn group(blocks: &[u64], second: u32, rates: &[u64]) -> GroupPlans {
     let plan = |rate: &u64| {
         let items = blocks.iter().map(|block| PlanItem { block: *block, mask: 0b11 }).collect();
-        RatedPlan { rate: rate * MB, policy: "search".to_owned(), weights: None, worth: 0.0, items }
+        RatedPlan { rate: rate * MB, policy: "search".to_owned(), weights: None, score: 0.0, items }
     };
     let mut sorted: Vec<_> = (0..).zip(blocks).map(|(at, block)| (*block, at * second)).collect();
     sorted.sort_unstable();

@@ -22,7 +22,7 @@ fn plans(centroids: &[Vec<u64>], rates: &[u64]) -> Arc<ImagePlans> {
 
 fn rated(group: u64, rate: u64) -> RatedPlan {
     let items = [PlanItem::whole(group * 1000 + rate)].to_vec().into();
-    RatedPlan { rate: rate * MB, policy: "search".to_owned(), weights: None, worth: 0.0, items }
+    RatedPlan { rate: rate * MB, policy: "search".to_owned(), weights: None, score: 0.0, items }
 }
 
 fn followed(switcher: &Switcher) -> u64 {

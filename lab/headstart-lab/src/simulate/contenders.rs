@@ -9,7 +9,7 @@ use headstart_image::progress::Progress;
 use headstart_plan::artifact::PlanFile;
 use headstart_plan::knowledge::{self, ImageKey, Knowledge};
 use headstart_plan::preprocess;
-use headstart_plan::train::{self, Plans, Recipe};
+use headstart_plan::train::{self, Plans, TrainConfig};
 use headstart_plan::zero_shot::Metadata;
 use headstart_plan::{Bandwidth, Bin, ImagePlans};
 use headstart_trace::Creation;
@@ -163,7 +163,7 @@ impl Disk {
         Ok(())
     }
 
-    fn recipe(&self, policy: &str) -> Recipe {
+    fn config(&self, policy: &str) -> TrainConfig {
         let exact =
             |rate: &headstart_command_line::megabytes::Megabytes| Bandwidth::new(rate.times(self.unit()));
         let mut rates: Vec<_> = match self.link {
@@ -177,7 +177,7 @@ impl Disk {
         rates.sort_unstable();
         rates.dedup();
         let (objective, seed, threads) = (self.objective(), self.seed, self.threads());
-        Recipe { policy: policy.to_owned(), objective, rates, seed, threads }
+        TrainConfig { policy: policy.to_owned(), objective, rates, seed, threads }
     }
 }
 
@@ -216,10 +216,10 @@ impl Classroom<'_> {
             }
         }
         let learned = if preprocessed { &self.whole } else { &self.raw };
-        let recipe = self.disk.recipe(policy);
+        let config = self.disk.config(policy);
         let started = Instant::now();
         let make = |knowledge: &Knowledge| {
-            with_bar(progress, "making plans", |each| train::all(knowledge, &recipe, each))
+            with_bar(progress, "making plans", |each| train::all(knowledge, &config, each))
         };
         let source = match learned {
             Some(Learned::All(knowledge)) => Source::Trained(make(knowledge)?),

@@ -7,7 +7,7 @@ use headstart_command_line::megabytes::Megabytes;
 use headstart_plan::policy::oracle::{Bound, Oracle};
 use headstart_plan::policy::{Aim, Policy, Training, by_name};
 use headstart_plan::zero_shot::Reason;
-use headstart_plan::{Condensed, ImagePlans, Statistics, Vocabulary};
+use headstart_plan::{BlockTable, CompactTrace, ImagePlans, Statistics};
 use headstart_preload::Switches;
 use headstart_pull::Plan;
 use headstart_replay::{
@@ -96,7 +96,7 @@ impl Results {
 /// A contender, prepared for a boot.
 enum Ready {
     Fixed(Plan),
-    Oracle(Box<(Condensed, Vocabulary)>),
+    Oracle(Box<(CompactTrace, BlockTable)>),
     Online(&'static str),
     Planned(Arc<ImagePlans>),
 }
@@ -143,9 +143,9 @@ impl Disk {
 
     /// The boot in the form for the oracle.
     fn known(&self, trace: &Trace, boot: &Boot) -> Ready {
-        let mut vocabulary = Vocabulary::new(boot.disk_size());
-        let known = Condensed::of(trace, &mut vocabulary).faster(self.faster, &vocabulary);
-        Ready::Oracle(Box::new((known, vocabulary)))
+        let mut block_table = BlockTable::new(boot.disk_size());
+        let known = CompactTrace::of(trace, &mut block_table).faster(self.faster, &block_table);
+        Ready::Oracle(Box::new((known, block_table)))
     }
 
     /// Lets the oracle search for this very boot and link.
@@ -153,20 +153,20 @@ impl Disk {
         &self,
         simulator: &mut Simulator,
         boot: &Boot,
-        (known, vocabulary): &(Condensed, Vocabulary),
+        (known, block_table): &(CompactTrace, BlockTable),
         model: &Model,
         link: &Route,
     ) -> Cell {
         let bandwidth = headstart_plan::Bandwidth::new(link.at_creation());
         let aim = Aim { objective: self.objective(), bandwidth, seed: self.seed };
         let (statistics, traces) = (Statistics::of([known]), [known]);
-        let training = Training { vocabulary, statistics: &statistics, traces: &traces };
+        let training = Training { block_table, statistics: &statistics, traces: &traces };
         let oracle = Oracle::new(known);
-        let plan = oracle.propose(&training, &aim).plan_items(vocabulary);
+        let plan = oracle.propose(&training, &aim).plan_items(block_table);
         let mut cell = Cell::default();
         cell.gatherer.add(&simulator.run(boot, &Plan::List(plan.into()), model), simulator.waits());
         if link.rate.is_some() && !boot.reads().is_empty() {
-            let (Bound::HitRate(bound) | Bound::Delay(bound)) = oracle.bound(vocabulary, &aim);
+            let (Bound::HitRate(bound) | Bound::Delay(bound)) = oracle.bound(block_table, &aim);
             cell.bound = Some(bound);
         }
         cell

@@ -91,7 +91,7 @@ impl GroupPlans {
         for (at, plan) in self.plans.iter().enumerate() {
             writer.number(plan.rate);
             writer.text(&plan.policy);
-            writer.float(plan.worth);
+            writer.float(plan.score);
             writer.number(u8::from(plan.weights.is_some()));
             if let Some(Weights { alpha, beta }) = plan.weights {
                 writer.float(alpha);
@@ -156,7 +156,7 @@ fn read_plan(
     earlier: &[RatedPlan],
     places: &mut Vec<usize>,
 ) -> Result<RatedPlan> {
-    let (rate, policy, worth) = (reader.u64()?, reader.text()?, reader.float()?);
+    let (rate, policy, score) = (reader.u64()?, reader.text()?, reader.float()?);
     let weights = match reader.u64()? {
         0 => None,
         _ => Some(Weights { alpha: reader.float()?, beta: reader.float()? }),
@@ -178,7 +178,7 @@ fn read_plan(
         // The length is known, so the shared slice is made in place.
         places.iter().map(|place| items[*place]).collect()
     };
-    Ok(RatedPlan { rate, policy, weights, worth, items })
+    Ok(RatedPlan { rate, policy, weights, score, items })
 }
 
 impl LayerPlans {

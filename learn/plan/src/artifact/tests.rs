@@ -4,7 +4,7 @@ use super::*;
 use crate::bandwidth::Bandwidth;
 use crate::knowledge::Knowledge;
 use crate::testing::{boot_reads, data_set, whole_trace, write_traces};
-use crate::train::{self, Recipe};
+use crate::train::{self, TrainConfig};
 use crate::zero_shot::Reason;
 use headstart_block::{ByteRange, ErrorKind};
 use proptest::prelude::*;
@@ -28,8 +28,8 @@ fn trained(policy: &str) -> Plans {
     let part = (ByteRange::between(0, 4 << 30), 0);
     knowledge.set_layers(&key, LayerMap::new(vec![Digest::of(b"base")], [part]).unwrap()).unwrap();
     let rates = [2, 30, 90].map(Bandwidth::mb).to_vec();
-    let recipe = Recipe { policy: policy.to_owned(), rates, ..Recipe::default() };
-    train::all(&knowledge, &recipe, &mut |_| Ok(())).unwrap()
+    let config = TrainConfig { policy: policy.to_owned(), rates, ..TrainConfig::default() };
+    train::all(&knowledge, &config, &mut |_| Ok(())).unwrap()
 }
 
 fn bytes(plans: &Plans) -> Vec<u8> {
@@ -120,7 +120,7 @@ fn damage_is_found_by_who_reads_it() {
         assert!(PlanFile::open(whole[..len].to_vec()).is_err(), "{len}");
     }
     let empty = Knowledge::default();
-    let nothing = train::all(&empty, &Recipe::default(), &mut |_| Ok(())).unwrap();
+    let nothing = train::all(&empty, &TrainConfig::default(), &mut |_| Ok(())).unwrap();
     assert!(read(bytes(&nothing)).unwrap() == nothing);
 }
 

@@ -17,9 +17,9 @@
 //! [`hits`](super::hits).
 
 use crate::bandwidth::{Bandwidth, Nanos};
-use crate::condensed::{Condensed, Touch};
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::{BlockAccess, CompactTrace};
 use crate::slices;
-use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::SLICE_SIZE;
 use std::collections::VecDeque;
 
@@ -98,7 +98,7 @@ impl State {
     }
 }
 
-/// The evaluator of plans of one vocabulary over one link; it allocates when it is made, and little after.
+/// The evaluator of plans of one block table over one link; it allocates when it is made, and little after.
 #[derive(Clone, Debug)]
 pub struct BootEvaluator {
     link: Link,
@@ -119,10 +119,10 @@ struct Wire<'a> {
 }
 
 impl BootEvaluator {
-    /// Makes an evaluator for traces and plans of `vocabulary` as it is now.
+    /// Makes an evaluator for traces and plans of `block_table` as it is now.
     #[must_use]
-    pub fn new(vocabulary: &Vocabulary, link: Link) -> Self {
-        let lens: Vec<_> = (0..).take(vocabulary.len()).map(|id| vocabulary.len_of(id)).collect();
+    pub fn new(block_table: &BlockTable, link: Link) -> Self {
+        let lens: Vec<_> = (0..).take(block_table.len()).map(|id| block_table.len_of(id)).collect();
         let mut slices = 0;
         let costs = [(); 33].map(|()| {
             slices += 1;
@@ -140,7 +140,7 @@ impl BootEvaluator {
 
     /// The value of `items`, in this order, on `trace`.
     #[must_use]
-    pub fn evaluate(&mut self, items: &[Item], trace: &Condensed) -> BootScore {
+    pub fn evaluate(&mut self, items: &[Item], trace: &CompactTrace) -> BootScore {
         self.states.fill(State::default());
         self.rests.clear();
         let mut wire = Wire { items: items.iter(), free: self.link.round_trip, bytes: 0 };
@@ -153,7 +153,7 @@ impl BootEvaluator {
             }
             let read = trace.reads()[fresh.read as usize];
             let now = (Nanos::from(read.t_us) * 1000).saturating_add(delay);
-            let wait = self.read(&mut wire, trace.touches(&read), now);
+            let wait = self.read(&mut wire, trace.accesses(&read), now);
             score.waits += u64::from(wait > 0);
             burst = burst.max(wait);
         }
@@ -170,7 +170,7 @@ impl BootEvaluator {
     pub fn evaluate_all<'a>(
         &mut self,
         items: &[Item],
-        traces: impl IntoIterator<Item = &'a Condensed>,
+        traces: impl IntoIterator<Item = &'a CompactTrace>,
     ) -> BootScore {
         let mut sum = BootScore::default();
         traces.into_iter().for_each(|trace| sum.add(&self.evaluate(items, trace)));
@@ -178,31 +178,31 @@ impl BootEvaluator {
     }
 
     /// Handles a read; returns the time that it waits.
-    fn read(&mut self, wire: &mut Wire<'_>, touches: &[Touch], now: Nanos) -> Nanos {
+    fn read(&mut self, wire: &mut Wire<'_>, accesses: &[BlockAccess], now: Nanos) -> Nanos {
         let reaches = now.saturating_add(self.link.round_trip);
         let mut last = now;
-        for touch in touches {
-            let at = touch.block as usize;
+        for access in accesses {
+            let at = access.block as usize;
             let Some(state) = self.states.get(at) else { continue };
-            if touch.mask & !state.asked() != 0 {
+            if access.mask & !state.asked() != 0 {
                 // Only now is it known if it is asked for by then.
                 self.advance(wire, now);
-                self.miss(wire, *touch, reaches);
+                self.miss(wire, *access, reaches);
             }
-            last = last.max(self.ready_at(*touch));
+            last = last.max(self.ready_at(*access));
         }
         last - now
     }
 
     /// Asks for those of these slices that were not asked for.
-    fn miss(&mut self, wire: &mut Wire<'_>, touch: Touch, reaches: Nanos) {
-        let at = touch.block as usize;
+    fn miss(&mut self, wire: &mut Wire<'_>, access: BlockAccess, reaches: Nanos) {
+        let at = access.block as usize;
         let (asked, is_first) = (self.states[at].asked(), self.states[at].missed == 0);
         let lacking = match self.link.misses {
             Misses::Block => !asked,
-            Misses::RangeThenRest | Misses::Range => touch.mask & !asked,
+            Misses::RangeThenRest | Misses::Range => access.mask & !asked,
         };
-        if touch.mask & !asked == 0 {
+        if access.mask & !asked == 0 {
             return;
         }
         wire.free = wire.free.max(reaches).saturating_add(self.send(&mut wire.bytes, at, lacking));
@@ -211,22 +211,22 @@ impl BootEvaluator {
             self.ready[at][slice] = wire.free;
         }
         if self.link.misses == Misses::RangeThenRest && is_first {
-            self.rests.push_back(touch.block);
+            self.rests.push_back(access.block);
         }
     }
 
     /// The time at which the last of these slices is local.
-    fn ready_at(&self, touch: Touch) -> Nanos {
-        let state = &self.states[touch.block as usize];
+    fn ready_at(&self, access: BlockAccess) -> Nanos {
+        let state = &self.states[access.block as usize];
         let mut last = 0;
-        if touch.mask & state.preload != 0 {
+        if access.mask & state.preload != 0 {
             last = state.preload_ready;
         }
-        if touch.mask & state.rest != 0 {
+        if access.mask & state.rest != 0 {
             last = last.max(state.rest_ready);
         }
-        let ready = &self.ready[touch.block as usize];
-        slices::of(touch.mask & state.missed).fold(last, |last, slice| last.max(ready[slice]))
+        let ready = &self.ready[access.block as usize];
+        slices::of(access.mask & state.missed).fold(last, |last, slice| last.max(ready[slice]))
     }
 
     /// Starts the background transfers that were asked for by `now`.

@@ -18,15 +18,15 @@
 //!
 //! # Delay
 //!
-//! In the closed loop ([`boot`](super::boot)) a read is complete when every slice that it or an earlier read touches
+//! In the closed loop ([`boot`](super::boot)) a read is complete when every slice that it or an earlier read accesses
 //! has come over the wire, with any plan: not before a round trip and the time of that number of bytes. The time by
 //! which that is later than the read in the trace is delay.
 
 use crate::bandwidth::{Bandwidth, Nanos};
-use crate::condensed::Condensed;
+use crate::block_table::BlockTable;
+use crate::compact_trace::CompactTrace;
 use crate::evaluate::Link;
 use crate::slices;
-use crate::vocabulary::Vocabulary;
 
 /// A block that is read.
 struct Block {
@@ -48,10 +48,10 @@ impl Block {
 
 /// The bound on the hits of any order on `trace`; see the module's head.
 #[must_use]
-pub fn hits_at_most(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> u64 {
-    let blocks = blocks(trace, vocabulary, bandwidth);
+pub fn hits_at_most(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) -> u64 {
+    let blocks = blocks(trace, block_table, bandwidth);
     let cost = bandwidth.time_of(headstart_block::BLOCK_SIZE);
-    let lens = (0..).take(vocabulary.len()).map(|id| vocabulary.len_of(id)).filter(|len| *len > 0);
+    let lens = (0..).take(block_table.len()).map(|id| block_table.len_of(id)).filter(|len| *len > 0);
     let saved = cost.saturating_sub(bandwidth.time_of(lens.min().unwrap_or(headstart_block::BLOCK_SIZE)));
     let start = |place: usize| cost.saturating_mul(place as u64).saturating_sub(saved);
     let later: Vec<i64> = blocks.iter().map(|block| block.hits(start(blocks.len()))).collect();
@@ -73,9 +73,9 @@ pub fn hits_at_most(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandw
 }
 
 /// The blocks that counted reads read, in the order of first access.
-fn blocks(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> Vec<Block> {
+fn blocks(trace: &CompactTrace, block_table: &BlockTable, bandwidth: Bandwidth) -> Vec<Block> {
     let nanos = |t_us: u32| Nanos::from(t_us) * 1000;
-    let mut places = vec![usize::MAX; vocabulary.len()];
+    let mut places = vec![usize::MAX; block_table.len()];
     let mut blocks = Vec::with_capacity(trace.blocks.len());
     for block in &trace.blocks {
         if let Some(place) = places.get_mut(block.block as usize) {
@@ -84,13 +84,13 @@ fn blocks(trace: &Condensed, vocabulary: &Vocabulary, bandwidth: Bandwidth) -> V
         blocks.push(Block {
             first: nanos(block.first_us),
             times: trace.times(block).0.iter().map(|time| nanos(*time)).collect(),
-            cost: bandwidth.time_of(vocabulary.len_of(block.block)),
+            cost: bandwidth.time_of(block_table.len_of(block.block)),
         });
     }
     for read in &trace.wide {
         let read = trace.reads()[*read as usize];
         let place = |block: u32| places.get(block as usize).copied().filter(|place| *place < blocks.len());
-        let among = trace.touches(&read).iter().filter_map(|touch| place(touch.block));
+        let among = trace.accesses(&read).iter().filter_map(|access| place(access.block));
         // For the block with the fewest reads: it is the least likely to be there.
         if let Some(at) = among.min_by_key(|at| blocks[*at].times.len()) {
             blocks[at].times.push(nanos(read.t_us));
@@ -153,14 +153,14 @@ pub fn assignment(gains: &[Vec<i64>]) -> i64 {
 
 /// The bound on the delay of any plan on `trace`; see the module's head.
 #[must_use]
-pub fn delay_at_least(trace: &Condensed, vocabulary: &Vocabulary, link: &Link) -> Nanos {
-    let (mut touched, mut bytes, mut delay) = (vec![0_u32; vocabulary.len()], 0_u64, 0);
+pub fn delay_at_least(trace: &CompactTrace, block_table: &BlockTable, link: &Link) -> Nanos {
+    let (mut touched, mut bytes, mut delay) = (vec![0_u32; block_table.len()], 0_u64, 0);
     for fresh in &trace.fresh {
         let read = trace.reads()[fresh.read as usize];
-        for touch in trace.touches(&read) {
-            let Some(known) = touched.get_mut(touch.block as usize) else { continue };
-            bytes += slices::bytes(touch.mask & !*known, vocabulary.len_of(touch.block));
-            *known |= touch.mask;
+        for access in trace.accesses(&read) {
+            let Some(known) = touched.get_mut(access.block as usize) else { continue };
+            bytes += slices::bytes(access.mask & !*known, block_table.len_of(access.block));
+            *known |= access.mask;
         }
         // Rounded down, because transfers are rounded up one by one.
         let brought = u128::from(bytes) * 1_000_000_000 / u128::from(link.bandwidth.bytes());

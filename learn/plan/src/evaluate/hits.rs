@@ -1,4 +1,4 @@
-//! The paper's model of pulling, on condensed traces (sections 6 and 7; its artifact).
+//! The paper's model of pulling, on compact traces (sections 6 and 7; its artifact).
 //!
 //! # The rules
 //!
@@ -22,8 +22,8 @@
 //! came before it.
 
 use crate::bandwidth::{Bandwidth, Nanos};
-use crate::condensed::{BlockReads, Condensed};
-use crate::vocabulary::{BlockId, Vocabulary};
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::{BlockReads, CompactTrace};
 
 /// The value of an order on one trace, or on several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,7 +83,7 @@ fn share(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// The evaluator of orders of one vocabulary at one bandwidth; it allocates when it is made and never after.
+/// The evaluator of orders of one block table at one bandwidth; it allocates when it is made and never after.
 #[derive(Clone, Debug)]
 pub struct Evaluator {
     /// The time that each block takes; 0 past the end of the disk.
@@ -108,18 +108,18 @@ struct Wire<'a> {
 }
 
 impl Evaluator {
-    /// Makes an evaluator for traces and orders of `vocabulary` as it is now: blocks that become known later are
+    /// Makes an evaluator for traces and orders of `block_table` as it is now: blocks that become known later are
     /// never pulled.
     #[must_use]
-    pub fn new(vocabulary: &Vocabulary, bandwidth: Bandwidth) -> Self {
-        let ids = (0..).take(vocabulary.len());
-        let costs: Vec<_> = ids.map(|id| bandwidth.time_of(vocabulary.len_of(id))).collect();
+    pub fn new(block_table: &BlockTable, bandwidth: Bandwidth) -> Self {
+        let ids = (0..).take(block_table.len());
+        let costs: Vec<_> = ids.map(|id| bandwidth.time_of(block_table.len_of(id))).collect();
         Self { ready: vec![NEVER; costs.len()], costs }
     }
 
     /// The value of `order` on `trace`; if it names a block twice, the first place counts.
     #[must_use]
-    pub fn evaluate(&mut self, order: &[BlockId], trace: &Condensed) -> Score {
+    pub fn evaluate(&mut self, order: &[BlockId], trace: &CompactTrace) -> Score {
         self.ready.fill(NEVER);
         let counted = trace.counted();
         let mut score = Score { reads: counted.len() as u64, ..Score::default() };
@@ -158,7 +158,7 @@ impl Evaluator {
     }
 
     /// The wait of each counted read, in their order, after [`evaluate`](Self::evaluate) of the same trace.
-    pub fn waits(&self, trace: &Condensed) -> impl Iterator<Item = Nanos> {
+    pub fn waits(&self, trace: &CompactTrace) -> impl Iterator<Item = Nanos> {
         (0..trace.counted().len()).map(|read| self.wait_of(read, trace))
     }
 
@@ -178,7 +178,7 @@ impl Evaluator {
     }
 
     /// Counts the reads in this block alone, and the block if any read found it.
-    fn count_reads(&self, block: &BlockReads, trace: &Condensed, score: &mut Score) {
+    fn count_reads(&self, block: &BlockReads, trace: &CompactTrace, score: &mut Score) {
         let ready = self.ready.get(block.block as usize).copied().unwrap_or(NEVER);
         let (times, sums) = trace.times(block);
         score.found_local += u64::from(nanos(block.last_us) >= ready);
@@ -195,10 +195,10 @@ impl Evaluator {
         }
     }
 
-    fn wait_of(&self, read: usize, trace: &Condensed) -> Nanos {
+    fn wait_of(&self, read: usize, trace: &CompactTrace) -> Nanos {
         let read = trace.reads()[read];
         let ready = |block: BlockId| self.ready.get(block as usize).copied().unwrap_or(NEVER);
-        let last = trace.touches(&read).iter().map(|touch| ready(touch.block)).max().unwrap_or(0);
+        let last = trace.accesses(&read).iter().map(|access| ready(access.block)).max().unwrap_or(0);
         last.saturating_sub(nanos(read.t_us))
     }
 }

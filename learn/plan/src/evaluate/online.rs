@@ -2,9 +2,9 @@
 //! goes, and waits come one by one. Same rules; a property test holds the two together.
 
 use crate::bandwidth::{Bandwidth, Nanos};
-use crate::condensed::{Condensed, Touch};
+use crate::block_table::BlockTable;
+use crate::compact_trace::{BlockAccess, CompactTrace};
 use crate::evaluate::hits::Score;
-use crate::vocabulary::Vocabulary;
 use headstart_block::BLOCK_SIZE;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -100,12 +100,12 @@ impl Replay {
 /// The value of `policy` on `trace`, and the wait of each counted read.
 pub fn replay(
     policy: &mut dyn Online,
-    trace: &Condensed,
-    vocabulary: &Vocabulary,
+    trace: &CompactTrace,
+    block_table: &BlockTable,
     bandwidth: Bandwidth,
 ) -> (Score, Vec<Nanos>) {
     let mut replay = Replay {
-        disk_size: vocabulary.disk_size(),
+        disk_size: block_table.disk_size(),
         bandwidth,
         asked: BTreeMap::new(),
         misses: VecDeque::new(),
@@ -117,8 +117,8 @@ pub fn replay(
     for read in trace.counted() {
         end = Nanos::from(read.t_us) * 1000;
         replay.advance(end);
-        let number = |touch: &Touch| vocabulary.blocks()[touch.block as usize];
-        let blocks: Vec<_> = trace.touches(read).iter().map(number).collect();
+        let number = |access: &BlockAccess| block_table.blocks()[access.block as usize];
+        let blocks: Vec<_> = trace.accesses(read).iter().map(number).collect();
         let is_local =
             |block: &&u64| matches!(replay.asked.get(block), Some(State::Ready { at, .. }) if *at <= end);
         found.extend(blocks.iter().filter(is_local).copied());

@@ -1,12 +1,12 @@
 //! Knowledge as a file: the settings in its head, a section for each image.
 
 use super::{COMPARED_MAX, FOUNDING_MAX, ImageKey, ImageKnowledge, Knowledge, Settings};
-use crate::condensed::Packed;
+use crate::block_table::BlockTable;
+use crate::compact_trace::Packed;
 use crate::container::{Container, Kind, Sections};
 use crate::encoding::{Reader, Writer};
 use crate::layers::LayerMap;
 use crate::preprocess::{self, ImageModel};
-use crate::vocabulary::Vocabulary;
 use crate::zero_shot::Profile;
 use headstart_block::{Error, ReadAt, Result};
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ impl ImageKnowledge {
 
     fn write(&self, writer: &mut Writer) {
         self.profile.write(writer);
-        writer.numbers(self.vocabulary.blocks().iter().copied());
+        writer.numbers(self.block_table.blocks().iter().copied());
         writer.len(self.seen.len());
         self.seen.iter().for_each(|print| writer.bytes.extend(print.to_le_bytes()));
         writer.number(self.few_reads);
@@ -92,8 +92,8 @@ impl ImageKnowledge {
     fn read(reader: &mut Reader<'_>, key: &ImageKey, settings: Settings) -> Result<Self> {
         let mut image = Self::new(key, settings);
         image.profile = Profile::read(reader)?;
-        image.vocabulary = Vocabulary::of(image.vocabulary.disk_size(), reader.numbers()?)?;
-        let blocks = image.vocabulary.len();
+        image.block_table = BlockTable::of(image.block_table.disk_size(), reader.numbers()?)?;
+        let blocks = image.block_table.len();
         let count = reader.count(8)?;
         let prints = reader.take(8 * count)?.chunks_exact(8);
         image.seen =
@@ -105,7 +105,7 @@ impl ImageKnowledge {
         }
         image.founding = (0..count).map(|_| Packed::read(reader, blocks)).collect::<Result<_>>()?;
         if reader.u64()? != 0 {
-            image.model = Some(ImageModel::read(reader, settings.model, &image.vocabulary)?);
+            image.model = Some(ImageModel::read(reader, settings.model, &image.block_table)?);
         }
         if reader.u64()? != 0 {
             image.layers = Some(LayerMap::read(reader)?);

@@ -1,10 +1,10 @@
 //! The knowledge of one image.
 
 use super::{ImageKey, Settings};
-use crate::condensed::{Condensed, Packed};
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::{CompactTrace, Packed};
 use crate::layers::LayerMap;
 use crate::preprocess::{Dropped, ImageModel, bounds_of};
-use crate::vocabulary::{BlockId, Vocabulary};
 use crate::zero_shot::{Metadata, Profile};
 use headstart_trace::{Creation, Trace};
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ const DISK_MAX: u64 = 1 << 50;
 pub struct ImageKnowledge {
     pub(super) settings: Settings,
     pub(super) profile: Profile,
-    pub(super) vocabulary: Vocabulary,
+    pub(super) block_table: BlockTable,
     /// The fingerprints of the traces that were read.
     pub(super) seen: BTreeSet<u64>,
     /// Traces with hardly a read, until there is a model.
@@ -35,7 +35,7 @@ impl ImageKnowledge {
         Self {
             settings,
             profile: Profile::default(),
-            vocabulary: Vocabulary::new(disk_size),
+            block_table: BlockTable::new(disk_size),
             seen: BTreeSet::new(),
             few_reads: 0,
             founding: Vec::new(),
@@ -52,8 +52,8 @@ impl ImageKnowledge {
 
     /// The blocks of the image.
     #[must_use]
-    pub fn vocabulary(&self) -> &Vocabulary {
-        &self.vocabulary
+    pub fn block_table(&self) -> &BlockTable {
+        &self.block_table
     }
 
     /// The number of traces to learn from. For an image whose groups are not final yet, those at the ends of the
@@ -73,7 +73,7 @@ impl ImageKnowledge {
     #[must_use]
     pub fn dropped(&self) -> Dropped {
         let founding = || {
-            let blocks = self.vocabulary.len();
+            let blocks = self.block_table.len();
             let counts: Vec<_> = self.founding.iter().map(|trace| trace.distinct(blocks)).collect();
             let bounds = bounds_of(counts.clone(), &self.settings.model);
             let count = |is_out: &dyn Fn(usize) -> bool| counts.iter().filter(|n| is_out(**n)).count() as u64;
@@ -96,15 +96,15 @@ impl ImageKnowledge {
     #[must_use]
     pub fn model(&self) -> ImageModel {
         if let Some(model) = &self.model {
-            return model.unpacked(&self.vocabulary);
+            return model.unpacked(&self.block_table);
         }
         let mut model = ImageModel::learn(self.unpacked(), self.settings.model);
         model.drop_few_reads(self.few_reads);
         model
     }
 
-    fn unpacked(&self) -> Vec<Condensed> {
-        self.founding.iter().map(|trace| trace.unpack(&self.vocabulary)).collect()
+    fn unpacked(&self) -> Vec<CompactTrace> {
+        self.founding.iter().map(|trace| trace.unpack(&self.block_table)).collect()
     }
 
     pub(super) fn knows(&self, creation: &Creation) -> bool {
@@ -119,21 +119,21 @@ impl ImageKnowledge {
             return;
         }
         self.profile.add(&Metadata::of(creation));
-        let known = self.vocabulary.len();
-        let mut condensed = Condensed::of(trace, &mut self.vocabulary);
+        let known = self.block_table.len();
+        let mut compact = CompactTrace::of(trace, &mut self.block_table);
         if self.settings.faster > 1 {
-            condensed = condensed.faster(self.settings.faster, &self.vocabulary);
+            compact = compact.faster(self.settings.faster, &self.block_table);
         }
         if let Some(model) = &mut self.model {
-            if model.add(&condensed).is_none() {
+            if model.add(&compact).is_none() {
                 // A scan of the disk is no reason to keep all its blocks.
-                self.vocabulary.truncate(known);
+                self.block_table.truncate(known);
             }
-        } else if condensed.reads().len() < self.settings.model.reads_min {
+        } else if compact.reads().len() < self.settings.model.reads_min {
             self.few_reads = self.few_reads.saturating_add(1);
-            self.vocabulary.truncate(known);
+            self.block_table.truncate(known);
         } else {
-            self.founding.push(Packed::of(&condensed));
+            self.founding.push(Packed::of(&compact));
             if self.founding.len() >= self.settings.founding.max(1) {
                 self.found();
             }
@@ -143,22 +143,22 @@ impl ImageKnowledge {
     /// Makes groups of the traces so far, and forgets blocks that only outliers read.
     fn found(&mut self) {
         let traces = self.unpacked();
-        let distinct = |trace: &Condensed| trace.first_accesses().len();
+        let distinct = |trace: &CompactTrace| trace.first_accesses().len();
         let bounds = bounds_of(traces.iter().map(distinct).collect(), &self.settings.model);
-        let mut vocabulary = Vocabulary::new(self.vocabulary.disk_size());
-        let is_inside = |trace: &&Condensed| bounds.contains(&distinct(trace));
-        let number = |id: &BlockId| self.vocabulary.blocks()[*id as usize];
+        let mut block_table = BlockTable::new(self.block_table.disk_size());
+        let is_inside = |trace: &&CompactTrace| bounds.contains(&distinct(trace));
+        let number = |id: &BlockId| self.block_table.blocks()[*id as usize];
         let inside = traces.iter().filter(is_inside);
         let blocks: BTreeSet<u64> =
             inside.flat_map(|trace| trace.first_accesses().iter().map(number)).collect();
-        vocabulary.add(&blocks.into_iter().collect::<Vec<_>>());
-        let known = vocabulary.len();
-        let renumbered = traces.iter().map(|trace| trace.renumbered(&self.vocabulary, &mut vocabulary));
+        block_table.add(&blocks.into_iter().collect::<Vec<_>>());
+        let known = block_table.len();
+        let renumbered = traces.iter().map(|trace| trace.renumbered(&self.block_table, &mut block_table));
         let mut model = ImageModel::learn(renumbered.collect(), self.settings.model);
         model.drop_few_reads(self.few_reads);
-        vocabulary.truncate(known);
+        block_table.truncate(known);
         (self.model, self.founding, self.few_reads) = (Some(model), Vec::new(), 0);
-        self.vocabulary = vocabulary;
+        self.block_table = block_table;
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::statistics::Statistics;
 use crate::testing::{Read, boot_reads, data_set, whole_trace, write_traces};
-use crate::{Condensed, Vocabulary};
+use crate::{BlockTable, CompactTrace};
 use headstart_block::ErrorKind;
 use headstart_trace::Trace;
 use headstart_trace::data_set::Reason;
@@ -100,14 +100,14 @@ fn statistics_are_those_of_all_traces() {
     let (_, image) = knowledge.images().next().unwrap();
     let mut merged = Statistics::default();
     image.model().groups().iter().for_each(|group| merged.merge(&group.statistics));
-    let mut vocabulary = Vocabulary::new(4 << 30);
+    let mut block_table = BlockTable::new(4 << 30);
     let all = traces.iter().filter(|trace| trace.records.len() > 10 && trace.records.len() < 900);
-    let all: Vec<_> = all.map(|trace| Condensed::of(trace, &mut vocabulary)).collect();
+    let all: Vec<_> = all.map(|trace| CompactTrace::of(trace, &mut block_table)).collect();
     let expected = Statistics::of(&all);
     assert_eq!(u64::from(merged.traces), image.traces());
-    let merged = merged.renumbered(image.vocabulary(), &mut vocabulary).blocks;
+    let merged = merged.renumbered(image.block_table(), &mut block_table).blocks;
     assert!(merged == expected.blocks, "bounds of boots of one length drop none of them");
-    assert!(image.vocabulary().len() < 900, "a scan of the disk is no reason to remember all its blocks");
+    assert!(image.block_table().len() < 900, "a scan of the disk is no reason to remember all its blocks");
 }
 
 #[test]

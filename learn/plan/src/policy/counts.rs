@@ -1,9 +1,9 @@
 //! `iocnt`, `iocnt-t`, `iocnt-2t`: the most read blocks first; by count alone, by count and average time, by count,
 //! average and earliest time (paper, section 7). The paper does not give the weights; here all count equally.
 
+use crate::block_table::BlockId;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Policy, Training};
-use crate::vocabulary::BlockId;
 
 /// The policies by counts; see the module's head.
 #[derive(Clone, Copy, Debug)]

@@ -40,10 +40,10 @@
 //! anyway, for other readers of plans.
 
 use crate::bandwidth::Bandwidth;
+use crate::block_table::BlockId;
 use crate::evaluate::Item;
 use crate::policy::{Aim, Training};
 use crate::statistics::Window;
-use crate::vocabulary::BlockId;
 
 /// The share of `boots` boots that is enough for a bandwidth.
 fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
@@ -58,7 +58,7 @@ fn enough(boots: u32, bandwidth: Bandwidth) -> f64 {
 /// The items of a plan; see the module's head.
 #[must_use]
 pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
-    let (statistics, blocks) = (training.statistics, training.vocabulary.blocks());
+    let (statistics, blocks) = (training.statistics, training.block_table.blocks());
     let mut order: Vec<(f64, u64, BlockId)> = statistics
         .read_blocks(Window::All)
         .filter_map(|(id, stats)| Some((stats.first_average_us(), *blocks.get(id as usize)?, id)))
@@ -76,11 +76,11 @@ pub fn items(training: &Training<'_>, aim: &Aim) -> Vec<Item> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_table::BlockTable;
     use crate::evaluate::Misses;
     use crate::policy::Objective;
     use crate::statistics::Statistics;
     use crate::testing::trace;
-    use crate::vocabulary::Vocabulary;
 
     #[test]
     fn the_fewer_boots_the_more_of_them() {
@@ -100,19 +100,19 @@ mod tests {
 
     #[test]
     fn what_most_read_first_and_what_some_read_last() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         // All read slice 0 of blocks 9 and 5; one reads a slice more, and block 2 before all; block 3 half of them.
-        let mut boots = vec![trace(&[(7, 2, 3, 1), (8, 9, 0, 2), (50, 5, 0, 1)], &mut vocabulary)];
-        boots.extend([60, 70].map(|t| trace(&[(9, 3, 1, 1), (10, 9, 0, 1), (t, 5, 0, 1)], &mut vocabulary)));
-        boots.push(trace(&[(10, 9, 0, 1), (80, 5, 0, 1)], &mut vocabulary));
+        let mut boots = vec![trace(&[(7, 2, 3, 1), (8, 9, 0, 2), (50, 5, 0, 1)], &mut block_table)];
+        boots.extend([60, 70].map(|t| trace(&[(9, 3, 1, 1), (10, 9, 0, 1), (t, 5, 0, 1)], &mut block_table)));
+        boots.push(trace(&[(10, 9, 0, 1), (80, 5, 0, 1)], &mut block_table));
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
+        let training = Training { block_table: &block_table, statistics: &statistics, traces: &traces };
         let objective = Objective::Boot { round_trip: 0, misses: Misses::RangeThenRest, hot: true };
         for rate in [2, 150] {
             let aim = Aim { objective, bandwidth: Bandwidth::mb(rate), seed: 1 };
             let items: Vec<_> = items(&training, &aim)
                 .iter()
-                .map(|(id, mask)| (vocabulary.blocks()[*id as usize], *mask))
+                .map(|(id, mask)| (block_table.blocks()[*id as usize], *mask))
                 .collect();
             // With cheap bytes one of four is enough to come last.
             let wanted: &[(u64, u32)] = match rate {
@@ -122,9 +122,9 @@ mod tests {
             assert_eq!(items, wanted, "{rate}");
         }
         // One of four is never enough, two of four are from 30 MB/s on.
-        boots[1] = trace(&[(8, 9, 0, 2), (60, 5, 0, 1)], &mut vocabulary);
+        boots[1] = trace(&[(8, 9, 0, 2), (60, 5, 0, 1)], &mut block_table);
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
+        let training = Training { block_table: &block_table, statistics: &statistics, traces: &traces };
         let first = |rate| items(&training, &Aim { objective, bandwidth: Bandwidth::mb(rate), seed: 1 })[0].1;
         assert_eq!([first(29), first(30)], [0b1, 0b11]);
     }

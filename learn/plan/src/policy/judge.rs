@@ -7,10 +7,10 @@
 //! once. (Grace periods as they were recorded are too few to learn from: three boots that began late make orders
 //! that come too late for one that begins early, hit rate 0.57 instead of 0.77.)
 
-use crate::condensed::Condensed;
+use crate::block_table::BlockId;
+use crate::compact_trace::CompactTrace;
 use crate::evaluate::{BootEvaluator, Evaluator, Item, Link};
 use crate::policy::{Aim, Objective, Training};
-use crate::vocabulary::BlockId;
 use headstart_block::random::Random;
 use std::borrow::Cow;
 use std::ops::Range;
@@ -42,7 +42,7 @@ fn within(range: &Range<u64>, random: &mut Random) -> u64 {
 
 /// The judge of orders for an aim, on some boots.
 pub struct Judge<'a> {
-    boots: Vec<Cow<'a, Condensed>>,
+    boots: Vec<Cow<'a, CompactTrace>>,
     evaluator: Either,
     /// Room for a plan.
     items: Vec<Item>,
@@ -57,14 +57,14 @@ enum Either {
 impl<'a> Judge<'a> {
     /// A judge by these traces as they are.
     #[must_use]
-    pub fn new(training: &Training<'_>, aim: &Aim, traces: &[&'a Condensed]) -> Self {
+    pub fn new(training: &Training<'_>, aim: &Aim, traces: &[&'a CompactTrace]) -> Self {
         let evaluator = match aim.objective {
-            Objective::Hits => Either::Hits(Evaluator::new(training.vocabulary, aim.bandwidth)),
+            Objective::Hits => Either::Hits(Evaluator::new(training.block_table, aim.bandwidth)),
             Objective::Boot { round_trip, misses, hot } => {
                 let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
                 let mask = |id| if hot { training.statistics.mask(id, 0.0) } else { u32::MAX };
-                let masks = (0..).take(training.vocabulary.len()).map(mask).collect();
-                Either::Boot(Box::new(BootEvaluator::new(training.vocabulary, link)), masks)
+                let masks = (0..).take(training.block_table.len()).map(mask).collect();
+                Either::Boot(Box::new(BootEvaluator::new(training.block_table, link)), masks)
             }
         };
         let boots = traces.iter().map(|trace| Cow::Borrowed(*trace)).collect();
@@ -89,24 +89,24 @@ impl<'a> Judge<'a> {
                 let grace = grace * within(&GRACES, random) / 1000;
                 let grace = u32::try_from(grace).unwrap_or(u32::MAX);
                 let permille = u32::try_from(within(&PACES, random)).unwrap_or(1000);
-                judge.boots.push(Cow::Owned(trace.elsewhere(grace, permille, training.vocabulary)));
+                judge.boots.push(Cow::Owned(trace.elsewhere(grace, permille, training.block_table)));
             }
         }
         judge
     }
 
-    /// The worth of an order, more is better: the average over the boots of the hit rate (and next to nothing for
+    /// The score of an order, more is better: the average over the boots of the hit rate (and next to nothing for
     /// accuracy), or of the wait in seconds, negative.
     #[expect(clippy::cast_precision_loss, reason = "an average over boots")]
-    pub fn worth(&mut self, order: &[BlockId]) -> f64 {
+    pub fn score(&mut self, order: &[BlockId]) -> f64 {
         let count = self.boots.len().max(1) as f64;
         match &mut self.evaluator {
             Either::Hits(evaluator) => {
-                let worth = |boot: &Cow<'_, Condensed>| {
+                let score = |boot: &Cow<'_, CompactTrace>| {
                     let score = evaluator.evaluate(order, boot);
                     score.hit_rate() + ACCURACY * score.artifact_accuracy().unwrap_or(0.0)
                 };
-                self.boots.iter().map(worth).sum::<f64>() / count
+                self.boots.iter().map(score).sum::<f64>() / count
             }
             Either::Boot(evaluator, masks) => {
                 self.items.clear();
@@ -121,7 +121,7 @@ impl<'a> Judge<'a> {
     /// else: blocks placed behind them are never brought. All blocks, for a guest that waits as long as it takes.
     #[must_use]
     pub fn horizon(&self, aim: &Aim) -> usize {
-        let last = |boot: &Cow<'_, Condensed>| boot.counted().last().map(|read| read.t_us);
+        let last = |boot: &Cow<'_, CompactTrace>| boot.counted().last().map(|read| read.t_us);
         let Objective::Hits = aim.objective else { return usize::MAX };
         let last = self.boots.iter().filter_map(last).max().unwrap_or(0);
         let brought = u64::from(last) * 1000 / aim.bandwidth.time_of(headstart_block::BLOCK_SIZE).max(1);

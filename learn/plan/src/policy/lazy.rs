@@ -1,7 +1,7 @@
 //! `lazy`: nothing is preloaded; blocks are pulled when they are read (paper, section 7, *Lazyload*).
 
+use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};
-use crate::vocabulary::BlockId;
 
 /// The policy `lazy`; see the module's head.
 #[derive(Clone, Copy, Debug)]

@@ -5,9 +5,9 @@
 //! that trend it preloads a window of blocks, which grows with the preloaded blocks that were read since the last
 //! time, up to eight, and shrinks by half at most. Without a trend it goes on along the last one.
 
+use crate::block_table::BlockId;
 use crate::evaluate::Online;
 use crate::policy::{Aim, Policy, Training};
-use crate::vocabulary::BlockId;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The policy `leap`; see the module's head.

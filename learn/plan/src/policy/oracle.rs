@@ -6,20 +6,20 @@
 //! plains; for the delay of a boot it stays near orders that are right for other models of the link, too.
 
 use crate::best::first_best;
-use crate::condensed::Condensed;
+use crate::block_table::{BlockId, BlockTable};
+use crate::compact_trace::CompactTrace;
 use crate::evaluate::{Link, bound};
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::search::{a_move, move_within};
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training};
 use crate::statistics::Statistics;
-use crate::vocabulary::{BlockId, Vocabulary};
 use headstart_block::random::Random;
 
 /// The policy `oracle`; see the module's head.
 #[derive(Clone, Copy, Debug)]
 pub struct Oracle<'a> {
     /// The trace that it will be tested on.
-    pub test: &'a Condensed,
+    pub test: &'a CompactTrace,
     /// Moves that are tried.
     pub moves: usize,
 }
@@ -36,22 +36,22 @@ pub enum Bound {
 impl<'a> Oracle<'a> {
     /// An oracle for this trace, with a number of moves that is worth waiting for.
     #[must_use]
-    pub fn new(test: &'a Condensed) -> Self {
+    pub fn new(test: &'a CompactTrace) -> Self {
         Self { test, moves: 10_000 }
     }
 
     /// The bound that no order can beat on the trace.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a rate of at most 3,000 reads, and seconds")]
-    pub fn bound(&self, vocabulary: &Vocabulary, aim: &Aim) -> Bound {
+    pub fn bound(&self, block_table: &BlockTable, aim: &Aim) -> Bound {
         match aim.objective {
             Objective::Hits => {
                 let reads = self.test.counted().len().max(1) as f64;
-                Bound::HitRate(bound::hits_at_most(self.test, vocabulary, aim.bandwidth) as f64 / reads)
+                Bound::HitRate(bound::hits_at_most(self.test, block_table, aim.bandwidth) as f64 / reads)
             }
             Objective::Boot { round_trip, misses, .. } => {
                 let link = Link { bandwidth: aim.bandwidth, round_trip, misses };
-                Bound::Delay(bound::delay_at_least(self.test, vocabulary, &link) as f64 / 1e9)
+                Bound::Delay(bound::delay_at_least(self.test, block_table, &link) as f64 / 1e9)
             }
         }
     }
@@ -73,7 +73,7 @@ impl Policy for Oracle<'_> {
             scorer.order(Weights { alpha, beta })
         });
         let starts = std::iter::once(aim.objective.first_accesses(self.test)).chain(by_score);
-        let Some((mut best, mut worth)) = first_best(starts, |order| judge.worth(order)) else {
+        let Some((mut best, mut score)) = first_best(starts, |order| judge.score(order)) else {
             return Vec::new();
         };
         let (horizon, random) = (judge.horizon(aim).min(best.len()), &mut Random::new(aim.seed));
@@ -83,9 +83,9 @@ impl Policy for Oracle<'_> {
         for _ in 0..self.moves {
             let (from, to) = a_move(random, horizon, best.len());
             move_within(&mut best, from, to);
-            let now = judge.worth(&best);
-            if now > worth || now >= worth && aim.objective == Objective::Hits {
-                worth = now;
+            let now = judge.score(&best);
+            if now > score || now >= score && aim.objective == Objective::Hits {
+                score = now;
             } else {
                 move_within(&mut best, to, from);
             }

@@ -5,11 +5,11 @@
 //!   traces. DADI itself (section 3.3) prefetches by one recorded trace.
 //! * `history` (HB): the test trace itself, known beforehand. For evaluation only.
 
-use crate::condensed::Condensed;
+use crate::block_table::BlockId;
+use crate::compact_trace::CompactTrace;
 use crate::policy::{Aim, Policy, Proposal, Training};
 use crate::similarity::{Feature, Similarities, Vector};
 use crate::statistics::Statistics;
-use crate::vocabulary::BlockId;
 use headstart_block::random::Random;
 
 /// `random`; see the module's head.
@@ -52,7 +52,7 @@ impl Policy for Dadi {
 #[derive(Clone, Copy, Debug)]
 pub struct History<'a> {
     /// The trace that it will be tested on.
-    pub test: &'a Condensed,
+    pub test: &'a CompactTrace,
 }
 
 impl Policy for History<'_> {

@@ -5,9 +5,9 @@
 //! with `ac` the accesses over those of the most read block, times from each trace's first read, `tmax` the group's
 //! latest. The higher, the sooner.
 
+use crate::block_table::BlockId;
 use crate::policy::Training;
 use crate::statistics::{Accesses, Window};
-use crate::vocabulary::BlockId;
 
 /// The weights of count and average time; the rest to 1 is the weight of the earliest time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,7 +38,7 @@ impl Scorer {
             let count = stats.count as f64 / most;
             let average = (t_max - stats.average_us()) / t_max;
             let earliest = (t_max - f64::from(stats.min_us)) / t_max;
-            (id, training.vocabulary.blocks()[id as usize], [count, average, earliest])
+            (id, training.block_table.blocks()[id as usize], [count, average, earliest])
         };
         let blocks: Vec<_> = statistics.read_blocks(window).map(terms).collect();
         Self { scores: Vec::with_capacity(blocks.len()), blocks }

@@ -19,9 +19,9 @@
 //! Moves are drawn: a block goes to some other place before the *horizon*, the number of blocks that the link
 //! brings before the longest training trace ends (behind it, order is worth nothing); half of the moves are short.
 
+use crate::block_table::BlockId;
 use crate::policy::thinkahead::ThinkAhead;
 use crate::policy::{Aim, Judge, Objective, Policy, Proposal, Training, first};
-use crate::vocabulary::BlockId;
 use headstart_block::random::Random;
 
 /// The policy `search`; see the module's head.
@@ -68,13 +68,13 @@ impl Search {
         if horizon < 2 {
             return order;
         }
-        let (random, mut worth) = (&mut Random::new(aim.seed), judge.worth(&order));
+        let (random, mut score) = (&mut Random::new(aim.seed), judge.score(&order));
         for _ in 0..self.moves {
             let (from, to) = a_move(random, horizon, order.len());
             move_within(&mut order, from, to);
-            let now = judge.worth(&order);
-            if now > worth + self.gain_min {
-                worth = now;
+            let now = judge.score(&order);
+            if now > score + self.gain_min {
+                score = now;
             } else {
                 move_within(&mut order, to, from);
             }
@@ -107,9 +107,9 @@ pub(crate) fn move_within(order: &mut [BlockId], from: usize, to: usize) {
 mod tests {
     use super::*;
     use crate::bandwidth::Bandwidth;
+    use crate::block_table::BlockTable;
     use crate::statistics::Statistics;
     use crate::testing::{Read, trace};
-    use crate::vocabulary::Vocabulary;
 
     #[test]
     fn moves_can_be_taken_back() {
@@ -125,7 +125,7 @@ mod tests {
     /// Two busy blocks and many that are read once, where no weights of the score give what is best.
     #[test]
     fn is_no_worse_than_the_score_on_the_boots_that_it_judges() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         let reads: Vec<Read> = (0..60)
             .flat_map(|at: u32| {
                 let busy = if at % 7 == 3 { 12 } else { 1 };
@@ -134,14 +134,14 @@ mod tests {
                 })
             })
             .collect();
-        let boots = [trace(&reads, &mut vocabulary)];
+        let boots = [trace(&reads, &mut block_table)];
         let (statistics, traces) = (Statistics::of(&boots), boots.iter().collect::<Vec<_>>());
-        let training = Training { vocabulary: &vocabulary, statistics: &statistics, traces: &traces };
+        let training = Training { block_table: &block_table, statistics: &statistics, traces: &traces };
         for rate in [2, 6, 20] {
             let aim = Aim { objective: Objective::Hits, bandwidth: Bandwidth::mib(rate), seed: 3 };
-            let worth = |order: Vec<u32>| Judge::elsewhere(&training, &aim).worth(&order);
-            let searched = worth(Search { moves: 300, ..Search::default() }.order(&training, &aim));
-            let scored = worth(ThinkAhead::default().order(&training, &aim));
+            let score = |order: Vec<u32>| Judge::elsewhere(&training, &aim).score(&order);
+            let searched = score(Search { moves: 300, ..Search::default() }.order(&training, &aim));
+            let scored = score(ThinkAhead::default().order(&training, &aim));
             assert!(searched >= scored, "{rate}: {searched} {scored}");
         }
     }

@@ -1,10 +1,10 @@
 //! `thinkahead`: blocks by score, with the weights that a genetic search finds for the group and the bandwidth
 //! (paper, section 5.3). [`Judge`] gives their fitness.
 
+use crate::block_table::BlockId;
 use crate::policy::genetic::Genetic;
 use crate::policy::score::{Scorer, Weights};
 use crate::policy::{Aim, Judge, Policy, Proposal, Training};
-use crate::vocabulary::BlockId;
 
 /// The policy `thinkahead`; see the module's head.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +25,7 @@ impl ThinkAhead {
         judge: &mut Judge<'_>,
     ) -> (Weights, Vec<BlockId>) {
         let mut scorer = Scorer::new(training, aim.objective.window());
-        let search = || self.genetic.search(aim.seed, |weights| judge.worth(&scorer.order(weights))).0;
+        let search = || self.genetic.search(aim.seed, |weights| judge.score(&scorer.order(weights))).0;
         let weights = self.weights.unwrap_or_else(search);
         (weights, scorer.order(weights))
     }

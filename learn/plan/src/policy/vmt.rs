@@ -1,8 +1,8 @@
 //! `vmt-min`, `vmt-avg`: blocks by their earliest, or average, time of access in the training traces, counted from
 //! each trace's first read (paper, section 7, after *VMTorrent*, CoNEXT'12).
 
+use crate::block_table::BlockId;
 use crate::policy::{Aim, Policy, Training};
-use crate::vocabulary::BlockId;
 
 /// The policies by time; see the module's head.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl Policy for Vmt {
                 Self::Average => stats.average_us(),
             }
         };
-        let blocks = training.vocabulary.blocks();
+        let blocks = training.block_table.blocks();
         let mut order: Vec<_> = training.statistics.read_blocks(window).map(|(id, _)| id).collect();
         order.sort_by(|a, b| time(a).total_cmp(&time(b)).then(blocks[*a as usize].cmp(&blocks[*b as usize])));
         order

@@ -90,13 +90,13 @@ fn moved(graph: &[Vec<f64>]) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_table::BlockTable;
     use crate::similarity::{Feature, Vector};
     use crate::testing::trace;
-    use crate::vocabulary::Vocabulary;
 
     #[test]
     fn finds_the_kinds_and_leaves_strangers_alone() {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         let forward: Vec<u64> = (0..50).collect();
         let backward: Vec<u64> = (0..50).rev().collect();
         let mut other = vec![7, 300, 12, 44];
@@ -104,7 +104,7 @@ mod tests {
         let boots = [&forward, &backward, &forward, &backward, &other, &forward];
         let vectors = boots.map(|blocks| {
             let reads: Vec<_> = (0..).zip(blocks).map(|(t, block)| (t, *block, 0, 1)).collect();
-            Vector::of(&trace(&reads, &mut vocabulary), Feature::Order)
+            Vector::of(&trace(&reads, &mut block_table), Feature::Order)
         });
         let found = communities(&Similarities::of(&vectors), 0.7);
         assert_eq!(found, [vec![0, 2, 5], vec![1, 3], vec![4]]);

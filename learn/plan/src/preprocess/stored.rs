@@ -3,11 +3,11 @@
 //! Centroids are not stored: each is the first of its group's kept traces.
 
 use super::{Dropped, Group, ImageModel, Kept, Settings};
-use crate::condensed::{Condensed, Packed};
+use crate::block_table::BlockTable;
+use crate::compact_trace::{CompactTrace, Packed};
 use crate::encoding::{Reader, Writer};
 use crate::similarity::{Feature, Vector};
 use crate::statistics::Statistics;
-use crate::vocabulary::Vocabulary;
 use headstart_block::{Error, Result};
 
 impl Settings {
@@ -66,7 +66,11 @@ impl ImageModel<Packed> {
         }
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>, settings: Settings, vocabulary: &Vocabulary) -> Result<Self> {
+    pub(crate) fn read(
+        reader: &mut Reader<'_>,
+        settings: Settings,
+        block_table: &BlockTable,
+    ) -> Result<Self> {
         let cuts = reader.numbers()?.into_iter().map(usize::try_from).collect::<Result<Vec<_>, _>>();
         let cuts = cuts.map_err(|_| Error::corrupt("has a number that is too large"))?;
         let bounds = (reader.number()?, reader.number()?);
@@ -78,12 +82,12 @@ impl ImageModel<Packed> {
             if category > cuts.len() {
                 return Err(Error::corrupt("has a group of a category that there is none of"));
             }
-            let statistics = Statistics::read(reader, vocabulary.len())?;
+            let statistics = Statistics::read(reader, block_table.len())?;
             let count = reader.count(3)?;
-            let kept: Result<Vec<_>> = (0..count).map(|_| Packed::read(reader, vocabulary.len())).collect();
+            let kept: Result<Vec<_>> = (0..count).map(|_| Packed::read(reader, block_table.len())).collect();
             let kept = kept?;
             let Some(first) = kept.first() else { return Err(Error::corrupt("has a group of no traces")) };
-            let centroid = Vector::of(&first.unpack(vocabulary), settings.feature);
+            let centroid = Vector::of(&first.unpack(block_table), settings.feature);
             groups.push(Group { category, statistics, centroid, kept });
         }
         Ok(Self { settings, cuts, bounds, groups, dropped })
@@ -91,12 +95,12 @@ impl ImageModel<Packed> {
 
     /// The model with its kept traces unpacked.
     #[must_use]
-    pub fn unpacked(&self, vocabulary: &Vocabulary) -> ImageModel<Condensed> {
+    pub fn unpacked(&self, block_table: &BlockTable) -> ImageModel<CompactTrace> {
         let group = |group: &Group<Packed>| Group {
             category: group.category,
             statistics: group.statistics.clone(),
             centroid: group.centroid.clone(),
-            kept: group.kept.iter().map(|trace| trace.unpack(vocabulary)).collect(),
+            kept: group.kept.iter().map(|trace| trace.unpack(block_table)).collect(),
         };
         ImageModel {
             settings: self.settings,

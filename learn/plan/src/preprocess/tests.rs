@@ -5,26 +5,26 @@ use crate::testing::{Read, trace};
 use proptest::prelude::*;
 
 /// A boot that reads these blocks, one to three times each, a millisecond apart.
-fn boot(blocks: impl IntoIterator<Item = u64>, vocabulary: &mut Vocabulary) -> Condensed {
+fn boot(blocks: impl IntoIterator<Item = u64>, block_table: &mut BlockTable) -> CompactTrace {
     let blocks = blocks.into_iter().flat_map(|block| (0..=block % 3).map(move |_| block));
     let reads: Vec<Read> = (1000..).step_by(1000).zip(blocks).map(|(t, block)| (t, block, 0, 1)).collect();
-    trace(&reads, vocabulary)
+    trace(&reads, block_table)
 }
 
 /// Boots of two orders: the second half comes first in every other one.
-fn reordered(count: usize, vocabulary: &mut Vocabulary) -> Vec<Condensed> {
+fn reordered(count: usize, block_table: &mut BlockTable) -> Vec<CompactTrace> {
     let boots = (0..count as u64).map(|at| {
         let blocks: Vec<_> = if at % 2 == 0 { (0..100).collect() } else { (50..100).chain(0..50).collect() };
         // A stray each, so that no two are equal.
-        boot(blocks.into_iter().chain([200 + at]), vocabulary)
+        boot(blocks.into_iter().chain([200 + at]), block_table)
     });
     boots.collect()
 }
 
 #[test]
 fn order_groups_reordered_boots_and_counts_do_not() {
-    let mut vocabulary = Vocabulary::new(1 << 30);
-    let boots = reordered(20, &mut vocabulary);
+    let mut block_table = BlockTable::new(1 << 30);
+    let boots = reordered(20, &mut block_table);
     let by_order: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
     assert_eq!((by_order.categories(), by_order.groups().len()), (1, 2));
     assert!(by_order.groups().iter().all(|group| group.statistics.traces == 10 && group.kept.len() == 10));
@@ -39,11 +39,11 @@ fn order_groups_reordered_boots_and_counts_do_not() {
 
 #[test]
 fn outliers_are_counted_by_reason() {
-    let mut vocabulary = Vocabulary::new(1 << 32);
-    let mut boots: Vec<_> = (0..100).map(|_| boot(0..100, &mut vocabulary)).collect();
-    boots.push(boot(0..3, &mut vocabulary));
-    boots.push(boot(0..40, &mut vocabulary));
-    boots.push(boot(0..1500, &mut vocabulary));
+    let mut block_table = BlockTable::new(1 << 32);
+    let mut boots: Vec<_> = (0..100).map(|_| boot(0..100, &mut block_table)).collect();
+    boots.push(boot(0..3, &mut block_table));
+    boots.push(boot(0..40, &mut block_table));
+    boots.push(boot(0..1500, &mut block_table));
     let model: ImageModel = ImageModel::learn(boots, Settings::default());
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 1, many_blocks: 1 });
     assert_eq!((model.groups().len(), model.groups()[0].statistics.traces), (1, 100));
@@ -51,9 +51,9 @@ fn outliers_are_counted_by_reason() {
 
 #[test]
 fn without_preprocessing_all_is_one_group() {
-    let mut vocabulary = Vocabulary::new(1 << 32);
-    let mut boots = reordered(20, &mut vocabulary);
-    boots.extend([boot(0..3, &mut vocabulary), boot(0..1500, &mut vocabulary)]);
+    let mut block_table = BlockTable::new(1 << 32);
+    let mut boots = reordered(20, &mut block_table);
+    boots.extend([boot(0..3, &mut block_table), boot(0..1500, &mut block_table)]);
     let apart: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
     assert!(apart.groups().len() > 2);
     let model: ImageModel = ImageModel::learn(boots, Settings::none());
@@ -62,8 +62,8 @@ fn without_preprocessing_all_is_one_group() {
 
 #[test]
 fn what_is_not_compared_goes_to_the_nearest_centroid() {
-    let mut vocabulary = Vocabulary::new(1 << 30);
-    let boots = reordered(60, &mut vocabulary);
+    let mut block_table = BlockTable::new(1 << 30);
+    let boots = reordered(60, &mut block_table);
     let model: ImageModel =
         ImageModel::learn(boots, Settings { compared_max: 12, kept_max: 5, ..Settings::default() });
     let sizes: Vec<_> =
@@ -73,19 +73,19 @@ fn what_is_not_compared_goes_to_the_nearest_centroid() {
 
 #[test]
 fn adding_a_trace_changes_only_its_group() {
-    let mut vocabulary = Vocabulary::new(1 << 30);
-    let boots = reordered(20, &mut vocabulary);
+    let mut block_table = BlockTable::new(1 << 30);
+    let boots = reordered(20, &mut block_table);
     let mut model: ImageModel = ImageModel::learn(boots.clone(), Settings::default());
     let before = model.clone();
-    let new = boot((0..100).chain([300]), &mut vocabulary);
+    let new = boot((0..100).chain([300]), &mut block_table);
     let group = model.add(&new).unwrap();
     let mut expected = before.groups()[group].statistics.clone();
     expected.add(&new);
     assert_eq!(model.groups()[group].statistics, expected);
     assert_eq!(model.groups()[1 - group].statistics, before.groups()[1 - group].statistics);
     assert_eq!(model.groups()[group].kept[0].first_accesses()[0], 0, "it went where it belongs");
-    assert_eq!(model.add(&boot(0..2, &mut vocabulary)), None);
-    assert_eq!(model.add(&boot(0..400, &mut vocabulary)), None);
+    assert_eq!(model.add(&boot(0..2, &mut block_table)), None);
+    assert_eq!(model.add(&boot(0..400, &mut block_table)), None);
     assert_eq!(model.dropped(), Dropped { few_reads: 1, few_blocks: 0, many_blocks: 1 });
     let mut empty: ImageModel = ImageModel::learn(Vec::new(), Settings::default());
     assert_eq!((empty.groups().len(), empty.add(&new)), (0, None));
@@ -94,12 +94,12 @@ fn adding_a_trace_changes_only_its_group() {
 proptest! {
     #[test]
     fn no_trace_is_lost(lens in prop::collection::vec((0_u64..60, any::<bool>()), 0..80)) {
-        let mut vocabulary = Vocabulary::new(1 << 30);
+        let mut block_table = BlockTable::new(1 << 30);
         let boots: Vec<_> = lens
             .iter()
             .map(|(len, is_turned)| {
                 let blocks: Vec<_> = if *is_turned { (0..*len).rev().collect() } else { (0..*len).collect() };
-                boot(blocks, &mut vocabulary)
+                boot(blocks, &mut block_table)
             })
             .collect();
         let settings = Settings { compared_max: 10, ..Settings::default() };

@@ -95,8 +95,8 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_table::BlockTable;
     use crate::testing::{Read, trace};
-    use crate::vocabulary::Vocabulary;
     use proptest::prelude::*;
 
     proptest! {
@@ -105,17 +105,17 @@ mod tests {
             traces in prop::collection::vec(
                 prop::collection::vec((0_u32..500, 0_u64..20, 0_u64..30, 1_u64..40), 0..40), 0..6),
         ) {
-            let mut vocabulary = Vocabulary::new(1 << 30);
+            let mut block_table = BlockTable::new(1 << 30);
             let mut statistics = Statistics::default();
             for mut reads in traces {
                 reads.sort_unstable();
                 let reads: Vec<Read> = reads;
-                statistics.add(&trace(&reads, &mut vocabulary));
+                statistics.add(&trace(&reads, &mut block_table));
             }
             let mut writer = Writer::default();
             statistics.write(&mut writer);
             let mut reader = Reader::new(&writer.bytes);
-            prop_assert_eq!(Statistics::read(&mut reader, vocabulary.len()).unwrap(), statistics.clone());
+            prop_assert_eq!(Statistics::read(&mut reader, block_table.len()).unwrap(), statistics.clone());
             prop_assert!(reader.end().is_ok());
             if !statistics.blocks.is_empty() {
                 let fewer = statistics.blocks.len() - 1;

@@ -8,15 +8,15 @@
 //! 0.73 and 0.83 at 4, 6 and 8 MiB/s and delays of 73.6, 21.8 and 4.7 s at 2, 4 and 8 MB/s, those of slices that
 //! half of it reads 0.66, 0.85 and 0.95 and 28.2, 6.6 and 0.9 s. From 30 MB/s on the link has room for all.
 
-use super::{Maker, Trained};
+use super::{Trained, Trainer};
 use crate::bandwidth::Bandwidth;
 use crate::best::first_best;
-use crate::condensed::Packed;
+use crate::block_table::BlockTable;
+use crate::compact_trace::Packed;
 use crate::plans::GroupPlans;
 use crate::policy::{Training, Weights};
 use crate::preprocess::ImageModel;
 use crate::statistics::{Statistics, Window};
-use crate::vocabulary::Vocabulary;
 use std::cmp::Reverse;
 
 /// Traces of a merged group that are at hand.
@@ -30,7 +30,7 @@ const ROOM_FOR_ALL: Bandwidth = Bandwidth::mb(30);
 
 /// The data of an image that merging needs.
 pub(super) struct Summary {
-    vocabulary: Vocabulary,
+    block_table: BlockTable,
     /// The statistics of all its groups.
     statistics: Statistics,
     /// Some traces, those of larger groups first.
@@ -38,31 +38,31 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    pub(super) fn of(vocabulary: &Vocabulary, model: &ImageModel) -> Self {
+    pub(super) fn of(block_table: &BlockTable, model: &ImageModel) -> Self {
         let mut groups: Vec<_> = model.groups().iter().collect();
         groups.sort_by_key(|group| Reverse(group.statistics.traces));
         let mut statistics = Statistics::default();
         groups.iter().for_each(|group| statistics.merge(&group.statistics));
         let kept = groups.iter().flat_map(|group| &group.kept);
         Self {
-            vocabulary: vocabulary.clone(),
+            block_table: block_table.clone(),
             statistics,
             sample: kept.take(SAMPLE_MAX).map(Packed::of).collect(),
         }
     }
 }
 
-impl Maker<'_> {
+impl Trainer<'_> {
     /// The plans of the images as one group, with the weights of the image that is most like them all; `None` if
     /// they read nothing.
     #[expect(clippy::cast_precision_loss, reason = "a number of blocks")]
     pub(super) fn merged(&self, images: &[&Trained]) -> Option<GroupPlans> {
-        let disk_size = images.iter().map(|image| image.summary.vocabulary.disk_size()).max()?;
+        let disk_size = images.iter().map(|image| image.summary.block_table.disk_size()).max()?;
         let most = images.iter().map(|image| image.summary.statistics.traces).max()?;
-        let (mut vocabulary, mut statistics) = (Vocabulary::new(disk_size), Statistics::default());
+        let (mut block_table, mut statistics) = (BlockTable::new(disk_size), Statistics::default());
         for Trained { summary, .. } in images {
             let weighted = summary.statistics.weighted(most);
-            statistics.merge(&weighted.renumbered(&summary.vocabulary, &mut vocabulary));
+            statistics.merge(&weighted.renumbered(&summary.block_table, &mut block_table));
         }
         if statistics.traces == 0 {
             return None;
@@ -72,8 +72,8 @@ impl Maker<'_> {
         for turn in 0..longest {
             for Trained { summary, .. } in images {
                 if let Some(trace) = summary.sample.get(turn).filter(|_| sample.len() < SAMPLE_MAX) {
-                    let own = trace.unpack(&summary.vocabulary);
-                    sample.push(own.renumbered(&summary.vocabulary, &mut vocabulary));
+                    let own = trace.unpack(&summary.block_table);
+                    sample.push(own.renumbered(&summary.block_table, &mut block_table));
                 }
             }
         }
@@ -89,7 +89,7 @@ impl Maker<'_> {
         let are_alike = likely.read_blocks(Window::All).next().is_some();
         let training = |rate: Bandwidth| {
             let statistics = if rate < ROOM_FOR_ALL && are_alike { &likely } else { &statistics };
-            Training { vocabulary: &vocabulary, statistics, traces: &traces }
+            Training { block_table: &block_table, statistics, traces: &traces }
         };
         let mut group = self.group(0, &training, &weights);
         group.traces = images.iter().map(|image| image.traces).sum();

@@ -1,6 +1,6 @@
 //! The results of training a data set.
 
-use super::{Recipe, Trained};
+use super::{TrainConfig, Trained};
 use crate::bandwidth::Bandwidth;
 use crate::knowledge::{self, ImageKey, Knowledge};
 use crate::layers::{LayerMap, LayerPlans, join};
@@ -184,17 +184,17 @@ pub(super) struct Builder {
 
 impl Builder {
     pub(super) fn new(
-        recipe: &Recipe,
+        config: &TrainConfig,
         rates: &[Bandwidth],
         knowledge: &Knowledge,
         choices: Vec<BTreeSet<ImageKey>>,
         merged: Vec<Option<GroupPlans>>,
     ) -> Self {
         let provenance = Provenance {
-            policy: recipe.policy.clone(),
-            objective: recipe.objective,
+            policy: config.policy.clone(),
+            objective: config.objective,
             rates: rates.iter().map(|rate| rate.bytes()).collect(),
-            seed: recipe.seed,
+            seed: config.seed,
             learning: *knowledge.settings(),
             traces: 0,
             dropped: Dropped::default(),

@@ -35,9 +35,9 @@ fn knowledge() -> Knowledge {
     knowledge
 }
 
-fn recipe(policy: &str) -> Recipe {
+fn config(policy: &str) -> TrainConfig {
     let rates = [30, 5, 5].map(Bandwidth::mb).to_vec();
-    Recipe { policy: policy.to_owned(), rates, ..Recipe::default() }
+    TrainConfig { policy: policy.to_owned(), rates, ..TrainConfig::default() }
 }
 
 fn creation(image: &str, family: &str, user: &str) -> Creation {
@@ -50,14 +50,14 @@ fn creation(image: &str, family: &str, user: &str) -> Creation {
     }
 }
 
-fn train(knowledge: &Knowledge, recipe: &Recipe) -> Plans {
-    all(knowledge, recipe, &mut |_| Ok(())).unwrap()
+fn train(knowledge: &Knowledge, config: &TrainConfig) -> Plans {
+    all(knowledge, config, &mut |_| Ok(())).unwrap()
 }
 
 #[test]
 fn each_disk_gets_its_plans_and_the_reason() {
-    let (knowledge, recipe) = (knowledge(), recipe("search"));
-    let plans = train(&knowledge, &recipe);
+    let (knowledge, config) = (knowledge(), config("search"));
+    let plans = train(&knowledge, &config);
     let cases = [
         ("rich", "debian", "ann", "trained", 12),
         ("rich", "", "", "trained", 12),
@@ -89,7 +89,7 @@ fn each_disk_gets_its_plans_and_the_reason() {
 #[test]
 fn an_image_is_planned_from_what_its_boots_read() {
     let knowledge = knowledge();
-    let plans = train(&knowledge, &recipe("vmt-min"));
+    let plans = train(&knowledge, &config("vmt-min"));
     let key = ImageKey { image: "rich".to_owned(), size: SIZE };
     let group = &plans.choose(&key, &Metadata::default()).groups[0];
     let expected: Vec<u64> = (0..40).chain(100..130).chain(900..912).collect();
@@ -98,7 +98,7 @@ fn an_image_is_planned_from_what_its_boots_read() {
     let item = group.plans[0].items[4];
     assert_eq!((item.block, item.mask), (4, 0b11 << 4), "the slices that were read");
     assert_eq!(group.centroid.order[..70], expected[..70]);
-    assert!(group.plans.iter().all(|plan| plan.worth <= 0.0 && plan.policy == "vmt-min"));
+    assert!(group.plans.iter().all(|plan| plan.score <= 0.0 && plan.policy == "vmt-min"));
     let merged =
         plans.choose(&ImageKey::default(), &Metadata { family: "debian".into(), ..Metadata::default() });
     let blocks = |plan: usize| -> BTreeSet<u64> {
@@ -111,7 +111,7 @@ fn an_image_is_planned_from_what_its_boots_read() {
 
 #[test]
 fn weights_are_found_and_reused() {
-    let plans = train(&knowledge(), &recipe("thinkahead"));
+    let plans = train(&knowledge(), &config("thinkahead"));
     let weights = |image: &str, user: &str| {
         let creation = creation(image, "debian", user);
         let chosen = plans.choose(&ImageKey::of(&creation), &Metadata::of(&creation));
@@ -129,25 +129,25 @@ fn threads_change_nothing_and_each_piece_is_counted() {
         heard.push(progress);
         Ok(())
     };
-    let plans = all(&knowledge, &Recipe { threads: 3, ..recipe("random") }, &mut hears).unwrap();
-    assert_eq!(plans, train(&knowledge, &Recipe { threads: 1, ..recipe("random") }));
+    let plans = all(&knowledge, &TrainConfig { threads: 3, ..config("random") }, &mut hears).unwrap();
+    assert_eq!(plans, train(&knowledge, &TrainConfig { threads: 1, ..config("random") }));
     let last = heard.last().unwrap();
     assert_eq!((last.done, heard.len() as u64), (last.all, last.all));
     let mut ends = |_: Progress| Err(Error::new(ErrorKind::Cancelled, "enough"));
-    assert_eq!(all(&knowledge, &recipe("random"), &mut ends).unwrap_err().kind(), ErrorKind::Cancelled);
+    assert_eq!(all(&knowledge, &config("random"), &mut ends).unwrap_err().kind(), ErrorKind::Cancelled);
 }
 
 #[test]
-fn recipes_that_make_no_plans_are_refused() {
+fn configurations_that_make_no_plans_are_refused() {
     let knowledge = knowledge();
-    for bad in [recipe("leap"), recipe("nonsense"), Recipe { rates: Vec::new(), ..recipe("dadi") }] {
+    for bad in [config("leap"), config("nonsense"), TrainConfig { rates: Vec::new(), ..config("dadi") }] {
         let error = all(&knowledge, &bad, &mut |_| Ok(())).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     }
-    let nothing = train(&Knowledge::default(), &recipe("dadi"));
+    let nothing = train(&Knowledge::default(), &config("dadi"));
     assert_eq!(nothing.choose(&ImageKey::default(), &Metadata::default()).reason, Reason::None);
     // Nothing to preload is a plan, too.
-    let lazy = train(&knowledge, &recipe("lazy"));
+    let lazy = train(&knowledge, &config("lazy"));
     assert!(lazy.images().flat_map(|(_, image)| &image.groups).all(|group| group.plans[0].items.is_empty()));
 }
 
@@ -161,7 +161,7 @@ fn an_image_on_known_layers_starts_with_what_is_known_of_them() {
         LayerMap::new(vec![base, top], [(blocks(0, from), 0), (blocks(from, 2048), 1)])
     };
     knowledge.set_layers(&key("rich"), map(top, 110).unwrap()).unwrap();
-    let plans = train(&knowledge, &recipe("vmt-min"));
+    let plans = train(&knowledge, &config("vmt-min"));
     let debian = Metadata { family: "debian".to_owned(), ..Metadata::default() };
     let choose = |image: &str, map: &LayerMap| {
         let chosen = plans.choose_layered(&key(image), &debian, Some(map));

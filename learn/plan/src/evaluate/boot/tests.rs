@@ -12,11 +12,11 @@ const SLOW: Bandwidth = Bandwidth::mib(2);
 const MILLI: Nanos = 1_000_000;
 
 fn score(items: &[(u64, u32)], reads: &[Read], misses: Misses, round_trip: Nanos) -> BootScore {
-    let mut vocabulary = Vocabulary::new(64 * BLOCK_SIZE);
-    vocabulary.add(&(0..64).collect::<Vec<_>>());
-    let trace = trace(reads, &mut vocabulary);
-    let items: Vec<_> = items.iter().map(|(block, mask)| (vocabulary.id(*block).unwrap(), *mask)).collect();
-    BootEvaluator::new(&vocabulary, Link { bandwidth: SLOW, round_trip, misses }).evaluate(&items, &trace)
+    let mut block_table = BlockTable::new(64 * BLOCK_SIZE);
+    block_table.add(&(0..64).collect::<Vec<_>>());
+    let trace = trace(reads, &mut block_table);
+    let items: Vec<_> = items.iter().map(|(block, mask)| (block_table.id(*block).unwrap(), *mask)).collect();
+    BootEvaluator::new(&block_table, Link { bandwidth: SLOW, round_trip, misses }).evaluate(&items, &trace)
 }
 
 #[test]
@@ -79,21 +79,21 @@ proptest! {
     ) {
         reads.sort_unstable();
         reads.dedup_by_key(|read| read.0);
-        let mut vocabulary = Vocabulary::new(16 * BLOCK_SIZE);
-        vocabulary.add(&(0..16).collect::<Vec<_>>());
+        let mut block_table = BlockTable::new(16 * BLOCK_SIZE);
+        block_table.add(&(0..16).collect::<Vec<_>>());
         let bandwidth = Bandwidth::mib(rate);
-        let recorded = trace(&reads, &mut vocabulary);
+        let recorded = trace(&reads, &mut block_table);
         let mut delay = 0;
         let mut shifted = Vec::new();
         for (t, block, slice, slices) in &reads {
             shifted.push((t + delay, *block, *slice, *slices));
             let (_, waits) =
-                replay(&mut order.as_slice(), &trace(&shifted, &mut vocabulary), &vocabulary, bandwidth);
+                replay(&mut order.as_slice(), &trace(&shifted, &mut block_table), &block_table, bandwidth);
             delay += (waits[waits.len() - 1] / 1000) as u32;
         }
-        let items: Vec<_> = order.iter().map(|block| (vocabulary.id(*block).unwrap(), u32::MAX)).collect();
+        let items: Vec<_> = order.iter().map(|block| (block_table.id(*block).unwrap(), u32::MAX)).collect();
         let link = Link { bandwidth, round_trip: 0, misses: Misses::Block };
-        let score = BootEvaluator::new(&vocabulary, link).evaluate(&items, &recorded);
+        let score = BootEvaluator::new(&block_table, link).evaluate(&items, &recorded);
         prop_assert_eq!(score.delay_ns, u128::from(delay) * 1000);
         prop_assert_eq!(score.bytes % BLOCK_SIZE, 0);
     }

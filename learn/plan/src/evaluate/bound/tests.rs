@@ -55,28 +55,28 @@ proptest! {
 
     #[test]
     fn no_order_hits_more(reads in a_boot(), rate in prop::sample::select(vec![1_u64, 2, 4, 8])) {
-        let mut vocabulary = Vocabulary::new(4 * BLOCK_SIZE + 22 * SLICE_SIZE + 4096);
+        let mut block_table = BlockTable::new(4 * BLOCK_SIZE + 22 * SLICE_SIZE + 4096);
         // Includes one that nothing reads.
-        vocabulary.add(&[0, 1, 2, 3, 4]);
-        let boot = trace(&reads, &mut vocabulary);
+        block_table.add(&[0, 1, 2, 3, 4]);
+        let boot = trace(&reads, &mut block_table);
         let bandwidth = Bandwidth::mib(rate);
-        let mut evaluator = Evaluator::new(&vocabulary, bandwidth);
+        let mut evaluator = Evaluator::new(&block_table, bandwidth);
         let best = orders(&[0, 1, 2, 3, 4]).iter().map(|order| evaluator.evaluate(order, &boot).hits).max();
-        let bound = hits_at_most(&boot, &vocabulary, bandwidth);
+        let bound = hits_at_most(&boot, &block_table, bandwidth);
         prop_assert!(best.unwrap_or(0) <= bound, "{:?} {}", best, bound);
         prop_assert!(bound <= boot.counted().len() as u64);
     }
 
     #[test]
     fn no_plan_delays_less(reads in a_boot(), rate in 1_u64..9, round_trip in 0_u64..50_000_000) {
-        let mut vocabulary = Vocabulary::new(4 * BLOCK_SIZE + 22 * SLICE_SIZE + 4096);
-        vocabulary.add(&[0, 1, 2, 3, 4]);
-        let boot = trace(&reads, &mut vocabulary);
+        let mut block_table = BlockTable::new(4 * BLOCK_SIZE + 22 * SLICE_SIZE + 4096);
+        block_table.add(&[0, 1, 2, 3, 4]);
+        let boot = trace(&reads, &mut block_table);
         for misses in [Misses::Block, Misses::RangeThenRest, Misses::Range] {
             let link = Link { bandwidth: Bandwidth::mib(rate), round_trip, misses };
-            let bound = delay_at_least(&boot, &vocabulary, &link);
+            let bound = delay_at_least(&boot, &block_table, &link);
             let masks = crate::Statistics::of([&boot]);
-            let mut evaluator = BootEvaluator::new(&vocabulary, link);
+            let mut evaluator = BootEvaluator::new(&block_table, link);
             for order in orders(&[0, 1, 2, 3]) {
                 let items: Vec<_> = order.iter().map(|id| (*id, masks.mask(*id, 0.0))).collect();
                 let delay = evaluator.evaluate(&items, &boot).delay_ns;
@@ -89,9 +89,9 @@ proptest! {
 /// Without a choice, the bound is exact: two blocks a second apart, the link brings one a second.
 #[test]
 fn tight_where_there_is_no_choice() {
-    let mut vocabulary = Vocabulary::new(1 << 30);
-    let boot = trace(&[(1_000_000, 3, 0, 1), (1_000_001, 3, 0, 1), (1_500_000, 7, 0, 1)], &mut vocabulary);
+    let mut block_table = BlockTable::new(1 << 30);
+    let boot = trace(&[(1_000_000, 3, 0, 1), (1_000_001, 3, 0, 1), (1_500_000, 7, 0, 1)], &mut block_table);
     let bandwidth = Bandwidth::mib(2);
-    assert_eq!(hits_at_most(&boot, &vocabulary, bandwidth), 2);
-    assert_eq!(Evaluator::new(&vocabulary, bandwidth).evaluate(&[0, 1], &boot).hits, 2);
+    assert_eq!(hits_at_most(&boot, &block_table, bandwidth), 2);
+    assert_eq!(Evaluator::new(&block_table, bandwidth).evaluate(&[0, 1], &boot).hits, 2);
 }

@@ -11,14 +11,14 @@ const SLOW: Bandwidth = Bandwidth::mib(2);
 const SECOND: u32 = 1_000_000;
 
 fn score(order: &[u64], reads: &[Read]) -> Score {
-    let mut vocabulary = Vocabulary::new(64 * BLOCK_SIZE);
+    let mut block_table = BlockTable::new(64 * BLOCK_SIZE);
     let mut sorted = order.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
-    vocabulary.add(&sorted);
-    let trace = trace(reads, &mut vocabulary);
-    let order: Vec<_> = order.iter().map(|block| vocabulary.id(*block).unwrap()).collect();
-    Evaluator::new(&vocabulary, SLOW).evaluate(&order, &trace)
+    block_table.add(&sorted);
+    let trace = trace(reads, &mut block_table);
+    let order: Vec<_> = order.iter().map(|block| block_table.id(*block).unwrap()).collect();
+    Evaluator::new(&block_table, SLOW).evaluate(&order, &trace)
 }
 
 #[test]
@@ -70,15 +70,15 @@ proptest! {
         short in 0_u64..BLOCK_SIZE,
     ) {
         reads.sort_unstable();
-        let mut vocabulary = Vocabulary::new(14 * BLOCK_SIZE + short);
-        vocabulary.add(&(0..16).collect::<Vec<_>>());
-        let trace = trace(&reads, &mut vocabulary);
+        let mut block_table = BlockTable::new(14 * BLOCK_SIZE + short);
+        block_table.add(&(0..16).collect::<Vec<_>>());
+        let trace = trace(&reads, &mut block_table);
         // Ties are the hard case: times of reads and of transfers are often equal here.
         let bandwidth = Bandwidth::mib(rate);
-        let ids: Vec<_> = order.iter().map(|block| vocabulary.id(*block).unwrap()).collect();
-        let mut evaluator = Evaluator::new(&vocabulary, bandwidth);
+        let ids: Vec<_> = order.iter().map(|block| block_table.id(*block).unwrap()).collect();
+        let mut evaluator = Evaluator::new(&block_table, bandwidth);
         let fast = evaluator.evaluate(&ids, &trace);
-        let (plain, waits) = replay(&mut order.as_slice(), &trace, &vocabulary, bandwidth);
+        let (plain, waits) = replay(&mut order.as_slice(), &trace, &block_table, bandwidth);
         prop_assert_eq!(fast, plain);
         prop_assert_eq!(evaluator.waits(&trace).collect::<Vec<_>>(), waits);
         prop_assert_eq!(evaluator.evaluate(&ids, &trace), fast, "it can be used again");

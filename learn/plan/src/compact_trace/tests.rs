@@ -1,4 +1,4 @@
-//! Condensing keeps the content of the reads.
+//! Compacting keeps the content of the reads.
 
 use super::*;
 use proptest::prelude::*;
@@ -23,19 +23,19 @@ fn masks_are_of_slices() {
 
 #[test]
 fn what_makes_no_sense_is_left_out_and_counted() {
-    let mut vocabulary = Vocabulary::new(DISK);
+    let mut block_table = BlockTable::new(DISK);
     let mut records = vec![read(5, 0, 512), read(6, DISK - 512, 1024), read(u64::MAX, 0, 512), read(7, 9, 0)];
     records.push(Record { op: Op::Write, ..read(8, 0, 512) });
-    let trace = Condensed::of_records(&records, &mut vocabulary);
-    assert_eq!((trace.reads().len(), trace.left_out(), vocabulary.len()), (1, 2, 1));
+    let trace = CompactTrace::of_records(&records, &mut block_table);
+    assert_eq!((trace.reads().len(), trace.left_out(), block_table.len()), (1, 2, 1));
     assert_eq!((trace.grace_us(), trace.duration_us()), (5, 0));
-    let empty = Condensed::of_records(&[], &mut vocabulary);
+    let empty = CompactTrace::of_records(&[], &mut block_table);
     assert_eq!((empty.grace_us(), empty.duration_us(), empty.first_accesses().len()), (0, 0, 0));
 }
 
 #[test]
 fn reads_under_way_together_are_one_burst() {
-    let mut vocabulary = Vocabulary::new(DISK);
+    let mut block_table = BlockTable::new(DISK);
     let block = |t_us, block, service_us| Record { service_us, ..read(t_us, block * BLOCK_SIZE, 512) };
     let records = [
         block(0, 0, Some(50)),
@@ -44,32 +44,32 @@ fn reads_under_way_together_are_one_burst() {
         block(30, 3, None),
         block(31, 0, None),
     ];
-    let trace = Condensed::of_records(&records, &mut vocabulary);
+    let trace = CompactTrace::of_records(&records, &mut block_table);
     let joins: Vec<_> = trace.fresh.iter().map(|fresh| (fresh.read, fresh.joins)).collect();
     assert_eq!(joins, [(0, false), (1, true), (2, true), (3, false)]);
 }
 
 #[test]
 fn a_faster_guest_keeps_its_grace_period() {
-    let mut vocabulary = Vocabulary::new(DISK);
-    let trace = Condensed::of_records(&[read(100, 0, 1), read(150, 0, 1)], &mut vocabulary);
-    let faster = trace.faster(5, &vocabulary);
+    let mut block_table = BlockTable::new(DISK);
+    let trace = CompactTrace::of_records(&[read(100, 0, 1), read(150, 0, 1)], &mut block_table);
+    let faster = trace.faster(5, &block_table);
     assert_eq!(faster.reads().iter().map(|read| read.t_us).collect::<Vec<_>>(), [100, 110]);
 }
 
 #[test]
 fn another_image_names_the_same_blocks_by_its_own_numbers() {
-    let (mut ours, mut theirs) = (Vocabulary::new(DISK), Vocabulary::new(DISK));
+    let (mut ours, mut theirs) = (BlockTable::new(DISK), BlockTable::new(DISK));
     theirs.add(&[5]);
     let records = [read(100, 9 * BLOCK_SIZE, 1), read(150, 6 * BLOCK_SIZE - 1, 2)];
-    let trace = Condensed::of_records(&records, &mut ours);
+    let trace = CompactTrace::of_records(&records, &mut ours);
     let moved = trace.renumbered(&ours, &mut theirs);
     assert_eq!(
         moved.first_accesses().iter().map(|id| theirs.blocks()[*id as usize]).collect::<Vec<_>>(),
         [9, 5, 6]
     );
-    let expected = Condensed::of_records(&records, &mut theirs);
-    assert_eq!((moved.reads(), &moved.touches), (expected.reads(), &expected.touches));
+    let expected = CompactTrace::of_records(&records, &mut theirs);
+    assert_eq!((moved.reads(), &moved.accesses), (expected.reads(), &expected.accesses));
 }
 
 proptest! {
@@ -79,8 +79,8 @@ proptest! {
     ) {
         let mut records: Vec<_> = reads.iter().map(|(t, offset, len)| read(*t, *offset, *len)).collect();
         records.sort_by_key(|record| record.t_us);
-        let mut vocabulary = Vocabulary::new(DISK);
-        let trace = Condensed::of_records(&records, &mut vocabulary);
+        let mut block_table = BlockTable::new(DISK);
+        let trace = CompactTrace::of_records(&records, &mut block_table);
         let mut blocks: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
         let mut singles: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         let mut slices = BTreeSet::new();
@@ -100,7 +100,7 @@ proptest! {
         }
         prop_assert_eq!(trace.first_accesses().len(), blocks.len());
         for block in &trace.blocks {
-            let number = vocabulary.blocks()[block.block as usize];
+            let number = block_table.blocks()[block.block as usize];
             let times = &blocks[&number];
             prop_assert_eq!(u64::from(block.first_us), times[0]);
             prop_assert_eq!(u64::from(block.last_us), times[times.len() - 1]);
@@ -112,9 +112,9 @@ proptest! {
         }
         prop_assert_eq!(trace.fresh.iter().map(|fresh| fresh.read).collect::<Vec<_>>(), fresh);
         let mut touched = BTreeSet::new();
-        for touch in trace.reads().iter().flat_map(|read| trace.touches(read)) {
-            let block = vocabulary.blocks()[touch.block as usize];
-            touched.extend((0..32).filter(|slice| touch.mask >> slice & 1 == 1).map(|slice| block * 32 + slice));
+        for access in trace.reads().iter().flat_map(|read| trace.accesses(read)) {
+            let block = block_table.blocks()[access.block as usize];
+            touched.extend((0..32).filter(|slice| access.mask >> slice & 1 == 1).map(|slice| block * 32 + slice));
         }
         prop_assert_eq!(touched, slices);
     }

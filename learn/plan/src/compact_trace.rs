@@ -1,6 +1,6 @@
 //! A trace reduced to the data that learning needs.
 //!
-//! Offsets become blocks of a [`Vocabulary`] and masks of their slices; writes are dropped, because they are served
+//! Offsets become blocks of a [`BlockTable`] and masks of their slices; writes are dropped, because they are served
 //! locally (paper, section 3.2). Beside the reads, in the order of arrival, there are three tables made once, so
 //! that an evaluation need not walk the reads:
 //!
@@ -9,9 +9,9 @@
 //!   are in this block alone, and the running sums of them: the number that comes before the block, and the time that
 //!   they wait, are a binary search;
 //! * *wide* reads, which are in several blocks: few, examined one by one;
-//! * *fresh* reads, the first to touch some slice: a guest that waits for its reads can only ever wait for these.
+//! * *fresh* reads, the first to access some slice: a guest that waits for its reads can only ever wait for these.
 
-use crate::vocabulary::{BlockId, Vocabulary};
+use crate::block_table::{BlockId, BlockTable};
 use headstart_block::{BLOCK_SIZE, ByteRange, SLICE_SIZE};
 use headstart_trace::{Op, Record, Trace};
 use std::ops::Range;
@@ -22,31 +22,31 @@ pub const READS_MAX: usize = 3000;
 /// The largest read that is accepted; real ones are a few MiB at most.
 const READ_BYTES_MAX: u64 = 1 << 30;
 
-/// The most touches of blocks that a trace may have; further ones are left out.
-const TOUCHES_MAX: usize = 1 << 24;
+/// The most accesses of blocks that a trace may have; further ones are left out.
+const ACCESSES_MAX: usize = 1 << 24;
 
 /// One read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CondensedRead {
+pub struct CompactRead {
     /// The time of its arrival, in microseconds since the creation.
     pub t_us: u32,
     /// The time of its completion, if the trace tells it; otherwise that of its arrival.
     pub done_us: u32,
-    /// The index of its first entry in the table of touches.
+    /// The index of its first entry in the table of accesses.
     start: u32,
     /// The index after its last entry.
     end: u32,
 }
 
-impl CondensedRead {
-    pub(crate) fn touches(self) -> Range<usize> {
+impl CompactRead {
+    pub(crate) fn accesses(self) -> Range<usize> {
         self.start as usize..self.end as usize
     }
 }
 
-/// A block that a read is in, and the slices of it that it touches.
+/// A block that a read is in, and the slices of it that it accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Touch {
+pub struct BlockAccess {
     /// The block.
     pub block: BlockId,
     /// Bit `i` for slice `i`.
@@ -67,7 +67,7 @@ pub(crate) struct BlockReads {
     end: u32,
 }
 
-/// A read that is the first to touch a slice.
+/// A read that is the first to access a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fresh {
     /// The read's number.
@@ -79,9 +79,9 @@ pub(crate) struct Fresh {
 
 /// A trace; see the module's head.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Condensed {
-    reads: Vec<CondensedRead>,
-    touches: Vec<Touch>,
+pub struct CompactTrace {
+    reads: Vec<CompactRead>,
+    accesses: Vec<BlockAccess>,
     pub(crate) blocks: Vec<BlockReads>,
     /// Times of reads in one block, block by block, ascending.
     times: Vec<u32>,
@@ -95,90 +95,90 @@ pub struct Condensed {
     left_out: u64,
 }
 
-impl Condensed {
-    /// Condenses a trace; its blocks are added to `vocabulary`.
+impl CompactTrace {
+    /// Compacts a trace; its blocks are added to `block_table`.
     ///
     /// Linear in the trace, except for sorting its blocks. Reads past the end of the disk, of over a GiB, or later than
     /// 71 minutes after the creation are left out and counted, and empty ones have no meaning.
     #[must_use]
-    pub fn of(trace: &Trace, vocabulary: &mut Vocabulary) -> Self {
-        Self::of_records(&trace.records, vocabulary)
+    pub fn of(trace: &Trace, block_table: &mut BlockTable) -> Self {
+        Self::of_records(&trace.records, block_table)
     }
 
-    /// Condenses a trace's records.
+    /// Compacts a trace's records.
     #[must_use]
-    pub fn of_records(records: &[Record], vocabulary: &mut Vocabulary) -> Self {
+    pub fn of_records(records: &[Record], block_table: &mut BlockTable) -> Self {
         let reads = || records.iter().filter(|record| record.op == Op::Read && !record.range.is_empty());
         let mut blocks = Vec::with_capacity(records.len());
-        for record in reads().filter(|record| is_believed(record, vocabulary.disk_size())) {
+        for record in reads().filter(|record| is_believed(record, block_table.disk_size())) {
             let range = blocks_of(record.range);
             // Neighbouring reads are mostly in the same block.
             if blocks.last() != Some(&range.start) || range.end - range.start > 1 {
                 blocks.extend(range);
             }
-            if blocks.len() > TOUCHES_MAX {
+            if blocks.len() > ACCESSES_MAX {
                 break;
             }
         }
         blocks.sort_unstable();
         blocks.dedup();
-        vocabulary.add(&blocks);
-        let mut condensed = Self::default();
+        block_table.add(&blocks);
+        let mut compact = Self::default();
         let mut last = (u64::MAX, 0);
         for record in reads() {
-            let fits = is_believed(record, vocabulary.disk_size()) && condensed.touches.len() < TOUCHES_MAX;
+            let fits = is_believed(record, block_table.disk_size()) && compact.accesses.len() < ACCESSES_MAX;
             let Some(t_us) = u32::try_from(record.t_us).ok().filter(|_| fits) else {
-                condensed.left_out += 1;
+                compact.left_out += 1;
                 continue;
             };
-            let start = condensed.touches.len();
+            let start = compact.accesses.len();
             for block in blocks_of(record.range) {
                 if last.0 != block {
-                    let Some(id) = vocabulary.id(block) else { continue };
+                    let Some(id) = block_table.id(block) else { continue };
                     last = (block, id);
                 }
-                condensed.touches.push(Touch { block: last.1, mask: mask_of(record.range, block) });
+                compact.accesses.push(BlockAccess { block: last.1, mask: mask_of(record.range, block) });
             }
             let done_us = t_us.saturating_add(record.service_us.unwrap_or(0));
-            condensed.push_read(t_us, done_us, start);
+            compact.push_read(t_us, done_us, start);
         }
-        condensed.finish(vocabulary)
+        compact.finish(block_table)
     }
 
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "touches are bounded by TOUCHES_MAX and a read's own"
+        reason = "accesses are bounded by ACCESSES_MAX and a read's own"
     )]
     fn push_read(&mut self, t_us: u32, done_us: u32, start: usize) {
-        let (start, end) = (start as u32, self.touches.len() as u32);
-        self.reads.push(CondensedRead { t_us, done_us, start, end });
+        let (start, end) = (start as u32, self.accesses.len() as u32);
+        self.reads.push(CompactRead { t_us, done_us, start, end });
     }
 
     /// Makes the tables.
-    fn finish(mut self, vocabulary: &Vocabulary) -> Self {
+    fn finish(mut self, block_table: &BlockTable) -> Self {
         if !self.reads.is_sorted_by_key(|read| read.t_us) {
             self.reads.sort_by_key(|read| read.t_us);
         }
-        self.tabulate_blocks(vocabulary.len());
-        self.tabulate_fresh(vocabulary.len());
+        self.tabulate_blocks(block_table.len());
+        self.tabulate_fresh(block_table.len());
         self
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "numbers of counted reads and of their touches")]
-    fn tabulate_blocks(&mut self, vocabulary: usize) {
+    #[expect(clippy::cast_possible_truncation, reason = "numbers of counted reads and of their accesses")]
+    fn tabulate_blocks(&mut self, block_table: usize) {
         const NONE: u32 = u32::MAX;
-        let mut place = vec![NONE; vocabulary];
+        let mut place = vec![NONE; block_table];
         let counted = &self.reads[..self.reads.len().min(READS_MAX)];
         for (number, read) in counted.iter().enumerate() {
             let is_wide = read.end - read.start > 1;
             if is_wide {
                 self.wide.push(number as u32);
             }
-            for touch in &self.touches[read.touches()] {
-                let at = &mut place[touch.block as usize];
+            for access in &self.accesses[read.accesses()] {
+                let at = &mut place[access.block as usize];
                 if *at == NONE {
                     *at = self.blocks.len() as u32;
-                    let (block, first_us) = (touch.block, read.t_us);
+                    let (block, first_us) = (access.block, read.t_us);
                     self.blocks.push(BlockReads { block, first_us, last_us: 0, count: 0, start: 0, end: 0 });
                 }
                 let block = &mut self.blocks[*at as usize];
@@ -194,7 +194,7 @@ impl Condensed {
         }
         self.times = vec![0; start as usize];
         for read in counted.iter().filter(|read| read.end - read.start == 1) {
-            let block = &mut self.blocks[place[self.touches[read.start as usize].block as usize] as usize];
+            let block = &mut self.blocks[place[self.accesses[read.start as usize].block as usize] as usize];
             self.times[block.end as usize] = read.t_us;
             block.end += 1;
         }
@@ -207,8 +207,8 @@ impl Condensed {
         }));
     }
 
-    fn tabulate_fresh(&mut self, vocabulary: usize) {
-        let mut seen = vec![0_u32; vocabulary];
+    fn tabulate_fresh(&mut self, block_table: usize) {
+        let mut seen = vec![0_u32; block_table];
         // The earliest completion since the burst began, and the burst of the last fresh read.
         let (mut earliest, mut burst, mut last_fresh) = (None, 0_u32, None);
         for (number, read) in (0..).zip(&self.reads) {
@@ -220,13 +220,13 @@ impl Condensed {
                 }
             }
             let mut is_fresh = false;
-            for touch in &self.touches[read.touches()] {
-                let seen = &mut seen[touch.block as usize];
+            for access in &self.accesses[read.accesses()] {
+                let seen = &mut seen[access.block as usize];
                 if *seen == 0 {
-                    self.order.push(touch.block);
+                    self.order.push(access.block);
                 }
-                is_fresh |= touch.mask & !*seen != 0;
-                *seen |= touch.mask;
+                is_fresh |= access.mask & !*seen != 0;
+                *seen |= access.mask;
             }
             if is_fresh {
                 self.fresh.push(Fresh { read: number, joins: last_fresh == Some(burst) });
@@ -237,20 +237,20 @@ impl Condensed {
 
     /// The reads, in the order of arrival.
     #[must_use]
-    pub fn reads(&self) -> &[CondensedRead] {
+    pub fn reads(&self) -> &[CompactRead] {
         &self.reads
     }
 
     /// The reads that count for hit rates: the first 3,000.
     #[must_use]
-    pub fn counted(&self) -> &[CondensedRead] {
+    pub fn counted(&self) -> &[CompactRead] {
         &self.reads[..self.reads.len().min(READS_MAX)]
     }
 
     /// The blocks that a read is in, ascending on the disk.
     #[must_use]
-    pub fn touches(&self, read: &CondensedRead) -> &[Touch] {
-        self.touches.get(read.touches()).unwrap_or_default()
+    pub fn accesses(&self, read: &CompactRead) -> &[BlockAccess] {
+        self.accesses.get(read.accesses()).unwrap_or_default()
     }
 
     /// Times of the counted reads in this block alone, and their sums.
@@ -285,47 +285,47 @@ impl Condensed {
 
     /// The same boot on a guest that thinks `factor` times faster: the grace period stays, the times after it shrink.
     #[must_use]
-    pub fn faster(&self, factor: u32, vocabulary: &Vocabulary) -> Self {
+    pub fn faster(&self, factor: u32, block_table: &BlockTable) -> Self {
         let factor = u64::from(factor.max(1));
-        self.paced(self.grace_us(), |since| since / factor, vocabulary)
+        self.paced(self.grace_us(), |since| since / factor, block_table)
     }
 
     /// The same boot after another grace period, on a guest whose times are `permille` of these, as on another
     /// host.
     #[must_use]
-    pub fn elsewhere(&self, grace_us: u32, permille: u32, vocabulary: &Vocabulary) -> Self {
-        self.paced(grace_us, |since| since * u64::from(permille) / 1000, vocabulary)
+    pub fn elsewhere(&self, grace_us: u32, permille: u32, block_table: &BlockTable) -> Self {
+        self.paced(grace_us, |since| since * u64::from(permille) / 1000, block_table)
     }
 
-    /// The same boot in the vocabulary of another image, whose blocks are at the same places of its disk.
+    /// The same boot in the block table of another image, whose blocks are at the same places of its disk.
     #[must_use]
-    pub fn renumbered(&self, from: &Vocabulary, to: &mut Vocabulary) -> Self {
+    pub fn renumbered(&self, from: &BlockTable, to: &mut BlockTable) -> Self {
         let blocks = |id: &BlockId| from.blocks().get(*id as usize).copied();
         let mut sorted: Vec<_> = self.order.iter().filter_map(blocks).collect();
         sorted.sort_unstable();
         to.add(&sorted);
-        let mut condensed = Self { left_out: self.left_out, ..Self::default() };
+        let mut compact = Self { left_out: self.left_out, ..Self::default() };
         for read in &self.reads {
-            let start = condensed.touches.len();
-            for touch in self.touches(read) {
-                let block = blocks(&touch.block).and_then(|block| to.id(block));
-                condensed.touches.extend(block.map(|block| Touch { block, ..*touch }));
+            let start = compact.accesses.len();
+            for access in self.accesses(read) {
+                let block = blocks(&access.block).and_then(|block| to.id(block));
+                compact.accesses.extend(block.map(|block| BlockAccess { block, ..*access }));
             }
-            condensed.push_read(read.t_us, read.done_us, start);
+            compact.push_read(read.t_us, read.done_us, start);
         }
-        condensed.finish(to)
+        compact.finish(to)
     }
 
-    fn paced(&self, grace_us: u32, scale: impl Fn(u64) -> u64, vocabulary: &Vocabulary) -> Self {
+    fn paced(&self, grace_us: u32, scale: impl Fn(u64) -> u64, block_table: &BlockTable) -> Self {
         let grace = self.grace_us();
-        let scaled = |read: &CondensedRead| {
+        let scaled = |read: &CompactRead| {
             let since = u32::try_from(scale(u64::from(read.t_us - grace))).unwrap_or(u32::MAX);
             let t_us = grace_us.saturating_add(since);
             // The time that the store took does not depend on the guest.
-            CondensedRead { t_us, done_us: t_us.saturating_add(read.done_us - read.t_us), ..*read }
+            CompactRead { t_us, done_us: t_us.saturating_add(read.done_us - read.t_us), ..*read }
         };
-        let (reads, touches) = (self.reads.iter().map(scaled).collect(), self.touches.clone());
-        Self { reads, touches, left_out: self.left_out, ..Self::default() }.finish(vocabulary)
+        let (reads, accesses) = (self.reads.iter().map(scaled).collect(), self.accesses.clone());
+        Self { reads, accesses, left_out: self.left_out, ..Self::default() }.finish(block_table)
     }
 }
 

@@ -6,12 +6,12 @@
 
 use headstart_block::{BLOCK_SIZE, Error, Result};
 
-/// A block's number in a [`Vocabulary`].
+/// A block's number in a [`BlockTable`].
 pub type BlockId = u32;
 
 /// The known blocks of one image at one size of disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vocabulary {
+pub struct BlockTable {
     disk_size: u64,
     /// The blocks by id.
     blocks: Vec<u64>,
@@ -19,14 +19,14 @@ pub struct Vocabulary {
     ids: Vec<(u64, BlockId)>,
 }
 
-impl Vocabulary {
-    /// The empty vocabulary of a disk of `disk_size` bytes.
+impl BlockTable {
+    /// The empty block table of a disk of `disk_size` bytes.
     #[must_use]
     pub fn new(disk_size: u64) -> Self {
         Self { disk_size, blocks: Vec::new(), ids: Vec::new() }
     }
 
-    /// The vocabulary of these blocks by id.
+    /// The block_table of these blocks by id.
     pub(crate) fn of(disk_size: u64, blocks: Vec<u64>) -> Result<Self> {
         if blocks.len() >= BlockId::MAX as usize {
             return Err(Error::corrupt("has more blocks than can be counted"));
@@ -121,9 +121,9 @@ mod tests {
 
     #[test]
     fn the_last_block_may_be_short() {
-        let mut vocabulary = Vocabulary::new(BLOCK_SIZE + 512);
-        vocabulary.add(&[0, 1, 2, u64::MAX]);
-        let lens: Vec<_> = (0..5).map(|id| vocabulary.len_of(id)).collect();
+        let mut block_table = BlockTable::new(BLOCK_SIZE + 512);
+        block_table.add(&[0, 1, 2, u64::MAX]);
+        let lens: Vec<_> = (0..5).map(|id| block_table.len_of(id)).collect();
         assert_eq!(lens, [BLOCK_SIZE, 512, 0, 0, 0]);
     }
 
@@ -132,23 +132,23 @@ mod tests {
         fn ids_are_dense_and_stay(
             batches in prop::collection::vec(prop::collection::btree_set(0_u64..60, 0..20), 0..6)
         ) {
-            let mut vocabulary = Vocabulary::new(1 << 30);
+            let mut block_table = BlockTable::new(1 << 30);
             let mut seen = BTreeSet::new();
             for batch in batches {
-                let before = vocabulary.blocks().to_vec();
-                vocabulary.add(&batch.iter().copied().collect::<Vec<_>>());
-                let mut shorter = vocabulary.clone();
+                let before = block_table.blocks().to_vec();
+                block_table.add(&batch.iter().copied().collect::<Vec<_>>());
+                let mut shorter = block_table.clone();
                 shorter.truncate(before.len());
                 let known = (0..60).filter(|block| shorter.id(*block).is_some()).collect::<BTreeSet<_>>();
                 prop_assert_eq!((shorter.blocks(), &known), (&before[..], &seen));
                 seen.extend(batch);
-                prop_assert_eq!(&vocabulary.blocks()[..before.len()], &before[..]);
+                prop_assert_eq!(&block_table.blocks()[..before.len()], &before[..]);
             }
-            prop_assert_eq!(vocabulary.len(), seen.len());
+            prop_assert_eq!(block_table.len(), seen.len());
             for block in 0..60 {
-                let id = vocabulary.id(block);
+                let id = block_table.id(block);
                 prop_assert_eq!(id.is_some(), seen.contains(&block));
-                prop_assert!(id.is_none_or(|id| vocabulary.blocks()[id as usize] == block));
+                prop_assert!(id.is_none_or(|id| block_table.blocks()[id as usize] == block));
             }
         }
     }

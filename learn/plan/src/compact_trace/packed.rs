@@ -1,12 +1,12 @@
-//! A condensed trace as few bytes: the form in which traces are kept, in memory and in files.
+//! A compact trace as few bytes: the form in which traces are kept, in memory and in files.
 //!
 //! Read by read: the time since the last, a flag for a known service time, a flag for several blocks; then
-//! for each touch the block's number as its difference to the last, and the run of slices. The tables are made again
+//! for each access the block's number as its difference to the last, and the run of slices. The tables are made again
 //! when it is unpacked.
 
-use super::{Condensed, Touch};
+use super::{BlockAccess, CompactTrace};
+use crate::block_table::BlockTable;
 use crate::encoding::{Reader, Writer};
-use crate::vocabulary::Vocabulary;
 use headstart_block::{Error, Result};
 
 /// A trace that was packed; see the module's head.
@@ -22,14 +22,14 @@ const ANY_MASK: u64 = 0;
 impl Packed {
     /// Packs a trace.
     #[must_use]
-    pub fn of(trace: &Condensed) -> Self {
+    pub fn of(trace: &CompactTrace) -> Self {
         let mut writer = Writer { bytes: Vec::with_capacity(trace.reads.len() * 7) };
         writer.number(trace.left_out);
         writer.len(trace.reads.len());
         let (mut last_us, mut last_block) = (0, 0);
         for read in &trace.reads {
-            let touches = trace.touches(read);
-            let is_wide = if touches.len() == 1 { 0 } else { IS_WIDE };
+            let accesses = trace.accesses(read);
+            let is_wide = if accesses.len() == 1 { 0 } else { IS_WIDE };
             let has_done = if read.done_us > read.t_us { HAS_DONE } else { 0 };
             writer.number(u64::from(read.t_us - last_us) << 2 | is_wide | has_done);
             last_us = read.t_us;
@@ -37,18 +37,18 @@ impl Packed {
                 writer.number(read.done_us - read.t_us);
             }
             if is_wide > 0 {
-                writer.len(touches.len());
+                writer.len(accesses.len());
             }
-            for touch in touches {
-                writer.signed(i64::from(touch.block) - i64::from(last_block));
-                last_block = touch.block;
-                let first = touch.mask.trailing_zeros();
-                let len = (touch.mask >> first.min(31)).trailing_ones();
-                if touch.mask.count_ones() == len && len > 0 {
+            for access in accesses {
+                writer.signed(i64::from(access.block) - i64::from(last_block));
+                last_block = access.block;
+                let first = access.mask.trailing_zeros();
+                let len = (access.mask >> first.min(31)).trailing_ones();
+                if access.mask.count_ones() == len && len > 0 {
                     writer.number(1 + first + 32 * (len - 1));
                 } else {
                     writer.number(ANY_MASK);
-                    writer.bytes.extend(touch.mask.to_le_bytes());
+                    writer.bytes.extend(access.mask.to_le_bytes());
                 }
             }
         }
@@ -67,14 +67,14 @@ impl Packed {
         self.0.is_empty()
     }
 
-    /// The trace; `vocabulary` is the one that it was condensed with, which may have grown.
+    /// The trace; `block_table` is the one that it was compacted with, which may have grown.
     #[must_use]
-    pub fn unpack(&self, vocabulary: &Vocabulary) -> Condensed {
-        let mut condensed = Condensed::default();
+    pub fn unpack(&self, block_table: &BlockTable) -> CompactTrace {
+        let mut compact = CompactTrace::default();
         // Traces from a file were checked when they were read.
-        let whole = parse(&self.0, vocabulary.len(), &mut condensed);
+        let whole = parse(&self.0, block_table.len(), &mut compact);
         debug_assert!(whole.is_ok());
-        condensed.finish(vocabulary)
+        compact.finish(block_table)
     }
 
     /// The number of different blocks that it reads, of the `blocks` that there are.
@@ -100,7 +100,7 @@ impl Packed {
 /// The receiver of parsed reads.
 trait Sink {
     fn reserve(&mut self, _left_out: u64, _reads: usize) {}
-    fn touch(&mut self, _touch: Touch) {}
+    fn access(&mut self, _touch: BlockAccess) {}
     fn end_read(&mut self, _t_us: u32, _done_us: u32) {}
 }
 
@@ -114,23 +114,23 @@ struct Distinct {
 }
 
 impl Sink for Distinct {
-    fn touch(&mut self, touch: Touch) {
-        if let Some(seen) = self.seen.get_mut(touch.block as usize) {
+    fn access(&mut self, access: BlockAccess) {
+        if let Some(seen) = self.seen.get_mut(access.block as usize) {
             self.count += usize::from(!*seen);
             *seen = true;
         }
     }
 }
 
-impl Sink for Condensed {
+impl Sink for CompactTrace {
     fn reserve(&mut self, left_out: u64, reads: usize) {
         self.left_out = left_out;
         self.reads.reserve_exact(reads);
-        self.touches.reserve(reads);
+        self.accesses.reserve(reads);
     }
 
-    fn touch(&mut self, touch: Touch) {
-        self.touches.push(touch);
+    fn access(&mut self, access: BlockAccess) {
+        self.accesses.push(access);
     }
 
     fn end_read(&mut self, t_us: u32, done_us: u32) {
@@ -142,7 +142,7 @@ impl Sink for Condensed {
 fn parse(bytes: &[u8], blocks: usize, sink: &mut impl Sink) -> Result<()> {
     let mut reader = Reader::new(bytes);
     let left_out = reader.u64()?;
-    // At least a time each; reads that touch nothing should not be there, but may be.
+    // At least a time each; reads that access nothing should not be there, but may be.
     let reads = reader.count(1)?;
     sink.reserve(left_out, reads);
     let (mut t_us, mut block) = (0_u32, 0_i64);
@@ -153,12 +153,12 @@ fn parse(bytes: &[u8], blocks: usize, sink: &mut impl Sink) -> Result<()> {
         t_us = t_us.checked_add(since).ok_or_else(wrong)?;
         let service = if head & HAS_DONE > 0 { reader.number()? } else { 0 };
         let done_us = t_us.checked_add(service).ok_or_else(wrong)?;
-        let touches = if head & IS_WIDE > 0 { reader.count(2)? } else { 1 };
-        for _ in 0..touches {
+        let accesses = if head & IS_WIDE > 0 { reader.count(2)? } else { 1 };
+        for _ in 0..accesses {
             block = block.checked_add(reader.signed()?).ok_or_else(wrong)?;
             let is_known = usize::try_from(block).is_ok_and(|block| block < blocks);
             let id = u32::try_from(block).ok().filter(|_| is_known).ok_or_else(wrong)?;
-            sink.touch(Touch { block: id, mask: parse_mask(&mut reader)? });
+            sink.access(BlockAccess { block: id, mask: parse_mask(&mut reader)? });
         }
         sink.end_read(t_us, done_us);
     }
@@ -196,40 +196,40 @@ mod tests {
     proptest! {
         #[test]
         fn unpacking_is_the_way_back(before in reads(), reads in reads(), later in reads()) {
-            let mut vocabulary = Vocabulary::new(1 << 32);
-            trace(&before, &mut vocabulary);
-            let condensed = trace(&reads, &mut vocabulary);
-            let packed = Packed::of(&condensed);
-            trace(&later, &mut vocabulary);
-            prop_assert_eq!(packed.distinct(vocabulary.len()), condensed.first_accesses().len());
-            prop_assert_eq!(packed.unpack(&vocabulary), condensed);
+            let mut block_table = BlockTable::new(1 << 32);
+            trace(&before, &mut block_table);
+            let compact = trace(&reads, &mut block_table);
+            let packed = Packed::of(&compact);
+            trace(&later, &mut block_table);
+            prop_assert_eq!(packed.distinct(block_table.len()), compact.first_accesses().len());
+            prop_assert_eq!(packed.unpack(&block_table), compact);
             let mut writer = Writer::default();
             packed.write(&mut writer);
-            prop_assert_eq!(Packed::read(&mut Reader::new(&writer.bytes), vocabulary.len()).unwrap(), packed);
+            prop_assert_eq!(Packed::read(&mut Reader::new(&writer.bytes), block_table.len()).unwrap(), packed);
         }
 
         #[test]
         fn damage_is_an_error_or_another_trace(
             reads in reads(), at: prop::sample::Index, byte: u8, blocks in 0_usize..400,
         ) {
-            let mut vocabulary = Vocabulary::new(1 << 32);
-            let mut bytes = Packed::of(&trace(&reads, &mut vocabulary)).0.to_vec();
+            let mut block_table = BlockTable::new(1 << 32);
+            let mut bytes = Packed::of(&trace(&reads, &mut block_table)).0.to_vec();
             let at = at.index(bytes.len());
             bytes[at] = byte;
             let mut writer = Writer::default();
             writer.bytes(&bytes);
-            if let Ok(packed) = Packed::read(&mut Reader::new(&writer.bytes), blocks.min(vocabulary.len())) {
-                let _ = packed.unpack(&vocabulary);
+            if let Ok(packed) = Packed::read(&mut Reader::new(&writer.bytes), blocks.min(block_table.len())) {
+                let _ = packed.unpack(&block_table);
             }
         }
     }
 
     #[test]
     fn a_trace_with_service_times_is_small() {
-        let mut vocabulary = Vocabulary::new(1 << 32);
+        let mut block_table = BlockTable::new(1 << 32);
         let reads: Vec<Read> =
             (0..3000).map(|at| (at * 300, u64::from(at / 20), u64::from(at % 20), 1)).collect();
-        let packed = Packed::of(&trace(&reads, &mut vocabulary));
+        let packed = Packed::of(&trace(&reads, &mut block_table));
         assert!(packed.len() < 3000 * 6 && !packed.is_empty(), "{}", packed.len());
     }
 }
