@@ -33,7 +33,7 @@ pub struct StoreArgs {
     /// Read at most this much from stores, all reads together, such as 10MB/s
     #[arg(long, value_name = "RATE")]
     limit_rate: Option<ByteRate>,
-    /// Find credentials of registries and web servers in this directory [default: where docker keeps them]
+    /// Find credentials of registries and web servers in this directory [default: the place where docker keeps them]
     #[arg(long, value_name = "DIR")]
     docker_config: Option<PathBuf>,
     /// Follow redirects of stores to this server although it is at a loopback, link-local or private address and the

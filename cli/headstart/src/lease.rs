@@ -179,7 +179,7 @@ impl Release {
         };
         let has_filter = self.host.is_some() || self.writable.is_some() || self.id.is_some() || self.all;
         if image.is_none() && !has_filter {
-            return Err(Error::invalid("which leases are to be released is not said")
+            return Err(Error::invalid("no option or name selects the leases to release")
                 .about(location)
                 .remedy("name an image, or give --host, --writable, --id or --all"));
         }
@@ -231,7 +231,7 @@ fn nothing(location: &Location, there: &[JudgedLease]) -> Error {
     }
     Error::new(ErrorKind::Conflict, format!("in use by {}", names.join(", ")))
         .about(location)
-        .remedy("detach it, or delete the writable directory; --force releases it all the same")
+        .remedy("detach it, or delete the writable directory; --force releases it anyway")
 }
 
 /// A lease in the output.

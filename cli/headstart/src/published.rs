@@ -144,7 +144,7 @@ impl<'a> Publication<'a> {
 pub(crate) fn no_boots_of(name: &str, image: &Reference) -> Error {
     Error::new(ErrorKind::NotFound, format!("none of the boots is of {}", name.escape_debug()))
         .about(image)
-        .remedy("write NAME=IMAGE where they call it otherwise; `headstart-lab trace stats` lists them")
+        .remedy("write NAME=IMAGE if they have another name for it; `headstart-lab trace stats` lists them")
 }
 
 /// The result of a publication.

@@ -96,7 +96,7 @@ impl Train {
         if let (Some(learned), Some(output)) = (&self.learned, &self.output)
             && learned == output
         {
-            return Err(Error::invalid("is named for what was learned and for the plans, too")
+            return Err(Error::invalid("is named both for the knowledge and for the plans")
                 .about(output.display())
                 .remedy("give `--learned` and `--output` a file each"));
         }

@@ -63,7 +63,7 @@ impl ImageBlobs for RemoteImage {
             }
             // Making it again would take all of the blob.
             Err(e) if e.kind() == ErrorKind::NotFound => {
-                tracing::warn!(error = %e, "its hash tree is lost: what is read of the layer is not checked");
+                tracing::warn!(error = %e, "its hash tree is lost: reads of the layer are not checked");
                 Ok(blob)
             }
             Err(e) => Err(e),

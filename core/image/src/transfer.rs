@@ -180,7 +180,7 @@ impl Transfer<'_> {
             ErrorKind::Cancelled => {
                 Error::new(ErrorKind::Cancelled, "stopped on request; the tag is as it was")
                     .about(image)
-                    .remedy("run it again to go on: what was copied is there already")
+                    .remedy("run it again to go on: the copied blobs are there already")
             }
             _ => e,
         })

@@ -255,7 +255,7 @@ impl BucketStore {
             Ok(()) => Err(Error::unsupported("the object store ignores conditions on writes (`If-Match`)")
                 .about(&self.location)
                 .remedy(
-                    "two who tag images at once would undo each other's work: use a store that honours them",
+                    "writers that tag at once would undo each other's work: use a store that honours them",
                 )),
             Err(e) if e.kind() == ErrorKind::Unavailable => Err(e),
             Err(_) => Ok(()),
@@ -292,7 +292,7 @@ impl BucketStore {
                 return Ok(());
             }
         }
-        Err(Error::new(ErrorKind::Conflict, "somebody else changed the index at the same time")
+        Err(Error::new(ErrorKind::Conflict, "another writer changed the index at the same time")
             .about(self.thing(INDEX_FILE))
             .remedy("run it again"))
     }
@@ -337,7 +337,7 @@ impl BucketStore {
             }
         }
         let what = tag.map_or_else(String::new, |tag| format!("the tag `{tag}` in "));
-        let cause = format!("somebody else changed {what}the index at the same time");
+        let cause = format!("another writer changed {what}the index at the same time");
         Err(Error::new(ErrorKind::Conflict, cause)
             .about(self.thing(INDEX_FILE))
             .remedy("run it again if yours is to win"))
@@ -456,7 +456,7 @@ fn explain(error: object_store::Error) -> Error {
     let (kind, cause) = match &error {
         E::NotFound { .. } => (ErrorKind::NotFound, "is not there"),
         E::AlreadyExists { .. } | E::Precondition { .. } => {
-            (ErrorKind::Conflict, "somebody else changed it at the same time")
+            (ErrorKind::Conflict, "another writer changed it at the same time")
         }
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => {
             (ErrorKind::Denied, "the object store refuses the credentials in the environment")

@@ -252,7 +252,7 @@ fn check_encoding(headers: &HeaderMap) -> Result<()> {
     let Some(encoding) = encodings.find(|encoding| *encoding != "identity") else { return Ok(()) };
     let cause = format!("the server compressed the answer ({encoding:?}), unasked");
     let error = Error::new(ErrorKind::Unavailable, cause).lasting().answered();
-    Err(error.remedy("turn off compression of what it stores at the server"))
+    Err(error.remedy("turn off compression of stored files at the server"))
 }
 
 fn check_range(status: StatusCode, headers: &HeaderMap, range: ByteRange, url: &Url) -> Result<()> {

@@ -103,7 +103,7 @@ impl Upload {
         }
         Err(Error::corrupt(format!("its content has the digest {found}"))
             .about(format!("blob {}", self.digest))
-            .remedy("copy or import it again where it comes from"))
+            .remedy("copy or import it again from its source"))
     }
 }
 

@@ -112,7 +112,7 @@ impl Compressor {
             }
             (Codec::Lz4, Some(level)) => {
                 Err(Error::invalid(format!("level {level} was asked for, but lz4 has no levels"))
-                    .remedy("leave the level away, or choose zstd"))
+                    .remedy("leave out the level, or choose zstd"))
             }
             (Codec::Zstd, level) => {
                 let level = level.unwrap_or(zstd_safe::CLEVEL_DEFAULT);

@@ -516,7 +516,7 @@ impl Cache {
         let cause = "the cache is full, and another thread or process that evicts from it does not end";
         // The warning about it names the directory.
         Err(Error::new(ErrorKind::NoSpace, cause)
-            .remedy("end what evicts, or give the cache a larger size limit"))
+            .remedy("end the program that evicts, or give the cache a larger size limit"))
     }
 
     /// `true` if `bytes` more fit below the mark at which an eviction is due.

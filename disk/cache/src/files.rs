@@ -435,7 +435,7 @@ impl Changing<'_> {
             let map = options().create_new(true).open(&new_path)?;
             Sidecar::write_new(&map, &header, &self.directory.boot)?;
             if !locks::try_lock(&map, &Locks::USE, Mode::Shared)? {
-                return Err(Error::new(ErrorKind::Conflict, "somebody else locked a new file"));
+                return Err(Error::new(ErrorKind::Conflict, "another process locked a new file"));
             }
             let sidecar = Sidecar::new(map, &header)?;
             fs::rename(&new_path, &map_path)?;

@@ -181,9 +181,9 @@ fn check_until_settled(blob: &Arc<CachedBlob>) {
 
 fn say_wrong(blob: &CachedBlob, error: &Error) {
     if let Some(error) = blob.check().refusal(blob) {
-        tracing::error!(%error, "wrong bytes were served; what was cached is dropped for good");
+        tracing::error!(%error, "wrong bytes were served; the cached bytes are dropped for good");
     } else {
-        tracing::warn!(%error, "wrong bytes were served; what was cached is dropped and fetched again");
+        tracing::warn!(%error, "wrong bytes were served; the cached bytes are dropped and fetched again");
     }
 }
 
@@ -197,7 +197,7 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
         return Ok(Checked::Right);
     }
     let mut go_on = |_| match is_unused() {
-        true => Err(Error::new(ErrorKind::Cancelled, "nobody uses it any more")),
+        true => Err(Error::new(ErrorKind::Cancelled, "it is not used any more")),
         false => Ok(()),
     };
     let (sums, generation) = match hash(blob, files, &mut go_on)? {
@@ -221,7 +221,7 @@ pub(crate) fn check(blob: &CachedBlob, is_unused: &dyn Fn() -> bool) -> Result<C
         .about(format!("blob {}", blob.spec().digest));
     if let Err(kept) = blob.discard(ByteRange::between(0, blob.len())) {
         error = error.remedy(format!(
-            "remove it from the cache when nobody uses it any more, it may be back after a loss of power ({kept})"
+            "remove it from the cache when it is not used any more, it may be back after a loss of power ({kept})"
         ));
     }
     Ok(Checked::Wrong(error.remedy("its store gave wrong bytes: if this comes again, repair it there")))

@@ -389,9 +389,7 @@ fn denied_though_here(refusal: Error, is_whole: bool) -> Error {
         ErrorKind::NotFound => "all of it is in the cache, but its store refuses it or does not have it",
         _ => "all of it is in the cache, but its store answers something else",
     };
-    Error::new(refusal.kind(), cause)
-        .caused_by(refusal)
-        .remedy("--cached-although-denied attaches it all the same")
+    Error::new(refusal.kind(), cause).caused_by(refusal).remedy("--cached-although-denied attaches it anyway")
 }
 
 /// Refuses an image that has a layer without a hash tree: its bytes are taken on its store's word until all of them are
@@ -400,7 +398,7 @@ fn check_trees(manifest: &Manifest) -> Result<()> {
     let Some(layer) = manifest.disk_layers().find(|layer| layer.tree.is_none()) else { return Ok(()) };
     let cause = format!("its layer {} has no hash tree, which --require-tree asks for", layer.blob.digest);
     Err(Error::new(ErrorKind::Denied, cause)
-        .remedy("make hash trees with `headstart image flatten`, and attach what that makes"))
+        .remedy("make hash trees with `headstart image flatten`, and attach the new image"))
 }
 
 /// Finds an image's blobs in the cache. That may wait for a process that changes the cache's directory, so it runs on a
@@ -524,7 +522,7 @@ fn assemble(
             let (disk, made) = open_writable(base, digest, reference, writable)?;
             let noted = writable.origin.as_ref().unwrap_or(reference);
             if let Err(error) = disk.note_reference(&noted.to_string()) {
-                tracing::warn!(%error, "where the image is to be found is not noted in the writable directory");
+                tracing::warn!(%error, "the writable directory has no record of where the image is");
             }
             let patience = options.pull.deadline;
             disk.set_limits(Limits { max: writable.max, patience, ..Limits::default() })?;

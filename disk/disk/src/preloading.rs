@@ -301,7 +301,10 @@ impl Preloader {
         let found = PlanCandidate { origin: Origin::Hints, plans: Arc::new(of_items(&items)), why };
         let is_first = self.state().followed.is_none();
         if self.adopt(found, puller.estimate().bandwidth, puller) && is_first {
-            tracing::info!(disks = hinted.disks, "preloading what disks of this image read elsewhere");
+            tracing::info!(
+                disks = hinted.disks,
+                "preloading the blocks that disks of this image read on other hosts"
+            );
         }
     }
 
@@ -353,7 +356,7 @@ impl Preloader {
     ) {
         for error in failures {
             self.failures.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(image, %error, "{place} cannot be used; the disk is served all the same");
+            tracing::warn!(image, %error, "{place} cannot be used; the disk is served without it");
         }
         let Some(found) = candidate else { return };
         let (origin, why) = (found.origin, found.why.clone());

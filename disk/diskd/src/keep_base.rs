@@ -150,7 +150,9 @@ pub(crate) async fn keep(
         let (selector, tag) = (Selector::Digest(digest), kept_base::tag()?);
         let copied = transfer(&from, &selector, &to, &tag, settings.retry, &moved).await;
         copied.map_err(|e| match e.kind() {
-            ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
+            ErrorKind::Unavailable => {
+                e.remedy("run it again: blobs that are copied already are not copied twice")
+            }
             _ => e,
         })?;
         if let Some(disk) = disk {

@@ -185,7 +185,7 @@ impl Servers {
             "--tls-cert, --tls-key and --tls-client-ca"
         };
         self.warnings.push(format!(
-            "{}: everybody who reaches this port can {may} the disk; serve it at 127.0.0.1 or a Unix socket, or \
+            "{}: every client that reaches this port can {may} the disk; serve it at 127.0.0.1 or a Unix socket, or \
              give {lacks}",
             settings.address
         ));

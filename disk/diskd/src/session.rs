@@ -108,7 +108,7 @@ impl Session {
         if let Some(cache) = &self.cache {
             // Lost parts of a cache are fetched again.
             if let Err(error) = cache.sync() {
-                tracing::warn!(%error, "the cache may have lost some of what was fetched");
+                tracing::warn!(%error, "the cache may have lost some of the fetched bytes");
             }
         }
         result

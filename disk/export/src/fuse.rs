@@ -117,7 +117,9 @@ impl FuseServer {
         let place = mount::repair(path)?;
         let (point, metadata) = place.open_point().map_err(|error| error.about(place.path().display()))?;
         if settings.file_name.as_encoded_bytes().contains(&b'/') || settings.file_name.is_empty() {
-            return Err(Error::invalid("the file's name is no name").about(settings.file_name.display()));
+            return Err(
+                Error::invalid("the path does not end in a file name").about(settings.file_name.display())
+            );
         }
         let name = metadata.is_dir().then(|| settings.file_name.clone());
         let file = name.as_ref().map_or_else(|| place.path().to_owned(), |name| place.path().join(name));
@@ -169,7 +171,7 @@ impl FuseServer {
             other => other.map(|_| ()),
         };
         if let Err(RecvTimeoutError::Timeout) = locked(&self.ended).recv_timeout(WORKERS_END) {
-            tracing::warn!("{}: its threads go on until nobody has it open", self.path.display());
+            tracing::warn!("{}: its threads go on until no process has it open", self.path.display());
         }
         let flushed = if self.image.read_only { Ok(()) } else { self.image.make_durable() };
         unmounted.and(flushed).map_err(|error| error.about(self.path.display()))
@@ -184,7 +186,7 @@ impl FuseServer {
         let started = thread::Builder::new().name("fuse-sync".to_owned()).spawn(sync).is_ok();
         if started && !matches!(synced.recv_timeout(STOP_PATIENCE), Ok(Ok(()))) {
             let path = self.path.display();
-            tracing::warn!("{path}: what its users changed through memory maps may be lost");
+            tracing::warn!("{path}: changes that its users made through memory maps may be lost");
         }
     }
 }
@@ -211,7 +213,7 @@ impl Server for FuseServer {
         }
         let cause = match locked(&self.ended).try_recv() {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
-            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "somebody unmounted it"),
+            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "it was unmounted from outside"),
             Ok(Err(error)) => Error::io("the connection to the kernel failed", error),
         };
         Some(cause.about(self.path.display()))

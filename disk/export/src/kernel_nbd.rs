@@ -279,7 +279,7 @@ impl Server for KernelNbd {
     }
 
     fn resized(&self) {
-        tracing::warn!("{}: it keeps its size until the disk is attached anew", self.uri());
+        tracing::warn!("{}: it keeps its size until the disk is attached again", self.uri());
     }
 
     fn failed(&self) -> Option<Error> {
@@ -287,7 +287,8 @@ impl Server for KernelNbd {
         let server = server.as_ref()?;
         server.failed().or_else(|| {
             self.host.is_free(self.number).then(|| {
-                Error::new(ErrorKind::Cancelled, "somebody detached it").about(self.device().display())
+                Error::new(ErrorKind::Cancelled, "it was detached from outside")
+                    .about(self.device().display())
             })
         })
     }

@@ -420,7 +420,7 @@ impl Mark {
         if !is_ours && leftover == Leftover::IsUnknown {
             return Err(Error::new(
                 ErrorKind::Conflict,
-                "is a socket that nobody answers on, and nothing says that this program made it",
+                "is a socket on which no process answers, and there is no mark that this program made it",
             )
             .remedy(format!("if no other program needs it: rm {}", path.display())));
         }

@@ -459,7 +459,7 @@ fn a_stop_is_bounded_and_cleans_up() {
         &Export::new("", Arc::clone(&served.disk) as Arc<dyn BlockDevice>),
         &VhostUserSettings::default(),
     );
-    assert!(error.err().unwrap().to_string().contains("nobody answers on"));
+    assert!(error.err().unwrap().to_string().contains("on which no process answers"));
     std::fs::remove_file(&served.path).unwrap();
     served.start();
     assert_eq!(served.guest().read(0, 512).unwrap(), [1; 512]);

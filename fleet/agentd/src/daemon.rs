@@ -131,7 +131,7 @@ impl Agent {
         let recent = swarm.as_ref().filter(|swarm| swarm.role() == Role::Root).map(|_| state.join(RECENT));
         if let (Some(swarm), Some(path)) = (&swarm, &recent) {
             if let Err(error) = swarm.remember(path) {
-                tracing::warn!(%error, "it is not known what was asked for before");
+                tracing::warn!(%error, "earlier requests are not known");
             }
             tokio::spawn(remember(Arc::downgrade(swarm), path.clone()));
         }
@@ -252,7 +252,7 @@ async fn remember(swarm: Weak<Swarm>, path: PathBuf) {
 
 fn write_recent(swarm: &Swarm, path: &Path) {
     if let Err(error) = swarm.write_recent(path) {
-        tracing::warn!(%error, "what was asked for will not be known after a restart");
+        tracing::warn!(%error, "requests will not be known after a restart");
     }
 }
 

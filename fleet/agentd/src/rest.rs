@@ -164,7 +164,7 @@ async fn watch(State(served): Shared) -> Sse<impl Stream<Item = std::result::Res
             match changes.recv().await {
                 Ok(status) => match Event::default().event("disk").json_data(&status) {
                     Ok(event) => break event,
-                    Err(error) => tracing::warn!(%error, "a disk cannot be told of"),
+                    Err(error) => tracing::warn!(%error, "a disk cannot be reported"),
                 },
                 // The watcher is to list them again.
                 Err(RecvError::Lagged(_)) => break Event::default().event("missed"),

@@ -315,7 +315,7 @@ async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Chann
     let version = first.as_ref().map_or_else(|| stream.protocol(), |hello| hello.version);
     let mut ours = Hello { version, ..ours.clone() };
     aws_lc_rs::rand::fill(&mut ours.nonce[frame::PROCESS..])
-        .map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
+        .map_err(|_| Error::new(ErrorKind::Io, "no random numbers can be drawn"))?;
     let mut out = Vec::new();
     frame::push_encoded(&mut out, Kind::Hello, &ours)?;
     stream.write_all(&out).await.map_err(lost)?;
@@ -328,8 +328,11 @@ async fn introduce(mut stream: Stream, ours: &Hello, side: Side) -> Result<Chann
         return Err(hello.other_version(ours.version));
     }
     if !stream.is_of(&hello.name) {
-        return Err(Error::new(ErrorKind::Denied, "its certificate is not for the name that it says")
-            .about(hello.name.escape_debug()));
+        return Err(Error::new(
+            ErrorKind::Denied,
+            "its certificate is for another name than the one that it gives",
+        )
+        .about(hello.name.escape_debug()));
     }
     let binding = stream.binding(side, &ours.nonce, &hello.nonce)?;
     let certificate = stream.certificate().map(HostCertificate::parse).transpose()?;
@@ -342,7 +345,7 @@ async fn their_hello(stream: &mut Stream) -> Result<Hello> {
     stream.read_exact(&mut header).await.map_err(lost)?;
     let header = Header::decode(&header)?;
     if header.kind != Kind::Hello {
-        return Err(Error::corrupt("the other host does not say who it is"));
+        return Err(Error::corrupt("the other host does not give its name"));
     }
     let mut body = vec![0; header.len];
     stream.read_exact(&mut body).await.map_err(lost)?;

@@ -195,7 +195,7 @@ fn check_together(
         e: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Error {
         let error = Error::corrupt(what).caused_by(e).about(dir.join(file).display());
-        error.remedy("copy all of what `headstart swarm init` or `swarm add` made for this host")
+        error.remedy("copy all files that `headstart swarm init` or `swarm add` made for this host")
     }
     let verifier =
         identity::verifier(authority).map_err(|e| wrong(dir, CA, "is no certificate of an authority", e))?;

@@ -185,8 +185,8 @@ impl Door {
         if self.host.members().is_empty() {
             let cause = "it is connected, and no gossip comes: the network does not let UDP through, or the \
                          gossip key is another";
-            let error =
-                Error::invalid(cause).remedy("copy what `headstart swarm init` made for this host again");
+            let error = Error::invalid(cause)
+                .remedy("copy the files that `headstart swarm init` made for this host again");
             say(said, "gossip", &error);
         } else {
             said.remove("gossip");

@@ -484,7 +484,7 @@ impl Drop for Swarm {
 fn process() -> Result<[u8; 32]> {
     let mut nonce = [0; 32];
     let drawn = aws_lc_rs::rand::fill(&mut nonce[..frame::PROCESS]);
-    drawn.map_err(|_| Error::new(ErrorKind::Io, "no randomness can be had"))?;
+    drawn.map_err(|_| Error::new(ErrorKind::Io, "no random numbers can be drawn"))?;
     Ok(nonce)
 }
 
@@ -528,9 +528,9 @@ async fn reachable(listening: SocketAddr, others: &[String]) -> Result<SocketAdd
         }
     }
     on_loopback.ok_or_else(|| {
-        Error::invalid("it is not known where other hosts reach this one")
+        Error::invalid("the address at which other hosts reach this one is not known")
             .about(listening)
-            .remedy("say where, by --advertise")
+            .remedy("give it by --advertise")
     })
 }
 

@@ -320,7 +320,7 @@ impl ProxyState {
 /// A part of a blob from this host's cache, the swarm or its store.
 async fn local(blob: &SharedBlob, part: ByteRange) -> Result<Bytes> {
     let brought = tokio::time::timeout(PATIENCE, blob.bring(part)).await;
-    brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to bring"))??;
+    brought.map_err(|_| Error::new(ErrorKind::Unavailable, "it takes too long to fetch"))??;
     let cached = Arc::clone(blob.blob());
     let read = tokio::task::spawn_blocking(move || {
         // The client has no hash tree to check the bytes by.

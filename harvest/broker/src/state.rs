@@ -64,7 +64,7 @@ impl Broker {
             Step::Deleted { vssd, .. } => {
                 let gone = self.vssd_mut(*vssd)?;
                 if !gone.lent.is_empty() || !gone.slots.is_empty() {
-                    let error = Error::corrupt("it goes while it lends or borrows");
+                    let error = Error::corrupt("it is deleted while it lends or borrows");
                     return Err(error.about(format_args!("vSSD {}", vssd.0)));
                 }
                 self.vssds.remove(vssd);

@@ -383,7 +383,7 @@ fn holding(ledger: &mut Ledger, gssd: GssdId, state: State) -> Result<&mut Holdi
     }
     Err(error(match holding.state {
         State::Dirty => "its blocks were not erased",
-        State::Clean => "its blocks are clean and nobody's",
+        State::Clean => "its blocks are clean and have no owner",
         State::Held => "a ghost has its blocks",
     }))
 }

@@ -382,7 +382,7 @@ impl<R: Read> Reader<R> {
 
 /// The error of a journal that is not as it was written.
 fn damaged(at: u64) -> Error {
-    Error::corrupt(format!("it is damaged at byte {at}, and what is there was durable"))
+    Error::corrupt(format!("it is damaged at byte {at}, and the data there was durable"))
 }
 
 /// Reads `more` more bytes, or all that there are.

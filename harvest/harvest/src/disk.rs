@@ -45,7 +45,7 @@ impl Host {
     pub fn disk(&self, name: &str) -> Result<Arc<dyn BlockDevice>> {
         let volume = self.named(name)?;
         if volume.kind == VssdKind::Unsold {
-            let error = Error::invalid("it is unsold, and nobody's").about(format_args!("vSSD {name}"));
+            let error = Error::invalid("it is unsold, and has no owner").about(format_args!("vSSD {name}"));
             return Err(error.remedy("delete it and create a regular one in its place"));
         }
         let host =
@@ -110,7 +110,7 @@ impl VssdDisk {
         let cause = "what was here was lost, with a lease that was taken back or because flash cannot be read any more";
         Error::new(ErrorKind::Io, cause)
             .about(format_args!("vSSD {}", self.volume.name))
-            .remedy("trim the disk or write whole flash pages anew, then restore what was on it")
+            .remedy("trim the disk or write whole flash pages again, then restore the lost data")
     }
 
     /// Reads the first bytes of a range; returns their number.

@@ -327,11 +327,12 @@ impl Host {
             }
             Some(Answer::Short { channels, blocks }) => Err(about(self.too_little(channels, blocks * block))),
             Some(Answer::NoGhost) => {
-                let error =
-                    Error::invalid("it is no harvest VM's, or is being deleted: only such a one borrows");
+                let error = Error::invalid(
+                    "it is not a harvest VM's, or is being deleted: only a harvest VM's borrows",
+                );
                 Err(about(error.remedy(
                     "name one that was made by `headstart harvest vssd create NAME --kind harvest`; `headstart \
-                     harvest vssd list` says which there are",
+                     harvest vssd list` lists them",
                 )))
             }
             Some(Answer::Nothing) => Err(about(Error::invalid("nothing is asked for"))),
@@ -370,7 +371,7 @@ impl Host {
             let control = lock(&self.control);
             if control.broker.gssd(id).is_none_or(|gssd| gssd.borrower != Some(volume.id)) {
                 let error = Error::new(ErrorKind::NotFound, format!("it has no lease {}", id.0));
-                let error = error.remedy("the status of the vSSD says which it has");
+                let error = error.remedy("the status of the vSSD lists its leases");
                 return Err(error.about(format_args!("vSSD {name}")));
             }
         }
@@ -515,7 +516,7 @@ impl Host {
     fn save_clean(&self) {
         let ended = self.media.end().map_err(|error| log::from_flash(error, "the flash cannot be flushed"));
         if let Err(error) = ended.and_then(|clean| self.log.append(&clean.record()?)) {
-            tracing::warn!(%error, "what is erased cannot be noted, and is erased again at the next start");
+            tracing::warn!(%error, "the erased blocks cannot be recorded, and are erased again at the next start");
         }
     }
 

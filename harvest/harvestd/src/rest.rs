@@ -228,7 +228,7 @@ impl Served {
         found.map(|status| self.vssd(status)).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no vSSD of that name")
                 .about(name.escape_debug())
-                .remedy("`headstart harvest vssd list` says which there are")
+                .remedy("`headstart harvest vssd list` lists them")
         })
     }
 
@@ -250,8 +250,10 @@ impl Served {
         check_disk_name(&name)?;
         let is_served = kind != Kind::Unsold;
         if !is_served && !ways.is_none() {
-            let error = Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(&name);
-            return Err(error.remedy("make a regular one, or leave out how it is served and who may open it"));
+            let error = Error::invalid("an unsold vSSD has no owner, and is not served").about(&name);
+            return Err(
+                error.remedy("make a regular one, or leave out the options for serving and opening it")
+            );
         }
         let status = self.host.create(&name, spec)?;
         if is_served && let Err(error) = self.exports.add(&self.host, &name, ways) {
@@ -312,7 +314,7 @@ impl Served {
     fn set_access(&self, name: &str, access: NewAccess, force: bool) -> Result<Vssd> {
         let there = self.get(name)?;
         if there.status.kind == Kind::Unsold {
-            return Err(Error::invalid("an unsold vSSD is nobody's, and is served to nobody").about(name));
+            return Err(Error::invalid("an unsold vSSD has no owner, and is not served").about(name));
         }
         let before = self.exports.ways(name);
         let may_be_open = there.clients > 0 || before.vhost_user.is_some() || before.fuse.is_some();

@@ -206,7 +206,7 @@ impl Trailer {
                 only => format!("version {only}"),
             };
             let cause = format!("is of version {version}; this program reads {known}");
-            return Err(Error::unsupported(cause).remedy("train anew, or use the program that made it"));
+            return Err(Error::unsupported(cause).remedy("train again, or use the program that made it"));
         }
         Ok(Self { head_len: number(0)?, head_sum: number(8)?, sections_len: number(16)?, version })
     }

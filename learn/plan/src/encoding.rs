@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn text(&mut self) -> Result<String> {
         let bytes = self.bytes()?;
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= TEXT_MAX);
-        text.map(str::to_owned).ok_or_else(|| Error::corrupt("has a text that is none"))
+        text.map(str::to_owned).ok_or_else(|| Error::corrupt("has a text that is not valid"))
     }
 
     pub(crate) fn numbers(&mut self) -> Result<Vec<u64>> {

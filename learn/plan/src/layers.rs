@@ -159,7 +159,7 @@ impl LayerMap {
 }
 
 pub(crate) fn read_digest(reader: &mut Reader<'_>) -> Result<Digest> {
-    let bytes = reader.take(32)?.try_into().map_err(|_| Error::corrupt("has a digest that is none"))?;
+    let bytes = reader.take(32)?.try_into().map_err(|_| Error::corrupt("has a digest that is not valid"))?;
     Ok(Digest::from_bytes(bytes))
 }
 

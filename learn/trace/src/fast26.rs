@@ -402,7 +402,7 @@ impl Exporter {
         if is_data_set(dir) {
             return Err(Error::new(ErrorKind::Conflict, "has a data set in it")
                 .about(dir.display())
-                .remedy("name another directory, or remove what is there"));
+                .remedy("name another directory, or remove its content"));
         }
         fs::create_dir_all(dir).map_err(|e| not_made_in(dir, "cannot be made", e).about(dir.display()))?;
         Ok(Self { dir: dir.to_owned(), rows: Vec::new() })

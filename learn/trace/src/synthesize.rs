@@ -153,7 +153,7 @@ impl Synthesizer {
         if dir.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(Error::new(ErrorKind::Conflict, "is not empty")
                 .about(dir.display())
-                .remedy("name another directory, or remove what is there"));
+                .remedy("name another directory, or remove its content"));
         }
         let mut made = Synthesized { images: self.population.images.len() as u64, ..Synthesized::default() };
         let mut count = |records: usize| {

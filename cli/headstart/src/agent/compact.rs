@@ -41,7 +41,10 @@ pub(super) fn compact(dir: &Path, terminal: &Terminal) -> Result<Compacted> {
     while disk.collect(Load::Offline).map_err(about)? {
         if terminal.is_cancelled() {
             // After each step the disk is whole.
-            return Err(Error::new(ErrorKind::Cancelled, "stopped; what was freed until now stays free"));
+            return Err(Error::new(
+                ErrorKind::Cancelled,
+                "stopped; the space that was freed until now stays free",
+            ));
         }
     }
     disk.flush().map_err(about)?;

@@ -84,7 +84,7 @@ impl Watch<'_> {
         let is_there = |name: &String| disks.iter().any(|disk| disk["name"] == **name);
         for name in self.names.iter().filter(|name| is_first && !is_there(name)) {
             let name = name.escape_debug();
-            tracing::warn!("the agent has no disk that is called `{name}`: it is told of once there is one");
+            tracing::warn!("the agent has no disk that is called `{name}`: it is reported once there is one");
         }
         let gone: Vec<String> = told.keys().filter(|name| !is_there(name)).cloned().collect();
         let gone = gone.into_iter().map(|name| json!({ "name": name, "state": "detached" }));

@@ -22,7 +22,7 @@ impl Attach {
         let words: Vec<_> = std::env::args_os().map(std::ffi::OsString::into_string).collect();
         let words: std::result::Result<Vec<_>, _> = words.into_iter().collect();
         let words = words.map_err(|word| {
-            Error::invalid("is no text, and an agent takes only that").about(Path::new(&word).display())
+            Error::invalid("is not text, which an agent needs").about(Path::new(&word).display())
         })?;
         let name = self.disk_name.clone().or_else(|| self.images.first().map(name_of)).unwrap_or_default();
         let directory =

@@ -80,7 +80,8 @@ pub(super) fn vhost_user(kvm: bool) -> Finding {
         pages => format!("{pages} huge pages are set aside"),
     };
     let detail = format!(
-        "memory is shared by memfd, best a sealed one (QEMU: memory-backend-memfd), which nobody can shorten; {detail}"
+        "memory is shared by memfd, preferably a sealed one (QEMU: memory-backend-memfd), which \
+         cannot be shortened; {detail}"
     );
     if !kvm {
         // QEMU's emulation keeps code that it has translated, and does not see another process write to the guest's

@@ -105,7 +105,7 @@ pub(super) fn cache(directory: Option<&Path>) -> Finding {
             } else if file_system == "tmpfs" {
                 limited("it lies in memory and is gone after a reboot").remedy(elsewhere)
             } else if room < ROOM_WANTED {
-                limited("little room").remedy("free some, or keep it elsewhere: --cache DIR")
+                limited("little room").remedy("free some, or keep the cache in another place: --cache DIR")
             } else {
                 Finding::new("cache", State::Yes, detail)
             }

@@ -36,7 +36,7 @@ pub(super) const RELEASE_EXAMPLES: &str = "Examples:\n  \
 pub(crate) struct Offer {
     /// The vSSD: a regular one, or an unsold one
     name: String,
-    /// Most bytes to offer: they are offered in quarters of a channel, or 16 GiB where those are less
+    /// Most bytes to offer: they are offered in quarters of a channel, or 16 GiB if those are less
     #[arg(long, value_name = "SIZE")]
     capacity: ByteSize,
     /// Most channels to offer space on

@@ -120,7 +120,7 @@ impl Serve {
             return Ok(None);
         }
         if self.tls_cert.is_none() && !address.is_local() && !self.insecure_network {
-            return Err(Error::invalid("everybody who reaches this port can read and write all vSSDs")
+            return Err(Error::invalid("every client that reaches this port can read and write all vSSDs")
                 .about(address)
                 .remedy(
                     "serve them at 127.0.0.1 or at their own sockets, give --tls-cert, --tls-key and \
@@ -129,9 +129,11 @@ impl Serve {
         }
         let (who, what) = match address {
             Address::Unix(_) => {
-                ("whoever may open this socket", "opens all vSSDs; each has a socket of its own")
+                ("every client that may open this socket", "opens all vSSDs; each has a socket of its own")
             }
-            Address::Tcp(..) => ("everybody who reaches this port", "opens all vSSDs; give --tls-client-ca"),
+            Address::Tcp(..) => {
+                ("every client that reaches this port", "opens all vSSDs; give --tls-client-ca")
+            }
         };
         Ok(Some(format!("{address}: {who} {what}")))
     }

@@ -111,7 +111,9 @@ pub(super) fn copy(
         }
     };
     let done = with_runtime(None, |runtime| runtime.block_on(work)).map_err(|e| match e.kind() {
-        ErrorKind::Unavailable => e.remedy("run it again: what is copied already is not copied twice"),
+        ErrorKind::Unavailable => {
+            e.remedy("run it again: blobs that are copied already are not copied twice")
+        }
         _ => e,
     })?;
     let image = Reference { location: target.location.clone(), selector: Selector::Tag(tag) };

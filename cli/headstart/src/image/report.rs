@@ -198,7 +198,7 @@ impl fmt::Display for Inspection {
         ];
         let layers = fields.len() - 1;
         if let Some(from) = &self.optimized_from {
-            fields.insert(layers, ("laid out anew from", from.clone()));
+            fields.insert(layers, ("reordered from", from.clone()));
         }
         Fields(&fields).fmt(f)?;
         for layer in &self.layers {

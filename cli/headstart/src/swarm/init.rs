@@ -121,7 +121,7 @@ impl fmt::Display for Host {
             Made::Renewed => {
                 write!(
                     f,
-                    "{name} ({words}): made anew for its key, until {day}: copy {} there",
+                    "{name} ({words}): made again for its key, until {day}: copy {} there",
                     directory.display()
                 )
             }

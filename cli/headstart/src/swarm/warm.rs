@@ -91,7 +91,7 @@ impl Warm {
             None => known_items(&self.image, image, &self.stores)?,
         };
         if items.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "it is not known what its boots read")
+            return Err(Error::new(ErrorKind::NotFound, "the blocks that its boots read are not known")
                 .about(&self.image)
                 .remedy(
                     "publish a plan with `headstart train --publish`, name one by --plans, or say --whole",

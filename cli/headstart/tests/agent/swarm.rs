@@ -210,7 +210,7 @@ fn an_image_is_warm_where_it_is_said() {
     let option = agents[0].option();
     let words = format!("swarm warm {} {option}", web.image());
     scene.fails(&format!("{words} --whole --on x"), &["x: ", "not connected", "swarm status"]);
-    scene.fails(&words, &["not known what its boots read", "--whole"]);
+    scene.fails(&words, &["its boots read are not known", "--whole"]);
     scene.fails(&format!("{words} --whole --roots"), &["no root", "--root"]);
     let done = scene.json(&format!("{words} --whole --on a --on b"));
     let hosts = done["hosts"].as_array().unwrap();

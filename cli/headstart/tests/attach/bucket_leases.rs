@@ -199,7 +199,7 @@ fn nothing_young_is_deleted_and_copies_and_prunes_do_not_meet() {
     set_time(&push, Duration::from_secs(7200));
     fs::write(world.path(".headstart/pruning"), "{}").unwrap();
     for words in ["image prune s3://images/vm", "image push file://~/store:base s3://images/vm"] {
-        world.run(words).fails(&["somebody", "prunes it", "run it again"]);
+        world.run(words).fails(&["another process", "prunes it", "run it again"]);
     }
     set_time(&world.path(".headstart/pruning"), Duration::from_secs(3600));
     world.run("image push file://~/store:base s3://images/vm").succeeds();

@@ -176,7 +176,11 @@ fn sockets_and_ports_that_are_taken() {
     drop(UnixListener::bind(scene.path("old.sock")).unwrap());
     // A program that another test starts meanwhile listens, too, until it is executed.
     while UnixStream::connect(scene.path("old.sock")).is_ok() {}
-    refused(&scene, &format!("{image} --nbd unix:~/old.sock"), &["old.sock", "nobody answers on", "rm "]);
+    refused(
+        &scene,
+        &format!("{image} --nbd unix:~/old.sock"),
+        &["old.sock", "on which no process answers", "rm "],
+    );
     refused(
         &scene,
         &format!("{image} --nbd unix:~/disk.raw"),

@@ -368,7 +368,7 @@ fn the_cache_keeps_to_its_size_beside_an_evictor_that_does_not_end() {
     let said = attached.said();
     let line = said.lines().find(is_it).unwrap();
     let names = line.matches(scene.path("cache").to_str().unwrap()).count();
-    assert!(names == 1 && line.contains("end what evicts"), "{line}");
+    assert!(names == 1 && line.contains("end the program that evicts"), "{line}");
     // Once it is over, the cache stores read bytes again.
     fcntl_lock(&evicting, FlockOperation::Unlock).unwrap();
     let inserted = metrics.sum("headstart_cache_inserted_bytes_total", &[]);

@@ -78,7 +78,10 @@ fn only_sockets_of_this_program_are_replaced() {
         // A program that another test starts meanwhile listens, too, until it is executed.
         while UnixStream::connect(scene.path(name)).is_ok() {}
         let remedy = format!("rm {}", scene.path(name).display());
-        scene.fails(&format!("attach file://~/store:v1 {way}"), &[name, "nobody answers on", &remedy]);
+        scene.fails(
+            &format!("attach file://~/store:v1 {way}"),
+            &[name, "on which no process answers", &remedy],
+        );
         assert!(scene.path(name).exists());
     }
 }

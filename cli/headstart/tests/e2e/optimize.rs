@@ -82,7 +82,7 @@ fn a_boot_layer_on_top() {
     assert_eq!(inspected["layers"][2]["boot_bytes"], made["boot_bytes"]);
     assert!(inspected["layers"][0]["boot_bytes"].is_null());
     let shown = scene.ok("image inspect file://~/store:fast").stdout;
-    assert!(shown.contains("a boot layer") && shown.contains("laid out anew"), "{shown}");
+    assert!(shown.contains("a boot layer") && shown.contains("reordered from"), "{shown}");
     // The data is stored in the order of the boots: blocks 3, 1, 0.
     let layer = scene.blob("store", &made["layer"]);
     let segments = scene.json(&format!("layer inspect --segments {}", layer.display()));

@@ -140,7 +140,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         ("vssd resize db 1000", &["db", "1000 bytes", "give 16384 bytes", "the least is 16384"]),
         ("vssd delete none", &["none", "vssd list"]),
         ("request none --capacity 1G", &["none", "vssd list"]),
-        ("request db --capacity 16M", &["db", "no harvest VM's", "--kind harvest", "vssd list"]),
+        ("request db --capacity 16M", &["db", "not a harvest VM's", "--kind harvest", "vssd list"]),
         ("request batch --capacity 1T", &["batch", "--partial"]),
         ("offer none --capacity 1G", &["none", "vssd list"]),
         ("offer batch --capacity 1G", &["batch", "lends nothing"]),

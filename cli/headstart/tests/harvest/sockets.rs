@@ -232,12 +232,12 @@ fn a_port_that_others_reach_takes_a_word() {
     for address in ["0.0.0.0:0", "[::]:0"] {
         scene.fails(
             &format!("harvest serve ~/h --size 1G --nbd {address}"),
-            &[address, "everybody who reaches", "--tls-client-ca", "--insecure-network"],
+            &[address, "every client that reaches", "--tls-client-ca", "--insecure-network"],
         );
     }
     assert!(!scene.path("h").exists(), "it was begun");
     let mut daemon = Daemon::start(&scene, "--size 1G --nbd 0.0.0.0:0 --insecure-network");
-    let warning = daemon.says("everybody who reaches");
+    let warning = daemon.says("every client that reaches");
     assert!(warning.contains("warning"), "{warning}");
     assert!(daemon.create("a").starts_with("nbd://0.0.0.0:"));
 }

@@ -66,8 +66,9 @@ pub(super) fn convert_to_raw(
 fn size_of(program: &Path, image: &str) -> Result<u64> {
     let output = LOOK.command(program).args(["info", "--output=json", image]).output().map_err(not_run)?;
     judge(output.status, &String::from_utf8_lossy(&output.stderr), &LOOK)?;
-    let info: Value = serde_json::from_slice(&output.stdout)
-        .map_err(|e| Error::new(ErrorKind::Io, "cannot understand what `qemu-img info` says").caused_by(e))?;
+    let info: Value = serde_json::from_slice(&output.stdout).map_err(|e| {
+        Error::new(ErrorKind::Io, "cannot understand the output of `qemu-img info`").caused_by(e)
+    })?;
     Ok(info["virtual-size"].as_u64().unwrap_or(0))
 }
 

@@ -38,7 +38,7 @@ pub(super) fn check_same(left: &View<'_>, right: &View<'_>, progress: &dyn Progr
 
 fn differs(how: String) -> Error {
     Error::corrupt(how)
-        .about("the image laid out anew")
+        .about("the reordered image")
         .remedy("check the source (`headstart image verify --deep`); if that is right, report this as a bug")
 }
 

@@ -96,6 +96,7 @@ fn difference(before: &Index, after: &Index) -> Removal {
 
 /// The error about an image that disks need.
 pub(crate) fn in_use(holders: &[String]) -> Error {
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", ")))
-        .remedy("detach it first, or `headstart lease list` shows who has it; --force takes the tag away all the same")
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
+        "detach it first, or `headstart lease list` shows its holders; --force removes the tag anyway",
+    )
 }

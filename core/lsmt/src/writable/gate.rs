@@ -317,8 +317,9 @@ fn needs_merging(view: &View, demand: Demand) -> bool {
 
 fn full(limits: &Limits) -> Error {
     let max = ByteSize(limits.max.unwrap_or(0));
-    Error::new(ErrorKind::NoSpace, format!("the writable layer may take no more than {max}"))
-        .remedy("discard what the disk needs no more (fstrim), or attach it with a larger --writable-max")
+    Error::new(ErrorKind::NoSpace, format!("the writable layer may take no more than {max}")).remedy(
+        "discard data that the disk does not need (fstrim), or attach it with a larger --writable-max",
+    )
 }
 
 /// Counts a writer while it waits.

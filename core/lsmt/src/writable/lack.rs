@@ -114,11 +114,11 @@ impl WritableDisk {
                     "{text}, and merging them has copied {} of the image already",
                     ByteSize(self.space().copied_up_bytes)
                 ),
-                "discard what the disk needs no more (fstrim), or write in larger pieces",
+                "discard data that the disk does not need (fstrim), or write in larger pieces",
             ),
             Some(Unmerged::Full) | None => (
                 format!("{text}, and there is no room to merge them"),
-                "discard what the disk needs no more (fstrim), or attach it with a larger --writable-max",
+                "discard data that the disk does not need (fstrim), or attach it with a larger --writable-max",
             ),
         };
         Error::new(ErrorKind::NoSpace, cause).remedy(remedy)

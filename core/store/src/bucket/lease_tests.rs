@@ -217,7 +217,7 @@ async fn a_prune_neither_renews_nor_ends_what_another_says() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(200)).await;
     let refused = died.renew(&store).await.unwrap_err();
-    assert!(refused.to_string().contains("somebody else prunes it"), "{refused}");
+    assert!(refused.to_string().contains("another process prunes it"), "{refused}");
     other.renew(&store).await.unwrap();
     other.end(&store).await.unwrap();
     assert_eq!(store.written(PRUNING).await.unwrap(), None);

@@ -132,7 +132,7 @@ impl BucketStore {
         let time = self.written(CLOCK).await?;
         self.delete(CLOCK).await?;
         time.ok_or_else(|| {
-            Error::new(ErrorKind::Conflict, "somebody else asks for its time at the same moment")
+            Error::new(ErrorKind::Conflict, "another process asks for its time at the same moment")
                 .about(&self.location)
                 .remedy("run it again")
         })
@@ -190,7 +190,7 @@ impl BucketStore {
         let now = self.written(&name).await?.unwrap_or(SystemTime::UNIX_EPOCH);
         if self.is_being_pruned(now).await? {
             self.delete(&name).await?;
-            return Err(Error::new(ErrorKind::Conflict, "somebody prunes it")
+            return Err(Error::new(ErrorKind::Conflict, "another process prunes it")
                 .about(&self.location)
                 .remedy("run it again in some minutes"));
         }

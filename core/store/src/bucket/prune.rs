@@ -229,7 +229,7 @@ impl BucketStore {
                 return Ok(removal);
             }
         }
-        Err(about(Error::new(ErrorKind::Conflict, "somebody else changed the index at the same time"))
+        Err(about(Error::new(ErrorKind::Conflict, "another writer changed the index at the same time"))
             .remedy("run it again"))
     }
 
@@ -298,7 +298,7 @@ impl BucketStore {
     }
 
     fn other_prunes(&self) -> Error {
-        Error::new(ErrorKind::Conflict, "somebody else prunes it")
+        Error::new(ErrorKind::Conflict, "another process prunes it")
             .about(&self.location)
             .remedy("run it again in some minutes")
     }
@@ -407,7 +407,7 @@ impl BucketStore {
         orphans: Vec<Tag>,
     ) -> Result<()> {
         let changed = || {
-            Error::new(ErrorKind::Conflict, "somebody else changed the index at the same time")
+            Error::new(ErrorKind::Conflict, "another writer changed the index at the same time")
                 .about(&self.location)
                 .remedy("run it again")
         };
@@ -488,7 +488,7 @@ impl PruneMark {
         }
         Err(Error::new(ErrorKind::Unavailable, "the object store is too slow to be pruned safely")
             .about(&store.location)
-            .remedy("run it again: what was deleted was needed by nobody"))
+            .remedy("run it again: only unneeded blobs were deleted"))
     }
 
     /// Removes the mark, unless another prune took its place.
@@ -517,6 +517,7 @@ pub(super) async fn unless_stopped<T>(
 
 /// The error about an image that disks need.
 fn in_use(holders: &[String]) -> Error {
-    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", ")))
-        .remedy("detach it first, or `headstart lease list` shows who has it; --force takes the tag away all the same")
+    Error::new(ErrorKind::Conflict, format!("is in use by {}", holders.join(", "))).remedy(
+        "detach it first, or `headstart lease list` shows its holders; --force removes the tag anyway",
+    )
 }

@@ -123,7 +123,7 @@ impl Registry {
             let Some(list) = change.of(list.as_deref())? else { return Ok(()) };
             self.origin.put_manifest(&tag, INDEX_OCI, &Bytes::from(list)).await?;
             if race > 1 {
-                tracing::debug!(tag, race, "somebody else changed the list of artifacts at the same time");
+                tracing::debug!(tag, race, "another writer changed the list of artifacts at the same time");
             }
             sleep(PAUSE.mul_f64(f64::from(race - 1) * jitter())).await;
         }
@@ -145,7 +145,7 @@ impl Registry {
         let (headers, bytes) = self.origin.document(url.clone(), MAX_MANIFEST_SIZE, accept).await?;
         let (_, bytes) = checked_manifest(&Selector::Digest(*old), &headers, bytes)?;
         if !is_alike(&bytes, subject, artifact) {
-            return Err(Error::corrupt("is another thing than the list says").about(old));
+            return Err(Error::corrupt("differs from its entry in the list").about(old));
         }
         Meter::add(&self.origin.meter.requests, 1);
         let patience = self.origin.settings.first_byte_timeout;

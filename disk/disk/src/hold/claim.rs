@@ -110,7 +110,10 @@ impl Claim {
         }
         let is_there = self.is_there().await?;
         if is_pruned && is_there {
-            return Err(Error::new(ErrorKind::Unavailable, "somebody prunes it for a long time"));
+            return Err(Error::new(
+                ErrorKind::Unavailable,
+                "another process has been pruning it for a long time",
+            ));
         }
         Ok(is_there)
     }

@@ -288,7 +288,8 @@ impl Client {
 
 /// Connects to an address.
 fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
-    let nobody = |e: std::io::Error| Error::new(ErrorKind::Unavailable, "nobody listens there").caused_by(e);
+    let nobody =
+        |e: std::io::Error| Error::new(ErrorKind::Unavailable, "no server listens there").caused_by(e);
     match address {
         Address::Unix(path) => Ok(UnixStream::connect(path).map_err(nobody)?.into()),
         Address::Tcp(host, port) => {

@@ -103,7 +103,7 @@ impl Ublk {
         let spawned = thread::Builder::new().name("ublk-stop".to_owned()).spawn(kill);
         let killed = spawned.is_ok() && matches!(killed.recv_timeout(STOP_PATIENCE), Ok(Ok(())));
         if !killed || locked(&self.ended).recv_timeout(STOP_PATIENCE).is_err() {
-            tracing::warn!("{}: the kernel does not let it go; somebody may have it open", self.uri());
+            tracing::warn!("{}: the kernel does not release it; a process may have it open", self.uri());
         }
         if read_only {
             return Ok(());
@@ -129,7 +129,7 @@ impl Server for Ublk {
     }
 
     fn resized(&self) {
-        tracing::warn!("{}: it keeps its size until the disk is attached anew", self.uri());
+        tracing::warn!("{}: it keeps its size until the disk is attached again", self.uri());
     }
 
     fn failed(&self) -> Option<Error> {
@@ -138,7 +138,7 @@ impl Server for Ublk {
         }
         let cause = match locked(&self.ended).try_recv() {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return None,
-            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "somebody deleted the device"),
+            Ok(Ok(())) => Error::new(ErrorKind::Cancelled, "the device was deleted from outside"),
             Ok(Err(error)) => Error::new(ErrorKind::Io, format!("the kernel gave it up: {error}")),
         };
         Some(cause.about(self.uri()))

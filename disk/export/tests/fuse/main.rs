@@ -420,7 +420,7 @@ fn an_unmount_by_hand_is_noticed() {
         }
         thread::sleep(Duration::from_millis(20));
     }
-    assert!(failure.unwrap().to_string().contains("somebody unmounted it"));
+    assert!(failure.unwrap().to_string().contains("it was unmounted from outside"));
     mounted.stop();
 }
 

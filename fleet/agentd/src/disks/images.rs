@@ -105,7 +105,7 @@ const ATTACH_AGAIN: &str = "detach the disk, and attach it again by the digest o
 pub(super) fn images_before(pid_file: &Path, must_be: bool) -> Result<Option<Vec<KeptImage>>> {
     let images = kept_images(pid_file)?;
     if images.is_none() && must_be {
-        let gone = Error::corrupt("is gone, and it said which images the disk has");
+        let gone = Error::corrupt("is gone, and it recorded the disk's images");
         return Err(gone.about(beside(pid_file).display()).remedy(ATTACH_AGAIN));
     }
     Ok(images)

@@ -194,5 +194,5 @@ pub(super) async fn receive<T: DeserializeOwned>(stream: &mut (impl AsyncRead + 
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).await.map_err(|e| Error::io("cannot read from the other end", e))?;
     let word = postcard::from_bytes(&bytes);
-    word.map(Some).map_err(|e| Error::corrupt("what came makes no sense").caused_by(e))
+    word.map(Some).map_err(|e| Error::corrupt("the received message makes no sense").caused_by(e))
 }

@@ -117,7 +117,7 @@ impl Keeping {
     pub(super) fn load(dir: &Path, cache: &Path) -> Self {
         let path: PathBuf = dir.join(FILE);
         let pins = Pins::load(path.clone()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "it is not known what was pinned; other hosts will tell");
+            tracing::warn!(%error, "the pinned images are not known; other hosts will send them");
             Pins::empty(path)
         });
         let images = PinnedImages::of(cache);
@@ -184,9 +184,9 @@ impl PinManager {
         self.check_operator()?;
         let pins = self.keeping.pins().named(image);
         if pins.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, "is not pinned")
-                .about(image)
-                .remedy("`headstart swarm status` lists what is; name it like that, or by its digest"));
+            return Err(Error::new(ErrorKind::NotFound, "is not pinned").about(image).remedy(
+                "`headstart swarm status` lists the pinned images; name it as there, or by its digest",
+            ));
         }
         let mut unpinned = Vec::new();
         for pin in pins {

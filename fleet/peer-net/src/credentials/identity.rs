@@ -213,7 +213,7 @@ impl HostCertificate {
     /// later.
     pub(crate) fn check_renews(&self, before: &Self) -> Result<()> {
         let differs = |is_other: bool, what: &str| {
-            let error = || Error::corrupt(format!("is not the certificate that was asked for: {what}"));
+            let error = || Error::corrupt(format!("is not the requested certificate: {what}"));
             if is_other { Err(error()) } else { Ok(()) }
         };
         differs(self.name != before.name, "it is for another host")?;

@@ -61,7 +61,7 @@ impl SigningRequest {
         let public_key = info.subject_pki.raw;
         let point = public_key.strip_prefix(&P256).filter(|point| point.len() == POINT);
         let point = point.ok_or_else(|| {
-            Error::invalid("a signing request whose key is none of P-256")
+            Error::invalid("a signing request whose key is not of P-256")
                 .remedy("make the request by `headstart swarm request`")
         })?;
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, point);

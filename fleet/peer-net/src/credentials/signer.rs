@@ -129,7 +129,10 @@ impl Signer {
         }
         let Some(added) = proved.added else {
             return Err(denied("a certificate of an earlier version does not say when its host was added")
-                .remedy("run `headstart swarm init DIR --host NAME` where the authority is, and copy what it makes"));
+                .remedy(
+                    "run `headstart swarm init DIR --host NAME` where the authority is, and copy the files that it \
+                     makes",
+                ));
         };
         self.check_records(proved)?;
         if now > proved.validity.not_after {

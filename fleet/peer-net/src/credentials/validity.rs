@@ -3,8 +3,8 @@
 use std::fmt;
 
 /// The remedy for a certificate that ends.
-pub(crate) const REMEDY: &str = "run `headstart swarm init DIR --host NAME` where the authority is, and copy what it \
-                                 makes to this host; its disks go on meanwhile";
+pub(crate) const REMEDY: &str = "run `headstart swarm init DIR --host NAME` where the authority is, \
+                                 and copy the files that it makes to this host; its disks go on meanwhile";
 
 /// Seconds of a day.
 pub(crate) const DAY: u64 = 24 * 3600;

@@ -347,7 +347,7 @@ impl Link {
         host.counts.stray_bytes.fetch_add(came, Ordering::Relaxed);
         let strays = self.strays.fetch_add(came, Ordering::Relaxed) + came;
         if strays > STRAY_MAX + self.received.load(Ordering::Relaxed) / part {
-            return Err(Error::corrupt("it sends what nobody asked for"));
+            return Err(Error::corrupt("it sends chunks that were not requested"));
         }
         Ok(())
     }

@@ -161,7 +161,8 @@ impl Trust {
             format!("`{}` was revoked by the cluster's authority", revoked.name),
         );
         Some(error.remedy(format!(
-            "to add it again, run `headstart swarm init DIR --host {}` where the authority is, and copy what it makes",
+            "to add it again, run `headstart swarm init DIR --host {}` where the authority is, and copy the files \
+             that it makes",
             revoked.name
         )))
     }

@@ -117,7 +117,7 @@ impl FileFlash {
         let removed = std::fs::remove_file(&self.table);
         for error in [emptied, removed].into_iter().filter_map(Result::err) {
             if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(%error, path = %self.path.display(), "what was made in vain is still there");
+                tracing::warn!(%error, path = %self.path.display(), "the file of a failed start is still there");
             }
         }
     }
@@ -440,7 +440,7 @@ fn open_locked(path: &Path, make: bool) -> Result<File, Error> {
 }
 
 pub(super) fn busy(path: &Path) -> Error {
-    Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end who uses it")
+    Error::new(ErrorKind::Conflict, "is in use").about(path.display()).remedy("end the process that uses it")
 }
 
 pub(super) fn check_length(mut file: &File, geometry: &Geometry) -> Result<(), Error> {

@@ -150,7 +150,7 @@ impl Vssd {
                 let blocks: Vec<_> = blocks.iter().map(|&block| (block, 0)).collect();
                 self.space
                     .add(slot, &blocks)
-                    .map_err(|error| Error::corrupt("adds what cannot be").caused_by(error))?;
+                    .map_err(|error| Error::corrupt("adds an impossible slot").caused_by(error))?;
             }
             ChangeKind::Removed { slot, channel } => {
                 for lane in self.space.lanes_of(slot, channel) {

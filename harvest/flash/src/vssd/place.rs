@@ -200,7 +200,7 @@ impl Vssd {
         } else {
             format!("{} pages are stored, {} fit its flash blocks", self.stored, self.space.capacity())
         };
-        Err(Error::new(ErrorKind::NoSpace, cause).remedy("trim what is not needed, or harvest more"))
+        Err(Error::new(ErrorKind::NoSpace, cause).remedy("trim data that is not needed, or harvest more"))
     }
 
     /// `true` if no block is left to collect with: the last free blocks went with a slot that was given up, or bad.

@@ -80,7 +80,7 @@ impl Vssd {
             let cause = format!("{} pages are stored, {} fit elsewhere", fit.stored, fit.room);
             return Err(Error::new(ErrorKind::NoSpace, cause)
                 .about(format!("slot {slot} of a vSSD"))
-                .remedy("harvest more, or trim what is not needed"));
+                .remedy("harvest more, or trim data that is not needed"));
         }
         for &lane in &lanes {
             self.space.set_draining(lane, true);

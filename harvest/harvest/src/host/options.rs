@@ -238,14 +238,14 @@ fn open_known(path: &Path, table: &Path, wanted: Option<u64>) -> Result<FileFlas
         if error.kind() == ErrorKind::Corrupt {
             return error;
         }
-        error.remedy("give the flash that this directory was made with, or another directory to begin anew")
+        error.remedy("give the flash that this directory was made with, or another directory for a new start")
     })?;
     let size = flash.geometry().size();
     if let Some(wanted) = wanted.filter(|wanted| Geometry::of_size(*wanted).map(|it| it.size()) != Some(size))
     {
         let cause = format!("it was made with {size} bytes, not {wanted}");
         let error = Error::new(ErrorKind::Conflict, cause).about(path.display());
-        return Err(error.remedy("leave out the size, or begin anew in another directory"));
+        return Err(error.remedy("leave out the size, or start again in another directory"));
     }
     Ok(flash)
 }

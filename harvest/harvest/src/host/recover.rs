@@ -163,7 +163,7 @@ impl Host {
         host.recover(known)?;
         match host.settle() {
             Err(error) if error.kind() == ErrorKind::NoSpace && host.check().is_ok() => {
-                tracing::warn!(%error, "what was begun before the start is finished later");
+                tracing::warn!(%error, "steps that were begun before the start are finished later");
             }
             settled => settled?,
         }
@@ -181,7 +181,7 @@ impl Host {
         sold.into_iter().for_each(|sold| control.inventory.remember(sold));
         for (id, mut vssd) in vssds.into_iter().filter(|(id, _)| there.contains(id)) {
             let Some(mut about) = made.remove(&id) else {
-                let error = Error::corrupt("its journal does not say what it is called");
+                let error = Error::corrupt("its journal does not have its name");
                 return Err(error.about(format_args!("vSSD {}", id.0)));
             };
             let mut last = last.get(&id).copied().unwrap_or(0);

@@ -195,9 +195,9 @@ impl Found {
             part.state = PartState::Lost;
             part.faults.push(format!("its records make no sense: {error}"));
         }
-        let geometry = known.geometry.ok_or_else(|| {
-            Error::corrupt("it does not say what flash it is about").about(part.path.display())
-        });
+        let geometry = known
+            .geometry
+            .ok_or_else(|| Error::corrupt("it does not name its flash").about(part.path.display()));
         let mut parts = vec![part];
         let mut mended = None;
         if let Ok(geometry) = geometry {

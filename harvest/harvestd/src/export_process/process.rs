@@ -143,7 +143,7 @@ pub(super) fn end_leftover(pid_file: &Path) -> Result<()> {
         return Ok(());
     }
     let cause = format!("the export process {number} of an earlier daemon does not end");
-    Err(Error::new(ErrorKind::Conflict, cause).about(pid_file.display()).remedy("look at what it waits for"))
+    Err(Error::new(ErrorKind::Conflict, cause).about(pid_file.display()).remedy("find out why it waits"))
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ fn the_replayer_takes_little_itself() {
 fn servers_that_are_none_are_told_apart() {
     let scene = Scene::new();
     boot(&scene, "boot.parquet");
-    scene.fails("replay boot.parquet nbd+unix:///?socket=/no/such/socket", &["nobody listens there"]);
+    scene.fails("replay boot.parquet nbd+unix:///?socket=/no/such/socket", &["no server listens there"]);
     let hostile = |answer: &'static [u8]| {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let uri = format!("nbd://{}/x", listener.local_addr().unwrap());
@@ -167,7 +167,7 @@ fn servers_that_are_none_are_told_apart() {
     let uri = hostile(b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53\x00\x00");
     scene.fails(&format!("replay boot.parquet {uri}"), &["older than the fixed newstyle"]);
     let uri = hostile(b"NBDMAGICIHAVEOPT\x00\x03garbage that is no answer to an option");
-    scene.fails(&format!("replay boot.parquet {uri}"), &["no answer to an option"]);
+    scene.fails(&format!("replay boot.parquet {uri}"), &["not an answer to an option"]);
     for words in ["nbds://h/x", "http://h/x", "nbd+unix:///x"] {
         assert_eq!(scene.run(&format!("replay boot.parquet {words}")).status, Some(2), "{words}");
     }

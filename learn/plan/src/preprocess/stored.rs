@@ -32,7 +32,7 @@ impl Settings {
         let feature = match reader.u64()? {
             0 => Feature::Order,
             1 => Feature::Counts,
-            _ => return Err(Error::corrupt("compares what nobody knows")),
+            _ => return Err(Error::corrupt("has an unknown comparison")),
         };
         if !(0.0..=0.5).contains(&trim) || !(-1.0..=1.0).contains(&alike) {
             return Err(Error::corrupt("has settings that make no sense"));

@@ -108,7 +108,9 @@ fn answer(line: &mut Line, option: u32) -> Result<Answer> {
     let (to, kind, len) = (fields.u32(), fields.u32(), fields.u32());
     let (Some(OPTION_REPLY_MAGIC), Some(kind), Some(len)) = (magic.filter(|_| to == Some(option)), kind, len)
     else {
-        return Err(Error::corrupt("answers with what is no answer to an option of the NBD protocol"));
+        return Err(Error::corrupt(
+            "answers with bytes that are not an answer to an option of the NBD protocol",
+        ));
     };
     if len > ANSWER_MAX {
         return Err(Error::corrupt(format!("answers to an option with {len} bytes")));
@@ -147,7 +149,7 @@ fn go(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
             kind => return Err(refusal(kind, export, &data)),
         }
     }
-    Err(Error::corrupt("has no end of what it says of the export"))
+    Err(Error::corrupt("does not end its description of the export"))
 }
 
 /// Chooses an export the old way, for servers that do not know the new one. They hang up on an export that they refuse.

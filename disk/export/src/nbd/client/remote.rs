@@ -391,7 +391,7 @@ impl Connection {
         let head: [u8; CHUNK_HEADER] = self.take()?;
         let mut fields = Fields(&head);
         if fields.u32() != Some(CHUNK_MAGIC) {
-            return Err(broken("answers with what is no reply"));
+            return Err(broken("answers with bytes that are not a reply"));
         }
         let (flags, kind) = (fields.u16().unwrap_or_default(), fields.u16().unwrap_or_default());
         let (cookie, len) = (fields.u64().unwrap_or_default(), fields.u32().unwrap_or_default());
@@ -447,7 +447,7 @@ impl Connection {
         if context == Some(BASE_ALLOCATION_ID) {
             Ok(extent)
         } else {
-            Err(broken("says what nobody asked for"))
+            Err(broken("sends an answer without a request"))
         }
     }
 

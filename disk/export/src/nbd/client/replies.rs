@@ -78,7 +78,11 @@ impl Replies {
                     let len = match magic {
                         Some(SIMPLE_REPLY_MAGIC) => SIMPLE_REPLY_HEADER,
                         Some(CHUNK_MAGIC) => CHUNK_HEADER,
-                        _ => return Err(Error::corrupt("answers with what is no reply of the NBD protocol")),
+                        _ => {
+                            return Err(Error::corrupt(
+                                "answers with bytes that are not a reply of the NBD protocol",
+                            ));
+                        }
                     };
                     if !self.gather(&mut bytes, len) {
                         return Ok(());
@@ -301,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_was_not_asked_for_is_refused() {
-        assert!(refusal(b"HTTP/1.1 400 Bad Request").contains("no reply of the NBD protocol"));
+        assert!(refusal(b"HTTP/1.1 400 Bad Request").contains("not a reply of the NBD protocol"));
         assert!(refusal(&simple_reply(3, 0)).contains("request 3"));
         let too_much = data_chunk_header(2, true, 0, 101);
         assert!(refusal(&too_much).contains("kind 1 and 109 bytes"));

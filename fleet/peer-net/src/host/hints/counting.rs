@@ -46,12 +46,12 @@ impl Counting {
     pub(crate) fn start(file: &Path) -> Result<Self> {
         let mut epoch = [0; 8];
         aws_lc_rs::rand::fill(&mut epoch)
-            .map_err(|_| Error::new(ErrorKind::Io, "no random numbers are to be had"))?;
+            .map_err(|_| Error::new(ErrorKind::Io, "no random numbers can be drawn"))?;
         // An epoch of 0 belongs to no tracker.
         let mut tracker = Tracker::new(u64::from_le_bytes(epoch) | 1, TrackerSettings::default());
         match load(file) {
             Ok(images) => images.iter().flatten().for_each(|counts| tracker.load(counts)),
-            Err(error) => tracing::warn!(%error, "the tracker begins anew"),
+            Err(error) => tracing::warn!(%error, "the tracker starts with no counts"),
         }
         Ok(Self {
             tracker: Mutex::new(tracker),
@@ -92,7 +92,7 @@ impl Counting {
             return;
         }
         if let Err(error) = store(&self.file, &self.all()) {
-            tracing::warn!(%error, "what the tracker counts is not kept");
+            tracing::warn!(%error, "the tracker's counts are not kept");
         }
     }
 }
