@@ -58,15 +58,15 @@ pub(crate) enum Command {
         headstart image push file:///srv/images:debian oci://registry.lan/vm/debian:12 --warm\n  \
         AWS_ENDPOINT=http://127.0.0.1:9000 headstart image push file:///srv/images:debian \\\n    \
         s3://images/debian:12 --plain-http 127.0.0.1:9000\n\n\
-        A target without a tag takes the source's. Blobs that it already has are not copied: run the command\n\
-        again to go on after a failure.")]
+        A target without a tag takes the source's. Blobs that it already has are not copied: run the\n\
+        command again to go on after a failure.")]
     Push(push::Push),
     /// Copy an image from another store to a directory
     #[command(after_help = "Examples:\n  \
         headstart image pull oci://registry.lan/vm/debian:12 file:///srv/images\n  \
         headstart image pull https://images.lan/debian:12 file:///srv/images:debian --limit-rate 10MB/s\n\n\
-        Blobs that are here already are not copied: run the command again to go on after a failure, also within a\n\
-        large blob. --check reads them, and replaces damaged ones.")]
+        Blobs that are here already are not copied: run the command again to go on after a failure,\n\
+        also within a large blob. --check reads them, and replaces damaged ones.")]
     Pull(pull::Pull),
     /// Copy an image between any two stores
     #[command(after_help = "Example:\n  \

@@ -30,10 +30,10 @@ Examples:
   headstart lease release file:///srv/images:debian
   headstart lease release file:///srv/images --id damaged
 
-Leases of attached disks end by themselves, and those of writable directories of this host with the
-directory. Leases to release are those of hosts that are gone, of directories that cannot be seen
-from here, of stores that were copied, and damaged ones (by --id). Leases in use on this host are released
-only with --force. An image that loses its last lease is kept for another week.";
+Leases of attached disks end by themselves, and those of writable directories of this host with
+the directory. Leases to release are those of hosts that are gone, of directories that cannot be
+seen from here, of stores that were copied, and damaged ones (by --id). Leases in use on this host
+are released only with --force. An image that loses its last lease is kept for another week.";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

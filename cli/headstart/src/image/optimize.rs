@@ -27,10 +27,10 @@ Examples:
   headstart image optimize file:///srv/images:debian file:///srv/images:debian-fast --plans plans
   headstart image optimize oci://registry.lan/vm/debian:12 oci://registry.lan/vm/debian:12-fast
 
-The new image has the same disk. It has one more layer on top of the old ones, with a copy of the blocks
-that boots read: other images that share the old layers still share them, and preloading reads the new
-layer from its start on. Without --level, zstd takes 16 for it. An image that was optimized before loses its old layer
-of this kind.";
+The new image has the same disk. It has one more layer on top of the old ones, with a copy of the
+blocks that boots read: other images that share the old layers still share them, and preloading
+reads the new layer from its start on. Without --level, zstd takes 16 for it. An image that was
+optimized before loses its old layer of this kind.";
 
 /// Level of zstd for boot layers: all boots wait for them, so they are worth some seconds once. From the 75 MB of a
 /// Debian image it made 40.2 MB in 6.5 s on two cores (level 3: 43.3 MB in 0.4 s; 12: 42.2 MB in 2.4 s; 19: 40.1 MB in

@@ -20,18 +20,18 @@ Examples:
   headstart image remove file:///srv/images:vm1
   headstart image remove file:///srv/images:vm1 --dry-run
 
-An image that an attached disk or a writable directory needs keeps its last name, unless --force takes it
-away; its blobs stay as long as they are needed anyway. `headstart lease list` shows which disks need which
-images.";
+An image that an attached disk or a writable directory needs keeps its last name, unless --force
+takes it away; its blobs stay as long as they are needed anyway. `headstart lease list` shows
+which disks need which images.";
 
 pub(super) const PRUNE_EXAMPLES: &str = "\
 Examples:
   headstart image prune file:///srv/images --dry-run
   headstart image prune file:///srv/images --older-than 1d
 
-Images without a tag are kept for a week, counted from the loss of the last one or from the end of a
-later lease, and as long as an attached disk or a writable directory needs them. `headstart lease list`
-shows these needs, `headstart lease release` ends the leases of a host that is gone.";
+Images without a tag are kept for a week, counted from the loss of the last one or from the end of
+a later lease, and as long as an attached disk or a writable directory needs them. `headstart
+lease list` shows these needs, `headstart lease release` ends the leases of a host that is gone.";
 
 /// Removes a tag.
 #[derive(Args)]
