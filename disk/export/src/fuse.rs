@@ -11,11 +11,11 @@
 //!
 //! ```text
 //! kernel -> worker: local read, write of whole sectors ---------------> answer
-//!              \-> slow lane: remote bytes, part of a sector, flush ---> answer
+//!              \-> blocking pool: remote bytes, part sector, flush -> answer
 //! ```
 //!
-//! A worker (`image`) never waits for anything but the local disk. A request that might wait goes to a slow lane
-//! (`SlowLane`; flushes have one of their own), and is answered from there.
+//! A worker (`image`) never waits for anything but the local disk. A request that might wait goes to a blocking pool
+//! (`BlockingPool`; flushes have one of their own), and is answered from there.
 //!
 //! # Caching in the kernel
 //!

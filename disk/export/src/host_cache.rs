@@ -20,15 +20,15 @@ mod number {
 /// Writes back the pages that the host holds of `device` and drops them.
 ///
 /// # Errors
-/// As the kernel reports; [`io::ErrorKind::TimedOut`] if it takes longer than `patience` (it goes on then).
-pub(crate) fn drop_pages(device: &Path, patience: Duration) -> io::Result<()> {
+/// As the kernel reports; [`io::ErrorKind::TimedOut`] if it takes longer than `timeout` (it goes on then).
+pub(crate) fn drop_pages(device: &Path, timeout: Duration) -> io::Result<()> {
     let device = device.to_owned();
     let (end, ended) = mpsc::channel();
     let work = move || {
         let _ = end.send(File::open(&device).and_then(|file| flush(&file)));
     };
     thread::Builder::new().name("drop-pages".to_owned()).spawn(work)?;
-    ended.recv_timeout(patience).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    ended.recv_timeout(timeout).map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 fn flush(device: &File) -> io::Result<()> {

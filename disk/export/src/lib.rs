@@ -21,13 +21,13 @@
 //! * Stopping is bounded: no new work is taken, requests in flight get [`STOP_PATIENCE`] to finish, the device is
 //!   flushed, and the sockets, files and devices that the server made are gone.
 
+mod blocking_pool;
 mod complaints;
 pub mod fuse;
 mod host_cache;
 pub mod kernel_nbd;
 pub mod nbd;
 mod processors;
-mod slow_lane;
 pub mod socket;
 mod tool;
 pub mod ublk;

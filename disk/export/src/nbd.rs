@@ -19,10 +19,11 @@
 //! # Structure
 //!
 //! [`proto`] (bytes and numbers), [`handshake`] and [`transmission`] (their meaning) are pure; the fuzzer drives them.
-//! `welcome` does the handshake's I/O, `receiver` and `connection` are the data path, `lane` its slow lane, `disk` the
-//! operations that block there; `budget` bounds their memory, `standing` chooses the client that makes room; `hall`
-//! counts connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process
-//! that has it as a [`RemoteDisk`].
+//! `accept` does the handshake's I/O, `receiver` and `connection` are the data path, `worker_pool` has its threads that
+//! may wait, `disk` the operations that block there; `spin_policy` decides whether a receiver polls before it sleeps;
+//! `budget` bounds their memory, `standing` chooses the client that makes room; `connection_registry` counts
+//! connections, `address` listens, `tls` encrypts. `private` serves one disk without an address, to a process that has
+//! it as a [`RemoteDisk`].
 //!
 //! # Limits and dangers
 //!
@@ -37,25 +38,25 @@
 //! * A client learns the kind of an error; paths and addresses are for the log.
 //! * A handshake, TLS included, has [`NbdSettings::handshake_timeout`] in all.
 
+mod accept;
 mod address;
 mod budget;
 pub mod client;
 mod connection;
+mod connection_registry;
 mod disk;
-mod hall;
 pub mod handshake;
-mod lane;
 mod lock;
-mod lookout;
 mod private;
 pub mod proto;
 mod receiver;
 mod reply_buffer;
+mod spin_policy;
 mod standing;
 mod tls;
 pub mod transmission;
-mod welcome;
 mod wire;
+mod worker_pool;
 
 pub use address::Address;
 pub use client::{NbdUri, RemoteDisk};
@@ -65,8 +66,8 @@ pub use tls::TlsSettings;
 use crate::complaints::complain;
 use crate::{Export, Leftover, STOP_PATIENCE, Server, SocketAccess};
 use address::Listener;
+use connection_registry::{ConnectionRegistry, Limits};
 use disk::ExportState;
-use hall::{Hall, Limits};
 use headstart_block::{Error, Result};
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -124,7 +125,7 @@ impl NbdSettings {
 
 /// An NBD server that runs. See [`Server`].
 pub struct NbdServer {
-    hall: Arc<Hall>,
+    registry: Arc<ConnectionRegistry>,
     listener: Arc<Listener>,
     doorman: Option<JoinHandle<()>>,
     failure: Arc<Mutex<Option<Error>>>,
@@ -160,20 +161,21 @@ impl NbdServer {
             send_timeout: settings.send_timeout,
             allow_resize: settings.allow_resize,
         };
-        let hall = Arc::new(Hall::new(exports, tls, limits, settings.memory));
+        let registry = Arc::new(ConnectionRegistry::new(exports, tls, limits, settings.memory));
         let failure = Arc::default();
         let doorman = std::thread::Builder::new().name("nbd-accept".to_owned()).spawn({
-            let (hall, listener, failure) = (Arc::clone(&hall), Arc::clone(&listener), Arc::clone(&failure));
-            move || accept_clients(&hall, &listener, &failure)
+            let (registry, listener, failure) =
+                (Arc::clone(&registry), Arc::clone(&listener), Arc::clone(&failure));
+            move || accept_clients(&registry, &listener, &failure)
         });
         let doorman = doorman.map_err(|e| Error::io("cannot start a thread", e).about(&settings.address))?;
-        Ok(Self { hall, listener, doorman: Some(doorman), failure })
+        Ok(Self { registry, listener, doorman: Some(doorman), failure })
     }
 
     /// The number of clients that are connected at present.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.hall.connections()
+        self.registry.connections()
     }
 
     /// Serves one more export, to clients that connect from now on.
@@ -181,7 +183,7 @@ impl NbdServer {
     /// # Errors
     /// [`headstart_block::ErrorKind::Invalid`] for a name that is too long or is taken.
     pub fn add(&self, export: Export) -> Result<()> {
-        self.hall.change(|exports| {
+        self.registry.change(|exports| {
             let mut all: Vec<_> = exports.iter().map(|state| state.export.clone()).collect();
             all.push(export.clone());
             check(&all)?;
@@ -196,12 +198,12 @@ impl NbdServer {
     /// # Errors
     /// The error of the flush: writes of clients since the last flush may be lost.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let taken = self.hall.change(|exports| {
+        let taken = self.registry.change(|exports| {
             let at = exports.iter().position(|state| state.export.name == name)?;
             Some(exports.remove(at))
         });
         let Some(state) = taken else { return Ok(false) };
-        if !self.hall.part(&state, STOP_PATIENCE) {
+        if !self.registry.disconnect(&state, STOP_PATIENCE) {
             tracing::warn!(export = name, "requests in flight were given up");
         }
         flush(&state)?;
@@ -211,15 +213,15 @@ impl NbdServer {
     /// The number of clients that have an export open at present.
     #[must_use]
     pub fn clients(&self, name: &str) -> usize {
-        let exports = self.hall.exports();
+        let exports = self.registry.exports();
         let state = exports.iter().find(|state| state.export.name == name);
-        state.map_or(0, |state| self.hall.connections_to(state))
+        state.map_or(0, |state| self.registry.connections_to(state))
     }
 
     /// The URI by which clients find an export of this name.
     #[must_use]
     pub fn uri_of(&self, name: &str) -> String {
-        self.listener.uri(self.hall.tls.is_some(), name)
+        self.listener.uri(self.registry.tls.is_some(), name)
     }
 
     fn end(&mut self) -> Result<()> {
@@ -227,30 +229,30 @@ impl NbdServer {
             return Ok(());
         };
         self.listener.close();
-        let finished = self.hall.empty(STOP_PATIENCE);
+        let finished = self.registry.drain(STOP_PATIENCE);
         if !finished {
             tracing::warn!(uri = self.uri(), "requests in flight were given up");
         }
         // The thread does nothing that lasts: the socket it waits on is closed.
         let _ = doorman.join();
         // Every disk is flushed, even if others fail; the first error counts.
-        let results: Vec<_> = self.hall.exports().iter().map(flush).collect();
+        let results: Vec<_> = self.registry.exports().iter().map(flush).collect();
         results.into_iter().collect()
     }
 }
 
 impl Server for NbdServer {
     fn uri(&self) -> String {
-        let exports = self.hall.exports();
+        let exports = self.registry.exports();
         let export = match exports.as_slice() {
             [only] => only.export.name.as_str(),
             _ => "",
         };
-        self.listener.uri(self.hall.tls.is_some(), export)
+        self.listener.uri(self.registry.tls.is_some(), export)
     }
 
     fn clients(&self) -> usize {
-        self.hall.connections_to_any()
+        self.registry.connections_to_any()
     }
 
     fn resized(&self) {
@@ -298,40 +300,40 @@ fn check(exports: &[Export]) -> Result<()> {
 }
 
 /// The thread that accepts clients until the server stops.
-fn accept_clients(hall: &Arc<Hall>, listener: &Listener, failure: &Mutex<Option<Error>>) {
-    while !hall.is_stopping() {
-        let guest = match listener.accept() {
-            Ok(guest) => guest,
-            Err(_) if hall.is_stopping() => return,
+fn accept_clients(registry: &Arc<ConnectionRegistry>, listener: &Listener, failure: &Mutex<Option<Error>>) {
+    while !registry.is_stopping() {
+        let client = match listener.accept() {
+            Ok(client) => client,
+            Err(_) if registry.is_stopping() => return,
             // The listening socket itself is gone or was closed by `NbdServer::end`, which stops this thread in a
             // moment.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                hall.pause(REST);
-                if !hall.is_stopping() {
+                registry.pause(REST);
+                if !registry.is_stopping() {
                     *lock::lock(failure) = Some(Error::io("cannot accept clients any more", error));
                 }
                 return;
             }
             Err(error) => {
-                complain!(hall.complaints, NotAccepted, %error, "cannot accept an NBD client");
-                hall.pause(REST);
+                complain!(registry.complaints, NotAccepted, %error, "cannot accept an NBD client");
+                registry.pause(REST);
                 continue;
             }
         };
-        let socket = Arc::new(guest.socket);
-        let Some(slot) = hall.admit(&socket) else {
+        let socket = Arc::new(client.socket);
+        let Some(slot) = registry.admit(&socket) else {
             complain!(
-                hall.complaints,
+                registry.complaints,
                 TurnedAway,
-                peer = guest.name,
+                peer = client.name,
                 "too many NBD clients: this one is turned away"
             );
             continue;
         };
-        let server = Arc::clone(hall);
-        let run = move || welcome::receive_client(&server, Arc::new(slot), socket, guest.is_tcp, guest.name);
+        let server = Arc::clone(registry);
+        let run = move || accept::receive_client(&server, Arc::new(slot), socket, client.is_tcp, client.name);
         if let Err(error) = std::thread::Builder::new().name("nbd-client".to_owned()).spawn(run) {
-            complain!(hall.complaints, NoThread, %error, "cannot start a thread for an NBD client");
+            complain!(registry.complaints, NoThread, %error, "cannot start a thread for an NBD client");
         }
     }
 }

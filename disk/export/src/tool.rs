@@ -33,8 +33,8 @@ pub(crate) fn has_module(directory: &Path, name: &str) -> bool {
 ///
 /// # Errors
 /// [`ErrorKind::Io`], with the program's own message, if it fails; [`ErrorKind::Io`] if it takes longer than
-/// `patience`: then it is killed.
-pub(crate) fn run(program: &Path, args: &[String], patience: Duration) -> Result<()> {
+/// `timeout`: then it is killed.
+pub(crate) fn run(program: &Path, args: &[String], timeout: Duration) -> Result<()> {
     let about = |error: Error| error.about(program.display());
     let child = Command::new(program)
         .args(args)
@@ -50,10 +50,10 @@ pub(crate) fn run(program: &Path, args: &[String], patience: Duration) -> Result
     };
     let waiting = thread::Builder::new().name("tool".to_owned()).spawn(wait);
     waiting.map_err(|error| about(Error::io("cannot start a thread", error)))?;
-    let Ok(output) = ended.recv_timeout(patience) else {
+    let Ok(output) = ended.recv_timeout(timeout) else {
         // The process number is the child's own until the child has been waited for, which was not so a moment ago.
         let _ = i32::try_from(id).map(|id| kill(Pid::from_raw(id), Signal::SIGKILL));
-        let cause = format!("it took longer than {} s and was killed", patience.as_secs());
+        let cause = format!("it took longer than {} s and was killed", timeout.as_secs());
         return Err(about(Error::new(ErrorKind::Io, cause)));
     };
     let output = output.map_err(|error| about(Error::io("cannot wait for it", error)))?;

@@ -17,7 +17,7 @@
 //! # Waiting
 //!
 //! A queue's thread does local work: reads of local bytes, writes, zeroing. Small reads of a disk that another process
-//! has are sent together, as many as the ring holds. Reads of remote bytes and flushes go to lanes of threads started
+//! has are sent together, as many as the ring holds. Reads of remote bytes and flushes go to pools of threads started
 //! on demand, and are answered when they are done, in any order. A flush covers all writes that were answered before it
 //! was submitted: they have returned from the disk.
 //!
@@ -48,7 +48,7 @@ use crate::{Export, STOP_PATIENCE, Server};
 use blk::Target;
 use headstart_block::{Error, Result};
 use owner::Owner;
-use ring::Lanes;
+use ring::WorkerPools;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use session::Link;
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ pub struct VhostUserServer {
 /// The state that the server's threads share.
 struct Shared {
     target: Arc<Target>,
-    lanes: Arc<Lanes>,
+    pools: Arc<WorkerPools>,
     owner: Arc<Owner>,
     sessions: Mutex<Sessions>,
     /// Notified when a session has ended.
@@ -169,7 +169,7 @@ impl VhostUserServer {
         let name = if export.name.is_empty() { "headstart" } else { &export.name };
         let shared = Arc::new(Shared {
             target: Arc::new(Target::new(Arc::clone(&export.device), name, settings.queues)),
-            lanes: Arc::new(Lanes::new()),
+            pools: Arc::new(WorkerPools::new()),
             owner: Arc::default(),
             sessions: Mutex::default(),
             ended: Condvar::new(),
@@ -296,8 +296,8 @@ impl Shared {
         let thread = std::thread::Builder::new().name("vhost-session".to_owned());
         let spawned = thread.spawn(move || {
             let shared = &present.shared;
-            let (target, lanes) = (Arc::clone(&shared.target), Arc::clone(&shared.lanes));
-            if let Err(error) = session::run(&link, target, lanes, Arc::clone(&shared.owner)) {
+            let (target, pools) = (Arc::clone(&shared.target), Arc::clone(&shared.pools));
+            if let Err(error) = session::run(&link, target, pools, Arc::clone(&shared.owner)) {
                 complain!(
                     shared.target.complaints,
                     Protocol,

@@ -2,7 +2,7 @@
 
 use super::image_writer::ImageWriter;
 use crate::Export;
-use crate::slow_lane::SlowLane;
+use crate::blocking_pool::BlockingPool;
 use fuser::{Errno, ReplyData, ReplyEmpty, ReplyWrite};
 use headstart_block::{BlockDevice, Error, ErrorKind, Result};
 use nix::libc;
@@ -31,10 +31,10 @@ pub(super) struct Image {
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) read_only: bool,
     writer: ImageWriter,
-    /// The lane of requests that may wait for remote bytes.
-    far: SlowLane,
-    /// The lane of flushes: while a store is away, writes can be made durable.
-    near: SlowLane,
+    /// The pool of requests that may wait for remote bytes.
+    remote: BlockingPool,
+    /// The pool of flushes: while a store is away, writes can be made durable.
+    local: BlockingPool,
     /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
     /// `true` if something was written since the last flush.
@@ -55,8 +55,8 @@ impl Image {
             read_only: device.is_read_only(),
             writer: ImageWriter::new(Arc::clone(&device)),
             device,
-            far: SlowLane::new(waiting_max),
-            near: SlowLane::new(FLUSHES_MAX),
+            remote: BlockingPool::new(waiting_max),
+            local: BlockingPool::new(FLUSHES_MAX),
             stopping: AtomicBool::new(false),
             unflushed: AtomicBool::new(false),
             modified: AtomicBool::new(false),
@@ -70,10 +70,10 @@ impl Image {
         self.stopping.store(true, Ordering::Release);
     }
 
-    /// Waits until nothing is in flight, `patience` at most for each lane; `true` if nothing is then.
-    pub(super) fn wait_idle(&self, patience: Duration) -> bool {
-        let is_far_idle = self.far.wait_idle(patience);
-        self.near.wait_idle(patience) && is_far_idle
+    /// Waits until nothing is in flight, `timeout` at most for each pool; `true` if nothing is then.
+    pub(super) fn wait_idle(&self, timeout: Duration) -> bool {
+        let is_remote_idle = self.remote.wait_idle(timeout);
+        self.local.wait_idle(timeout) && is_remote_idle
     }
 
     /// Reads `size` bytes, or as many as there are before the end.
@@ -100,7 +100,7 @@ impl Image {
 
     fn read_slowly(self: &Arc<Self>, offset: u64, len: usize, reply: ReplyData) {
         let image = Arc::clone(self);
-        self.far.run(move || {
+        self.remote.run(move || {
             if image.stopping.load(Ordering::Acquire) {
                 return reply.error(Errno::EIO);
             }
@@ -129,10 +129,10 @@ impl Image {
                 reply.error(self.fault("write", offset, &error));
             }
             outcome => {
-                let (lane, rest) =
-                    if outcome.is_ok() { (&self.near, Vec::new()) } else { (&self.far, data.to_vec()) };
+                let (pool, rest) =
+                    if outcome.is_ok() { (&self.local, Vec::new()) } else { (&self.remote, data.to_vec()) };
                 let image = Arc::clone(self);
-                lane.run(move || {
+                pool.run(move || {
                     let mut done = image.writer.write(&rest, offset);
                     if durable && done.is_ok() {
                         done = image.make_durable();
@@ -151,7 +151,7 @@ impl Image {
         let len = len.min(self.device.size().saturating_sub(offset));
         self.written();
         let zero = move |image: &Self| image.writer.write_zeroes(offset, len);
-        self.answer_slowly(&self.far, "write zeros", offset, reply, zero);
+        self.answer_slowly(&self.remote, "write zeros", offset, reply, zero);
     }
 
     /// Makes all writes durable; at a `close`, only if there are some.
@@ -159,7 +159,7 @@ impl Image {
         if self.read_only || closing && !self.unflushed.load(Ordering::Acquire) {
             return reply.ok();
         }
-        self.answer_slowly(&self.near, "flush", 0, reply, Self::make_durable);
+        self.answer_slowly(&self.local, "flush", 0, reply, Self::make_durable);
     }
 
     pub(super) fn make_durable(&self) -> Result<()> {
@@ -189,14 +189,14 @@ impl Image {
 
     fn answer_slowly(
         self: &Arc<Self>,
-        lane: &SlowLane,
+        pool: &BlockingPool,
         what: &'static str,
         offset: u64,
         reply: ReplyEmpty,
         work: impl FnOnce(&Self) -> Result<()> + Send + 'static,
     ) {
         let image = Arc::clone(self);
-        lane.run(move || match work(&image) {
+        pool.run(move || match work(&image) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(image.fault(what, offset, &error)),
         });

@@ -76,7 +76,7 @@ pub(crate) enum Listener {
 }
 
 /// A client that has connected.
-pub(crate) struct Guest {
+pub(crate) struct AcceptedConnection {
     pub(crate) socket: OwnedFd,
     /// The client's name for messages.
     pub(crate) name: String,
@@ -97,11 +97,11 @@ impl Listener {
     }
 
     /// Waits for a client.
-    pub(crate) fn accept(&self) -> io::Result<Guest> {
+    pub(crate) fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Unix { socket, .. } => {
                 let name = "a local client".to_owned();
-                Ok(Guest { socket: socket.accept()?.0.into(), name, is_tcp: false })
+                Ok(AcceptedConnection { socket: socket.accept()?.0.into(), name, is_tcp: false })
             }
             Self::Tcp(socket) => {
                 let (stream, peer) = socket.accept()?;
@@ -110,7 +110,7 @@ impl Listener {
                 let _ = set_tcp_nodelay(&stream, true);
                 let _ =
                     set_socket_keepalive(&stream, true).and_then(|()| set_tcp_keepidle(&stream, KEEPALIVE));
-                Ok(Guest { socket: stream.into(), name: peer.to_string(), is_tcp: true })
+                Ok(AcceptedConnection { socket: stream.into(), name: peer.to_string(), is_tcp: true })
             }
         }
     }

@@ -77,7 +77,7 @@ pub struct Client {
     buffer: Vec<u8>,
     ended: Vec<Ended>,
     /// The time at which the last bytes of the server came, or at which a read was sent when nothing was under way.
-    heard: Instant,
+    last_answer_at: Instant,
 }
 
 /// A connection during the handshake, which has a deadline.
@@ -116,7 +116,7 @@ impl Client {
             sent: 0,
             buffer: vec![0; BUFFER],
             ended: Vec::new(),
-            heard: Instant::now(),
+            last_answer_at: Instant::now(),
         })
     }
 
@@ -144,7 +144,7 @@ impl Client {
             return Err(Error::invalid(format!("{range} is not within its {size} bytes")).about(&self.name));
         }
         if self.reads.is_empty() {
-            self.heard = Instant::now();
+            self.last_answer_at = Instant::now();
         }
         let start = range.offset() / unit * unit;
         let end = range.end().next_multiple_of(unit).min(size);
@@ -183,14 +183,14 @@ impl Client {
             if until.is_some_and(|until| until <= now) {
                 return Ok(());
             }
-            let patience = (!self.reads.is_empty()).then(|| self.heard + self.answer);
-            if patience.is_some_and(|patience| patience <= now) {
+            let deadline = (!self.reads.is_empty()).then(|| self.last_answer_at + self.answer);
+            if deadline.is_some_and(|deadline| deadline <= now) {
                 return Err(self.silent("does not answer"));
             }
             if self.reads.is_empty() && until.is_none() {
                 return Ok(());
             }
-            let until = until.into_iter().chain(patience).min();
+            let until = until.into_iter().chain(deadline).min();
             self.sleep(until.map(|until| until.saturating_duration_since(now)))?;
         }
     }
@@ -254,7 +254,7 @@ impl Client {
                 Received::End if self.reads.is_empty() => return Err(self.hung_up("hung up")),
                 Received::End => return Err(self.hung_up("hung up before it had answered")),
             };
-            self.heard = Instant::now();
+            self.last_answer_at = Instant::now();
             let bytes = self.buffer.get(..len).unwrap_or_default();
             let taken = self.replies.take(bytes, &mut self.ended);
             for ended in self.ended.drain(..) {
@@ -287,7 +287,7 @@ impl Client {
 }
 
 /// Connects to an address.
-fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
+fn dial(address: &Address, timeout: Duration) -> Result<OwnedFd> {
     let nobody =
         |e: std::io::Error| Error::new(ErrorKind::Unavailable, "no server listens there").caused_by(e);
     match address {
@@ -295,7 +295,7 @@ fn dial(address: &Address, patience: Duration) -> Result<OwnedFd> {
         Address::Tcp(host, port) => {
             let mut last = None;
             for address in (host.as_str(), *port).to_socket_addrs().map_err(nobody)? {
-                match TcpStream::connect_timeout(&address, patience) {
+                match TcpStream::connect_timeout(&address, timeout) {
                     Ok(stream) => {
                         // Requests are small, and each is sent when it is due.
                         let _ = set_tcp_nodelay(&stream, true);

@@ -4,22 +4,22 @@
 //! are local straight into the reply buffer and aligned writes straight from the receive buffer, and sends the
 //! replies of the whole batch by one call: a queue of 32 small reads costs 32 reads of the disk and two calls on
 //! the socket. It never waits for remote bytes, for a flush, or for a sector to be changed: those go to its
-//! [`Lane`]s, whose threads send their own replies.
+//! [`WorkerPool`]s, whose threads send their own replies.
 //!
 //! # Reads that take a processor
 //!
 //! One thread copies more than a client takes, but may decode less. If the disk decodes
 //! ([`decode_unit`](headstart_block::BlockDevice::decode_unit)) and more requests wait, a read of some size goes to a
 //! thread of its own, if there is a processor for it, and the receiving thread goes on with the next request. Bytes
-//! that this thread finds absent go to the slow lane in turn.
+//! that this thread finds absent go to the remote pool in turn.
 //!
 //! # Large reads
 //!
 //! Structured replies come in chunks of at most [`PIECE`] bytes, sent as soon as they are read: the buffer stays in
 //! the processor's cache, and the client copies one chunk while the next is read. A chunk that turns out not to be
-//! local passes the rest of its read to the slow lane; chunks of one reply may be apart. A simple reply cannot take
-//! back its success once its head is sent, so it is read whole before; a large one in the slow lane, as it takes up to
-//! 32 MiB.
+//! local passes the rest of its read to the remote pool; chunks of one reply may be apart. A simple reply cannot take
+//! back its success once its head is sent, so it is read whole before; a large one in the remote pool, as it takes
+//! up to 32 MiB.
 //!
 //! # Memory
 //!
@@ -29,12 +29,11 @@
 //!
 //! # The end
 //!
-//! The receiving thread ends on a goodbye, the end of the stream, or bytes that are not the protocol. Jobs in the slow
-//! lane hold the connection by their `Arc`; the socket is closed when the last of them has replied.
+//! The receiving thread ends on a goodbye, the end of the stream, or bytes that are not the protocol. Jobs in the
+//! worker pools hold the connection by their `Arc`; the socket is closed when the last of them has replied.
 
 use super::budget::{Account, OWN_BYTES};
 use super::disk::ExportState;
-use super::lane::{Job, Lane, Pushed, Which};
 use super::proto::{
     CHUNK_HEADER, DATA_CHUNK_HEADER, Errno, chunk, chunk_header, data_chunk_header, put_hole_chunk,
     simple_reply,
@@ -43,6 +42,7 @@ use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
 use super::transmission::{Command, Session, errno_of, message_of, put_error};
 use super::wire::Wire;
+use super::worker_pool::{Job, PoolKind, Pushed, WorkerPool};
 use crate::complaints::complain;
 use headstart_block::{ByteRange, ClientGuard, Error, ErrorKind, Result};
 use std::any::Any;
@@ -61,7 +61,7 @@ const HOLE_MIN: u64 = 32 << 10;
 /// The bytes of each buffer that a silent connection keeps.
 pub(super) const KEEP: usize = 64 << 10;
 
-/// The bytes of its buffer that a thread of the work lane keeps from job to job: room for a chunk on top of bytes that
+/// The bytes of its buffer that a thread of the CPU pool keeps from job to job: room for a chunk on top of bytes that
 /// are not yet sent. The thread ends when it has been idle for a while.
 const KEEP_WORKING: usize = 512 << 10;
 
@@ -72,12 +72,12 @@ pub(crate) struct Connection {
     pub(super) account: Arc<Account>,
     pub(super) state: Arc<ExportState>,
     pub(super) session: Session,
-    /// The lane of requests that may wait for remote bytes.
-    far: Lane,
-    /// The lane of requests that wait only for the disk: while a store is away, a guest can make its writes durable.
-    near: Lane,
-    /// The lane of requests that are work for a processor.
-    pub(super) work: Lane,
+    /// The pool for requests that may wait for remote bytes.
+    remote: WorkerPool,
+    /// The pool for requests that wait only for the disk: while a store is away, a guest can make its writes durable.
+    local: WorkerPool,
+    /// The pool for requests that are work for a processor.
+    pub(super) cpu: WorkerPool,
     /// The client's name for messages.
     pub(super) peer: String,
     /// `true` if a fault of the disk has been logged as a warning.
@@ -87,11 +87,13 @@ pub(crate) struct Connection {
     _slot: Box<dyn Any + Send + Sync>,
 }
 
-/// The answer to the question whether a read waits for bytes that are not on this host.
+/// The handling, by a read, of bytes that are not on this host.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patience {
-    Local,
-    Waiting,
+pub(super) enum BlockingMode {
+    /// The read ends at the first byte that is absent.
+    LocalOnly,
+    /// The read waits for absent bytes.
+    MayBlock,
 }
 
 impl Connection {
@@ -104,16 +106,16 @@ impl Connection {
         slot: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
         let faulted = AtomicBool::new(false);
-        let (far, near, work) = Default::default();
+        let (remote, local, cpu) = Default::default();
         let client = ClientGuard::of(&state.export.device);
         Arc::new(Self {
             wire,
             account,
             state,
             session,
-            far,
-            near,
-            work,
+            remote,
+            local,
+            cpu,
             peer,
             faulted,
             _client: client,
@@ -121,11 +123,11 @@ impl Connection {
         })
     }
 
-    pub(super) fn lane(&self, which: Which) -> &Lane {
-        match which {
-            Which::Far => &self.far,
-            Which::Near => &self.near,
-            Which::Work => &self.work,
+    pub(super) fn pool(&self, kind: PoolKind) -> &WorkerPool {
+        match kind {
+            PoolKind::Remote => &self.remote,
+            PoolKind::Local => &self.local,
+            PoolKind::Cpu => &self.cpu,
         }
     }
 
@@ -137,19 +139,19 @@ impl Connection {
             tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
             self.wire.break_off();
         }
-        for lane in [&self.far, &self.near, &self.work] {
-            lane.close(self.wire.is_broken());
+        for pool in [&self.remote, &self.local, &self.cpu] {
+            pool.close(self.wire.is_broken());
         }
     }
 
-    /// Gives a job to its slow lane.
+    /// Gives a job to its worker pool.
     pub(super) fn later(self: &Arc<Self>, job: Job) {
         let range = match job.command {
             Command::Read { range, .. } => Some(range),
             _ => None,
         };
-        let lane = job.lane;
-        match self.lane(lane).push(job) {
+        let kind = job.kind;
+        match self.pool(kind).push(job) {
             Pushed::Taken => {}
             Pushed::Queued => {
                 if let Some(range) = range {
@@ -159,10 +161,10 @@ impl Connection {
             Pushed::StartThread => {
                 let connection = Arc::clone(self);
                 let name = "nbd-slow".to_owned();
-                let started = std::thread::Builder::new().name(name).spawn(move || connection.work(lane));
+                let started = std::thread::Builder::new().name(name).spawn(move || connection.work(kind));
                 if let Err(error) = started {
                     complain!(self.wire.complaints, NoThread, %error, "cannot start a thread for a read that waits");
-                    if let Some(mut running) = self.lane(lane).thread_failed() {
+                    if let Some(mut running) = self.pool(kind).thread_failed() {
                         self.execute(&mut running.job, &mut ReplyBuffer::default());
                     }
                 }
@@ -170,24 +172,24 @@ impl Connection {
         }
     }
 
-    /// Runs a thread of a slow lane.
-    fn work(self: &Arc<Self>, lane: Which) {
+    /// Runs a thread of a worker pool.
+    fn work(self: &Arc<Self>, kind: PoolKind) {
         let mut out = ReplyBuffer::default();
-        while let Some(mut running) = self.lane(lane).next(|| self.wire.is_broken()) {
+        while let Some(mut running) = self.pool(kind).next(|| self.wire.is_broken()) {
             let done = catch_unwind(AssertUnwindSafe(|| self.execute(&mut running.job, &mut out)));
             if done.is_err() {
                 tracing::error!(peer = self.peer, "a disk panicked; its client is disconnected");
                 self.wire.break_off();
             }
             out.truncate(0);
-            let keep = if lane == Which::Work { KEEP_WORKING } else { KEEP };
+            let keep = if kind == PoolKind::Cpu { KEEP_WORKING } else { KEEP };
             if out.held() > keep {
                 out.release();
             }
         }
     }
 
-    /// Does a job of the slow lane and answers it.
+    /// Does a job of a worker pool and answers it.
     fn execute(self: &Arc<Self>, job: &mut Job, out: &mut ReplyBuffer) {
         let cookie = job.cookie;
         let (data, share) = (std::mem::take(&mut job.data), job.share.take());
@@ -195,9 +197,9 @@ impl Connection {
         let flush = |fua: bool| if fua { state.device().flush() } else { Ok(()) };
         let done = match job.command {
             Command::Read { range, whole } => {
-                let work = job.lane == Which::Work;
-                let patience = if work { Patience::Local } else { Patience::Waiting };
-                let absent = self.read_in_budget(out, cookie, range, whole, patience);
+                let is_cpu_job = job.kind == PoolKind::Cpu;
+                let mode = if is_cpu_job { BlockingMode::LocalOnly } else { BlockingMode::MayBlock };
+                let absent = self.read_in_budget(out, cookie, range, whole, mode);
                 if let Some(range) = absent {
                     self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
                 }
@@ -227,7 +229,7 @@ impl Connection {
         self.send(out);
     }
 
-    /// Does a read of the slow lane with the memory that it may have, and sends its reply. Returns the absent range, as
+    /// Does a read of a worker pool with the memory that it may have, and sends its reply. Returns the absent range, as
     /// [`read`](Self::read) does.
     fn read_in_budget(
         &self,
@@ -235,19 +237,19 @@ impl Connection {
         cookie: u64,
         range: ByteRange,
         whole: bool,
-        patience: Patience,
+        mode: BlockingMode,
     ) -> Option<ByteRange> {
         let in_pieces = self.session.structured && !whole;
-        let piece_max = match patience {
+        let piece_max = match mode {
             _ if !in_pieces => range.len(),
-            Patience::Local => PIECE,
-            Patience::Waiting => PIECE_SLOW,
+            BlockingMode::LocalOnly => PIECE,
+            BlockingMode::MayBlock => PIECE_SLOW,
         };
         let share = self.account.reserve(piece_max.min(range.len()), || self.wire.is_broken())?;
         let absent = match (share.is_own(), in_pieces) {
-            (false, _) => self.read(out, cookie, range, whole, patience, piece_max),
-            (true, true) => self.read(out, cookie, range, whole, patience, OWN_BYTES),
-            (true, false) => self.read_with_little(out, cookie, range, patience),
+            (false, _) => self.read(out, cookie, range, whole, mode, piece_max),
+            (true, true) => self.read(out, cookie, range, whole, mode, OWN_BYTES),
+            (true, false) => self.read_with_little(out, cookie, range, mode),
         };
         self.send(out);
         // Memory that is given back is not kept in the buffer.
@@ -265,7 +267,7 @@ impl Connection {
         out: &mut ReplyBuffer,
         cookie: u64,
         range: ByteRange,
-        patience: Patience,
+        mode: BlockingMode,
     ) -> Option<ByteRange> {
         self.send(out);
         let pieces = || {
@@ -276,9 +278,9 @@ impl Connection {
         };
         for piece in pieces() {
             out.truncate(0);
-            match self.fill(out, piece, patience) {
+            match self.fill(out, piece, mode) {
                 Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::Absent && patience == Patience::Local => {
+                Err(error) if error.kind() == ErrorKind::Absent && mode == BlockingMode::LocalOnly => {
                     out.truncate(0);
                     return Some(range);
                 }
@@ -293,7 +295,7 @@ impl Connection {
         self.put_head(out, cookie, range, true);
         let mut sending = self.wire.hold();
         for piece in pieces() {
-            if let Err(error) = self.fill(out, piece, patience) {
+            if let Err(error) = self.fill(out, piece, mode) {
                 let complaints = &self.wire.complaints;
                 let why = "a reply cannot be finished; its client is disconnected";
                 complain!(complaints, Unfinished, peer = self.peer, %error, "{why}");
@@ -308,12 +310,12 @@ impl Connection {
     }
 
     /// Appends the bytes of a part of the disk.
-    fn fill(&self, out: &mut ReplyBuffer, piece: ByteRange, patience: Patience) -> Result<()> {
+    fn fill(&self, out: &mut ReplyBuffer, piece: ByteRange, mode: BlockingMode) -> Result<()> {
         let room = out.room(usize::try_from(piece.len()).unwrap_or(0));
         let device = self.state.device();
-        match patience {
-            Patience::Local => device.read_local_at(room, piece.offset()),
-            Patience::Waiting => device.read_at(room, piece.offset()),
+        match mode {
+            BlockingMode::LocalOnly => device.read_local_at(room, piece.offset()),
+            BlockingMode::MayBlock => device.read_at(room, piece.offset()),
         }
     }
 
@@ -365,14 +367,14 @@ impl Connection {
     }
 
     /// Puts the reply to a read; large ones are sent in parts. Returns the absent part of the range, whose reply is
-    /// unfinished, only if `patience` is [`Patience::Local`]. Parts have `piece_max` bytes at most.
+    /// unfinished, only if `mode` is [`BlockingMode::LocalOnly`]. Parts have `piece_max` bytes at most.
     pub(super) fn read(
         &self,
         out: &mut ReplyBuffer,
         cookie: u64,
         range: ByteRange,
         whole: bool,
-        patience: Patience,
+        mode: BlockingMode,
         piece_max: u64,
     ) -> Option<ByteRange> {
         if range.is_empty() {
@@ -393,9 +395,9 @@ impl Connection {
                 }
             }
             let piece = ByteRange::between(rest.offset(), rest.end().min(rest.offset() + piece_max));
-            match self.read_piece(out, cookie, piece, piece.end() == rest.end(), patience) {
+            match self.read_piece(out, cookie, piece, piece.end() == rest.end(), mode) {
                 Ok(()) => rest = ByteRange::between(piece.end(), rest.end()),
-                Err(error) if error.kind() == ErrorKind::Absent && patience == Patience::Local => {
+                Err(error) if error.kind() == ErrorKind::Absent && mode == BlockingMode::LocalOnly => {
                     return Some(rest);
                 }
                 Err(error) => {
@@ -435,12 +437,12 @@ impl Connection {
         cookie: u64,
         piece: ByteRange,
         last: bool,
-        patience: Patience,
+        mode: BlockingMode,
     ) -> Result<()> {
         let start = out.len();
         out.make_room(DATA_CHUNK_HEADER + usize::try_from(piece.len()).unwrap_or(0));
         self.put_head(out, cookie, piece, last);
-        let read = self.fill(out, piece, patience);
+        let read = self.fill(out, piece, mode);
         if read.is_err() {
             out.truncate(start);
         }

@@ -3,10 +3,10 @@
 //! Only the process that is handed an end can use the disk, and it sees nothing else of the server's process. Limits
 //! and behaviour are those of any connection: see [the module](super).
 
+use super::accept;
 use super::budget::OWN_BYTES;
+use super::connection_registry::{ConnectionRegistry, Limits};
 use super::disk::ExportState;
-use super::hall::{Hall, Limits};
-use super::welcome;
 use crate::Export;
 use headstart_block::{Error, Result};
 use rustix::fd::OwnedFd;
@@ -22,7 +22,7 @@ const SEND: Duration = Duration::from_secs(60);
 
 /// A server of one disk. Dropping it cuts its clients off.
 pub struct PrivateServer {
-    hall: Arc<Hall>,
+    registry: Arc<ConnectionRegistry>,
     name: String,
 }
 
@@ -35,7 +35,10 @@ impl PrivateServer {
             Limits { connections_max, handshake_timeout: HANDSHAKE, send_timeout: SEND, allow_resize: true };
         let name = export.name.clone();
         let exports = vec![Arc::new(ExportState::new(export))];
-        Self { hall: Arc::new(Hall::new(exports, None, limits, memory.max(OWN_BYTES))), name }
+        Self {
+            registry: Arc::new(ConnectionRegistry::new(exports, None, limits, memory.max(OWN_BYTES))),
+            name,
+        }
     }
 
     /// Begins a connection, and returns the client's end of it.
@@ -49,24 +52,24 @@ impl PrivateServer {
             .map_err(|e| failed(e.into()))?;
         let socket = Arc::new(ours);
         let full = || Error::new(headstart_block::ErrorKind::Conflict, "takes no more connections");
-        let slot = self.hall.admit(&socket).ok_or_else(full).map_err(|e| e.about(&self.name))?;
-        let (hall, peer) = (Arc::clone(&self.hall), format!("the export process of {}", self.name));
-        let run = move || welcome::receive_client(&hall, Arc::new(slot), socket, false, peer);
+        let slot = self.registry.admit(&socket).ok_or_else(full).map_err(|e| e.about(&self.name))?;
+        let (registry, peer) = (Arc::clone(&self.registry), format!("the export process of {}", self.name));
+        let run = move || accept::receive_client(&registry, Arc::new(slot), socket, false, peer);
         std::thread::Builder::new().name("nbd-private".to_owned()).spawn(run).map_err(failed)?;
         Ok(theirs)
     }
 
-    /// Takes no more requests, gives those in flight `patience` to finish, and cuts the clients off. `true` once no
+    /// Takes no more requests, gives those in flight `timeout` to finish, and cuts the clients off. `true` once no
     /// thread works for a client any more: from then on no request of a client changes the disk. May be called
     /// again.
     #[must_use]
-    pub fn end(&self, patience: Duration) -> bool {
-        self.hall.empty(patience)
+    pub fn end(&self, timeout: Duration) -> bool {
+        self.registry.drain(timeout)
     }
 }
 
 impl Drop for PrivateServer {
     fn drop(&mut self) {
-        let _ = self.hall.empty(Duration::ZERO);
+        let _ = self.registry.drain(Duration::ZERO);
     }
 }

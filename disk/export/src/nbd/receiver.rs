@@ -1,15 +1,15 @@
 //! The receiving thread of a connection: takes requests from the socket, and serves those that need not wait.
 
 use super::budget::{OWN_BYTES, Share};
-use super::connection::{Connection, KEEP, PIECE, PIECE_SLOW, Patience, SEND_AT};
+use super::connection::{BlockingMode, Connection, KEEP, PIECE, PIECE_SLOW, SEND_AT};
 use super::disk::ExportState;
-use super::lane::{Job, Which};
-use super::lookout::Lookout;
 use super::proto::{Errno, PAYLOAD_MAX, REQUEST_HEADER, Request, command};
 use super::reply_buffer::ReplyBuffer;
+use super::spin_policy::SpinPolicy;
 use super::standing::now;
 use super::transmission::{Command, judge};
 use super::wire::{Received, receive, receive_soon};
+use super::worker_pool::{Job, PoolKind};
 use crate::complaints::complain;
 use crate::processors::{decodes_much, processors};
 use headstart_block::{ByteRange, Result, SECTOR_SIZE};
@@ -52,7 +52,7 @@ pub(super) struct Receiver<'a> {
     payload_share: Option<Share>,
     /// `true` if the socket has a time-out, because there are buffers to give back.
     timed: bool,
-    lookout: Lookout,
+    spin_policy: SpinPolicy,
 }
 
 impl<'a> Receiver<'a> {
@@ -60,9 +60,9 @@ impl<'a> Receiver<'a> {
         let mut input = vec![0; RECEIVE.max(early.len())];
         input[..early.len()].copy_from_slice(early);
         let (out, payload) = (ReplyBuffer::default(), Vec::new());
-        let lookout = Lookout::new(processors());
+        let spin_policy = SpinPolicy::new(processors());
         let (out_share, payload_share, filled) = (None, None, early.len());
-        Self { connection, input, filled, out, out_share, payload, payload_share, timed: false, lookout }
+        Self { connection, input, filled, out, out_share, payload, payload_share, timed: false, spin_policy }
     }
 
     pub(super) fn run(&mut self) {
@@ -100,7 +100,7 @@ impl<'a> Receiver<'a> {
             self.set_time_out(self.out.held() > KEEP || self.payload.len() > KEEP);
             let socket = self.connection.wire.socket();
             let room = self.input.get_mut(self.filled..).unwrap_or_default();
-            match receive_soon(socket, room, &mut self.lookout) {
+            match receive_soon(socket, room, &mut self.spin_policy) {
                 Ok(Received::Bytes(len)) => {
                     self.filled += len;
                     return true;
@@ -298,22 +298,22 @@ impl<'a> Receiver<'a> {
     /// Serves a read; `more` if requests wait behind it.
     fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
         let connection = self.connection;
-        if more && decodes_much(connection.state.device(), range.len()) && connection.work.is_free() {
+        if more && decodes_much(connection.state.device(), range.len()) && connection.cpu.is_free() {
             let job = Job::new(cookie, Command::Read { range, whole }, Vec::new());
-            return self.later(Job { lane: Which::Work, ..job });
+            return self.later(Job { kind: PoolKind::Cpu, ..job });
         }
         let one_piece = whole || !connection.session.structured;
         let absent = if one_piece && !self.has_room_for(range.len()) {
             Some(range)
         } else {
-            connection.read(&mut self.out, cookie, range, whole, Patience::Local, PIECE)
+            connection.read(&mut self.out, cookie, range, whole, BlockingMode::LocalOnly, PIECE)
         };
         let Some(rest) = absent else { return };
-        // The slow lane sends the end of the reply, which must not overtake its beginning.
+        // A worker thread sends the end of the reply, which must not overtake its beginning.
         if rest.offset() > range.offset() {
             connection.send(&mut self.out);
         }
-        // The slow lane reads in parts: the later parts are prefetched meanwhile.
+        // A worker thread reads in parts: the later parts are prefetched meanwhile.
         if !one_piece && rest.len() > PIECE_SLOW {
             connection.state.device().prefetch(ByteRange::between(rest.offset() + PIECE_SLOW, rest.end()));
         }
@@ -334,7 +334,7 @@ impl<'a> Receiver<'a> {
         self.out_share.is_some()
     }
 
-    /// Leaves a write that may wait to the slow lane. If there is no memory to keep its bytes in, this thread does it,
+    /// Leaves a write that may wait to a worker pool. If there is no memory to keep its bytes in, this thread does it,
     /// and only this client waits.
     fn write_later(&mut self, cookie: u64, range: ByteRange, fua: bool, data: &[u8]) {
         let connection = self.connection;
@@ -348,9 +348,9 @@ impl<'a> Receiver<'a> {
         self.later(Job { share: Some(share), ..job });
     }
 
-    /// Leaves a job to the slow lane. If that is full, the client gets the replies that are ready before the wait.
+    /// Leaves a job to its worker pool. If that is full, the client gets the replies that are ready before the wait.
     fn later(&mut self, job: Job) {
-        if self.connection.lane(job.lane).is_full(job.bytes()) {
+        if self.connection.pool(job.kind).is_full(job.bytes()) {
             self.connection.send(&mut self.out);
         }
         self.connection.later(job);

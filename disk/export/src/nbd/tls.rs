@@ -25,7 +25,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, BufReader, copy_buf, split};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
@@ -114,13 +113,13 @@ fn names_of(certificate: &CertificateDer<'_>) -> Vec<String> {
 
 /// Starts a thread that decrypts `socket`. Returns the plain stream, and a receiver of the names in the client's
 /// certificate, which come once the handshake is done. A client that does not finish the TLS handshake within
-/// `patience` sees its connection closed, and so does the reader of the plain stream. `slot` is dropped when the thread
+/// `timeout` sees its connection closed, and so does the reader of the plain stream. `slot` is dropped when the thread
 /// ends.
 pub(crate) fn decrypt(
     acceptor: &TlsAcceptor,
     socket: OwnedFd,
     is_tcp: bool,
-    patience: Duration,
+    timeout: Duration,
     peer: String,
     slot: Box<dyn Any + Send>,
     complaints: Arc<Complaints>,
@@ -136,11 +135,11 @@ pub(crate) fn decrypt(
             if is_tcp {
                 let socket = std::net::TcpStream::from(socket);
                 socket.set_nonblocking(true)?;
-                pump(acceptor, TcpStream::from_std(socket)?, far, patience, accepted).await
+                pump(acceptor, TcpStream::from_std(socket)?, far, timeout, accepted).await
             } else {
                 let socket = std::os::unix::net::UnixStream::from(socket);
                 socket.set_nonblocking(true)?;
-                pump(acceptor, UnixStream::from_std(socket)?, far, patience, accepted).await
+                pump(acceptor, UnixStream::from_std(socket)?, far, timeout, accepted).await
             }
         })
     };
@@ -157,10 +156,10 @@ async fn pump(
     acceptor: TlsAcceptor,
     socket: impl AsyncRead + AsyncWrite + Unpin,
     plain: UnixStream,
-    patience: Duration,
+    timeout: Duration,
     names: Sender<Vec<String>>,
 ) -> io::Result<()> {
-    let accepted = timeout(patience, acceptor.accept(socket)).await;
+    let accepted = tokio::time::timeout(timeout, acceptor.accept(socket)).await;
     let encrypted = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let shown = encrypted.get_ref().1.peer_certificates().and_then(<[_]>::first);
     if names.send(shown.map(names_of).unwrap_or_default()).is_err() {
@@ -177,7 +176,7 @@ async fn pump(
     };
     let outward = async {
         let _ = copy_buf(&mut BufReader::with_capacity(PUMP, from_server), &mut to_client).await;
-        let _ = timeout(GOODBYE, to_client.shutdown()).await;
+        let _ = tokio::time::timeout(GOODBYE, to_client.shutdown()).await;
     };
     tokio::select! {
         () = inward => {}

@@ -1,8 +1,8 @@
 //! The meaning of a request: the pure part of the transmission phase.
 //!
-//! [`judge`] turns a received request into a [`Command`] that makes sense for this disk, or into a [`Refusal`]. It is
-//! the only place where a client's numbers are checked; the code that executes a command may rely on a range inside the
-//! disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
+//! [`judge`] turns a received request into a [`Command`] that makes sense for this disk, or into a [`Refusal`].
+//! It is the only place where a client's numbers are checked; the code that executes a command may rely on a range
+//! inside the disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
 
 use super::proto::{Errno, PAYLOAD_MAX, Request, command, command_flag};
 use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};

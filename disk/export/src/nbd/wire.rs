@@ -2,7 +2,7 @@
 
 use super::budget::Pool;
 use super::lock::lock;
-use super::lookout::{LOOK, Lookout};
+use super::spin_policy::{SPIN, SpinPolicy};
 use super::standing::{Activity, now};
 use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
@@ -42,20 +42,24 @@ fn receive_with(socket: &OwnedFd, buf: &mut [u8], flags: RecvFlags) -> io::Resul
     }
 }
 
-/// As [`receive`], but looks for a moment before it sleeps, if `lookout` decides so.
+/// As [`receive`], but polls the socket for a moment before it sleeps, if `spin_policy` decides so.
 #[expect(clippy::disallowed_methods, reason = "how soon a client asks again decides how to wait for it")]
-pub(crate) fn receive_soon(socket: &OwnedFd, buf: &mut [u8], lookout: &mut Lookout) -> io::Result<Received> {
+pub(crate) fn receive_soon(
+    socket: &OwnedFd,
+    buf: &mut [u8],
+    spin_policy: &mut SpinPolicy,
+) -> io::Result<Received> {
     let since = Instant::now();
     let mut received = Ok(Received::Nothing);
-    if lookout.looks() {
-        while matches!(received, Ok(Received::Nothing)) && since.elapsed() < LOOK {
+    if spin_policy.should_spin() {
+        while matches!(received, Ok(Received::Nothing)) && since.elapsed() < SPIN {
             received = receive_with(socket, buf, RecvFlags::DONTWAIT);
         }
     }
     if matches!(received, Ok(Received::Nothing)) {
         received = receive(socket, buf);
     }
-    lookout.came_after(since.elapsed());
+    spin_policy.came_after(since.elapsed());
     received
 }
 

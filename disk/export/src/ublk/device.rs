@@ -1,13 +1,13 @@
 //! The server: a thread that owns the device, and one for each of its queues.
 //!
 //! Each of a queue's requests has a task with a buffer of its own, run by the queue's thread. A task whose request
-//! might wait leaves it to the slow lane and sleeps. The lane's thread wakes it and rings the *bell*: an
+//! might wait leaves it to the blocking pool and sleeps. The pool's thread wakes it and rings the *bell*: an
 //! eventfd that the queue's ring polls, because the queue's thread sleeps in its ring and would not notice.
 
 use super::kernel::probe_trusting;
 use super::{CREATION_PATIENCE, UblkSettings};
+use crate::blocking_pool::BlockingPool;
 use crate::complaints::{Complaints, complain};
-use crate::slow_lane::SlowLane;
 use crate::{Export, STOP_PATIENCE, Server, host_cache};
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Result, SECTOR_SIZE};
 use io_uring::{opcode, types};
@@ -50,7 +50,7 @@ pub struct Ublk {
 /// The state that all queues share.
 struct Target {
     device: Arc<dyn BlockDevice>,
-    lane: SlowLane,
+    pool: BlockingPool,
     /// `true` once no request waits for remote bytes any more.
     stopping: AtomicBool,
     complaints: Complaints,
@@ -69,9 +69,9 @@ impl Ublk {
             return Err(Error::invalid("a block device is whole sectors, and this disk is not")
                 .remedy("export it with --fuse, which has its exact size"));
         }
-        let (lane, stopping) = (SlowLane::new(WAITING_MAX), AtomicBool::new(false));
+        let (pool, stopping) = (BlockingPool::new(WAITING_MAX), AtomicBool::new(false));
         let target =
-            Arc::new(Target { device: export.device, lane, stopping, complaints: Complaints::default() });
+            Arc::new(Target { device: export.device, pool, stopping, complaints: Complaints::default() });
         let (started, start) = mpsc::channel();
         let (end, ended) = mpsc::channel();
         let (serving, settings) = (Arc::clone(&target), settings.clone());
@@ -94,7 +94,7 @@ impl Ublk {
         let read_only = self.target.device.is_read_only();
         let dropped = host_cache::drop_pages(&self.path, STOP_PATIENCE);
         self.target.stopping.store(true, Ordering::Release);
-        self.target.lane.wait_idle(STOP_PATIENCE);
+        self.target.pool.wait_idle(STOP_PATIENCE);
         // In a thread, so that this does not wait for ever, whatever the kernel does.
         let (done, killed) = mpsc::channel();
         let kill = move || {
@@ -187,9 +187,9 @@ fn serve(
             tracing::error!("ublk: queue {number} ended: {error}");
         }
     };
-    let tell = Arc::clone(&control);
+    let to_starter = Arc::clone(&control);
     control.run_target(describe, queue, move |_| {
-        let _ = started.send(tell);
+        let _ = started.send(to_starter);
     })?;
     control.del_dev()?;
     Ok(())
@@ -228,7 +228,7 @@ fn serve_queue(
     }
     let answer_bell = {
         let bell = Arc::clone(&bell);
-        executor.spawn(async move { hear(&bell).await })
+        executor.spawn(async move { watch_bell(&bell).await })
     };
     let (ticking, events) = (Rc::clone(&executor), Rc::clone(&queue));
     let run = async move {
@@ -242,7 +242,7 @@ fn serve_queue(
 }
 
 /// Polls the bell for ever: its completions wake the thread, which then runs the woken tasks.
-async fn hear(bell: &OwnedFd) {
+async fn watch_bell(bell: &OwnedFd) {
     let poll = || opcode::PollAdd::new(types::Fd(bell.as_raw_fd()), libc::POLLIN as u32).build();
     while ublk_submit_sqe_async(poll(), UblkUringData::Target as u64).await.is_ok_and(|events| events >= 0) {
         // Rings in between are one event.
@@ -303,7 +303,8 @@ impl Request {
     }
 }
 
-/// Serves one request: here if it is local, otherwise by the slow lane. Returns its length, or a negative error number.
+/// Serves one request: here if it is local, otherwise by the blocking pool. Returns its length, or a negative error
+/// number.
 async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, bell: &Arc<OwnedFd>) -> i32 {
     let Ok(len) = usize::try_from(request.range.len()) else { return -libc::EINVAL };
     let moves = matches!(request.operation, Operation::Read | Operation::Write);
@@ -341,7 +342,7 @@ async fn answer(request: Request, buffer: &mut IoBuf<u8>, target: &Arc<Target>, 
     }
 }
 
-/// Has the slow lane do a request; returns the bytes that it read.
+/// Has the blocking pool do a request; returns the bytes that it read.
 async fn slowly(
     request: Request,
     data: Vec<u8>,
@@ -355,7 +356,7 @@ async fn slowly(
     }
     let outcome = Arc::new(Mutex::new(Outcome::default()));
     let (theirs, serving, bell) = (Arc::clone(&outcome), Arc::clone(target), Arc::clone(bell));
-    target.lane.run(move || {
+    target.pool.run(move || {
         let result = serving.do_slowly(request, data);
         let waker = {
             let mut outcome = locked(&theirs);

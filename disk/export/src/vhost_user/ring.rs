@@ -22,9 +22,9 @@
 //!   and leave it in the [`Mailbox`].
 //! * A request is answered exactly once: it is either in hand, or in `waiting`, or answered.
 //! * As many requests are in flight as the ring has entries, at most. A driver that offers more has broken the queue.
-//!   So the lanes' queues are bounded.
-//! * The ring's whole content is served before the guest is notified, but it is notified every [`TOLD_BYTES`] at least:
-//!   a batch costs one notification and a small read does not wait behind many large ones.
+//!   So the pools' queues are bounded.
+//! * The ring's whole content is served before the guest is notified, but it is notified every [`NOTIFY_BYTES`] at
+//!   least: a batch costs one notification and a small read does not wait behind many large ones.
 //!
 //! # Waking up
 //!
@@ -40,9 +40,9 @@ use super::blk::Target;
 use super::chain::{Broken, Chain};
 use super::inflight::QueueRecord;
 use super::memory::GuestMemory;
+use crate::blocking_pool::BlockingPool;
 use crate::complaints::complain;
 use crate::processors::processors;
-use crate::slow_lane::SlowLane;
 use gathered::Gathered;
 use headstart_block::Result;
 use requests::Waiting;
@@ -57,37 +57,37 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use virtio_queue::{Queue, QueueT};
 
-/// The threads of the slow lane that wait for remote bytes, for each disk.
+/// The threads of the blocking pool that wait for remote bytes, for each disk.
 const READ_THREADS: usize = 64;
 
-/// The threads of the slow lane that sync, for each disk.
+/// The threads of the blocking pool that sync, for each disk.
 const FLUSH_THREADS: usize = 4;
 
 /// The most threads that help with large reads, for each disk: one less than processors, if that is fewer.
 const HELPERS_MAX: usize = 4;
 
-/// The lanes that all rings of a disk share. They are separate, so that a guest can sync while all reads wait for a
+/// The pools that all rings of a disk share. They are separate, so that a guest can sync while all reads wait for a
 /// store that is away, and read local bytes.
-pub(crate) struct Lanes {
-    reads: SlowLane,
-    flushes: SlowLane,
+pub(crate) struct WorkerPools {
+    reads: BlockingPool,
+    flushes: BlockingPool,
     /// The number of reads in `reads`, of all queues.
     waiting: AtomicUsize,
-    /// The lane that shares the work of large reads.
-    helpers: SlowLane,
+    /// The pool that shares the work of large reads.
+    helpers: BlockingPool,
     helpers_max: usize,
     /// The number of reads in `helpers`, of all queues.
     helping: AtomicUsize,
 }
 
-impl Lanes {
+impl WorkerPools {
     pub(crate) fn new() -> Self {
         let helpers_max = (processors() - 1).min(HELPERS_MAX);
         Self {
-            reads: SlowLane::new(READ_THREADS),
-            flushes: SlowLane::new(FLUSH_THREADS),
+            reads: BlockingPool::new(READ_THREADS),
+            flushes: BlockingPool::new(FLUSH_THREADS),
             waiting: AtomicUsize::new(0),
-            helpers: SlowLane::new(helpers_max),
+            helpers: BlockingPool::new(helpers_max),
             helpers_max,
             helping: AtomicUsize::new(0),
         }
@@ -176,7 +176,7 @@ impl Mailbox {
 /// Everything that a ring is made of.
 pub(crate) struct RingParts {
     pub(crate) target: Arc<Target>,
-    pub(crate) lanes: Arc<Lanes>,
+    pub(crate) pools: Arc<WorkerPools>,
     pub(crate) memory: Arc<GuestMemory>,
     /// The queue, configured and ready.
     pub(crate) queue: Queue,
@@ -225,7 +225,7 @@ impl RingHandle {
             gathered: Vec::new(),
             spare: Vec::new(),
             resumed: VecDeque::new(),
-            untold: 0,
+            unnotified: 0,
             enabled: true,
             ending: None,
         };
@@ -315,7 +315,7 @@ struct Ring {
     /// Heads of requests that an earlier life of the ring took and did not answer.
     resumed: VecDeque<u16>,
     /// The bytes of the requests that were answered since the guest was last notified, 1 at least for each.
-    untold: u64,
+    unnotified: u64,
     enabled: bool,
     ending: Option<Ending>,
 }
@@ -368,12 +368,12 @@ impl Ring {
             // In this order, because the end may wait for the last result.
             self.take_results()?;
             if self.follow_orders() {
-                return self.tell();
+                return self.notify_guest();
             }
             if self.enabled && !self.has_orders() {
                 self.drain()?;
             }
-            self.tell()?;
+            self.notify_guest()?;
             if !self.can_go_on() {
                 if self.in_flight() == 0 {
                     self.spare.clear();

@@ -17,7 +17,7 @@ use super::blk::Target;
 use super::inflight::Record;
 use super::memory::{GuestMemory, MemoryTable, REGIONS_MAX};
 use super::owner::Owner;
-use super::ring::{Ending, Lanes, RingHandle, RingParts};
+use super::ring::{Ending, RingHandle, RingParts, WorkerPools};
 use headstart_block::ClientGuard;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -139,7 +139,7 @@ impl RingSetup {
 pub(crate) struct Session {
     link: Arc<Link>,
     target: Arc<Target>,
-    lanes: Arc<Lanes>,
+    pools: Arc<WorkerPools>,
     owner: Arc<Owner>,
     /// `true` if this front end is the one that may use the disk.
     owns: bool,
@@ -152,13 +152,18 @@ pub(crate) struct Session {
 }
 
 /// Speaks with a front end until it goes away or breaks the protocol.
-pub(crate) fn run(link: &Arc<Link>, target: Arc<Target>, lanes: Arc<Lanes>, owner: Arc<Owner>) -> Result<()> {
+pub(crate) fn run(
+    link: &Arc<Link>,
+    target: Arc<Target>,
+    pools: Arc<WorkerPools>,
+    owner: Arc<Owner>,
+) -> Result<()> {
     let rings = (0..target.queues()).map(|_| RingSetup::new()).collect();
     let client = ClientGuard::of(&target.device);
     let session = Arc::new(Mutex::new(Session {
         link: Arc::clone(link),
         target,
-        lanes,
+        pools,
         owner,
         owns: false,
         features: 0,
@@ -238,7 +243,7 @@ impl Session {
         };
         let parts = RingParts {
             target: Arc::clone(&self.target),
-            lanes: Arc::clone(&self.lanes),
+            pools: Arc::clone(&self.pools),
             memory: Arc::clone(&self.memory),
             queue,
             record,

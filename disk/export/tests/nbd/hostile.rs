@@ -226,7 +226,7 @@ fn a_disk_that_panics_costs_its_client_alone() {
     served.disk.panics.store(true, Ordering::Relaxed);
     client.read(1, 0, 512);
     assert!(client.is_closed());
-    // The same in the slow lane, which does a flush.
+    // The same in a worker pool, which does a flush.
     let mut client = RawClient::open(&served.socket, true);
     client.send(command::FLUSH, 0, 1, 0, 0);
     assert!(client.is_closed());

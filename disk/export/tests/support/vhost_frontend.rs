@@ -366,8 +366,8 @@ impl Driver {
         Some((u16::try_from(head).unwrap() / SLOT_ENTRIES, len))
     }
 
-    /// Waits for the next answer, until `patience` is over.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Option<(u16, u32)> {
+    /// Waits for the next answer, until `timeout` is over.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Option<(u16, u32)> {
         loop {
             if let Some(answer) = self.poll() {
                 return Some(answer);
@@ -380,7 +380,7 @@ impl Driver {
                     return Some(answer);
                 }
             }
-            if !sleep_on(&self.call, patience) {
+            if !sleep_on(&self.call, timeout) {
                 return None;
             }
         }
@@ -417,10 +417,10 @@ impl Driver {
 }
 
 /// Waits for an eventfd and takes its count; `true` if it came in time.
-pub(crate) fn sleep_on(event: &EventFd, patience: Duration) -> bool {
+pub(crate) fn sleep_on(event: &EventFd, timeout: Duration) -> bool {
     // SAFETY: the descriptor stays open while `event` is borrowed.
     let fd = unsafe { BorrowedFd::borrow_raw(event.as_raw_fd()) };
-    let time = Timespec::try_from(patience).unwrap();
+    let time = Timespec::try_from(timeout).unwrap();
     let came = poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&time)).unwrap_or(0) > 0;
     let _ = event.read();
     came

@@ -11,11 +11,11 @@
 //! guest sends its requests again to the successor, and is not told of a failure that the disk never had.
 
 use super::super::lock::lock;
-use super::super::lookout::Lookout;
 use super::super::proto::{
     BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, REQUEST_HEADER, Request, STATE_HOLE_ZERO,
     STRING_MAX, chunk, command, command_flag,
 };
+use super::super::spin_policy::SpinPolicy;
 use super::super::wire::{Received, receive, receive_soon};
 use super::Line;
 use super::handshake::{Facts, choose_with_holes};
@@ -70,7 +70,7 @@ struct Connections {
 /// A connection in its transmission phase, with at most one request on it.
 struct Connection {
     socket: OwnedFd,
-    lookout: Lookout,
+    spin_policy: SpinPolicy,
     cookie: u64,
     buffer: Box<[u8]>,
     /// The received bytes that were not looked at yet.
@@ -324,9 +324,9 @@ impl Connection {
             set_socket_timeout(&socket, direction, None)
                 .map_err(|e| Error::io("cannot be set up", e.into()))?;
         }
-        let lookout = Lookout::new(processors());
+        let spin_policy = SpinPolicy::new(processors());
         let buffer = vec![0; BUFFER].into_boxed_slice();
-        Ok((Self { socket, lookout, cookie: 0, buffer, filled: 0..0 }, facts))
+        Ok((Self { socket, spin_policy, cookie: 0, buffer, filled: 0..0 }, facts))
     }
 
     /// Sends a request with its payload, and receives the reply to it.
@@ -483,7 +483,7 @@ impl Connection {
                 self.filled = 0..self.filled.len();
             }
             let room = &mut self.buffer[self.filled.end..];
-            let received = receive_soon(&self.socket, room, &mut self.lookout).map_err(lost)?;
+            let received = receive_soon(&self.socket, room, &mut self.spin_policy).map_err(lost)?;
             self.filled.end += came(received)?;
         }
         let mut bytes = [0; N];

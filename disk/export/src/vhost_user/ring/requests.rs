@@ -1,7 +1,7 @@
 //! The data path of a ring: each request from its head in the avail ring to its answer.
 //!
 //! A request is served at once as far as its bytes are local; if it is much work and others are behind it, by a helper.
-//! If it must wait, it is put aside: a thread of a lane does the work in memory of its own, and the ring's thread goes
+//! If it must wait, it is put aside: a thread of a pool does the work in memory of its own, and the ring's thread goes
 //! on with it when the result is in the mailbox.
 
 use super::super::blk::{Request, Status, Step, Work};
@@ -15,7 +15,7 @@ use virtio_queue::{QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
 /// The bytes of answered requests after which the guest is notified although the ring holds more requests.
-const TOLD_BYTES: u64 = 1 << 20;
+const NOTIFY_BYTES: u64 = 1 << 20;
 
 /// A request that was put aside.
 pub(super) struct Waiting {
@@ -40,15 +40,15 @@ impl Ring {
                     record.submit(head)?;
                 }
                 self.take(&memory, head)?;
-                if self.untold >= TOLD_BYTES {
-                    self.tell()?;
+                if self.unnotified >= NOTIFY_BYTES {
+                    self.notify_guest()?;
                 }
                 if self.has_mail() {
                     return self.serve_gathered(&memory);
                 }
             }
             self.serve_gathered(&memory)?;
-            self.tell()?;
+            self.notify_guest()?;
             if !self.parts.queue.enable_notification(&**memory).map_err(ring_lost)? {
                 return Ok(());
             }
@@ -119,16 +119,16 @@ impl Ring {
         if let Some(record) = &mut parts.record {
             record.answered(head, parts.queue.next_used())?;
         }
-        self.untold = self.untold.saturating_add(request.len().max(1));
+        self.unnotified = self.unnotified.saturating_add(request.len().max(1));
         Ok(())
     }
 
     /// Notifies the guest of answers, if it wants that and has not been notified.
-    pub(super) fn tell(&mut self) -> Result<(), Broken> {
-        if self.untold == 0 {
+    pub(super) fn notify_guest(&mut self) -> Result<(), Broken> {
+        if self.unnotified == 0 {
             return Ok(());
         }
-        self.untold = 0;
+        self.unnotified = 0;
         let wanted = self.parts.queue.needs_notification(&**self.parts.memory).map_err(ring_lost)?;
         if let Some(call) = self.parts.call.as_ref().filter(|_| wanted) {
             notify(call);
@@ -152,28 +152,28 @@ impl Ring {
         Ok(slot)
     }
 
-    /// Hands a request to the lane that does its work.
+    /// Hands a request to the pool that does its work.
     fn put_aside(&mut self, waiting: Waiting) -> Result<(), Broken> {
         let slot = self.take_slot()?;
         let work = waiting.work;
         self.waiting[slot] = Some(waiting);
-        let (target, lanes) = (Arc::clone(&self.parts.target), Arc::clone(&self.parts.lanes));
+        let (target, pools) = (Arc::clone(&self.parts.target), Arc::clone(&self.parts.pools));
         let reply = Reply { handle: Arc::clone(&self.handle), slot, result: None };
         match work {
             Work::Flush => {
                 self.parts
-                    .lanes
+                    .pools
                     .flushes
                     .run(move || reply.send(|| target.device.flush().map(|()| Vec::new())));
             }
             Work::Read(range) => {
-                if lanes.waiting.fetch_add(1, Ordering::Relaxed) >= READ_THREADS {
+                if pools.waiting.fetch_add(1, Ordering::Relaxed) >= READ_THREADS {
                     // It will wait for a thread: its bytes can be fetched meanwhile.
                     target.device.prefetch(range);
                 }
-                self.parts.lanes.reads.run(move || {
+                self.parts.pools.reads.run(move || {
                     reply.send(|| target.read_waiting(range));
-                    lanes.waiting.fetch_sub(1, Ordering::Relaxed);
+                    pools.waiting.fetch_sub(1, Ordering::Relaxed);
                 });
             }
         }

@@ -7,7 +7,7 @@
 use super::super::blk::{Request, Status, Step, Target};
 use super::super::chain::{Broken, Chain};
 use super::super::memory::GuestMemory;
-use super::{Finished, Lanes, Outcome, Ring, RingHandle};
+use super::{Finished, Outcome, Ring, RingHandle, WorkerPools};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtio_queue::QueueT;
@@ -31,7 +31,7 @@ impl Ring {
     /// `true` if a helper should serve a request: it is worth it, there is one after it, and a helper has nothing to
     /// do.
     pub(super) fn needs_help(&self, memory: &GuestMemory, request: &Request) -> bool {
-        let Lanes { helping, helpers_max, .. } = &*self.parts.lanes;
+        let WorkerPools { helping, helpers_max, .. } = &*self.parts.pools;
         let queue = &self.parts.queue;
         let is_last =
             || queue.avail_idx(&**memory, Ordering::Relaxed).is_ok_and(|end| end.0 == queue.next_avail());
@@ -50,12 +50,12 @@ impl Ring {
             helped: Some(helped),
             memory: Some(Arc::clone(&parts.memory)),
             handle: Arc::clone(&self.handle),
-            lanes: Arc::clone(&parts.lanes),
+            pools: Arc::clone(&parts.pools),
         };
         self.helped += 1;
-        parts.lanes.helping.fetch_add(1, Ordering::Relaxed);
+        parts.pools.helping.fetch_add(1, Ordering::Relaxed);
         let (target, driver_flushes) = (Arc::clone(&parts.target), parts.driver_flushes);
-        parts.lanes.helpers.run(move || help.serve(&target, driver_flushes));
+        parts.pools.helpers.run(move || help.serve(&target, driver_flushes));
         Ok(())
     }
 
@@ -75,7 +75,7 @@ struct Help {
     helped: Option<Helped>,
     memory: Option<Arc<GuestMemory>>,
     handle: Arc<RingHandle>,
-    lanes: Arc<Lanes>,
+    pools: Arc<WorkerPools>,
 }
 
 impl Help {
@@ -91,7 +91,7 @@ impl Drop for Help {
     fn drop(&mut self) {
         // The memory is released before the result becomes known.
         self.memory = None;
-        self.lanes.helping.fetch_sub(1, Ordering::Relaxed);
+        self.pools.helping.fetch_sub(1, Ordering::Relaxed);
         if let Some(helped) = self.helped.take() {
             self.handle.mailbox.put(Finished { slot: self.slot, outcome: Outcome::Helped(helped) });
         }

@@ -1,12 +1,12 @@
-//! A slow lane of a connection: jobs that may wait, done by threads that exist while there are jobs.
+//! A worker pool of a connection: jobs that may wait, done by threads that exist while there are jobs.
 //!
 //! The thread that receives requests serves local ones itself; it leaves all others here, and goes on. A thread is
 //! started when a job finds none idle, up to [`THREADS_MAX`], and ends after [`IDLE_MAX`] without a job: a disk that
 //! is all local, or idle, has none.
 //!
-//! A connection has three ([`Which`]): one for requests that may wait for remote bytes, one for reads that
+//! A connection has three ([`PoolKind`]): one for requests that may wait for remote bytes, one for reads that
 //! are work for a processor, one for all others that take time. The second takes a job only if a core does it soon
-//! ([`Lane::is_free`]).
+//! ([`WorkerPool::is_free`]).
 //!
 //! Jobs in flight are bounded in number and in bytes ([`JOBS_MAX`], [`BYTES_MAX`]). At the bound the receiving
 //! thread waits here, the socket fills up, and so the client waits: that is the backpressure.
@@ -33,21 +33,21 @@ const JOBS_MAX: usize = 1024;
 /// The most bytes that jobs in flight read or write: two of the largest requests.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// The most jobs of work in flight: for each processor except that of the thread that receives, one that is being done
-/// and one that follows, so that a thread need not be woken for each.
+/// The most processor jobs in flight: for each processor except that of the thread that receives, one that is being
+/// done and one that follows, so that a thread need not be woken for each.
 fn work_max() -> usize {
     2 * (processors() - 1)
 }
 
-/// The lanes of a connection.
+/// The worker pools of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Which {
-    /// The lane of requests that may wait for remote bytes.
-    Far,
-    /// The lane of requests that wait only for the disk.
-    Near,
-    /// The lane of reads of bytes that are on this host and have to be decoded.
-    Work,
+pub(crate) enum PoolKind {
+    /// The pool for requests that may wait for remote bytes.
+    Remote,
+    /// The pool for requests that wait only for the disk.
+    Local,
+    /// The pool for reads of bytes that are on this host and have to be decoded.
+    Cpu,
 }
 
 /// A request that may wait.
@@ -58,19 +58,25 @@ pub(crate) struct Job {
     pub(crate) data: Vec<u8>,
     /// The memory that its data counts as.
     pub(crate) share: Option<Share>,
-    pub(crate) lane: Which,
+    pub(crate) kind: PoolKind,
 }
 
 impl Job {
-    /// A job for the lane that its command belongs in: reads, and changes of parts of sectors, may wait for remote
+    /// A job for the pool that its command belongs in: reads, and changes of parts of sectors, may wait for remote
     /// bytes.
     pub(crate) fn new(cookie: u64, command: Command, data: Vec<u8>) -> Self {
-        let is_far = match command {
+        let is_remote = match command {
             Command::Read { .. } => true,
             Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
             _ => false,
         };
-        Self { cookie, command, data, share: None, lane: if is_far { Which::Far } else { Which::Near } }
+        Self {
+            cookie,
+            command,
+            data,
+            share: None,
+            kind: if is_remote { PoolKind::Remote } else { PoolKind::Local },
+        }
     }
 
     /// The bytes of memory that it takes while it is in flight.
@@ -82,11 +88,11 @@ impl Job {
     }
 }
 
-/// A slow lane. See the [module](self).
+/// A worker pool. See the [module](self).
 #[derive(Default)]
-pub(crate) struct Lane {
+pub(crate) struct WorkerPool {
     state: Mutex<State>,
-    /// Notified when a job is queued, or the lane closes.
+    /// Notified when a job is queued, or the pool closes.
     work: Condvar,
     /// Notified when a job ends.
     room: Condvar,
@@ -103,24 +109,24 @@ struct State {
     closing: bool,
 }
 
-/// The duty of the caller of [`Lane::push`].
+/// The duty of the caller of [`WorkerPool::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     /// Nothing: a thread will take it.
     Taken,
-    /// Start a thread that calls [`Lane::next`]; it is counted already.
+    /// Start a thread that calls [`WorkerPool::next`]; it is counted already.
     StartThread,
     /// Every thread is busy: do the parts of the job that can be done ahead.
     Queued,
 }
 
-impl Lane {
+impl WorkerPool {
     /// `true` if a job of `bytes` would have to wait.
     pub(crate) fn is_full(&self, bytes: u64) -> bool {
         lock(&self.state).is_full(bytes)
     }
 
-    /// `true` if one more job of work may come.
+    /// `true` if one more processor job may come.
     pub(crate) fn is_free(&self) -> bool {
         lock(&self.state).jobs < work_max()
     }
@@ -156,7 +162,7 @@ impl Lane {
             }
             if let Some(job) = state.queue.pop_front() {
                 let bytes = job.bytes();
-                return Some(Running { lane: self, bytes, job });
+                return Some(Running { pool: self, bytes, job });
             }
             if state.closing {
                 break;
@@ -182,7 +188,7 @@ impl Lane {
         }
         let job = state.queue.pop_front()?;
         let bytes = job.bytes();
-        Some(Running { lane: self, bytes, job })
+        Some(Running { pool: self, bytes, job })
     }
 
     /// No more jobs will come: threads end when the queue is empty, or at once if the client is gone.
@@ -212,18 +218,18 @@ impl State {
 
 /// A job that is being done; dropping it ends it, even by a panic.
 pub(crate) struct Running<'a> {
-    lane: &'a Lane,
+    pool: &'a WorkerPool,
     bytes: u64,
     pub(crate) job: Job,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut state = lock(&self.lane.state);
+        let mut state = lock(&self.pool.state);
         state.jobs -= 1;
         state.bytes -= self.bytes;
         drop(state);
-        self.lane.room.notify_all();
+        self.pool.room.notify_all();
     }
 }
 
@@ -239,38 +245,38 @@ mod tests {
 
     #[test]
     fn starts_a_thread_a_job_until_there_are_enough() {
-        let lane = Lane::default();
+        let pool = WorkerPool::default();
         for _ in 0..THREADS_MAX {
-            assert_eq!(lane.push(read(512)), Pushed::StartThread);
+            assert_eq!(pool.push(read(512)), Pushed::StartThread);
         }
-        assert_eq!(lane.push(read(512)), Pushed::Queued);
+        assert_eq!(pool.push(read(512)), Pushed::Queued);
     }
 
     #[test]
     fn is_full_by_bytes_but_never_for_a_first_job() {
-        let lane = Lane::default();
-        assert!(!lane.is_full(BYTES_MAX + 1));
-        lane.push(read(BYTES_MAX));
-        assert!(lane.is_full(1));
-        let running = lane.next(|| false).unwrap();
-        assert!(lane.is_full(1));
+        let pool = WorkerPool::default();
+        assert!(!pool.is_full(BYTES_MAX + 1));
+        pool.push(read(BYTES_MAX));
+        assert!(pool.is_full(1));
+        let running = pool.next(|| false).unwrap();
+        assert!(pool.is_full(1));
         drop(running);
-        assert!(!lane.is_full(1));
+        assert!(!pool.is_full(1));
     }
 
     #[test]
     fn closing_finishes_the_queue_unless_the_client_is_gone() {
-        let lane = Lane::default();
+        let pool = WorkerPool::default();
         for _ in 0..2 {
-            lane.push(read(1));
+            pool.push(read(1));
         }
-        lane.close(false);
-        assert!(lane.next(|| false).is_some() && lane.next(|| false).is_some());
-        assert!(lane.next(|| false).is_none());
-        let lane = Lane::default();
-        lane.push(read(1));
-        lane.close(true);
-        assert!(lane.next(|| true).is_none());
-        assert!(!lane.is_full(BYTES_MAX));
+        pool.close(false);
+        assert!(pool.next(|| false).is_some() && pool.next(|| false).is_some());
+        assert!(pool.next(|| false).is_none());
+        let pool = WorkerPool::default();
+        pool.push(read(1));
+        pool.close(true);
+        assert!(pool.next(|| true).is_none());
+        assert!(!pool.is_full(BYTES_MAX));
     }
 }

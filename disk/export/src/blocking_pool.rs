@@ -1,4 +1,4 @@
-//! The lane of requests that may have to wait: a bounded number of threads, started when there is work for them.
+//! A thread pool for requests that may have to wait: a bounded number of threads, started when there is work for them.
 //!
 //! The threads that receive requests from a client only do local work. Requests that wait for remote bytes, for a disk
 //! to sync or for another write come here, so that they hold up no other. A thread that has had no job for a while
@@ -17,9 +17,9 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The time that a thread waits for its next job before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// A slow lane. Clones are the same lane.
+/// A pool of threads that may block. Clones are the same pool.
 #[derive(Clone)]
-pub(crate) struct SlowLane(Arc<Shared>);
+pub(crate) struct BlockingPool(Arc<Shared>);
 
 struct Shared {
     queue: Mutex<Queue>,
@@ -41,13 +41,13 @@ struct Queue {
     running: usize,
 }
 
-impl SlowLane {
+impl BlockingPool {
     pub(crate) fn new(threads_max: usize) -> Self {
         let (queue, job, done) = Default::default();
         Self(Arc::new(Shared { queue, job, done, threads_max: threads_max.max(1) }))
     }
 
-    /// Has `job` done by a thread of the lane, or by the caller if no thread can be started.
+    /// Has `job` done by a thread of the pool, or by the caller if no thread can be started.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
         let mut queue = self.0.lock();
         queue.jobs.push_back(Box::new(job));
@@ -73,11 +73,11 @@ impl SlowLane {
         }
     }
 
-    /// Waits until no job is left, `patience` at most; `true` if none is.
-    pub(crate) fn wait_idle(&self, patience: Duration) -> bool {
+    /// Waits until no job is left, `timeout` at most; `true` if none is.
+    pub(crate) fn wait_idle(&self, timeout: Duration) -> bool {
         let queue = self.0.lock();
         let busy = |queue: &mut Queue| queue.running > 0 || !queue.jobs.is_empty();
-        let waited = self.0.done.wait_timeout_while(queue, patience, busy);
+        let waited = self.0.done.wait_timeout_while(queue, timeout, busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -123,37 +123,37 @@ mod tests {
 
     #[test]
     fn jobs_wait_for_nobody_until_the_threads_are_used_up() {
-        let lane = SlowLane::new(3);
+        let pool = BlockingPool::new(3);
         let (release, gate) = mpsc::channel::<()>();
         let gate = Arc::new(Mutex::new(gate));
         let (done, results) = mpsc::channel();
         for _ in 0..2 {
             let (gate, done) = (Arc::clone(&gate), done.clone());
-            lane.run(move || {
+            pool.run(move || {
                 let _ = gate.lock().unwrap().recv();
                 done.send("stuck").unwrap();
             });
         }
         for _ in 0..20 {
             let done = done.clone();
-            lane.run(move || done.send("quick").unwrap());
+            pool.run(move || done.send("quick").unwrap());
         }
         for _ in 0..20 {
             assert_eq!(results.recv_timeout(Duration::from_secs(60)), Ok("quick"));
         }
-        assert!(!lane.wait_idle(Duration::from_millis(20)));
-        assert!(lane.0.lock().threads <= 3);
+        assert!(!pool.wait_idle(Duration::from_millis(20)));
+        assert!(pool.0.lock().threads <= 3);
         drop(release);
-        assert!(lane.wait_idle(Duration::from_secs(60)));
+        assert!(pool.wait_idle(Duration::from_secs(60)));
     }
 
     #[test]
     #[expect(clippy::panic, reason = "that is what is tested")]
     fn a_panic_ends_one_job() {
-        let lane = SlowLane::new(1);
-        lane.run(|| panic!("as it is meant to"));
+        let pool = BlockingPool::new(1);
+        pool.run(|| panic!("as it is meant to"));
         let (done, result) = mpsc::channel();
-        lane.run(move || done.send(()).unwrap());
+        pool.run(move || done.send(()).unwrap());
         result.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }

@@ -2,8 +2,8 @@
 
 use super::budget::Account;
 use super::connection::Connection;
+use super::connection_registry::{ConnectionRegistry, Placed, Slot};
 use super::disk::ExportState;
-use super::hall::{Hall, Placed, Slot};
 use super::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
 use super::proto::OPTION_HEADER;
 use super::standing::now;
@@ -44,26 +44,26 @@ fn left_until(deadline: Instant) -> io::Result<Duration> {
 
 /// Receives a client and serves it until it goes.
 pub(crate) fn receive_client(
-    hall: &Arc<Hall>,
+    registry: &Arc<ConnectionRegistry>,
     slot: Arc<Slot>,
     socket: Arc<OwnedFd>,
     is_tcp: bool,
     peer: String,
 ) {
-    let exports = hall.exports();
-    let resizable = hall.limits.allow_resize;
+    let exports = registry.exports();
+    let resizable = registry.limits.allow_resize;
     let views: Vec<_> = exports.iter().map(|state| view(&state.export, resizable)).collect();
-    let encryption = if hall.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
+    let encryption = if registry.tls.is_some() { Encryption::Demanded } else { Encryption::Unavailable };
     let mut handshake = Handshake::new(&views, encryption);
     // The length of the longest message, so that there is always room for more of one.
     let bytes = vec![0; OPTION_HEADER + OPTION_LEN_MAX as usize];
-    let mut input = Input { bytes, filled: 0, deadline: now() + hall.limits.handshake_timeout };
+    let mut input = Input { bytes, filled: 0, deadline: now() + registry.limits.handshake_timeout };
     let mut out = Vec::new();
     Handshake::greet(&mut out);
     let (mut served, mut beneath) = (socket, None);
     let chosen = loop {
-        match haggle(&mut handshake, &served, &mut input, &mut out) {
-            Ok(Step::StartTls) => match start_tls(hall, &slot, &served, is_tcp, &peer, input.deadline) {
+        match negotiate(&mut handshake, &served, &mut input, &mut out) {
+            Ok(Step::StartTls) => match start_tls(registry, &slot, &served, is_tcp, &peer, input.deadline) {
                 Ok((plain, names)) => {
                     beneath = Some(std::mem::replace(&mut served, Arc::new(plain)));
                     slot.watch(&served);
@@ -86,11 +86,12 @@ pub(crate) fn receive_client(
             }
         }
     };
-    let (activity, pool) = (Arc::clone(&slot.activity), Arc::clone(&hall.pool));
-    let complaints = Arc::clone(&hall.complaints);
-    let wire = Wire::new(served, beneath, activity, hall.limits.send_timeout, Arc::clone(&pool), complaints);
+    let (activity, pool) = (Arc::clone(&slot.activity), Arc::clone(&registry.pool));
+    let complaints = Arc::clone(&registry.complaints);
+    let wire =
+        Wire::new(served, beneath, activity, registry.limits.send_timeout, Arc::clone(&pool), complaints);
     if let (Ok(wire), Some(state)) = (wire, exports.get(chosen.export)) {
-        if !has_place(&slot, state, &peer, &hall.complaints) {
+        if !has_place(&slot, state, &peer, &registry.complaints) {
             return;
         }
         tracing::debug!(
@@ -137,9 +138,9 @@ fn view(export: &crate::Export, resizable: bool) -> ExportView {
     }
 }
 
-/// Exchanges messages until a step other than [`Step::More`] is due; the bytes left in `input` belong to the time after
-/// that step.
-fn haggle(
+/// Exchanges messages until a step other than [`Step::More`] is due; the bytes left in `input` belong to the
+/// time after that step.
+fn negotiate(
     handshake: &mut Handshake<'_>,
     socket: &OwnedFd,
     input: &mut Input,
@@ -165,21 +166,21 @@ fn haggle(
 /// Starts a decrypting thread; its plain stream is served from here on, to a client whose certificate has the returned
 /// names.
 fn start_tls(
-    hall: &Hall,
+    registry: &ConnectionRegistry,
     slot: &Arc<Slot>,
     socket: &OwnedFd,
     is_tcp: bool,
     peer: &str,
     deadline: Instant,
 ) -> io::Result<(OwnedFd, Vec<String>)> {
-    let acceptor = hall.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+    let acceptor = registry.tls.as_ref().ok_or(io::ErrorKind::Unsupported)?;
     set_socket_timeout(socket, Timeout::Recv, None)?;
     set_socket_timeout(socket, Timeout::Send, None)?;
     let slot = Box::new(Arc::clone(slot));
-    let (patience, complaints) = (left_until(deadline)?, Arc::clone(&hall.complaints));
+    let (timeout, complaints) = (left_until(deadline)?, Arc::clone(&registry.complaints));
     let (plain, accepted) =
-        tls::decrypt(acceptor, socket.try_clone()?, is_tcp, patience, peer.to_owned(), slot, complaints)?;
+        tls::decrypt(acceptor, socket.try_clone()?, is_tcp, timeout, peer.to_owned(), slot, complaints)?;
     // If this fails, the thread logs the reason.
-    let names = accepted.recv_timeout(patience).map_err(|_| io::ErrorKind::ConnectionAborted)?;
+    let names = accepted.recv_timeout(timeout).map_err(|_| io::ErrorKind::ConnectionAborted)?;
     Ok((plain, names))
 }

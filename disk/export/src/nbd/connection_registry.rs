@@ -1,7 +1,7 @@
 //! The state that the connections of a server share, and the count of connections.
 //!
 //! Exports come and go while the server runs. A connection keeps the export that it has chosen; an export that is
-//! removed ends its connections. The two locks are taken in the order `guests`, `exports`.
+//! removed ends its connections. The two locks are taken in the order `table`, `exports`.
 //!
 //! # Places
 //!
@@ -25,11 +25,11 @@ use std::time::{Duration, Instant};
 use tokio_rustls::TlsAcceptor;
 
 /// The longest time that a client waits for a place.
-const ROOM: Duration = Duration::from_secs(4);
+const PLACE_TIMEOUT: Duration = Duration::from_secs(4);
 /// The time after which a client that was cut off is not waited for any more: its requests wait for the disk.
-const LEAVES: Duration = Duration::from_secs(2);
-/// The time between two looks whether there is a place.
-const LOOK: Duration = Duration::from_millis(50);
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// The time between two checks for a free place.
+const RECHECK: Duration = Duration::from_millis(50);
 
 /// The most clients that were cut off in favour of other exports' clients and have not left yet.
 const LEAVING_MAX: usize = 64;
@@ -37,7 +37,7 @@ const LEAVING_MAX: usize = 64;
 const HANDSHAKES_MAX: usize = 64;
 
 /// The registry of a server's connections. See the [module](self).
-pub(crate) struct Hall {
+pub(crate) struct ConnectionRegistry {
     pub(crate) limits: Limits,
     /// Memory for the requests of all connections.
     pub(crate) pool: Arc<Pool>,
@@ -45,7 +45,7 @@ pub(crate) struct Hall {
     pub(crate) tls: Option<TlsAcceptor>,
     /// The lines of the log about clients.
     pub(crate) complaints: Arc<Complaints>,
-    guests: Mutex<Guests>,
+    table: Mutex<ConnectionTable>,
     /// Notified when a connection ends, or the server stops.
     changed: Condvar,
 }
@@ -60,21 +60,21 @@ pub(crate) struct Limits {
 }
 
 #[derive(Default)]
-struct Guests {
+struct ConnectionTable {
     stopping: bool,
     next: u64,
-    connections: BTreeMap<u64, Guest>,
+    connections: BTreeMap<u64, RegisteredConnection>,
 }
 
 /// A connection.
-struct Guest {
+struct RegisteredConnection {
     /// The connection's sockets; the last one is served. This list does not hold them open.
     sockets: Vec<Weak<OwnedFd>>,
     /// The export that the client has chosen.
     export: Option<Arc<ExportState>>,
     activity: Arc<Activity>,
     /// The moment at which it was cut off, in favour of another.
-    left: Option<Instant>,
+    cut_off_at: Option<Instant>,
     /// `true` if it has finished its handshake, and waits for a place.
     is_waiting: bool,
 }
@@ -88,24 +88,25 @@ enum Competing {
     InHandshake,
 }
 
-impl Guests {
-    fn competing(&self, competing: Competing) -> impl Iterator<Item = (u64, &Guest)> {
-        let competes =
-            move |guest: &Guest| competing == Competing::All || (guest.export.is_none() && !guest.is_waiting);
+impl ConnectionTable {
+    fn competing(&self, competing: Competing) -> impl Iterator<Item = (u64, &RegisteredConnection)> {
+        let competes = move |connection: &RegisteredConnection| {
+            competing == Competing::All || (connection.export.is_none() && !connection.is_waiting)
+        };
         self.connections
             .iter()
-            .map(|(number, guest)| (*number, guest))
-            .filter(move |(_, guest)| competes(guest))
+            .map(|(number, connection)| (*number, connection))
+            .filter(move |(_, connection)| competes(connection))
     }
 
     /// Cuts off a client that does not use its place, unless one is leaving already; `false` if there is none.
     fn make_room(&mut self, now: Instant, competing: Competing, complaints: &Complaints) -> bool {
-        let is_leaving = |left: Instant| now.saturating_duration_since(left) < LEAVES;
-        if self.competing(competing).any(|(_, guest)| guest.left.is_some_and(is_leaving)) {
+        let is_leaving = |cut_off_at: Instant| now.saturating_duration_since(cut_off_at) < LEAVE_TIMEOUT;
+        if self.competing(competing).any(|(_, connection)| connection.cut_off_at.is_some_and(is_leaving)) {
             return true;
         }
-        let staying = self.competing(competing).filter(|(_, guest)| guest.left.is_none());
-        let choice = choose(staying.map(|(number, guest)| (number, guest.activity.standing(now))));
+        let staying = self.competing(competing).filter(|(_, connection)| connection.cut_off_at.is_none());
+        let choice = choose(staying.map(|(number, connection)| (number, connection.activity.standing(now))));
         self.carry_out(choice, now, complaints)
     }
 
@@ -119,11 +120,11 @@ impl Guests {
         complaints: &Complaints,
     ) -> Option<bool> {
         let (mut clients, mut leaving) = (Vec::new(), 0);
-        for (number, guest) in &self.connections {
-            let Some(export) = &guest.export else { continue };
-            leaving += usize::from(guest.left.is_some());
-            if guest.left.is_none() {
-                let standing = guest.activity.standing(now);
+        for (number, connection) in &self.connections {
+            let Some(export) = &connection.export else { continue };
+            leaving += usize::from(connection.cut_off_at.is_some());
+            if connection.cut_off_at.is_none() {
+                let standing = connection.activity.standing(now);
                 clients.push(Client { key: *number, export: Arc::as_ptr(export), standing });
             }
         }
@@ -141,28 +142,28 @@ impl Guests {
     /// Cuts off the client that the choice names; `false` if no client makes room.
     fn carry_out(&mut self, choice: Choice<u64>, now: Instant, complaints: &Complaints) -> bool {
         let Choice::Drop(number) = choice else { return choice == Choice::Wait };
-        if let Some(guest) = self.connections.get_mut(&number) {
+        if let Some(connection) = self.connections.get_mut(&number) {
             complain!(
                 complaints,
                 MakesRoom,
                 "an NBD client makes room for another: it asks for nothing, takes no replies, or its disk has more \
                  clients than any other"
             );
-            guest.left = Some(now);
-            guest.cut_off();
+            connection.cut_off_at = Some(now);
+            connection.cut_off();
         }
         true
     }
 }
 
-impl Guest {
+impl RegisteredConnection {
     fn has(&self, state: &Arc<ExportState>) -> bool {
         self.export.as_ref().is_some_and(|export| Arc::ptr_eq(export, state))
     }
 
     /// Shuts the receiving side: bytes that a client has sent are still received after this, then the end of the
     /// stream.
-    fn hear_no_more(&self) {
+    fn stop_receiving(&self) {
         if let Some(socket) = self.sockets.last().and_then(Weak::upgrade) {
             let _ = shutdown(&*socket, Shutdown::Read);
         }
@@ -177,22 +178,22 @@ impl Guest {
 
 /// A connection's place: freed when the last thread that works for it has ended.
 pub(crate) struct Slot {
-    hall: Arc<Hall>,
+    registry: Arc<ConnectionRegistry>,
     number: u64,
     /// The server's notes about the client.
     pub(crate) activity: Arc<Activity>,
 }
 
-impl Hall {
+impl ConnectionRegistry {
     pub(crate) fn new(
         exports: Vec<Arc<ExportState>>,
         tls: Option<TlsAcceptor>,
         limits: Limits,
         memory: u64,
     ) -> Self {
-        let (guests, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
+        let (table, changed, exports) = (Mutex::default(), Condvar::new(), RwLock::new(exports));
         let pool = Arc::new(Pool::of(memory));
-        Self { limits, pool, exports, tls, complaints: Arc::default(), guests, changed }
+        Self { limits, pool, exports, tls, complaints: Arc::default(), table, changed }
     }
 
     /// The most clients in their handshake, if the server has several exports.
@@ -205,64 +206,69 @@ impl Hall {
     }
 
     /// A place for a client on `socket`, unless the server stops or all places are taken by clients that use them:
-    /// those that do not use them have to make room ([`standing`](super::standing)), which takes [`ROOM`] at most.
+    /// those that do not use them have to make room ([`standing`](super::standing)), which takes [`PLACE_TIMEOUT`] at
+    /// most.
     pub(crate) fn admit(self: &Arc<Self>, socket: &Arc<OwnedFd>) -> Option<Slot> {
-        let mut guests = lock(&self.guests);
-        let until = now() + ROOM;
-        while !guests.stopping {
+        let mut table = lock(&self.table);
+        let until = now() + PLACE_TIMEOUT;
+        while !table.stopping {
             let (competing, places) = if self.has_several_exports() {
                 (Competing::InHandshake, self.handshakes_max())
             } else {
                 (Competing::All, self.limits.connections_max)
             };
-            if guests.competing(competing).count() < places {
+            if table.competing(competing).count() < places {
                 break;
             }
-            if now() >= until || !guests.make_room(now(), competing, &self.complaints) {
+            if now() >= until || !table.make_room(now(), competing, &self.complaints) {
                 return None;
             }
-            guests = self.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            table = self.changed.wait_timeout(table, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if guests.stopping {
+        if table.stopping {
             return None;
         }
-        let number = guests.next;
-        guests.next += 1;
+        let number = table.next;
+        table.next += 1;
         let activity = Arc::new(Activity::new());
         let sockets = vec![Arc::downgrade(socket)];
-        let guest =
-            Guest { sockets, export: None, activity: Arc::clone(&activity), left: None, is_waiting: false };
-        guests.connections.insert(number, guest);
-        Some(Slot { hall: Arc::clone(self), number, activity })
+        let connection = RegisteredConnection {
+            sockets,
+            export: None,
+            activity: Arc::clone(&activity),
+            cut_off_at: None,
+            is_waiting: false,
+        };
+        table.connections.insert(number, connection);
+        Some(Slot { registry: Arc::clone(self), number, activity })
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
-        lock(&self.guests).stopping
+        lock(&self.table).stopping
     }
 
     pub(crate) fn connections(&self) -> usize {
-        lock(&self.guests).connections.len()
+        lock(&self.table).connections.len()
     }
 
     /// Waits, unless the server stops.
     pub(crate) fn pause(&self, duration: Duration) {
-        let guests = lock(&self.guests);
-        let waited = self.changed.wait_timeout_while(guests, duration, |guests| !guests.stopping);
+        let table = lock(&self.table);
+        let waited = self.changed.wait_timeout_while(table, duration, |table| !table.stopping);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes no more requests, and gives those in flight `patience` to finish; `true` if they did. Requests that have
+    /// Takes no more requests, and gives those in flight `timeout` to finish; `true` if they did. Requests that have
     /// not finished then are cut off.
-    pub(crate) fn empty(&self, patience: Duration) -> bool {
-        let mut guests = lock(&self.guests);
-        guests.stopping = true;
+    pub(crate) fn drain(&self, timeout: Duration) -> bool {
+        let mut table = lock(&self.table);
+        table.stopping = true;
         self.changed.notify_all();
-        guests.connections.values().for_each(Guest::hear_no_more);
-        let waited =
-            self.changed.wait_timeout_while(guests, patience, |guests| !guests.connections.is_empty());
-        let guests = waited.unwrap_or_else(PoisonError::into_inner).0;
-        guests.connections.values().for_each(Guest::cut_off);
-        guests.connections.is_empty()
+        table.connections.values().for_each(RegisteredConnection::stop_receiving);
+        let waited = self.changed.wait_timeout_while(table, timeout, |table| !table.connections.is_empty());
+        let table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        table.connections.values().for_each(RegisteredConnection::cut_off);
+        table.connections.is_empty()
     }
 
     /// The exports that can be chosen now.
@@ -277,70 +283,79 @@ impl Hall {
 
     /// The number of connections that have chosen an export.
     pub(crate) fn connections_to_any(&self) -> usize {
-        lock(&self.guests).connections.values().filter(|guest| guest.export.is_some()).count()
+        lock(&self.table).connections.values().filter(|connection| connection.export.is_some()).count()
     }
 
     /// The number of connections that have chosen this export.
     pub(crate) fn connections_to(&self, state: &Arc<ExportState>) -> usize {
-        lock(&self.guests).connections.values().filter(|guest| guest.has(state)).count()
+        lock(&self.table).connections.values().filter(|connection| connection.has(state)).count()
     }
 
-    /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `patience` to
+    /// Takes no more requests for an export that cannot be chosen any more, and gives those in flight `timeout` to
     /// finish; `true` if they did. The others are cut off.
-    pub(crate) fn part(&self, state: &Arc<ExportState>, patience: Duration) -> bool {
-        let is_used = |guests: &mut Guests| guests.connections.values().any(|guest| guest.has(state));
-        let guests = lock(&self.guests);
-        guests.connections.values().filter(|guest| guest.has(state)).for_each(Guest::hear_no_more);
-        let waited = self.changed.wait_timeout_while(guests, patience, is_used);
-        let mut guests = waited.unwrap_or_else(PoisonError::into_inner).0;
-        guests.connections.values().filter(|guest| guest.has(state)).for_each(Guest::cut_off);
-        !is_used(&mut guests)
+    pub(crate) fn disconnect(&self, state: &Arc<ExportState>, timeout: Duration) -> bool {
+        let is_used =
+            |table: &mut ConnectionTable| table.connections.values().any(|connection| connection.has(state));
+        let table = lock(&self.table);
+        table
+            .connections
+            .values()
+            .filter(|connection| connection.has(state))
+            .for_each(RegisteredConnection::stop_receiving);
+        let waited = self.changed.wait_timeout_while(table, timeout, is_used);
+        let mut table = waited.unwrap_or_else(PoisonError::into_inner).0;
+        table
+            .connections
+            .values()
+            .filter(|connection| connection.has(state))
+            .for_each(RegisteredConnection::cut_off);
+        !is_used(&mut table)
     }
 }
 
 impl Slot {
     /// Notes that `socket` is served from here on.
     pub(crate) fn watch(&self, socket: &Arc<OwnedFd>) {
-        let mut guests = lock(&self.hall.guests);
-        if guests.stopping {
+        let mut table = lock(&self.registry.table);
+        if table.stopping {
             let _ = shutdown(&**socket, Shutdown::Read);
         }
-        if let Some(guest) = guests.connections.get_mut(&self.number) {
-            guest.sockets.push(Arc::downgrade(socket));
+        if let Some(connection) = table.connections.get_mut(&self.number) {
+            connection.sockets.push(Arc::downgrade(socket));
         }
     }
 
     /// Notes that the client has chosen `state`. If the server has several exports, the client gets a place only now.
     pub(crate) fn choose(&self, state: &Arc<ExportState>) -> Placed {
-        let hall = &self.hall;
-        let (places, until) = (hall.limits.connections_max, now() + ROOM);
-        let mut guests = lock(&hall.guests);
+        let registry = &self.registry;
+        let (places, until) = (registry.limits.connections_max, now() + PLACE_TIMEOUT);
+        let mut table = lock(&registry.table);
         loop {
-            let exports = hall.exports();
+            let exports = registry.exports();
             if !exports.iter().any(|export| Arc::ptr_eq(export, state)) {
                 return Placed::IsGone;
             }
             let found = if exports.len() > 1 {
-                guests.place(state, places, now(), &hall.complaints)
+                table.place(state, places, now(), &registry.complaints)
             } else {
                 Some(true)
             };
-            let waiting = guests.connections.values().filter(|guest| guest.is_waiting).count();
-            let Some(guest) = guests.connections.get_mut(&self.number) else { return Placed::IsFull };
+            let waiting = table.connections.values().filter(|connection| connection.is_waiting).count();
+            let Some(connection) = table.connections.get_mut(&self.number) else { return Placed::IsFull };
             match found {
                 Some(true) => {
-                    (guest.export, guest.is_waiting) = (Some(Arc::clone(state)), false);
+                    (connection.export, connection.is_waiting) = (Some(Arc::clone(state)), false);
                     return Placed::HasPlace;
                 }
-                Some(false) if now() < until && (guest.is_waiting || waiting < HANDSHAKES_MAX) => {
-                    guest.is_waiting = true;
+                Some(false) if now() < until && (connection.is_waiting || waiting < HANDSHAKES_MAX) => {
+                    connection.is_waiting = true;
                 }
                 _ => return Placed::IsFull,
             }
-            if guests.stopping {
+            if table.stopping {
                 return Placed::IsFull;
             }
-            guests = hall.changed.wait_timeout(guests, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            table = registry.changed.wait_timeout(table, RECHECK).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -358,10 +373,10 @@ pub(crate) enum Placed {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut guests = lock(&self.hall.guests);
-        guests.connections.remove(&self.number);
-        drop(guests);
-        self.hall.changed.notify_all();
+        let mut table = lock(&self.registry.table);
+        table.connections.remove(&self.number);
+        drop(table);
+        self.registry.changed.notify_all();
     }
 }
 
@@ -384,11 +399,11 @@ mod tests {
     fn a_client_that_does_not_leave_keeps_no_other_from_being_replaced() {
         let limits =
             Limits { connections_max: 2, handshake_timeout: GRACE, send_timeout: GRACE, allow_resize: false };
-        let hall = Arc::new(Hall::new(Vec::new(), None, limits, 1 << 20));
+        let registry = Arc::new(ConnectionRegistry::new(Vec::new(), None, limits, 1 << 20));
         let (_stuck_client, stuck_socket) = socket();
-        let stuck = hall.admit(&stuck_socket).unwrap();
+        let stuck = registry.admit(&stuck_socket).unwrap();
         let (mut client, served) = socket();
-        let leaving = hall.admit(&served).unwrap();
+        let leaving = registry.admit(&served).unwrap();
         std::thread::sleep(GRACE);
         let leaves = std::thread::spawn(move || {
             // This lasts until the socket is shut down.
@@ -398,13 +413,13 @@ mod tests {
         });
         let (_new_client, new_socket) = socket();
         let begun = now();
-        let new = hall.admit(&new_socket).expect("there is room");
-        assert!(begun.elapsed() >= LEAVES, "{:?}", begun.elapsed());
+        let new = registry.admit(&new_socket).expect("there is room");
+        assert!(begun.elapsed() >= LEAVE_TIMEOUT, "{:?}", begun.elapsed());
         assert_eq!(leaves.join().unwrap(), 0);
-        assert_eq!(hall.connections(), 2);
+        assert_eq!(registry.connections(), 2);
         // No other client can go now: the new client has not had its time.
         new.activity.asked(now());
-        assert!(hall.admit(&socket().1).is_none());
+        assert!(registry.admit(&socket().1).is_none());
         drop((stuck, new));
     }
 }
