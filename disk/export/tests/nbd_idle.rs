@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 use headstart_block::{BlockDevice, ByteRange, Extent, Result};
-use headstart_export::nbd::proto::{OptionHeader, Request, option};
+use headstart_export::nbd::proto::{NbdRequest, OptionHeader, option};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
 use std::fs;
@@ -55,7 +55,7 @@ fn busy_client(socket: &std::path::Path) -> UnixStream {
     stream.write_all(&[&3u32.to_be_bytes()[..], &name].concat()).unwrap();
     receive(&mut stream, 10);
     for len in [1 << 20, 4096] {
-        let request = Request { flags: 0, command: 0, cookie: 0, offset: 0, len };
+        let request = NbdRequest { flags: 0, command: 0, cookie: 0, offset: 0, len };
         stream.write_all(&request.encode()).unwrap();
         receive(&mut stream, 16 + len as usize);
     }

@@ -5,7 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests")]
 
 use headstart_block::{BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
-use headstart_export::nbd::proto::{OptionHeader, Request, command, option};
+use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
 use headstart_export::nbd::{Address, NbdServer, NbdSettings};
 use headstart_export::{Export, Server as _};
 use std::fs;
@@ -85,7 +85,7 @@ fn client(socket: &Path, structured: bool) -> UnixStream {
 
 /// Sends requests as a client of kind `number` does, until the server takes no more.
 fn ask_for_much(stream: &mut UnixStream, number: usize) {
-    let ask = |command, offset, len| Request { flags: 0, command, cookie: 9, offset, len }.encode();
+    let ask = |command, offset, len| NbdRequest { flags: 0, command, cookie: 9, offset, len }.encode();
     for round in 0..40 {
         let offset = if (number + round) % 4 < 2 { 0 } else { SIZE / 2 };
         let mut words = ask(command::READ, offset, LARGEST).to_vec();
@@ -104,7 +104,7 @@ fn ask_for_much(stream: &mut UnixStream, number: usize) {
 fn reads(socket: &Path) -> Duration {
     let begun = Instant::now();
     let mut stream = client(socket, false);
-    let request = Request { flags: 0, command: command::READ, cookie: 1, offset: 4096, len: 1 << 20 };
+    let request = NbdRequest { flags: 0, command: command::READ, cookie: 1, offset: 4096, len: 1 << 20 };
     stream.write_all(&request.encode()).unwrap();
     let mut reply = vec![0; 16 + (1 << 20)];
     stream.read_exact(&mut reply).unwrap();

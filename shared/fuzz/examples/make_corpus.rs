@@ -8,7 +8,7 @@
 use headstart_block::{BlockDevice, ByteRange, Digest, Error, Result, Time};
 use headstart_broker::{self as harvest, Action, Broker, Event, Run, VssdKind};
 use headstart_cache::{BlobSpec, Cache, CacheSettings};
-use headstart_export::nbd::proto::{OptionHeader, Request, command, command_flag, option};
+use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, command_flag, option};
 use headstart_flash::device::FlashBlock;
 use headstart_flash::journal::{self, Record as Entry};
 use headstart_flash::vssd::{Change, ChangeKind, Place};
@@ -159,7 +159,7 @@ fn nbd_session(structured: bool) -> Vec<u8> {
         [&header.encode()[..], data].concat()
     };
     let request = |command: u16, flags: u16, offset: u64, len: u32| {
-        Request { flags, command, cookie: 7, offset, len }.encode().to_vec()
+        NbdRequest { flags, command, cookie: 7, offset, len }.encode().to_vec()
     };
     let mut session = vec![3u32.to_be_bytes().to_vec(), ask(option::LIST, &[])];
     if structured {

@@ -1,9 +1,11 @@
 //! An NBD client as a stream of bytes: handshake, then requests. No socket, no disk: the parsers and what they decide.
 
 use headstart_block::{Error, Result};
-use headstart_export::nbd::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
-use headstart_export::nbd::proto::{OPTION_HEADER, PAYLOAD_MAX, REQUEST_HEADER, Request, command};
-use headstart_export::nbd::transmission::{Command, Session, judge};
+use headstart_export::nbd::handshake::{
+    Chosen, Encryption, ExportView, Handshake, HandshakeStep, OPTION_LEN_MAX,
+};
+use headstart_export::nbd::proto::{NbdRequest, OPTION_HEADER, PAYLOAD_MAX, REQUEST_HEADER, command};
+use headstart_export::nbd::transmission::{NbdCommand, NbdSession, judge};
 
 /// Size of the disk that is offered, in bytes.
 const DISK_SIZE: u64 = 1 << 20;
@@ -27,7 +29,7 @@ pub fn nbd(input: &[u8]) -> Result<()> {
     let (chosen, rest) = shake_hands(&exports, Encryption::Unavailable, input)?;
     let read_only = exports.get(chosen.export).is_none_or(|export| export.read_only);
     let (structured, base_allocation) = (chosen.structured, chosen.base_allocation);
-    transmit(Session { structured, base_allocation, read_only, resizable: !read_only }, rest)
+    transmit(NbdSession { structured, base_allocation, read_only, resizable: !read_only }, rest)
 }
 
 fn shake_hands<'a>(
@@ -46,25 +48,25 @@ fn shake_hands<'a>(
         assert!(used <= OPTION_HEADER + OPTION_LEN_MAX as usize, "one option of {used} bytes");
         input = input.get(used..).unwrap_or_default();
         match step {
-            Step::More if used == 0 => return Err(Error::corrupt("the handshake is not whole")),
-            Step::More => {}
-            Step::StartTls => {
+            HandshakeStep::More if used == 0 => return Err(Error::corrupt("the handshake is not whole")),
+            HandshakeStep::More => {}
+            HandshakeStep::StartTls => {
                 handshake.encrypted(vec!["this".to_owned()]);
                 open = true;
             }
-            Step::Transmit(chosen) => {
+            HandshakeStep::Transmit(chosen) => {
                 assert!(open, "an export is given away without TLS");
                 assert_ne!(chosen.export, 2, "an export is given to the certificate of another");
                 return Ok((chosen, input));
             }
-            Step::Close(why) => return Err(Error::corrupt(why)),
+            HandshakeStep::Close(why) => return Err(Error::corrupt(why)),
         }
     }
 }
 
-fn transmit(session: Session, mut input: &[u8]) -> Result<()> {
+fn transmit(session: NbdSession, mut input: &[u8]) -> Result<()> {
     while let Some((head, rest)) = input.split_first_chunk::<REQUEST_HEADER>() {
-        let request = Request::parse(head).ok_or_else(|| Error::corrupt("a request has a wrong magic"))?;
+        let request = NbdRequest::parse(head).ok_or_else(|| Error::corrupt("a request has a wrong magic"))?;
         assert_eq!(request.encode(), *head, "a request changes on its way");
         let payload = if request.command == command::WRITE { request.len } else { 0 };
         if payload > PAYLOAD_MAX {
@@ -73,7 +75,7 @@ fn transmit(session: Session, mut input: &[u8]) -> Result<()> {
         let command =
             judge(&request, session, DISK_SIZE).map_err(|refusal| Error::corrupt(refusal.message))?;
         check(command, session);
-        if command == Command::Disconnect {
+        if command == NbdCommand::Disconnect {
             return Ok(());
         }
         input = rest.get(payload as usize..).ok_or_else(|| Error::corrupt("a write is not whole"))?;
@@ -82,19 +84,19 @@ fn transmit(session: Session, mut input: &[u8]) -> Result<()> {
 }
 
 /// Checks the conditions that the executor of a command relies on.
-fn check(command: Command, session: Session) {
+fn check(command: NbdCommand, session: NbdSession) {
     match command {
-        Command::Read { range, .. } => {
+        NbdCommand::Read { range, .. } => {
             assert!(range.end() <= DISK_SIZE && range.len() <= u64::from(PAYLOAD_MAX));
         }
-        Command::Cache { range } => assert!(range.end() <= DISK_SIZE),
-        Command::Status { range, .. } => {
+        NbdCommand::Cache { range } => assert!(range.end() <= DISK_SIZE),
+        NbdCommand::Status { range, .. } => {
             assert!(session.base_allocation && range.end() <= DISK_SIZE && !range.is_empty());
         }
-        Command::Write { range, .. } | Command::Zero { range, .. } | Command::Trim { range, .. } => {
+        NbdCommand::Write { range, .. } | NbdCommand::Zero { range, .. } | NbdCommand::Trim { range, .. } => {
             assert!(range.end() <= DISK_SIZE && !session.read_only);
         }
-        Command::Resize { .. } => assert!(!session.read_only),
-        Command::Flush | Command::Disconnect => {}
+        NbdCommand::Resize { .. } => assert!(!session.read_only),
+        NbdCommand::Flush | NbdCommand::Disconnect => {}
     }
 }

@@ -1,7 +1,7 @@
 //! A small NBD client that returns the results: bytes, an error of the disk, or a broken connection.
 
 use headstart_export::nbd::proto::{
-    Errno, OptionHeader, REQUEST_HEADER, Request, SIMPLE_REPLY_MAGIC, command, command_flag, option,
+    Errno, NbdRequest, OptionHeader, REQUEST_HEADER, SIMPLE_REPLY_MAGIC, command, command_flag, option,
     option_reply,
 };
 use std::collections::HashMap;
@@ -66,7 +66,7 @@ impl Client {
     ) -> io::Result<u64> {
         let cookie = self.next;
         self.next += 1;
-        let request = Request { flags, command, cookie, offset, len: len as u32 };
+        let request = NbdRequest { flags, command, cookie, offset, len: len as u32 };
         let expected = if command == command::READ { len } else { 0 };
         self.asked.insert(cookie, expected);
         self.stream.write_all(&[&request.encode()[..], data].concat())?;
@@ -111,7 +111,7 @@ impl Client {
 
     /// Sends `part` bytes of a write request of `len` bytes, and nothing more.
     pub(crate) fn send_part_of_write(&mut self, len: usize, part: usize) {
-        let request = Request { flags: 0, command: command::WRITE, cookie: 7, offset: 0, len: len as u32 };
+        let request = NbdRequest { flags: 0, command: command::WRITE, cookie: 7, offset: 0, len: len as u32 };
         let all = [&request.encode()[..], &vec![1; len]].concat();
         assert!(part < REQUEST_HEADER + len);
         self.stream.write_all(&all[..part]).unwrap();

@@ -4,11 +4,11 @@ use super::budget::Account;
 use super::connection::Connection;
 use super::connection_registry::{ConnectionRegistry, Placed, Slot};
 use super::disk::ExportState;
-use super::handshake::{Chosen, Encryption, ExportView, Handshake, OPTION_LEN_MAX, Step};
+use super::handshake::{Chosen, Encryption, ExportView, Handshake, HandshakeStep, OPTION_LEN_MAX};
 use super::proto::OPTION_HEADER;
 use super::standing::now;
 use super::tls;
-use super::transmission::Session;
+use super::transmission::NbdSession;
 use super::wire::{Received, Wire, receive, send_all};
 use crate::complaints::{Complaints, complain};
 use rustix::fd::OwnedFd;
@@ -63,23 +63,25 @@ pub(crate) fn receive_client(
     let (mut served, mut beneath) = (socket, None);
     let chosen = loop {
         match negotiate(&mut handshake, &served, &mut input, &mut out) {
-            Ok(Step::StartTls) => match start_tls(registry, &slot, &served, is_tcp, &peer, input.deadline) {
-                Ok((plain, names)) => {
-                    beneath = Some(std::mem::replace(&mut served, Arc::new(plain)));
-                    slot.watch(&served);
-                    handshake.encrypted(names);
+            Ok(HandshakeStep::StartTls) => {
+                match start_tls(registry, &slot, &served, is_tcp, &peer, input.deadline) {
+                    Ok((plain, names)) => {
+                        beneath = Some(std::mem::replace(&mut served, Arc::new(plain)));
+                        slot.watch(&served);
+                        handshake.encrypted(names);
+                    }
+                    Err(error) => {
+                        tracing::debug!(peer, %error, "TLS does not begin");
+                        return;
+                    }
                 }
-                Err(error) => {
-                    tracing::debug!(peer, %error, "TLS does not begin");
-                    return;
-                }
-            },
-            Ok(Step::Transmit(chosen)) => break chosen,
-            Ok(Step::Close(why)) => {
+            }
+            Ok(HandshakeStep::Transmit(chosen)) => break chosen,
+            Ok(HandshakeStep::Close(why)) => {
                 tracing::debug!(peer, why, "an NBD handshake ended");
                 return;
             }
-            Ok(Step::More) => {}
+            Ok(HandshakeStep::More) => {}
             Err(error) => {
                 tracing::debug!(peer, %error, "an NBD handshake failed");
                 return;
@@ -120,11 +122,16 @@ fn has_place(slot: &Slot, state: &Arc<ExportState>, peer: &str, complaints: &Com
     false
 }
 
-fn session(chosen: Chosen, views: &[ExportView]) -> Session {
+fn session(chosen: Chosen, views: &[ExportView]) -> NbdSession {
     let view = views.get(chosen.export);
     let read_only = view.is_none_or(|view| view.read_only);
     let resizable = view.is_some_and(|view| view.resizable);
-    Session { structured: chosen.structured, base_allocation: chosen.base_allocation, read_only, resizable }
+    NbdSession {
+        structured: chosen.structured,
+        base_allocation: chosen.base_allocation,
+        read_only,
+        resizable,
+    }
 }
 
 fn view(export: &crate::Export, resizable: bool) -> ExportView {
@@ -138,14 +145,14 @@ fn view(export: &crate::Export, resizable: bool) -> ExportView {
     }
 }
 
-/// Exchanges messages until a step other than [`Step::More`] is due; the bytes left in `input` belong to the
+/// Exchanges messages until a step other than [`HandshakeStep::More`] is due; the bytes left in `input` belong to the
 /// time after that step.
 fn negotiate(
     handshake: &mut Handshake<'_>,
     socket: &OwnedFd,
     input: &mut Input,
     out: &mut Vec<u8>,
-) -> io::Result<Step> {
+) -> io::Result<HandshakeStep> {
     loop {
         let (used, step) = handshake.advance(&input.bytes[..input.filled], out);
         input.bytes.copy_within(used..input.filled, 0);
@@ -156,8 +163,8 @@ fn negotiate(
             out.clear();
         }
         match step {
-            Step::More if used == 0 => input.more(socket)?,
-            Step::More => {}
+            HandshakeStep::More if used == 0 => input.more(socket)?,
+            HandshakeStep::More => {}
             step => return Ok(step),
         }
     }

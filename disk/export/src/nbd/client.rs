@@ -14,7 +14,7 @@ pub use remote::RemoteDisk;
 pub use uri::NbdUri;
 
 use super::address::Address;
-use super::proto::{Request, command};
+use super::proto::{NbdRequest, command};
 use super::wire::{Received, receive, send_all};
 use handshake::Facts;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
@@ -52,7 +52,7 @@ impl Default for ClientSettings {
 
 /// A read that was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct NbdAnswer {
     /// The number of the read, as given to [`Client::read`].
     pub number: u64,
     /// The server's error, a number of the protocol (5: I/O, 22: invalid); `None` if all bytes came.
@@ -152,7 +152,7 @@ impl Client {
             let cookie = self.next_cookie;
             self.next_cookie += 1;
             let len = u32::try_from(part.len()).unwrap_or(u32::MAX);
-            let request = Request { flags: 0, command: command::READ, cookie, offset: part.offset(), len };
+            let request = NbdRequest { flags: 0, command: command::READ, cookie, offset: part.offset(), len };
             self.unsent.extend_from_slice(&request.encode());
             self.replies.ask(cookie, part);
             self.requests.insert(cookie, number);
@@ -171,7 +171,7 @@ impl Client {
     /// [`ErrorKind::Unavailable`] if the server hangs up, or sends nothing for too long while a read waits;
     /// [`ErrorKind::Corrupt`] if it breaks the protocol. The connection is of no use then.
     #[expect(clippy::disallowed_methods, reason = "waiting is what it is for")]
-    pub fn wait(&mut self, until: Option<Instant>, answers: &mut Vec<Answer>) -> Result<()> {
+    pub fn wait(&mut self, until: Option<Instant>, answers: &mut Vec<NbdAnswer>) -> Result<()> {
         let before = answers.len();
         loop {
             self.send()?;
@@ -197,7 +197,7 @@ impl Client {
 
     /// Sends a goodbye. It does not matter if the server does not receive it.
     pub fn disconnect(mut self) {
-        let request = Request { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
+        let request = NbdRequest { flags: 0, command: command::DISCONNECT, cookie: 0, offset: 0, len: 0 };
         self.unsent.extend_from_slice(&request.encode());
         let _ = self.send();
     }
@@ -246,7 +246,7 @@ impl Client {
 
     /// Receives all bytes that are there: the socket does not wait.
     #[expect(clippy::disallowed_methods, reason = "how long a server is silent")]
-    fn receive(&mut self, answers: &mut Vec<Answer>) -> Result<()> {
+    fn receive(&mut self, answers: &mut Vec<NbdAnswer>) -> Result<()> {
         loop {
             let len = match receive(&self.socket, &mut self.buffer).map_err(|e| self.lost(e))? {
                 Received::Bytes(len) => len,
@@ -266,7 +266,7 @@ impl Client {
                 *error = error.or(ended.error);
                 if let (0, error, Some(number)) = (*left, *error, number) {
                     self.reads.remove(&number);
-                    answers.push(Answer { number, error });
+                    answers.push(NbdAnswer { number, error });
                 }
             }
             taken.map_err(|e| e.about(&self.name))?;

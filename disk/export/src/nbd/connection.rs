@@ -40,7 +40,7 @@ use super::proto::{
 };
 use super::receiver::Receiver;
 use super::reply_buffer::ReplyBuffer;
-use super::transmission::{Command, Session, errno_of, message_of, put_error};
+use super::transmission::{NbdCommand, NbdSession, errno_of, message_of, put_error};
 use super::wire::Wire;
 use super::worker_pool::{Job, PoolKind, Pushed, WorkerPool};
 use crate::complaints::complain;
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     /// The memory that the connection's requests may hold.
     pub(super) account: Arc<Account>,
     pub(super) state: Arc<ExportState>,
-    pub(super) session: Session,
+    pub(super) session: NbdSession,
     /// The pool for requests that may wait for remote bytes.
     remote: WorkerPool,
     /// The pool for requests that wait only for the disk: while a store is away, a guest can make its writes durable.
@@ -101,7 +101,7 @@ impl Connection {
         wire: Wire,
         account: Arc<Account>,
         state: Arc<ExportState>,
-        session: Session,
+        session: NbdSession,
         peer: String,
         slot: Box<dyn Any + Send + Sync>,
     ) -> Arc<Self> {
@@ -147,7 +147,7 @@ impl Connection {
     /// Gives a job to its worker pool.
     pub(super) fn later(self: &Arc<Self>, job: Job) {
         let range = match job.command {
-            Command::Read { range, .. } => Some(range),
+            NbdCommand::Read { range, .. } => Some(range),
             _ => None,
         };
         let kind = job.kind;
@@ -196,16 +196,16 @@ impl Connection {
         let state = &*self.state;
         let flush = |fua: bool| if fua { state.device().flush() } else { Ok(()) };
         let done = match job.command {
-            Command::Read { range, whole } => {
+            NbdCommand::Read { range, whole } => {
                 let is_cpu_job = job.kind == PoolKind::Cpu;
                 let mode = if is_cpu_job { BlockingMode::LocalOnly } else { BlockingMode::MayBlock };
                 let absent = self.read_in_budget(out, cookie, range, whole, mode);
                 if let Some(range) = absent {
-                    self.later(Job::new(cookie, Command::Read { range, whole }, Vec::new()));
+                    self.later(Job::new(cookie, NbdCommand::Read { range, whole }, Vec::new()));
                 }
                 return;
             }
-            Command::Status { range, one } => match state.status(range, one) {
+            NbdCommand::Status { range, one } => match state.status(range, one) {
                 Ok(payload) => {
                     let len = u32::try_from(payload.len()).unwrap_or(0);
                     out.put(&chunk_header(cookie, chunk::BLOCK_STATUS, true, len));
@@ -215,13 +215,13 @@ impl Connection {
                 }
                 Err(error) => Err(error),
             },
-            Command::Write { range, fua } => state.write(&data, range.offset()).and_then(|()| flush(fua)),
-            Command::Zero { range, fua, .. } => state.zero(range).and_then(|()| flush(fua)),
-            Command::Trim { range, fua } => state.zero_sectors(range).and_then(|()| flush(fua)),
-            Command::Flush => state.device().flush(),
-            Command::Resize { size } => state.device().resize(size),
+            NbdCommand::Write { range, fua } => state.write(&data, range.offset()).and_then(|()| flush(fua)),
+            NbdCommand::Zero { range, fua, .. } => state.zero(range).and_then(|()| flush(fua)),
+            NbdCommand::Trim { range, fua } => state.zero_sectors(range).and_then(|()| flush(fua)),
+            NbdCommand::Flush => state.device().flush(),
+            NbdCommand::Resize { size } => state.device().resize(size),
             // These never wait, and so never come here.
-            Command::Cache { .. } | Command::Disconnect => Ok(()),
+            NbdCommand::Cache { .. } | NbdCommand::Disconnect => Ok(()),
         };
         // A client that does not take the answer must not keep the memory.
         drop((data, share));

@@ -64,7 +64,7 @@ pub enum Encryption {
 
 /// The next action after [`Handshake::advance`]. In any case the replies are sent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// Give the handshake more bytes.
     More,
     /// Encrypt the stream, then go on with [`Handshake::encrypted`].
@@ -125,52 +125,52 @@ impl<'a> Handshake<'a> {
     }
 
     /// Takes one message from the start of `input`, appends the replies to `out`, and returns the number of bytes of
-    /// `input` that were used. With [`Step::More`] and no bytes used, the message is not whole yet.
-    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    /// `input` that were used. With [`HandshakeStep::More`] and no bytes used, the message is not whole yet.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let Some(padding) = self.padding else {
             return self.take_flags(input);
         };
         let Some(header) = input.first_chunk::<OPTION_HEADER>() else {
-            return (0, Step::More);
+            return (0, HandshakeStep::More);
         };
         let Some(header) = OptionHeader::parse(header) else {
-            return (0, Step::Close("an option has a wrong magic"));
+            return (0, HandshakeStep::Close("an option has a wrong magic"));
         };
         if header.len > OPTION_LEN_MAX {
-            return (0, Step::Close("an option is too long"));
+            return (0, HandshakeStep::Close("an option is too long"));
         }
         let end = OPTION_HEADER + header.len as usize;
         let Some(data) = input.get(OPTION_HEADER..end) else {
-            return (0, Step::More);
+            return (0, HandshakeStep::More);
         };
         let step = self.answer(header.option, data, padding, out);
-        if step == Step::StartTls && input.len() > end {
-            return (end, Step::Close("bytes follow STARTTLS before it was answered"));
+        if step == HandshakeStep::StartTls && input.len() > end {
+            return (end, HandshakeStep::Close("bytes follow STARTTLS before it was answered"));
         }
         (end, step)
     }
 
-    fn take_flags(&mut self, input: &[u8]) -> (usize, Step) {
+    fn take_flags(&mut self, input: &[u8]) -> (usize, HandshakeStep) {
         let Some(flags) = input.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else {
-            return (0, Step::More);
+            return (0, HandshakeStep::More);
         };
         let (fixed, no_zeroes) = (u32::from(proto::FLAG_FIXED_NEWSTYLE), u32::from(proto::FLAG_NO_ZEROES));
         if flags & !(fixed | no_zeroes) != 0 {
-            return (4, Step::Close("the client has flags that this server does not know"));
+            return (4, HandshakeStep::Close("the client has flags that this server does not know"));
         }
         if flags & fixed == 0 {
-            return (4, Step::Close("the client does not speak the fixed newstyle"));
+            return (4, HandshakeStep::Close("the client does not speak the fixed newstyle"));
         }
         self.padding = Some(flags & no_zeroes == 0);
-        (4, Step::More)
+        (4, HandshakeStep::More)
     }
 
-    fn answer(&mut self, asked: u32, data: &[u8], padding: bool, out: &mut Vec<u8>) -> Step {
+    fn answer(&mut self, asked: u32, data: &[u8], padding: bool, out: &mut Vec<u8>) -> HandshakeStep {
         let mut reply = Reply { option: asked, out };
         let plain_allowed = matches!(asked, option::STARTTLS | option::ABORT);
         if self.encryption == Encryption::Demanded && !plain_allowed {
             if asked == option::EXPORT_NAME {
-                return Step::Close("the client wants an export without TLS");
+                return HandshakeStep::Close("the client wants an export without TLS");
             }
             return reply.error(option_reply::ERR_TLS_REQD, "this server wants TLS: begin with STARTTLS");
         }
@@ -178,7 +178,7 @@ impl<'a> Handshake<'a> {
             option::EXPORT_NAME => self.use_export(data, padding, reply.out),
             option::ABORT => {
                 reply.ack();
-                Step::Close("the client gave up")
+                HandshakeStep::Close("the client gave up")
             }
             option::LIST => self.list(data, &mut reply),
             option::STARTTLS => self.start_tls(data, &mut reply),
@@ -212,15 +212,15 @@ impl<'a> Handshake<'a> {
         found.or_else(only).map(|(at, _)| at)
     }
 
-    fn choose(&self, export: usize) -> Step {
+    fn choose(&self, export: usize) -> HandshakeStep {
         let base_allocation = self.base_allocation == Some(export);
-        Step::Transmit(Chosen { export, structured: self.structured, base_allocation })
+        HandshakeStep::Transmit(Chosen { export, structured: self.structured, base_allocation })
     }
 
-    fn use_export(&self, data: &[u8], padding: bool, out: &mut Vec<u8>) -> Step {
+    fn use_export(&self, data: &[u8], padding: bool, out: &mut Vec<u8>) -> HandshakeStep {
         let found = std::str::from_utf8(data).ok().and_then(|name| self.find(name));
         let Some((at, export)) = found.and_then(|at| Some((at, self.exports.get(at)?))) else {
-            return Step::Close("the client wants an export that does not exist");
+            return HandshakeStep::Close("the client wants an export that does not exist");
         };
         out.extend_from_slice(&export.size.to_be_bytes());
         out.extend_from_slice(&self.flags(export).to_be_bytes());
@@ -244,7 +244,7 @@ impl<'a> Handshake<'a> {
         if export.resizable { flags | export_flag::SEND_RESIZE } else { flags }
     }
 
-    fn list(&self, data: &[u8], reply: &mut Reply<'_>) -> Step {
+    fn list(&self, data: &[u8], reply: &mut Reply<'_>) -> HandshakeStep {
         if !data.is_empty() {
             return reply.error(option_reply::ERR_INVALID, "LIST has no data");
         }
@@ -259,7 +259,7 @@ impl<'a> Handshake<'a> {
         reply.ack()
     }
 
-    fn start_tls(&self, data: &[u8], reply: &mut Reply<'_>) -> Step {
+    fn start_tls(&self, data: &[u8], reply: &mut Reply<'_>) -> HandshakeStep {
         if !data.is_empty() {
             return reply.error(option_reply::ERR_INVALID, "STARTTLS has no data");
         }
@@ -270,12 +270,12 @@ impl<'a> Handshake<'a> {
             Encryption::On => reply.error(option_reply::ERR_INVALID, "TLS is on already"),
             Encryption::Demanded => {
                 reply.ack();
-                Step::StartTls
+                HandshakeStep::StartTls
             }
         }
     }
 
-    fn describe(&self, go: bool, data: &[u8], reply: &mut Reply<'_>) -> Step {
+    fn describe(&self, go: bool, data: &[u8], reply: &mut Reply<'_>) -> HandshakeStep {
         let Some((name, wanted)) = parse_info(data) else {
             return reply.error(option_reply::ERR_INVALID, "the request for an export is malformed");
         };
@@ -296,10 +296,10 @@ impl<'a> Handshake<'a> {
             fact(info::DESCRIPTION, &[clip(&export.description, STRING_MAX).as_bytes()]);
         }
         reply.ack();
-        if go { self.choose(at) } else { Step::More }
+        if go { self.choose(at) } else { HandshakeStep::More }
     }
 
-    fn meta_context(&mut self, set: bool, data: &[u8], reply: &mut Reply<'_>) -> Step {
+    fn meta_context(&mut self, set: bool, data: &[u8], reply: &mut Reply<'_>) -> HandshakeStep {
         if set {
             self.base_allocation = None;
         }
@@ -341,14 +341,14 @@ impl Reply<'_> {
         put_option_reply(self.out, self.option, kind, data);
     }
 
-    fn ack(&mut self) -> Step {
+    fn ack(&mut self) -> HandshakeStep {
         self.put(option_reply::ACK, &[]);
-        Step::More
+        HandshakeStep::More
     }
 
-    fn error(&mut self, kind: u32, message: &str) -> Step {
+    fn error(&mut self, kind: u32, message: &str) -> HandshakeStep {
         self.put(kind, clip(message, STRING_MAX).as_bytes());
-        Step::More
+        HandshakeStep::More
     }
 }
 

@@ -39,7 +39,7 @@ fn query(name: &str, queries: &[&str]) -> Vec<u8> {
 }
 
 /// Feeds a session in parts of `part` bytes; returns the replies and the last step.
-fn run(handshake: &mut Handshake<'_>, session: &[u8], part: usize) -> (Vec<u8>, Step) {
+fn run(handshake: &mut Handshake<'_>, session: &[u8], part: usize) -> (Vec<u8>, HandshakeStep) {
     let (mut input, mut out) = (Vec::new(), Vec::new());
     for part in session.chunks(part) {
         input.extend_from_slice(part);
@@ -47,13 +47,13 @@ fn run(handshake: &mut Handshake<'_>, session: &[u8], part: usize) -> (Vec<u8>, 
             let (used, step) = handshake.advance(&input, &mut out);
             input.drain(..used);
             match step {
-                Step::More if used == 0 => break,
-                Step::More => {}
+                HandshakeStep::More if used == 0 => break,
+                HandshakeStep::More => {}
                 step => return (out, step),
             }
         }
     }
-    (out, Step::More)
+    (out, HandshakeStep::More)
 }
 
 /// The kinds and data of option replies.
@@ -90,7 +90,10 @@ fn goes_to_an_export_with_all_that_was_negotiated() {
     for part in [1, 7, session.len()] {
         let mut handshake = Handshake::new(&exports, Encryption::Unavailable);
         let (out, step) = run(&mut handshake, &session, part);
-        assert_eq!(step, Step::Transmit(Chosen { export: 1, structured: true, base_allocation: true }));
+        assert_eq!(
+            step,
+            HandshakeStep::Transmit(Chosen { export: 1, structured: true, base_allocation: true })
+        );
         let ack = option_reply::ACK;
         let (context, fact) = (option_reply::META_CONTEXT, option_reply::INFO);
         assert_eq!(kinds(&out), [ack, context, ack, fact, fact, fact, ack]);
@@ -108,7 +111,7 @@ fn a_context_holds_for_its_export_alone() {
     ]);
     let mut handshake = Handshake::new(&exports, Encryption::Unavailable);
     let (_, step) = run(&mut handshake, &session, 100);
-    assert_eq!(step, Step::Transmit(Chosen { export: 0, structured: true, base_allocation: false }));
+    assert_eq!(step, HandshakeStep::Transmit(Chosen { export: 0, structured: true, base_allocation: false }));
 }
 
 #[test]
@@ -130,7 +133,7 @@ fn answers_mistakes_and_goes_on() {
         let session = session(&[bad, message(option::LIST, &[])]);
         let (out, step) = run(&mut handshake, &session, 1000);
         let server = option_reply::SERVER;
-        assert_eq!((kinds(&out), step), (vec![kind, server, server, option_reply::ACK], Step::More));
+        assert_eq!((kinds(&out), step), (vec![kind, server, server, option_reply::ACK], HandshakeStep::More));
     }
 }
 
@@ -155,7 +158,10 @@ fn an_old_client_gets_its_padding() {
         let session = [client_flags(flags), message(option::EXPORT_NAME, b"a")].concat();
         let (out, step) = run(&mut Handshake::new(&exports, Encryption::Unavailable), &session, 5);
         assert_eq!(out.len(), len);
-        assert_eq!(step, Step::Transmit(Chosen { export: 0, structured: false, base_allocation: false }));
+        assert_eq!(
+            step,
+            HandshakeStep::Transmit(Chosen { export: 0, structured: false, base_allocation: false })
+        );
     }
 }
 
@@ -165,18 +171,18 @@ fn tls_is_demanded_before_anything_is_told() {
     for asked in [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, 77] {
         let session = session(&[message(asked, &[])]);
         let (out, step) = run(&mut Handshake::new(&exports, Encryption::Demanded), &session, 1000);
-        assert_eq!((kinds(&out), step), (vec![option_reply::ERR_TLS_REQD], Step::More));
+        assert_eq!((kinds(&out), step), (vec![option_reply::ERR_TLS_REQD], HandshakeStep::More));
     }
     let by_name = session(&[message(option::EXPORT_NAME, b"a")]);
     let (out, step) = run(&mut Handshake::new(&exports, Encryption::Demanded), &by_name, 1000);
-    assert!(out.is_empty() && matches!(step, Step::Close(_)));
+    assert!(out.is_empty() && matches!(step, HandshakeStep::Close(_)));
     let mut handshake = Handshake::new(&exports, Encryption::Demanded);
     let hello = session(&[message(option::STARTTLS, &[])]);
     let (_, step) = run(&mut handshake, &hello, 1000);
-    assert_eq!(step, Step::StartTls);
+    assert_eq!(step, HandshakeStep::StartTls);
     handshake.encrypted(Vec::new());
     let (out, step) = run(&mut handshake, &message(option::LIST, &[]), 1000);
-    assert_eq!((kinds(&out).len(), step), (3, Step::More));
+    assert_eq!((kinds(&out).len(), step), (3, HandshakeStep::More));
 }
 
 #[test]
@@ -188,7 +194,7 @@ fn an_export_exists_for_the_certificates_that_it_belongs_to() {
     let answers = |names: &[&str], asked: &[Vec<u8>]| {
         let mut handshake = Handshake::new(&exports, Encryption::Demanded);
         let (_, step) = run(&mut handshake, &session(&[message(option::STARTTLS, &[])]), 1000);
-        assert_eq!(step, Step::StartTls);
+        assert_eq!(step, HandshakeStep::StartTls);
         handshake.encrypted(names.iter().map(|name| (*name).to_owned()).collect());
         run(&mut handshake, &asked.concat(), 1000)
     };
@@ -204,13 +210,19 @@ fn an_export_exists_for_the_certificates_that_it_belongs_to() {
         // A client is told as much about exports of others as about exports that do not exist.
         let (out, step) = answers(&["tenant-b"], &asks(of_others));
         let unknown = option_reply::ERR_UNKNOWN;
-        assert_eq!((kinds(&out), step), (vec![unknown, option_reply::ACK, unknown, unknown], Step::More));
-        assert!(matches!(answers(&["tenant-b"], &asks(name)).1, Step::Transmit(Chosen { export: 1, .. })));
+        assert_eq!(
+            (kinds(&out), step),
+            (vec![unknown, option_reply::ACK, unknown, unknown], HandshakeStep::More)
+        );
+        assert!(matches!(
+            answers(&["tenant-b"], &asks(name)).1,
+            HandshakeStep::Transmit(Chosen { export: 1, .. })
+        ));
         let by_name = |name: &str| answers(&["tenant-b"], &[message(option::EXPORT_NAME, name.as_bytes())]).1;
-        assert!(matches!(by_name(name), Step::Transmit(Chosen { export: 1, .. })));
-        assert!(matches!(by_name(of_others), Step::Close(_)));
+        assert!(matches!(by_name(name), HandshakeStep::Transmit(Chosen { export: 1, .. })));
+        assert!(matches!(by_name(of_others), HandshakeStep::Close(_)));
         assert!(
-            matches!(by_name(""), Step::Transmit(Chosen { export: 1, .. })),
+            matches!(by_name(""), HandshakeStep::Transmit(Chosen { export: 1, .. })),
             "the only one that it may have"
         );
     }
@@ -225,7 +237,7 @@ fn bytes_slipped_in_behind_starttls_end_it() {
     let exports = exports();
     let hello = session(&[message(option::STARTTLS, &[]), message(option::LIST, &[])]);
     let (_, step) = run(&mut Handshake::new(&exports, Encryption::Demanded), &hello, 1000);
-    assert!(matches!(step, Step::Close(_)));
+    assert!(matches!(step, HandshakeStep::Close(_)));
 }
 
 #[test]
@@ -235,7 +247,7 @@ fn what_cannot_be_followed_is_closed() {
     let bad_magic = [&(OPTION_MAGIC + 1).to_be_bytes()[..], &[0; 8]].concat();
     for bad in [session(&[long]), session(&[bad_magic]), client_flags(0), client_flags(0xff)] {
         let (_, step) = run(&mut Handshake::new(&exports, Encryption::Unavailable), &bad, 1000);
-        assert!(matches!(step, Step::Close(_)), "{bad:x?}");
+        assert!(matches!(step, HandshakeStep::Close(_)), "{bad:x?}");
     }
 }
 
@@ -264,7 +276,7 @@ proptest! {
         let whole = run(&mut Handshake::new(&exports, encryption), &bytes, bytes.len());
         let parts = run(&mut Handshake::new(&exports, encryption), &bytes, part);
         // Only bytes slipped in behind STARTTLS are seen as such if they come at once.
-        if !matches!(whole.1, Step::Close(_)) {
+        if !matches!(whole.1, HandshakeStep::Close(_)) {
             prop_assert_eq!(whole, parts);
         }
     }

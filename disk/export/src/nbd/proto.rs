@@ -275,7 +275,7 @@ impl OptionHeader {
 
 /// A request as it came, unchecked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// See [`command_flag`].
     pub flags: u16,
     /// See [`command`].
@@ -288,7 +288,7 @@ pub struct Request {
     pub len: u32,
 }
 
-impl Request {
+impl NbdRequest {
     /// Parses a request; `None` if the magic is wrong: the bytes after it cannot be trusted then.
     #[must_use]
     pub fn parse(bytes: &[u8; REQUEST_HEADER]) -> Option<Self> {
@@ -390,15 +390,15 @@ mod tests {
         fn a_request_survives_the_wire(
             flags: u16, command: u16, cookie: u64, offset: u64, len: u32
         ) {
-            let request = Request { flags, command, cookie, offset, len };
-            prop_assert_eq!(Request::parse(&request.encode()), Some(request));
+            let request = NbdRequest { flags, command, cookie, offset, len };
+            prop_assert_eq!(NbdRequest::parse(&request.encode()), Some(request));
         }
 
         #[test]
         fn a_wrong_magic_is_no_request(mut bytes: [u8; REQUEST_HEADER], magic: u32) {
             prop_assume!(magic != REQUEST_MAGIC);
             bytes[..4].copy_from_slice(&magic.to_be_bytes());
-            prop_assert_eq!(Request::parse(&bytes), None);
+            prop_assert_eq!(NbdRequest::parse(&bytes), None);
         }
 
         #[test]

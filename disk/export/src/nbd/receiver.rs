@@ -3,11 +3,11 @@
 use super::budget::{OWN_BYTES, Share};
 use super::connection::{BlockingMode, Connection, KEEP, PIECE, PIECE_SLOW, SEND_AT};
 use super::disk::ExportState;
-use super::proto::{Errno, PAYLOAD_MAX, REQUEST_HEADER, Request, command};
+use super::proto::{Errno, NbdRequest, PAYLOAD_MAX, REQUEST_HEADER, command};
 use super::reply_buffer::ReplyBuffer;
 use super::spin_policy::SpinPolicy;
 use super::standing::now;
-use super::transmission::{Command, judge};
+use super::transmission::{NbdCommand, judge};
 use super::wire::{Received, receive, receive_soon};
 use super::worker_pool::{Job, PoolKind};
 use crate::complaints::complain;
@@ -145,7 +145,7 @@ impl<'a> Receiver<'a> {
         let Some((head, tail)) = received.split_first_chunk::<REQUEST_HEADER>() else {
             return Flow::More;
         };
-        let Some(request) = Request::parse(head) else {
+        let Some(request) = NbdRequest::parse(head) else {
             return self.lost("a request has a wrong magic");
         };
         let payload = if request.command == command::WRITE { request.len as usize } else { 0 };
@@ -183,7 +183,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Serves a write that is received as a whole; `early` are the bytes of it that came already.
-    fn serve_large(&mut self, request: &Request, early: &[u8], len: usize) -> Flow {
+    fn serve_large(&mut self, request: &NbdRequest, early: &[u8], len: usize) -> Flow {
         let mut data = std::mem::take(&mut self.payload);
         data[..early.len()].copy_from_slice(early);
         if !self.receive_part(&mut data[early.len()..len]) {
@@ -195,7 +195,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Serves a write with little memory: received bytes are written, then more are received.
-    fn serve_in_parts(&mut self, request: &Request, early: &[u8], len: usize) -> Flow {
+    fn serve_in_parts(&mut self, request: &NbdRequest, early: &[u8], len: usize) -> Flow {
         let connection = self.connection;
         let size = connection.state.device().size();
         let judged = judge(request, connection.session, size);
@@ -218,8 +218,8 @@ impl<'a> Receiver<'a> {
         }
         match judged {
             Err(refusal) => connection.refuse(&mut self.out, request.cookie, refusal.errno, refusal.message),
-            Ok(Command::Write { fua: true, .. }) if done.is_ok() => {
-                self.later(Job::new(request.cookie, Command::Flush, Vec::new()));
+            Ok(NbdCommand::Write { fua: true, .. }) if done.is_ok() => {
+                self.later(Job::new(request.cookie, NbdCommand::Flush, Vec::new()));
             }
             Ok(_) => connection.answer(&mut self.out, request.cookie, done),
         }
@@ -252,7 +252,7 @@ impl<'a> Receiver<'a> {
     }
 
     /// Serves a request; `more` if others wait behind it.
-    fn serve(&mut self, request: &Request, data: &[u8], more: bool) -> Flow {
+    fn serve(&mut self, request: &NbdRequest, data: &[u8], more: bool) -> Flow {
         let connection = self.connection;
         let cookie = request.cookie;
         let size = connection.state.device().size();
@@ -264,8 +264,8 @@ impl<'a> Receiver<'a> {
             }
         };
         match command {
-            Command::Read { range, whole } => self.read(cookie, range, whole, more),
-            Command::Write { range, fua: false } if range.is_aligned(SECTOR_SIZE) => {
+            NbdCommand::Read { range, whole } => self.read(cookie, range, whole, more),
+            NbdCommand::Write { range, fua: false } if range.is_aligned(SECTOR_SIZE) => {
                 let done = if data.is_empty() {
                     Ok(())
                 } else {
@@ -273,21 +273,21 @@ impl<'a> Receiver<'a> {
                 };
                 connection.answer(&mut self.out, cookie, done);
             }
-            Command::Cache { range } => {
+            NbdCommand::Cache { range } => {
                 connection.state.device().prefetch(range);
                 connection.answer(&mut self.out, cookie, Ok(()));
             }
-            Command::Zero { range, fast: true, .. } if !ExportState::zeroes_fast(range) => {
+            NbdCommand::Zero { range, fast: true, .. } if !ExportState::zeroes_fast(range) => {
                 let message = "sectors would be read to zero a part of them";
                 connection.refuse(&mut self.out, cookie, Errno::NotSup, message);
             }
-            Command::Disconnect => return Flow::End,
-            Command::Write { range, fua } => self.write_later(cookie, range, fua, data),
-            Command::Flush
-            | Command::Zero { .. }
-            | Command::Trim { .. }
-            | Command::Status { .. }
-            | Command::Resize { .. } => self.later(Job::new(cookie, command, Vec::new())),
+            NbdCommand::Disconnect => return Flow::End,
+            NbdCommand::Write { range, fua } => self.write_later(cookie, range, fua, data),
+            NbdCommand::Flush
+            | NbdCommand::Zero { .. }
+            | NbdCommand::Trim { .. }
+            | NbdCommand::Status { .. }
+            | NbdCommand::Resize { .. } => self.later(Job::new(cookie, command, Vec::new())),
         }
         if self.out.len() >= SEND_AT {
             connection.send(&mut self.out);
@@ -299,7 +299,7 @@ impl<'a> Receiver<'a> {
     fn read(&mut self, cookie: u64, range: ByteRange, whole: bool, more: bool) {
         let connection = self.connection;
         if more && decodes_much(connection.state.device(), range.len()) && connection.cpu.is_free() {
-            let job = Job::new(cookie, Command::Read { range, whole }, Vec::new());
+            let job = Job::new(cookie, NbdCommand::Read { range, whole }, Vec::new());
             return self.later(Job { kind: PoolKind::Cpu, ..job });
         }
         let one_piece = whole || !connection.session.structured;
@@ -317,7 +317,7 @@ impl<'a> Receiver<'a> {
         if !one_piece && rest.len() > PIECE_SLOW {
             connection.state.device().prefetch(ByteRange::between(rest.offset() + PIECE_SLOW, rest.end()));
         }
-        self.later(Job::new(cookie, Command::Read { range: rest, whole }, Vec::new()));
+        self.later(Job::new(cookie, NbdCommand::Read { range: rest, whole }, Vec::new()));
     }
 
     /// `true` if the reply to a read may be put together here, in one piece.
@@ -344,7 +344,7 @@ impl<'a> Receiver<'a> {
             let done = connection.state.write(data, range.offset()).and_then(flush);
             return connection.answer(&mut self.out, cookie, done);
         };
-        let job = Job::new(cookie, Command::Write { range, fua }, data.to_vec());
+        let job = Job::new(cookie, NbdCommand::Write { range, fua }, data.to_vec());
         self.later(Job { share: Some(share), ..job });
     }
 

@@ -1,16 +1,16 @@
 //! The meaning of a request: the pure part of the transmission phase.
 //!
-//! [`judge`] turns a received request into a [`Command`] that makes sense for this disk, or into a [`Refusal`].
+//! [`judge`] turns a received request into a [`NbdCommand`] that makes sense for this disk, or into a [`NbdRefusal`].
 //! It is the only place where a client's numbers are checked; the code that executes a command may rely on a range
 //! inside the disk, of at most [`PAYLOAD_MAX`] bytes if bytes move, and on a writable disk if the command writes.
 
-use super::proto::{Errno, PAYLOAD_MAX, Request, command, command_flag};
+use super::proto::{Errno, NbdRequest, PAYLOAD_MAX, command, command_flag};
 use super::proto::{SIMPLE_REPLY_HEADER, put_error_chunk, simple_reply};
 use headstart_block::{ByteRange, Error, ErrorKind};
 
 /// The results of the handshake, and the limits of the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct NbdSession {
     /// `true` if replies are structured.
     pub structured: bool,
     /// `true` if block status may be asked for.
@@ -23,7 +23,7 @@ pub struct Session {
 
 /// A request that makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     /// Send bytes.
     Read {
         /// The range to read.
@@ -79,22 +79,22 @@ pub enum Command {
 
 /// The reason why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct NbdRefusal {
     /// The error number, for programs.
     pub errno: Errno,
     /// The message, for people.
     pub message: &'static str,
 }
 
-const fn refuse(errno: Errno, message: &'static str) -> Refusal {
-    Refusal { errno, message }
+const fn refuse(errno: Errno, message: &'static str) -> NbdRefusal {
+    NbdRefusal { errno, message }
 }
 
 /// The meaning of `request` for a disk of `size` bytes.
 ///
 /// # Errors
-/// A [`Refusal`], which is the answer.
-pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, Refusal> {
+/// A [`NbdRefusal`], which is the answer.
+pub fn judge(request: &NbdRequest, session: NbdSession, size: u64) -> Result<NbdCommand, NbdRefusal> {
     let has = |flag: u16| request.flags & flag != 0;
     // FUA may be set on any request, as the protocol demands; it has a meaning only if bytes are written.
     let known = command_flag::FUA
@@ -124,30 +124,30 @@ pub fn judge(request: &Request, session: Session, size: u64) -> Result<Command, 
             if request.len > PAYLOAD_MAX {
                 return Err(refuse(Errno::Inval, "a read of more than 32 MiB"));
             }
-            Ok(Command::Read { range, whole: has(command_flag::DF) })
+            Ok(NbdCommand::Read { range, whole: has(command_flag::DF) })
         }
-        command::WRITE => Ok(Command::Write { range: inside()?, fua }),
-        command::FLUSH => Ok(Command::Flush),
+        command::WRITE => Ok(NbdCommand::Write { range: inside()?, fua }),
+        command::FLUSH => Ok(NbdCommand::Flush),
         // NO_HOLE demands that later writes there cannot run out of space. A disk that is a log takes space for
         // each write wherever it goes, so zeros written out would promise no more than zeroing does.
         command::WRITE_ZEROES => {
-            Ok(Command::Zero { range: inside()?, fua, fast: has(command_flag::FAST_ZERO) })
+            Ok(NbdCommand::Zero { range: inside()?, fua, fast: has(command_flag::FAST_ZERO) })
         }
-        command::TRIM => Ok(Command::Trim { range: inside()?, fua }),
-        command::CACHE => Ok(Command::Cache { range: inside()? }),
+        command::TRIM => Ok(NbdCommand::Trim { range: inside()?, fua }),
+        command::CACHE => Ok(NbdCommand::Cache { range: inside()? }),
         command::BLOCK_STATUS if !session.base_allocation => {
             Err(refuse(Errno::Inval, "block status was not negotiated"))
         }
         command::BLOCK_STATUS if request.len == 0 => Err(refuse(Errno::Inval, "block status of no bytes")),
-        command::BLOCK_STATUS => Ok(Command::Status { range: inside()?, one: has(command_flag::REQ_ONE) }),
+        command::BLOCK_STATUS => Ok(NbdCommand::Status { range: inside()?, one: has(command_flag::REQ_ONE) }),
         command::RESIZE if !session.resizable => {
             Err(refuse(Errno::Perm, "clients may not change the size of this disk"))
         }
         command::RESIZE if request.len != 0 => {
             Err(refuse(Errno::Inval, "a resize has its size in the offset's place, and no length"))
         }
-        command::RESIZE => Ok(Command::Resize { size: request.offset }),
-        command::DISCONNECT => Ok(Command::Disconnect),
+        command::RESIZE => Ok(NbdCommand::Resize { size: request.offset }),
+        command::DISCONNECT => Ok(NbdCommand::Disconnect),
         _ => Err(refuse(Errno::Inval, "this server does not know the command")),
     }
 }
@@ -192,11 +192,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ANY: Session =
-        Session { structured: true, base_allocation: true, read_only: false, resizable: true };
+    const ANY: NbdSession =
+        NbdSession { structured: true, base_allocation: true, read_only: false, resizable: true };
 
-    fn request(command: u16, flags: u16, offset: u64, len: u32) -> Request {
-        Request { flags, command, cookie: 1, offset, len }
+    fn request(command: u16, flags: u16, offset: u64, len: u32) -> NbdRequest {
+        NbdRequest { flags, command, cookie: 1, offset, len }
     }
 
     proptest! {
@@ -205,28 +205,28 @@ mod tests {
             flags in 0u16..64, command in 0u16..12, offset in 0u64..3000, len in 0u32..3000, size in 0u64..4000,
             structured: bool, base_allocation: bool, read_only: bool, resizable: bool,
         ) {
-            let session = Session { structured, base_allocation, read_only, resizable };
+            let session = NbdSession { structured, base_allocation, read_only, resizable };
             let Ok(command) = judge(&request(command, flags, offset, len), session, size) else {
                 return Ok(());
             };
             match command {
-                Command::Read { range, .. } | Command::Cache { range } | Command::Status { range, .. } => {
+                NbdCommand::Read { range, .. } | NbdCommand::Cache { range } | NbdCommand::Status { range, .. } => {
                     prop_assert!(range.end() <= size);
                 }
-                Command::Write { range, .. } | Command::Zero { range, .. } | Command::Trim { range, .. } => {
+                NbdCommand::Write { range, .. } | NbdCommand::Zero { range, .. } | NbdCommand::Trim { range, .. } => {
                     prop_assert!(range.end() <= size && !read_only);
                 }
-                Command::Resize { .. } => prop_assert!(!read_only && resizable),
-                Command::Flush | Command::Disconnect => {}
+                NbdCommand::Resize { .. } => prop_assert!(!read_only && resizable),
+                NbdCommand::Flush | NbdCommand::Disconnect => {}
             }
         }
     }
 
     #[test]
     fn refuses_with_the_protocols_errors() {
-        let read_only = Session { read_only: true, ..ANY };
-        let simple = Session { structured: false, base_allocation: false, ..ANY };
-        let fixed = Session { resizable: false, ..ANY };
+        let read_only = NbdSession { read_only: true, ..ANY };
+        let simple = NbdSession { structured: false, base_allocation: false, ..ANY };
+        let fixed = NbdSession { resizable: false, ..ANY };
         let cases = [
             (request(command::WRITE, 0, 0, 512), read_only, Errno::Perm),
             (request(command::TRIM, 0, 0, 512), read_only, Errno::Perm),

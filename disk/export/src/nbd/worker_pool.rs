@@ -16,7 +16,7 @@
 
 use super::budget::Share;
 use super::lock::lock;
-use super::transmission::Command;
+use super::transmission::NbdCommand;
 use crate::processors::processors;
 use headstart_block::SECTOR_SIZE;
 use std::collections::VecDeque;
@@ -53,7 +53,7 @@ pub(crate) enum PoolKind {
 /// A request that may wait.
 pub(crate) struct Job {
     pub(crate) cookie: u64,
-    pub(crate) command: Command,
+    pub(crate) command: NbdCommand,
     /// The bytes of a write.
     pub(crate) data: Vec<u8>,
     /// The memory that its data counts as.
@@ -64,10 +64,12 @@ pub(crate) struct Job {
 impl Job {
     /// A job for the pool that its command belongs in: reads, and changes of parts of sectors, may wait for remote
     /// bytes.
-    pub(crate) fn new(cookie: u64, command: Command, data: Vec<u8>) -> Self {
+    pub(crate) fn new(cookie: u64, command: NbdCommand, data: Vec<u8>) -> Self {
         let is_remote = match command {
-            Command::Read { .. } => true,
-            Command::Write { range, .. } | Command::Zero { range, .. } => !range.is_aligned(SECTOR_SIZE),
+            NbdCommand::Read { .. } => true,
+            NbdCommand::Write { range, .. } | NbdCommand::Zero { range, .. } => {
+                !range.is_aligned(SECTOR_SIZE)
+            }
             _ => false,
         };
         Self {
@@ -82,7 +84,7 @@ impl Job {
     /// The bytes of memory that it takes while it is in flight.
     pub(crate) fn bytes(&self) -> u64 {
         match self.command {
-            Command::Read { range, .. } => range.len(),
+            NbdCommand::Read { range, .. } => range.len(),
             _ => self.data.len() as u64,
         }
     }
@@ -240,7 +242,7 @@ mod tests {
 
     fn read(len: u64) -> Job {
         let range = ByteRange::between(0, len);
-        Job::new(0, Command::Read { range, whole: false }, Vec::new())
+        Job::new(0, NbdCommand::Read { range, whole: false }, Vec::new())
     }
 
     #[test]

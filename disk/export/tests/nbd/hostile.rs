@@ -5,7 +5,7 @@ use super::test_disk::TestDisk;
 use super::{Served, serve, serve_with};
 use headstart_block::ByteRange;
 use headstart_export::Export;
-use headstart_export::nbd::proto::{OptionHeader, Request, command, option};
+use headstart_export::nbd::proto::{NbdRequest, OptionHeader, command, option};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::io::Write as _;
@@ -207,7 +207,8 @@ fn a_client_that_does_not_take_its_replies_harms_no_other() {
     let served = serve(TestDisk::new(vec![1; LEN], true));
     let mut greedy = RawClient::open(&served.socket, true);
     greedy.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
-    let request = Request { flags: 0, command: command::READ, cookie: 1, offset: 0, len: 1 << 20 }.encode();
+    let request =
+        NbdRequest { flags: 0, command: command::READ, cookie: 1, offset: 0, len: 1 << 20 }.encode();
     // Until the socket is full, because the server must stop receiving, not store replies.
     for _ in 0..100_000 {
         if greedy.stream.write_all(&request).is_err() {
@@ -251,7 +252,7 @@ fn valid_session() -> Vec<Vec<u8>> {
     };
     let context = [&[0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 15][..], b"base:allocation"].concat();
     let request = |command: u16, flags: u16, offset: u64, len: u32| {
-        Request { flags, command, cookie: 0x0102_0304, offset, len }.encode().to_vec()
+        NbdRequest { flags, command, cookie: 0x0102_0304, offset, len }.encode().to_vec()
     };
     vec![
         3u32.to_be_bytes().to_vec(),

@@ -4,7 +4,7 @@ use super::raw_client::{DATA_HEADER, RawClient};
 use super::test_disk::TestDisk;
 use super::{serve, serve_with};
 use headstart_block::{ByteRange, ErrorKind};
-use headstart_export::nbd::proto::{Errno, Request, chunk, command, command_flag};
+use headstart_export::nbd::proto::{Errno, NbdRequest, chunk, command, command_flag};
 use headstart_export::{Export, Server};
 use std::io::Write as _;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn the_end_of_a_reply_does_not_overtake_its_beginning() {
     *served.disk.bringing.lock().unwrap() = ByteRange::between(1 << 20, (1 << 20) + 512);
     let mut client = RawClient::open(&served.socket, true);
     let request =
-        |cookie, offset, len| Request { flags: 0, command: command::READ, cookie, offset, len }.encode();
+        |cookie, offset, len| NbdRequest { flags: 0, command: command::READ, cookie, offset, len }.encode();
     // In one message, so that both are served before a reply is sent.
     client.stream.write_all(&[request(1, 0, 65_536), request(2, 1 << 20, 512)].concat()).unwrap();
     let replies: Vec<_> = (0..3).map(|_| client.reply(0)).collect();
@@ -139,7 +139,7 @@ fn a_queue_of_work_is_shared() {
             // All at once, so that others wait behind each.
             let requests = (0..96).flat_map(|n| {
                 let offset = n * u64::from(READ);
-                Request { flags: 0, command: command::READ, cookie: offset, offset, len: READ }.encode()
+                NbdRequest { flags: 0, command: command::READ, cookie: offset, offset, len: READ }.encode()
             });
             client.stream.write_all(&requests.collect::<Vec<u8>>()).unwrap();
             let (mut got, mut answered, mut done) = (vec![0; 96 * READ as usize], 0, 0);

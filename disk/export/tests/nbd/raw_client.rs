@@ -1,7 +1,7 @@
 //! A client that sends exactly the bytes that a test wants.
 
 use headstart_export::nbd::proto::{
-    self, CHUNK_MAGIC, OptionHeader, Request, SIMPLE_REPLY_MAGIC, chunk, command, option, option_reply,
+    self, CHUNK_MAGIC, NbdRequest, OptionHeader, SIMPLE_REPLY_MAGIC, chunk, command, option, option_reply,
 };
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -70,7 +70,7 @@ impl RawClient {
     }
 
     pub(crate) fn send(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, len: u32) {
-        let request = Request { flags, command, cookie, offset, len };
+        let request = NbdRequest { flags, command, cookie, offset, len };
         self.stream.write_all(&request.encode()).unwrap();
     }
 

@@ -6,7 +6,7 @@
 //! was due plus the time since its sending, so that time lost at one read is made up for at the next.
 
 use headstart_block::{Error, Result};
-use headstart_export::nbd::client::{Answer, Client};
+use headstart_export::nbd::client::{Client, NbdAnswer};
 use headstart_image::progress::Progress;
 use headstart_replay::{Boot, Clock, Guest, Nanos, Written};
 use std::time::{Duration, Instant};
@@ -150,7 +150,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn answered(&mut self, now: Nanos, answer: Answer) {
+    fn answered(&mut self, now: Nanos, answer: NbdAnswer) {
         let Some((read, sent)) =
             u32::try_from(answer.number).ok().and_then(|read| Some((read, *self.sent.get(read as usize)?)))
         else {

@@ -30,7 +30,7 @@ pub(super) struct Facts {
 }
 
 /// An answer to an option.
-struct Answer {
+struct OptionAnswer {
     kind: u32,
     data: Vec<u8>,
 }
@@ -101,7 +101,7 @@ fn ask(line: &mut Line, option: u32, data: &[u8]) -> Result<()> {
     line.send(&message)
 }
 
-fn answer(line: &mut Line, option: u32) -> Result<Answer> {
+fn answer(line: &mut Line, option: u32) -> Result<OptionAnswer> {
     let head: [u8; 20] = line.receive()?;
     let mut fields = Fields(&head);
     let magic = fields.u64();
@@ -115,7 +115,7 @@ fn answer(line: &mut Line, option: u32) -> Result<Answer> {
     if len > ANSWER_MAX {
         return Err(Error::corrupt(format!("answers to an option with {len} bytes")));
     }
-    Ok(Answer { kind, data: line.receive_vec(len as usize)? })
+    Ok(OptionAnswer { kind, data: line.receive_vec(len as usize)? })
 }
 
 fn go(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
@@ -125,7 +125,7 @@ fn go(line: &mut Line, export: &str, no_zeroes: bool) -> Result<Facts> {
     ask(line, option::GO, &data)?;
     let (mut export_facts, mut unit, mut longest) = (None, 1, u64::from(PAYLOAD_MAX));
     for _ in 0..FACTS_MAX {
-        let Answer { kind, data } = answer(line, option::GO)?;
+        let OptionAnswer { kind, data } = answer(line, option::GO)?;
         match kind {
             option_reply::ACK => {
                 let none = || Error::corrupt("does not say how large the export is");

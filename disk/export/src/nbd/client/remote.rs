@@ -12,7 +12,7 @@
 
 use super::super::lock::lock;
 use super::super::proto::{
-    BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, REQUEST_HEADER, Request, STATE_HOLE_ZERO,
+    BASE_ALLOCATION_ID, CHUNK_HEADER, CHUNK_MAGIC, Fields, NbdRequest, REQUEST_HEADER, STATE_HOLE_ZERO,
     STRING_MAX, chunk, command, command_flag,
 };
 use super::super::spin_policy::SpinPolicy;
@@ -168,7 +168,13 @@ impl RemoteDisk {
         self.check(range.offset(), range.len())
     }
 
-    fn ask(&self, connections: &Connections, request: Request, payload: &[u8], sink: Sink<'_>) -> Result<()> {
+    fn ask(
+        &self,
+        connections: &Connections,
+        request: NbdRequest,
+        payload: &[u8],
+        sink: Sink<'_>,
+    ) -> Result<()> {
         let mut connection = connections.take();
         let answered = connection.ask(request, payload, sink);
         connections.give_back(connection);
@@ -189,8 +195,8 @@ impl RemoteDisk {
 }
 
 /// A request without flags; its cookie is set by the connection.
-fn request(command: u16, offset: u64, len: u64) -> Request {
-    Request { flags: 0, command, cookie: 0, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
+fn request(command: u16, offset: u64, len: u64) -> NbdRequest {
+    NbdRequest { flags: 0, command, cookie: 0, offset, len: u32::try_from(len).unwrap_or(u32::MAX) }
 }
 
 impl BlockDevice for RemoteDisk {
@@ -253,7 +259,8 @@ impl BlockDevice for RemoteDisk {
         self.check(offset, 1)?;
         let len = self.size().saturating_sub(offset).min(EXTENT_MAX);
         let mut extent = (0, 0);
-        let asked = Request { flags: command_flag::REQ_ONE, ..request(command::BLOCK_STATUS, offset, len) };
+        let asked =
+            NbdRequest { flags: command_flag::REQ_ONE, ..request(command::BLOCK_STATUS, offset, len) };
         self.ask(&self.requests, asked, &[], Sink::Extent(&mut extent))?;
         let (found, state) = extent;
         let end = offset + u64::from(found).clamp(1, len);
@@ -330,9 +337,9 @@ impl Connection {
     }
 
     /// Sends a request with its payload, and receives the reply to it.
-    fn ask(&mut self, request: Request, payload: &[u8], sink: Sink<'_>) -> Answered<()> {
+    fn ask(&mut self, request: NbdRequest, payload: &[u8], sink: Sink<'_>) -> Answered<()> {
         self.cookie = self.cookie.wrapping_add(1);
-        let head = Request { cookie: self.cookie, ..request }.encode();
+        let head = NbdRequest { cookie: self.cookie, ..request }.encode();
         send_both(&self.socket, &head, payload).map_err(lost)?;
         self.reply(sink)
     }
@@ -344,7 +351,8 @@ impl Connection {
         let mut heads = Vec::with_capacity(parts.len() * REQUEST_HEADER);
         for (buf, offset) in &*parts {
             self.cookie = self.cookie.wrapping_add(1);
-            let head = Request { cookie: self.cookie, ..request(command::READ, *offset, buf.len() as u64) };
+            let head =
+                NbdRequest { cookie: self.cookie, ..request(command::READ, *offset, buf.len() as u64) };
             heads.extend_from_slice(&head.encode());
         }
         send_both(&self.socket, &heads, &[]).map_err(lost)?;
