@@ -66,7 +66,7 @@ pub struct Host {
 #[derive(Clone, Default)]
 pub struct DiskOptions {
     /// The settings of the pull engine.
-    pub pull: headstart_pull::Settings,
+    pub pull: headstart_pull::EngineSettings,
     /// The plan that is preloaded from the start, whatever its success.
     pub plan: Plan,
     /// The places where plans are looked for, beside the attach, for an image that is not local. Such plans are
@@ -76,7 +76,7 @@ pub struct DiskOptions {
     /// do. For comparison.
     pub whole_blocks: bool,
     /// The rate, in bytes a second, at which the disk is filled in the background.
-    pub left_rate: Option<u64>,
+    pub fill_rate: Option<u64>,
     /// The layer that takes writes; the disk is read-only without.
     pub writable: Option<WritableOptions>,
     /// The recorder of reads and writes.
@@ -349,8 +349,8 @@ async fn attach_leasing(
             host.runtime.spawn(telling::tell(preloader, puller, Arc::clone(swarm)));
         }
     }
-    if options.left_rate.is_some() {
-        puller.set_left_rate(options.left_rate);
+    if options.fill_rate.is_some() {
+        puller.set_fill_rate(options.fill_rate);
     }
     let (digest, manifest_bytes) = (named.digest, named.bytes);
     Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })

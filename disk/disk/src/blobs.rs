@@ -3,7 +3,7 @@
 use headstart_block::{BlockDevice, ByteRange, ReadAt};
 use headstart_cache::CachedBlob;
 use headstart_lsmt::Stack;
-use headstart_pull::{BlobId, BlobRange, World};
+use headstart_pull::{BlobId, BlobRange, BlobView};
 use std::sync::Arc;
 
 /// The blobs of an image, in the cache.
@@ -112,7 +112,7 @@ fn id(n: usize) -> BlobId {
     BlobId(n as u32)
 }
 
-impl World for Blobs {
+impl BlobView for Blobs {
     fn disk_size(&self) -> u64 {
         self.stack.size()
     }

@@ -190,7 +190,7 @@ impl Disk {
         let may_come_right = self.is_doubtful(error, range);
         if may_come_right {
             if puller.blobs().unproven(range).is_some() {
-                puller.say_failed(error);
+                puller.log_failed_read(error);
             }
             puller.blobs().discard_wrong(range);
         }

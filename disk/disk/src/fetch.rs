@@ -23,21 +23,21 @@ use tokio::time::timeout;
 
 /// The time that others may take for their claimed bytes, in milliseconds, before these are fetched here as well: the
 /// others may be stopped, or have a slower way to the store. It counts from the last byte that they brought.
-const PATIENCE_MS: u64 = 3000;
+const CLAIM_TIMEOUT_MS: u64 = 3000;
 
 /// The factor by which others may take longer than the store took to answer here. If the store is slow, fetching twice
 /// makes a slow link slower, and then all of them run into their timeouts.
-const PATIENCE_OF_ANSWER: u64 = 4;
+const CLAIM_TIMEOUT_PER_ANSWER: u64 = 4;
 
 /// The most time for others, in milliseconds.
-const PATIENCE_MOST_MS: u64 = 15_000;
+const CLAIM_TIMEOUT_MAX_MS: u64 = 15_000;
 
 /// The least time for others, in milliseconds, however often the wait was in vain: a process that holds one claim and
 /// does not work holds many, and a reader that meets one after the other must not wait for the full time at each.
-const PATIENCE_LEAST_MS: u64 = 100;
+const CLAIM_TIMEOUT_MIN_MS: u64 = 100;
 
 /// The divisor of the time for others each time that the wait was in vain.
-const PATIENCE_LOSS: u64 = 4;
+const CLAIM_TIMEOUT_DIVISOR: u64 = 4;
 
 /// The time after which a stream of this disk that brought nothing is not waited for, even for its next piece.
 const STALLED: Duration = Duration::from_millis(500);
@@ -57,7 +57,7 @@ pub(crate) struct Fetcher {
     /// The disk's part in a swarm, if there is one.
     sharing: Option<Sharing>,
     /// The time that others may take, in milliseconds.
-    patience: AtomicU64,
+    claim_timeout_ms: AtomicU64,
     /// The disk's own streams that are not claimed as a whole.
     streams: Mutex<HashMap<u64, OwnStream>>,
     next_stream: AtomicU64,
@@ -71,7 +71,7 @@ struct OwnStream {
     /// The time at which it came to this position.
     since: Instant,
     /// Set by a reader that waits for the stream's next bytes.
-    hurried: watch::Sender<bool>,
+    promoted: watch::Sender<bool>,
 }
 
 /// A wait for bytes that others fetch.
@@ -87,7 +87,7 @@ impl Fetcher {
         Self {
             store,
             sharing,
-            patience: AtomicU64::new(PATIENCE_MS),
+            claim_timeout_ms: AtomicU64::new(CLAIM_TIMEOUT_MS),
             streams: Mutex::default(),
             next_stream: AtomicU64::new(0),
         }
@@ -147,7 +147,7 @@ impl Fetcher {
             drop(claim);
             if hint == WaitHint::Nothing {
                 if waiting.is_some() && !brought {
-                    self.patience.fetch_max(PATIENCE_MS, Ordering::Relaxed);
+                    self.claim_timeout_ms.fetch_max(CLAIM_TIMEOUT_MS, Ordering::Relaxed);
                 }
                 return Ok(brought);
             }
@@ -160,9 +160,9 @@ impl Fetcher {
             let missing = missing_bytes(blob, range);
             let wait = waiting.take().filter(|wait| wait.missing == missing);
             let wait = wait.unwrap_or_else(|| Wait { since: Instant::now(), missing });
-            let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
-            if wait.since.elapsed() > patience {
-                self.waited_in_vain(patience);
+            let claim_timeout = Duration::from_millis(self.claim_timeout_ms.load(Ordering::Relaxed));
+            if wait.since.elapsed() > claim_timeout {
+                self.waited_in_vain(claim_timeout);
                 self.fetch_unclaimed(blob, range, urgency).await?;
                 return Ok(true);
             }
@@ -170,14 +170,14 @@ impl Fetcher {
             let looking_again = async {
                 match hint {
                     // Timed out or not: look again.
-                    WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(patience), woken).await),
+                    WaitHint::Notified => drop(timeout(LOOK_AGAIN.min(claim_timeout), woken).await),
                     WaitHint::Poll(pause) => tokio::time::sleep(pause).await,
                     WaitHint::Nothing => {}
                 }
             };
             tokio::select! {
                 () = looking_again => {}
-                () = need.hurried(range.offset()), if urgency == Urgency::Background => {}
+                () = need.promoted(range.offset()), if urgency == Urgency::Background => {}
             }
         }
     }
@@ -191,12 +191,12 @@ impl Fetcher {
         tokio::task::block_in_place(|| opening.is_same(blob))
     }
 
-    /// Notes that others did not bring their claimed bytes within `patience`. Of many that waited together only the
-    /// first counts.
-    fn waited_in_vain(&self, patience: Duration) {
-        let was = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let less = (was / PATIENCE_LOSS).max(PATIENCE_LEAST_MS);
-        let _ = self.patience.compare_exchange(was, less, Ordering::Relaxed, Ordering::Relaxed);
+    /// Notes that others did not bring their claimed bytes within `claim_timeout`. Of many that waited together only
+    /// the first counts.
+    fn waited_in_vain(&self, claim_timeout: Duration) {
+        let was = u64::try_from(claim_timeout.as_millis()).unwrap_or(u64::MAX);
+        let less = (was / CLAIM_TIMEOUT_DIVISOR).max(CLAIM_TIMEOUT_MIN_MS);
+        let _ = self.claim_timeout_ms.compare_exchange(was, less, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Fetches missing bytes although others have claimed them.
@@ -227,8 +227,8 @@ impl Fetcher {
     /// Notes the time that the store took to answer.
     pub(crate) fn answered_after(&self, took: Duration) {
         let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-        let patience = took.saturating_mul(PATIENCE_OF_ANSWER).min(PATIENCE_MOST_MS);
-        self.patience.fetch_max(patience, Ordering::Relaxed);
+        let claim_timeout = took.saturating_mul(CLAIM_TIMEOUT_PER_ANSWER).min(CLAIM_TIMEOUT_MAX_MS);
+        self.claim_timeout_ms.fetch_max(claim_timeout, Ordering::Relaxed);
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
@@ -248,10 +248,10 @@ impl Fetcher {
         claimed: ByteRange,
     ) -> (u64, watch::Receiver<bool>) {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
-        let (hurried, hurry) = watch::channel(false);
+        let (promoted, promotion) = watch::channel(false);
         self.streams()
-            .insert(number, OwnStream { blob: blob.spec().digest, claimed, since: Instant::now(), hurried });
-        (number, hurry)
+            .insert(number, OwnStream { blob: blob.spec().digest, claimed, since: Instant::now(), promoted });
+        (number, promotion)
     }
 
     /// Notes that a stream's position and claims are `range` now.
@@ -259,7 +259,7 @@ impl Fetcher {
         if let Some(stream) = self.streams().get_mut(&number) {
             (stream.claimed, stream.since) = (range, Instant::now());
             // A reader that still waits sets it again.
-            stream.hurried.send_replace(false);
+            stream.promoted.send_replace(false);
         }
     }
 
@@ -280,7 +280,7 @@ impl Fetcher {
                 }
                 late |= claimed.end() > stream.claimed.offset().saturating_add(PIECE_MOST)
                     || stream.since.elapsed() > STALLED;
-                stream.hurried.send_replace(true);
+                stream.promoted.send_replace(true);
             }
         });
         late

@@ -11,33 +11,33 @@ use tokio::sync::watch;
 pub(crate) struct Need {
     urgency: Urgency,
     /// The offset in the blob up to which reads wait.
-    hurried: Option<watch::Receiver<u64>>,
+    promoted_upto: Option<watch::Receiver<u64>>,
 }
 
 impl Need {
     /// The need of a read that waits, from the beginning.
-    pub(crate) const DEMAND: Self = Self { urgency: Urgency::Demand, hurried: None };
+    pub(crate) const DEMAND: Self = Self { urgency: Urgency::Demand, promoted_upto: None };
 
     /// A need that is the same from the beginning to the end.
     pub(crate) fn of(urgency: Urgency) -> Self {
-        Self { urgency, hurried: None }
+        Self { urgency, promoted_upto: None }
     }
 
-    /// A need for which no read waits at first; `hurried` is the offset in the blob up to which reads wait.
-    pub(crate) fn until_hurried(hurried: watch::Receiver<u64>) -> Self {
-        Self { urgency: Urgency::Background, hurried: Some(hurried) }
+    /// A need for which no read waits at first; `promoted_upto` is the offset in the blob up to which reads wait.
+    pub(crate) fn until_promoted(promoted_upto: watch::Receiver<u64>) -> Self {
+        Self { urgency: Urgency::Background, promoted_upto: Some(promoted_upto) }
     }
 
     /// The urgency of the bytes at `offset`, at present.
     pub(crate) fn at(&self, offset: u64) -> Urgency {
-        let hurried = self.hurried.as_ref().is_some_and(|hurried| *hurried.borrow() > offset);
-        if hurried { Urgency::Demand } else { self.urgency }
+        let promoted = self.promoted_upto.as_ref().is_some_and(|upto| *upto.borrow() > offset);
+        if promoted { Urgency::Demand } else { self.urgency }
     }
 
     /// Returns when a read waits for the bytes at `offset`; never, if the sender is gone.
-    pub(crate) async fn hurried(&self, offset: u64) {
-        if let Some(mut hurried) = self.hurried.clone()
-            && hurried.wait_for(|upto| *upto > offset).await.is_ok()
+    pub(crate) async fn promoted(&self, offset: u64) {
+        if let Some(mut promotion) = self.promoted_upto.clone()
+            && promotion.wait_for(|upto| *upto > offset).await.is_ok()
         {
             return;
         }

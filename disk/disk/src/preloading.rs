@@ -27,7 +27,7 @@ use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
 use headstart_preload::plans::{in_whole_blocks, of_items};
 use headstart_preload::{ImagePlans, Origin, Pilot, PlanCandidate, Preloaded, Report, Switches};
-use headstart_pull::{Plan, World};
+use headstart_pull::{BlobView, Plan};
 use headstart_store::Store;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -308,10 +308,10 @@ impl Preloader {
         }
     }
 
-    /// Tells the pilot the reads and the engine's progress, and the engine the pilot's decisions.
+    /// Passes the reads and the engine's progress to the pilot, and its decisions to the engine.
     fn step(&self, puller: &Arc<Puller>, image: &str) {
         let mut state = self.state();
-        let State { pilot: Some(pilot), heard, plan: followed, stopped: said, .. } = &mut *state else {
+        let State { pilot: Some(pilot), heard, plan: followed, stopped: was_logged, .. } = &mut *state else {
             return;
         };
         let mut follow = |plan: Plan| {
@@ -340,8 +340,8 @@ impl Preloader {
         if let Some(plan) = plan {
             follow(plan);
         }
-        if let Some(stopped) = stopped.filter(|_| !*said) {
-            *said = true;
+        if let Some(stopped) = stopped.filter(|_| !*was_logged) {
+            *was_logged = true;
             tracing::warn!(image, "preloading was stopped, for it does harm: {stopped}");
         }
     }

@@ -10,11 +10,12 @@ use crate::fetch::Fetcher;
 use crate::need::Need;
 use crate::opening::Opening;
 use crate::sharing::Sharing;
-use crate::streaming::{Piece, Streaming};
+use crate::streaming::{StreamProgress, Streaming};
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{CachedBlob, Watcher};
 use headstart_pull::{
-    Action, BlobId, BlobRange, Engine, Event, FetchId, Outcome, Plan, Priority, ReadId, Settings, Time,
+    BlobId, BlobRange, Engine, EngineAction, EngineEvent, EngineSettings, FetchId, FetchOutcome, Plan,
+    Priority, ReadId, Time,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,7 +31,7 @@ use tokio::task::AbortHandle;
 const GRACE: Duration = Duration::from_secs(30);
 
 /// The interval at which the same kind of failure is logged: a store that is away fails every fetch.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The pause until an index that may be wrong is requested once more.
 const OPENING_PAUSE: Duration = Duration::from_secs(1);
@@ -58,7 +59,7 @@ struct Fetching {
     /// For a stream: `true` while it is to take no bytes.
     held: watch::Sender<bool>,
     /// For a fetch without urgency: the offset in its blob up to which reads wait now.
-    hurried: watch::Sender<u64>,
+    promoted_upto: watch::Sender<u64>,
     priority: Priority,
 }
 
@@ -70,15 +71,15 @@ struct State {
     /// Tasks that compare indices with their blobs.
     comparing: Vec<AbortHandle>,
     /// The rate, in bytes a second, at which the disk is filled.
-    left_rate: Option<u64>,
+    fill_rate: Option<u64>,
     next_read: u64,
     /// The next time at which the engine is woken.
     wake: Option<Time>,
     closed: bool,
     /// The kinds of failures that were logged, with the time of the last.
-    said: Vec<(ErrorKind, Time)>,
+    logged: Vec<(ErrorKind, Time)>,
     /// The actions of the engine; kept for their memory.
-    actions: Vec<Action>,
+    actions: Vec<EngineAction>,
 }
 
 impl Puller {
@@ -88,7 +89,7 @@ impl Puller {
         health: Arc<Health>,
         fetcher: Fetcher,
         runtime: Handle,
-        settings: Settings,
+        settings: EngineSettings,
     ) -> Arc<Self> {
         let deadline = settings.deadline;
         let engine = Engine::new(settings);
@@ -97,11 +98,11 @@ impl Puller {
             waiting: HashMap::new(),
             fetching: HashMap::new(),
             comparing: Vec::new(),
-            left_rate: None,
+            fill_rate: None,
             next_read: 0,
             wake: None,
             closed: false,
-            said: Vec::new(),
+            logged: Vec::new(),
             actions: Vec::new(),
         };
         let puller = Arc::new(Self {
@@ -134,9 +135,9 @@ impl Puller {
         }
     }
 
-    /// Waits until `parts` of the disk are local.
-    pub(crate) fn wait(self: &Arc<Self>, parts: &[ByteRange]) -> Result<()> {
-        let (tell, told) = sync_channel(1);
+    /// Waits until `ranges` of the disk are local.
+    pub(crate) fn wait(self: &Arc<Self>, ranges: &[ByteRange]) -> Result<()> {
+        let (answer, answered) = sync_channel(1);
         let read = {
             let mut state = self.state();
             if state.closed {
@@ -144,17 +145,17 @@ impl Puller {
             }
             let read = ReadId(state.next_read);
             state.next_read += 1;
-            state.waiting.insert(read, tell);
-            self.turn(&mut state, Event::Read { read, parts });
+            state.waiting.insert(read, answer);
+            self.step(&mut state, EngineEvent::Read { read, ranges });
             read
         };
-        match told.recv_timeout(self.deadline.saturating_add(GRACE)) {
+        match answered.recv_timeout(self.deadline.saturating_add(GRACE)) {
             Ok(result) => result.map_err(|error| Error::new(error.kind(), error.to_string())),
             Err(RecvTimeoutError::Disconnected) => Err(closed()),
             Err(RecvTimeoutError::Timeout) => {
                 let mut state = self.state();
                 state.waiting.remove(&read);
-                self.turn(&mut state, Event::Forget { read });
+                self.step(&mut state, EngineEvent::Forget { read });
                 Err(Error::new(ErrorKind::Unavailable, "the read was not served before its deadline"))
             }
         }
@@ -169,25 +170,25 @@ impl Puller {
         // A read without a waiter.
         let read = ReadId(state.next_read);
         state.next_read += 1;
-        self.turn(&mut state, Event::Read { read, parts: &[range] });
+        self.step(&mut state, EngineEvent::Read { read, ranges: &[range] });
     }
 
     /// Replaces the plan.
     pub fn set_plan(self: &Arc<Self>, plan: Plan) {
         let mut state = self.state();
-        self.turn(&mut state, Event::PlanChanged(plan));
+        self.step(&mut state, EngineEvent::PlanChanged(plan));
     }
 
     /// Fills the disk in the background at `rate` bytes a second; `None` stops that.
-    pub fn set_left_rate(self: &Arc<Self>, rate: Option<u64>) {
+    pub fn set_fill_rate(self: &Arc<Self>, rate: Option<u64>) {
         let mut state = self.state();
-        state.left_rate = rate;
-        self.turn(&mut state, Event::LeftRate(rate));
+        state.fill_rate = rate;
+        self.step(&mut state, EngineEvent::FillRate(rate));
     }
 
     /// The progress of the filling.
     #[must_use]
-    pub fn progress(&self) -> headstart_pull::Progress {
+    pub fn progress(&self) -> headstart_pull::FillProgress {
         self.state().engine.progress()
     }
 
@@ -226,7 +227,7 @@ impl Puller {
 
     /// The engine's counters.
     #[must_use]
-    pub fn counters(&self) -> headstart_pull::Counters {
+    pub fn counters(&self) -> headstart_pull::EngineCounters {
         self.state().engine.counters()
     }
 
@@ -256,7 +257,7 @@ impl Puller {
     }
 
     /// Tells the engine of `event` and performs the actions that it requests.
-    fn turn(self: &Arc<Self>, state: &mut State, event: Event<'_>) {
+    fn step(self: &Arc<Self>, state: &mut State, event: EngineEvent<'_>) {
         if state.closed {
             return;
         }
@@ -268,35 +269,35 @@ impl Puller {
         state.actions = actions;
     }
 
-    fn perform(self: &Arc<Self>, state: &mut State, action: Action) {
+    fn perform(self: &Arc<Self>, state: &mut State, action: EngineAction) {
         match action {
-            Action::Fetch { fetch, range, priority, stream, whole, .. } => {
+            EngineAction::Fetch { fetch, range, priority, stream, whole, .. } => {
                 let (held, steered) = watch::channel(false);
-                let (hurried, hurry) = watch::channel(0);
+                let (promoted_upto, promotion) = watch::channel(0);
                 let stream = stream.then_some((steered, whole));
                 let need = match priority {
                     Priority::Miss => Need::DEMAND,
-                    Priority::Preload | Priority::Left => Need::until_hurried(hurry),
+                    Priority::Preload | Priority::Fill => Need::until_promoted(promotion),
                 };
                 let fetched = self.clone().fetch(fetch, range, need, stream);
                 let task = self.runtime.spawn(fetched).abort_handle();
-                state.fetching.insert(fetch, Fetching { task, held, hurried, priority });
+                state.fetching.insert(fetch, Fetching { task, held, promoted_upto, priority });
             }
-            Action::Cancel { fetch } => {
+            EngineAction::Cancel { fetch } => {
                 if let Some(fetching) = state.fetching.remove(&fetch) {
                     fetching.task.abort();
                 }
             }
-            Action::Hurry { fetch, upto } => {
+            EngineAction::Promote { fetch, upto } => {
                 if let Some(fetching) = state.fetching.get(&fetch) {
-                    fetching.hurried.send_replace(upto);
+                    fetching.promoted_upto.send_replace(upto);
                 }
             }
-            Action::Hold { fetch } => hold(state, fetch, true),
-            Action::Resume { fetch } => hold(state, fetch, false),
-            Action::Complete { read } => tell(state, read, Ok(())),
-            Action::Fail { read, error } => tell(state, read, Err(error)),
-            Action::WakeAt(time) => self.wake_at(state, time),
+            EngineAction::Hold { fetch } => hold(state, fetch, true),
+            EngineAction::Resume { fetch } => hold(state, fetch, false),
+            EngineAction::Complete { read } => complete_read(state, read, Ok(())),
+            EngineAction::Fail { read, error } => complete_read(state, read, Err(error)),
+            EngineAction::WakeAt(time) => self.wake_at(state, time),
         }
     }
 
@@ -313,10 +314,11 @@ impl Puller {
             return self.fetched(fetch, Err(error), false);
         };
         let arrived = || self.arrived(fetch);
-        let tell = |piece| self.progressed(fetch, range.blob, piece);
+        let on_progress = |progress| self.progressed(fetch, range.blob, progress);
         let result = match stream {
             Some((held, whole)) => {
-                let streaming = Streaming { need: &need, held, whole, tell: &tell, arrived: &arrived };
+                let streaming =
+                    Streaming { need: &need, held, whole, on_progress: &on_progress, arrived: &arrived };
                 self.fetcher.stream(blob, range.range, streaming).await
             }
             None => self.fetcher.fetch(blob, range.range, &need, &arrived).await,
@@ -332,67 +334,69 @@ impl Puller {
 
     /// Begins the filling of the disk again, because a blob's local bytes are gone.
     fn fill_again(self: &Arc<Self>, state: &mut State, blob: &CachedBlob) {
-        if let Some(rate) = state.left_rate.filter(|_| !state.closed && !blob.is_refused()) {
-            self.turn(state, Event::LeftRate(None));
-            self.turn(state, Event::LeftRate(Some(rate)));
+        if let Some(rate) = state.fill_rate.filter(|_| !state.closed && !blob.is_refused()) {
+            self.step(state, EngineEvent::FillRate(None));
+            self.step(state, EngineEvent::FillRate(Some(rate)));
         }
     }
 
     /// Notes that a part of a stream has come, or was found.
-    fn progressed(self: &Arc<Self>, fetch: FetchId, blob: BlobId, piece: Piece) {
-        let event = match piece {
-            Piece::Upto(upto) => Event::Progress { fetch, upto },
-            Piece::Found(range) => Event::BecameLocal { range: BlobRange { blob, range } },
+    fn progressed(self: &Arc<Self>, fetch: FetchId, blob: BlobId, progress: StreamProgress) {
+        let event = match progress {
+            StreamProgress::Upto(upto) => EngineEvent::Progress { fetch, upto },
+            StreamProgress::Found(range) => EngineEvent::BecameLocal { range: BlobRange { blob, range } },
         };
         let mut state = self.state();
-        self.turn(&mut state, event);
+        self.step(&mut state, event);
     }
 
     fn arrived(self: &Arc<Self>, fetch: FetchId) {
         let mut state = self.state();
-        self.turn(&mut state, Event::Arrived { fetch });
+        self.step(&mut state, EngineEvent::Arrived { fetch });
     }
 
     /// Notes that a fetch has ended; `hopeful`: another try may end better.
     fn fetched(self: &Arc<Self>, fetch: FetchId, result: Result<bool>, hopeful: bool) {
         let outcome = match result {
-            Ok(true) => Outcome::Done,
-            Ok(false) => Outcome::Found,
-            Err(error) => Outcome::Failed {
+            Ok(true) => FetchOutcome::Done,
+            Ok(false) => FetchOutcome::Found,
+            Err(error) => FetchOutcome::Failed {
                 retry: hopeful && is_worth_a_retry(error.kind()),
                 corrupt: hopeful && error.kind() == ErrorKind::Corrupt,
                 error: Arc::new(error),
             },
         };
         let mut state = self.state();
-        if matches!(outcome, Outcome::Failed { .. }) {
+        if matches!(outcome, FetchOutcome::Failed { .. }) {
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
-        if let Outcome::Failed { retry: true, error, .. } = &outcome {
-            self.say(&mut state, error);
+        if let FetchOutcome::Failed { retry: true, error, .. } = &outcome {
+            self.log_failure(&mut state, error);
         }
         state.fetching.remove(&fetch);
-        self.turn(&mut state, Event::Fetched { fetch, outcome });
+        self.step(&mut state, EngineEvent::Fetched { fetch, outcome });
     }
 
     /// Logs bytes that came and were found wrong only when they were read.
-    pub(crate) fn say_failed(&self, error: &Error) {
+    pub(crate) fn log_failed_read(&self, error: &Error) {
         let mut state = self.state();
-        self.say(&mut state, error);
+        self.log_failure(&mut state, error);
     }
 
     /// Tells the user why reads wait.
-    fn say(&self, state: &mut State, error: &Error) {
+    fn log_failure(&self, state: &mut State, error: &Error) {
         let (now, kind) = (self.now(), error.kind());
         // The cache itself reports that its disk is full, and no read waits for that.
         if kind == ErrorKind::NoSpace {
             return;
         }
-        if state.closed || state.said.iter().any(|(said, at)| *said == kind && now.since(*at) < SAY_AGAIN) {
+        if state.closed
+            || state.logged.iter().any(|(logged, at)| *logged == kind && now.since(*at) < LOG_INTERVAL)
+        {
             return;
         }
-        state.said.retain(|(said, _)| *said != kind);
-        state.said.push((kind, now));
+        state.logged.retain(|(logged, _)| *logged != kind);
+        state.logged.push((kind, now));
         tracing::warn!(%error, "a fetch failed; its reads wait, and it is tried again");
     }
 
@@ -474,7 +478,7 @@ async fn keep_time(puller: Weak<Puller>, wake_changed: Arc<Notify>) {
         let mut state = puller.state();
         if state.wake == Some(time) {
             state.wake = None;
-            puller.turn(&mut state, Event::Tick);
+            puller.step(&mut state, EngineEvent::Tick);
         }
     }
 }
@@ -486,7 +490,7 @@ fn hold(state: &State, fetch: FetchId, held: bool) {
     }
 }
 
-fn tell(state: &mut State, read: ReadId, result: Result<(), Arc<Error>>) {
+fn complete_read(state: &mut State, read: ReadId, result: Result<(), Arc<Error>>) {
     if let Some(waiting) = state.waiting.remove(&read) {
         // A full or closed channel is a reader that has given up.
         let _ = waiting.try_send(result);

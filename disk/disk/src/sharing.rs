@@ -88,7 +88,7 @@ impl Sharing {
             if need.at(range.offset()) == Urgency::Background {
                 tokio::select! {
                     () = self.swarm.bring(digest, range, Urgency::Background) => return,
-                    () = need.hurried(range.offset()) => {}
+                    () = need.promoted(range.offset()) => {}
                 }
             }
             // Bytes that are on their way are not requested twice: it is the same want with more urgency.

@@ -17,7 +17,7 @@
 
 use crate::claims::{claim, refuse_bypassed};
 use crate::fetch::Fetcher;
-use crate::streaming::{PIECE_MOST, Piece, Streaming};
+use crate::streaming::{PIECE_MOST, StreamProgress, Streaming};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
@@ -69,7 +69,7 @@ impl Fetcher {
         let mut brought = false;
         while let Some(next) = first_missing(blob, ByteRange::between(at, end)) {
             if next > at {
-                (streaming.tell)(Piece::Found(ByteRange::between(at, next)));
+                (streaming.on_progress)(StreamProgress::Found(ByteRange::between(at, next)));
             }
             at = next;
             refuse_bypassed(blob)?;
@@ -90,9 +90,9 @@ impl Fetcher {
             drop(claim);
             if self.fetch_alone(blob, step, streaming.need, &|| ()).await? {
                 brought = true;
-                (streaming.tell)(Piece::Upto(step.end()));
+                (streaming.on_progress)(StreamProgress::Upto(step.end()));
             } else {
-                (streaming.tell)(Piece::Found(step));
+                (streaming.on_progress)(StreamProgress::Found(step));
             }
             at = step.end();
         }
@@ -132,7 +132,7 @@ impl Fetcher {
                 self.keep(blob, at, &piece).await?;
                 at += piece.len() as u64;
                 ahead.advance(at).await?;
-                (streaming.tell)(Piece::Upto(at));
+                (streaming.on_progress)(StreamProgress::Upto(at));
             }
         }
         if at < range.end() {
@@ -204,9 +204,9 @@ impl<'a> Ahead<'a> {
         // A sender that is gone holds the stream no more.
         let free = held.wait_for(|held| !held);
         match &mut self.known {
-            Some((_, hurried)) => tokio::select! {
+            Some((_, promoted)) => tokio::select! {
                 _ = free => {}
-                _ = hurried.wait_for(|hurried| *hurried) => {}
+                _ = promoted.wait_for(|promoted| *promoted) => {}
             },
             None => _ = free.await,
         }

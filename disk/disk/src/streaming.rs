@@ -9,7 +9,7 @@ pub(crate) const PIECE_MOST: u64 = 128 << 10;
 
 /// The progress of a stream.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Piece {
+pub(crate) enum StreamProgress {
     /// All bytes up to this offset came over the link.
     Upto(u64),
     /// Others brought these bytes.
@@ -24,7 +24,8 @@ pub(crate) struct Streaming<'a> {
     pub(crate) held: watch::Receiver<bool>,
     /// `true` if the stream is claimed as a whole.
     pub(crate) whole: bool,
-    pub(crate) tell: &'a (dyn Fn(Piece) + Send + Sync),
+    /// Called with each range of the stream that is readable.
+    pub(crate) on_progress: &'a (dyn Fn(StreamProgress) + Send + Sync),
     /// Called when the last byte has come over the link, before it is verified.
     pub(crate) arrived: Arrived<'a>,
 }

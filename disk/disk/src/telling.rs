@@ -6,7 +6,7 @@ use crate::puller::Puller;
 use crate::sharing::whole_chunks;
 use crate::swarm::{BUSY, Swarm, TELL_EVERY, TELL_IDLE};
 use headstart_block::{BLOCK_SIZE, ByteRange, ReadAt, SLICE_SIZE};
-use headstart_pull::{Plan, World};
+use headstart_pull::{BlobView, Plan};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 

@@ -7,7 +7,7 @@ use crate::claims::{missing_bytes, refuse_bypassed};
 use crate::fetch::Fetcher;
 use crate::need::{Arrived, Need};
 use crate::sharing::{Sharing, whole_chunks};
-use crate::streaming::{Piece, Streaming};
+use crate::streaming::{StreamProgress, Streaming};
 use futures::StreamExt;
 use futures::future::{try_join, try_join_all};
 use futures::stream;
@@ -123,8 +123,9 @@ impl Fetcher {
                 step.store(longer.min(STEP_MOST), Ordering::Relaxed);
                 brought |= missing < before;
                 brought |= self.stream_rest(sharing, blob, part, &streaming).await?;
-                let piece = if before == 0 { Piece::Found(part) } else { Piece::Upto(part.end()) };
-                (streaming.tell)(piece);
+                let progress =
+                    if before == 0 { StreamProgress::Found(part) } else { StreamProgress::Upto(part.end()) };
+                (streaming.on_progress)(progress);
             }
             (streaming.arrived)();
             Ok(brought)
@@ -146,23 +147,23 @@ impl Fetcher {
         blob.missing(part, &mut |run| runs.push(run));
         for run in runs {
             if run.offset() > part.offset() {
-                (streaming.tell)(Piece::Upto(run.offset()));
+                (streaming.on_progress)(StreamProgress::Upto(run.offset()));
             }
             // Chunks up to this offset were reported.
-            let told = AtomicU64::new(whole_chunks(run, blob.len()).offset());
-            let tell = |piece| {
-                if let Piece::Upto(upto) = piece {
+            let reported = AtomicU64::new(whole_chunks(run, blob.len()).offset());
+            let on_progress = |progress| {
+                if let StreamProgress::Upto(upto) = progress {
                     let upto = if upto == blob.len() { upto } else { upto - upto % CHUNK_SIZE };
-                    let from = told.fetch_max(upto, Ordering::Relaxed);
+                    let from = reported.fetch_max(upto, Ordering::Relaxed);
                     sharing.became_local(blob, ByteRange::between(from.min(upto), upto));
                 }
-                (streaming.tell)(piece);
+                (streaming.on_progress)(progress);
             };
             let (held, whole, need) = (streaming.held.clone(), streaming.whole, streaming.need);
-            let streaming = Streaming { need, held, whole, tell: &tell, arrived: &|| () };
+            let streaming = Streaming { need, held, whole, on_progress: &on_progress, arrived: &|| () };
             brought |= self.stream_alone(blob, run, streaming).await?;
             let rest = whole_chunks(run, blob.len());
-            let from = told.load(Ordering::Relaxed).max(rest.offset());
+            let from = reported.load(Ordering::Relaxed).max(rest.offset());
             sharing.became_local(blob, ByteRange::between(from.min(rest.end()), rest.end()));
         }
         Ok(brought)

@@ -180,7 +180,7 @@ fn options(
         plan: settings.policy.plan(),
         plans: settings.plan_source(),
         whole_blocks: settings.whole_blocks,
-        left_rate: settings.fill.map(|rate| rate.0),
+        fill_rate: settings.fill.map(|rate| rate.0),
         writable: writable.map(|dir| WritableOptions {
             dir,
             size: settings.size.map(|ByteSize(bytes)| bytes),

@@ -1,8 +1,8 @@
 //! The attached disks of one process: opened together, served together, detached together.
 //!
-//! [`Session::open`] names the steps of opening in their order. Each is a function of its own, here or in the module of
-//! its subject, and none calls back: the directories are checked, then cache, stores and swarm are opened, then all
-//! disks at the same time (module [`disk`](crate::disk)), then their recordings begin.
+//! [`Session::open`] names the steps of opening in their order. Each is a function of its own, here or in the
+//! module of its subject, and none calls back: the directories are checked, then cache, stores and swarm are opened,
+//! then all disks at the same time (module [`disk`](crate::disk)), then their recordings begin.
 
 use crate::disk::{CreatedParent, NamedDisk, open_disk};
 use crate::environment::Environment;

@@ -8,7 +8,7 @@ use headstart_cache::Cache;
 use headstart_disk::attach::is_local;
 use headstart_disk::{Expected, KnownImage, PlanSource};
 use headstart_lsmt::writable::WritableDisk;
-use headstart_pull::Rest;
+use headstart_pull::MissRest;
 use headstart_store::{Location, Reference, Selector};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -168,10 +168,10 @@ impl SessionSettings {
 
     /// The settings of the pull engine.
     #[must_use]
-    pub fn pull(&self) -> headstart_pull::Settings {
-        let miss_rest = if self.whole_blocks { Rest::None } else { Rest::default() };
+    pub fn pull(&self) -> headstart_pull::EngineSettings {
+        let miss_rest = if self.whole_blocks { MissRest::None } else { MissRest::default() };
         let deadline = self.deadline.unwrap_or(DEADLINE);
-        headstart_pull::Settings { deadline, miss_rest, ..headstart_pull::Settings::default() }
+        headstart_pull::EngineSettings { deadline, miss_rest, ..headstart_pull::EngineSettings::default() }
     }
 
     /// The lookup of plans; `None` if the policy is a plan itself.

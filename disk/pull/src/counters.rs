@@ -14,8 +14,8 @@ pub struct Estimate {
 
 /// The progress of filling the disk. Counts stored bytes of data that the disk can read; no hash trees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// The number of all bytes; `None` while they are being counted (counting starts with a left rate).
+pub struct FillProgress {
+    /// The number of all bytes; `None` while they are being counted (counting starts with a fill rate).
     pub total: Option<u64>,
     /// The number of local bytes.
     pub local: u64,
@@ -38,7 +38,7 @@ pub struct Preloading {
 
 /// The counts of events since the engine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct EngineCounters {
     /// Reads that the engine was told of.
     pub reads: u64,
     /// Reads completed.
@@ -57,22 +57,22 @@ pub struct Counters {
     pub miss_fetches: u64,
     /// Fetches sent for preloads (and rests of blocks), retries included.
     pub preload_fetches: u64,
-    /// Fetches sent for the left queue, retries included.
-    pub left_fetches: u64,
+    /// Fetches sent for the fill queue, retries included.
+    pub fill_fetches: u64,
     /// Bytes asked for by misses.
     pub miss_bytes: u64,
     /// Bytes asked for by preloads; for streams, those that came.
     pub preload_bytes: u64,
-    /// Bytes asked for by the left queue.
-    pub left_bytes: u64,
+    /// Bytes asked for by the fill queue.
+    pub fill_bytes: u64,
     /// Ranges of reads that found a fetch of their bytes under way.
     pub joined: u64,
     /// Joined ranges that found a background fetch.
     pub promoted: u64,
     /// Misses that asked separately because the background fetch that they waited for was late.
-    pub rescued: u64,
+    pub overtaken: u64,
     /// Misses that asked separately because their bytes are far ahead in a stream.
-    pub ahead: u64,
+    pub overtaken_in_stream: u64,
     /// The number of times that a stream was held for misses.
     pub held: u64,
     /// Missing ranges that were put into a request with a neighbour.
@@ -93,12 +93,12 @@ pub struct Counters {
     pub rest_dropped: u64,
 }
 
-impl Counters {
+impl EngineCounters {
     pub(crate) fn add_bytes(&mut self, priority: Priority, bytes: u64) {
         *match priority {
             Priority::Miss => &mut self.miss_bytes,
             Priority::Preload => &mut self.preload_bytes,
-            Priority::Left => &mut self.left_bytes,
+            Priority::Fill => &mut self.fill_bytes,
         } += bytes;
     }
 }

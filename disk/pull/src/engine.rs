@@ -15,7 +15,7 @@
 //! ```
 //!
 //! * `Queued`: it will be sent as soon as the rules allow. Misses queue only when more are in flight than
-//!   [`Settings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
+//!   [`EngineSettings::miss_requests`]. First tries of the background do not queue: they are made when there is room.
 //! * `Sent`: it is on the link. It counts against the depth of its class, and the estimator watches it.
 //! * `Arrived`: it is off the link, but not yet verified (its pages of the hash tree may still be on their way). It
 //!   takes no place on the link: otherwise data that waits for its hash-tree pages could keep them from being sent.
@@ -27,13 +27,13 @@
 //!
 //! A read holds the number of requests that it waits for. A request holds the reads that wait for it, each with the
 //! bytes that it needs. A request with waiters is a miss, whatever it was made for: *promotion* is only the first
-//! waiter. A request that is sent by then is *hurried* ([`Action::Hurry`]), because it was sent as work without
-//! waiters, and may stand behind everything else wherever it is. Three special cases:
+//! waiter. A request that is sent by then is promoted on the link as well ([`EngineAction::Promote`]), because it was
+//! sent as work without waiters, and may stand behind everything else wherever it is. Three special cases:
 //!
-//! * A miss in a background request that is not sent, or is late, does not wait for it. It *asks apart*, that is,
-//!   separately: its own range becomes a request of its own, which takes over the holding of those bytes in
-//!   `active`. When the large one comes first anyway, it finishes those inside it, and they are cancelled.
-//! * The failure of a background request does not fail its readers: they ask apart, as misses, and the error
+//! * A miss in a background request that is not sent, or is late, does not wait for it. It *bypasses* it: its own
+//!   range becomes a request of its own, which takes over the holding of those bytes in `active`. When the large one
+//!   comes first anyway, it finishes those inside it, and they are cancelled.
+//! * The failure of a background request does not fail its readers: they bypass it, as misses, and the error
 //!   counts only if that fails too.
 //! * A reader that goes away leaves its requests behind as background work, because their bytes are probably wanted
 //!   again; or nothing, if very many were left behind before.
@@ -44,23 +44,23 @@
 //! when the bytes of those on the link must have left the store (a request that is sent at the same moment
 //! shares the link with them, and halves their speed), and not more than the bandwidth-delay product is on the
 //! link, misses included. Its requests take about a round trip: so a miss never waits for more than the few
-//! transfers that were on the wire before it. [`Sharing::Strict`] starts nothing while any miss is outstanding. The
-//! left queue starts one only when nothing is to be preloaded.
+//! transfers that were on the wire before it. [`BackgroundSharing::Strict`] starts nothing while any miss is
+//! outstanding. The fill queue starts one only when nothing is to be preloaded.
 //!
 //! # Invariants
 //!
 //! 1. Every read that the engine is told of is answered once: completed, failed, or forgotten by its client.
 //! 2. Every byte has at most one holder in `active`; a request releases its bytes when it goes.
-//! 3. No byte is asked for while a request that holds it is under way, except for asking apart, and for gaps that are
-//!    local already and smaller than [`Settings::gap`].
+//! 3. No byte is asked for while a request that holds it is under way, except by a bypass, and for gaps that are
+//!    local already and smaller than [`EngineSettings::gap`].
 //! 4. A read waits for a request if and only if the request has it among its waiters.
 //! 5. Everything is bounded: reads by a setting, requests of misses by the reads, requests of the background by
 //!    the depth and `UNVERIFIED_MAX`, items passed in one event by `BUDGET` (the rest follows in a tick
 //!    that the engine asks for at once).
 
 use crate::active::Active;
+use crate::background_fill::BackgroundFill;
 use crate::estimator::Estimator;
-use crate::left::Left;
 use crate::preload::Preload;
 use crate::queue::{Queues, Wire};
 use crate::request::{Requests, State};
@@ -68,8 +68,8 @@ use crate::retry::BackOff;
 use crate::store_health::StoreHealth;
 use crate::timers::{Timer, Timers};
 use crate::{
-    Action, Counters, Estimate, Event, FetchId, Preloading, Priority, Progress, ReadId, Settings, Sharing,
-    Time, World,
+    BackgroundSharing, BlobView, EngineAction, EngineCounters, EngineEvent, EngineSettings, Estimate,
+    FetchId, FillProgress, Preloading, Priority, ReadId, Time,
 };
 use reads::Read;
 use std::collections::BTreeMap;
@@ -79,7 +79,7 @@ mod fetches;
 mod reads;
 mod streams;
 
-/// Plan items and steps of the left queue that one event may pass.
+/// Plan items and steps of the fill queue that one event may pass.
 const BUDGET: u32 = 256;
 
 /// The number of background requests that may be unverified or in back-off, beyond those in flight.
@@ -91,7 +91,7 @@ const ORPHANS_MAX: usize = 256;
 /// The pull engine of one disk.
 #[derive(Debug)]
 pub struct Engine {
-    settings: Settings,
+    settings: EngineSettings,
     now: Time,
     /// The number of events so far.
     events: u64,
@@ -104,11 +104,11 @@ pub struct Engine {
     wire: Wire,
     timers: Timers,
     preload: Preload,
-    left: Left,
+    fill: BackgroundFill,
     estimator: Estimator,
     store: StoreHealth,
     back_off: BackOff,
-    counters: Counters,
+    counters: EngineCounters,
     last_miss: Option<Time>,
     /// The time at which the bytes of all misses sent so far have left the store, if the link is as it was.
     misses_left_at: Time,
@@ -119,7 +119,7 @@ pub struct Engine {
 impl Engine {
     /// An engine without knowledge and without a plan. It does nothing before its first event.
     #[must_use]
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: EngineSettings) -> Self {
         Self {
             now: Time(0),
             events: 0,
@@ -131,11 +131,11 @@ impl Engine {
             wire: Wire::default(),
             timers: Timers::default(),
             preload: Preload::default(),
-            left: Left::new(),
+            fill: BackgroundFill::new(),
             estimator: Estimator::new(settings.depth_max),
             store: StoreHealth::default(),
             back_off: BackOff::new(settings.seed),
-            counters: Counters::default(),
+            counters: EngineCounters::default(),
             last_miss: None,
             misses_left_at: Time(0),
             wake: None,
@@ -144,35 +144,41 @@ impl Engine {
     }
 
     /// Handles `event`, which happened at `now`, and appends the resulting actions to `actions`.
-    pub fn on_event(&mut self, now: Time, event: Event<'_>, world: &dyn World, actions: &mut Vec<Action>) {
+    pub fn on_event(
+        &mut self,
+        now: Time,
+        event: EngineEvent<'_>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
+    ) {
         self.now = self.now.max(now);
         self.events += 1;
         match event {
-            Event::Read { read, parts } => self.read(read, parts, world, actions),
-            Event::Arrived { fetch } => self.arrived(fetch),
-            Event::Progress { fetch, upto } => self.progressed(fetch, upto, world, actions),
-            Event::Fetched { fetch, outcome } => self.fetched(fetch, outcome, world, actions),
-            Event::BecameLocal { range } => self.became_local(range, world, actions),
-            Event::PlanChanged(plan) => {
+            EngineEvent::Read { read, ranges } => self.read(read, ranges, view, actions),
+            EngineEvent::Arrived { fetch } => self.arrived(fetch),
+            EngineEvent::Progress { fetch, upto } => self.progressed(fetch, upto, view, actions),
+            EngineEvent::Fetched { fetch, outcome } => self.fetched(fetch, outcome, view, actions),
+            EngineEvent::BecameLocal { range } => self.became_local(range, view, actions),
+            EngineEvent::PlanChanged(plan) => {
                 if self.preload.set_plan(plan) {
                     self.end_streams(actions);
                 }
             }
-            Event::LeftRate(rate) => self.left.set_rate(self.now, rate),
-            Event::Forget { read } => self.forget(read),
-            Event::Tick => {}
+            EngineEvent::FillRate(rate) => self.fill.set_rate(self.now, rate),
+            EngineEvent::Forget { read } => self.forget(read),
+            EngineEvent::Tick => {}
         }
-        self.run_timers(world, actions);
-        self.send_misses(world, actions);
+        self.run_timers(view, actions);
+        self.send_misses(view, actions);
         self.steer_streams(actions);
-        let more = self.send_background(world, actions);
+        let more = self.send_background(view, actions);
         self.ask_for_tick(more, actions);
     }
 
     /// The progress of filling the disk.
     #[must_use]
-    pub fn progress(&self) -> Progress {
-        self.left.progress(self.now)
+    pub fn progress(&self) -> FillProgress {
+        self.fill.progress(self.now)
     }
 
     /// The estimate of the link.
@@ -183,7 +189,7 @@ impl Engine {
 
     /// The counts of events so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> EngineCounters {
         self.counters
     }
 
@@ -194,37 +200,38 @@ impl Engine {
         Preloading { plan: plan.clone(), items, estimate: self.estimate() }
     }
 
-    fn run_timers(&mut self, world: &dyn World, actions: &mut Vec<Action>) {
+    fn run_timers(&mut self, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
         while let Some(timer) = self.timers.due(self.now) {
             match timer {
                 Timer::Deadline(read) => self.deadline(read, actions),
                 Timer::Retry(fetch) => self.queue(fetch),
-                Timer::Late(fetch) => self.ask_apart(fetch, world, actions),
+                Timer::Late(fetch) => self.bypass(fetch, view, actions),
             }
         }
     }
 
-    fn send_misses(&mut self, world: &dyn World, actions: &mut Vec<Action>) {
+    fn send_misses(&mut self, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
         while self.wire.misses() < self.settings.miss_requests {
             let Some(fetch) = self.queues.pop(Priority::Miss) else { return };
-            self.send(fetch, world, actions);
+            self.send(fetch, view, actions);
         }
     }
 
-    fn ask_for_tick(&mut self, more: bool, actions: &mut Vec<Action>) {
+    fn ask_for_tick(&mut self, more: bool, actions: &mut Vec<EngineAction>) {
         let later = |at: &Time| *at > self.now;
         let next = [
             more.then_some(self.now),
             self.timers.next(),
             Some(self.store.paused_until()).filter(later),
-            self.left.next_at().filter(later),
-            Some(self.misses_left_at)
-                .filter(|at| later(at) && self.wire.misses() > 0 && self.settings.sharing == Sharing::Fill),
+            self.fill.next_at().filter(later),
+            Some(self.misses_left_at).filter(|at| {
+                later(at) && self.wire.misses() > 0 && self.settings.sharing == BackgroundSharing::Fill
+            }),
         ];
         let Some(next) = next.into_iter().flatten().min() else { return };
         if self.wake.is_none_or(|wake| wake <= self.now || next < wake) {
             self.wake = Some(next);
-            actions.push(Action::WakeAt(next));
+            actions.push(EngineAction::WakeAt(next));
         }
     }
 

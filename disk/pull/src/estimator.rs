@@ -10,7 +10,7 @@
 //! say too little and are left out. The window is the last two seconds of busy time; less where the latest half second
 //! of it has another bandwidth than the time before it: then the link has changed.
 //!
-//! A *stream* brings bytes from its first piece on until it is held. While it is held, and until its first piece after
+//! A *stream* brings bytes from its first bytes on until it is held. While it is held, and until its first bytes after
 //! that, it says nothing about the link: bytes may have come meanwhile that were not taken, or none. Bytes of
 //! it then count only together with others on the link.
 //!
@@ -19,7 +19,7 @@
 //! reads miss, requests are a quarter of that, and started up to the product itself: a new miss waits for the bytes
 //! on the link beyond the product, a round trip in calm times, a quarter of one otherwise.
 
-use crate::{Estimate, FetchId, Settings, Time};
+use crate::{EngineSettings, Estimate, FetchId, Time};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -168,7 +168,7 @@ impl Estimator {
         let since = self.since(now, fetch);
         let flow = if flow == Flow::Held { flow } else { Flow::Since(now) };
         let bytes = match (since, self.on_link.insert(fetch, Sent { at, heard: now, alone, flow })) {
-            // The piece came in the time since the last one, of which perhaps only a part is counted.
+            // The bytes came in the time since the last one, of which perhaps only a part is counted.
             (Some(since), Some(Sent { flow: Flow::Held | Flow::Resumed, .. })) => {
                 part(bytes, now.since(since.max(self.counted_to)), now.since(heard))
             }
@@ -276,7 +276,7 @@ impl Estimator {
     }
 
     /// The pace at present; `calm` is `true` if no read has missed lately.
-    pub(crate) fn pace(&self, settings: &Settings, calm: bool) -> Pace {
+    pub(crate) fn pace(&self, settings: &EngineSettings, calm: bool) -> Pace {
         let (request, pipe) = match (self.bandwidth(), self.round_trip()) {
             (Some(bandwidth), Some(round_trip)) => {
                 let (request, pipe) =
@@ -366,7 +366,7 @@ mod tests {
         }
         near(estimator.estimate().bandwidth, 100_000_000, 10);
         near(estimator.estimate().round_trip.map(|time| time.as_micros() as u64), 100_000, 5);
-        let pace = estimator.pace(&Settings::default(), true);
+        let pace = estimator.pace(&EngineSettings::default(), true);
         assert_eq!(pace.request, 1 << 20);
         near(Some(pace.pipe), 12_500_000, 15);
     }

@@ -22,32 +22,32 @@ pub enum Priority {
     /// The plan predicts that it will be read; or it is the rest of a block that missed.
     Preload,
     /// Everything else of the disk.
-    Left,
+    Fill,
 }
 
 /// An event that the driver reports.
 #[derive(Clone, Debug)]
-pub enum Event<'a> {
+pub enum EngineEvent<'a> {
     /// A read found bytes that are not local. Hits are not reported.
     Read {
         /// The number of the read, which is new.
         read: ReadId,
-        /// The parts of the disk that were missed (or the whole read: local bytes cost nothing).
-        parts: &'a [ByteRange],
+        /// The ranges of the disk that were missed (or the whole read: local bytes cost nothing).
+        ranges: &'a [ByteRange],
     },
     /// All bytes of a fetch have come over the link, but they are not in the cache yet: they are being verified,
-    /// or wait for their pages of the hash tree. [`Event::Fetched`] follows. It frees the fetch's place on the link
-    /// and tells the estimator the true time of the transfer. It may be left out if `Fetched` follows at once.
-    /// Bytes whose pages do not come in time are to be given up as [`Outcome::Failed`]: the next try asks for the
+    /// or wait for their pages of the hash tree. [`EngineEvent::Fetched`] follows. It frees the fetch's place on the
+    /// link and tells the estimator the true time of the transfer. It may be left out if `Fetched` follows at once.
+    /// Bytes whose pages do not come in time are to be given up as [`FetchOutcome::Failed`]: the next try asks for the
     /// pages too.
     Arrived {
         /// The fetch.
         fetch: FetchId,
     },
     /// The first bytes of a fetch, from its start up to before the offset `upto` of its blob, are verified and can be
-    /// read; the others are still to come. For fetches that are streamed ([`Action::Fetch`]); one that the engine no
-    /// longer knows, or that has come so far before, is ignored. [`Event::Fetched`] follows, and then covers only
-    /// the bytes behind the last `upto`.
+    /// read; the others are still to come. For fetches that are streamed ([`EngineAction::Fetch`]); one that the engine
+    /// no longer knows, or that has come so far before, is ignored. [`EngineEvent::Fetched`] follows, and then covers
+    /// only the bytes behind the last `upto`.
     Progress {
         /// The fetch.
         fetch: FetchId,
@@ -59,10 +59,10 @@ pub enum Event<'a> {
         /// The fetch; one that the engine no longer knows is ignored.
         fetch: FetchId,
         /// The outcome of the fetch.
-        outcome: Outcome,
+        outcome: FetchOutcome,
     },
     /// Another disk or another process brought these bytes; they are verified and readable. A fetch
-    /// that waited for it ends anyway, with [`Outcome::Found`].
+    /// that waited for it ends anyway, with [`FetchOutcome::Found`].
     BecameLocal {
         /// The bytes.
         range: BlobRange,
@@ -70,22 +70,22 @@ pub enum Event<'a> {
     /// The plan from now on. Preloading goes on with its first item that is not local.
     PlanChanged(Plan),
     /// The rate in bytes a second at which to fill the disk; `None` stops filling.
-    LeftRate(Option<u64>),
+    FillRate(Option<u64>),
     /// The client of this read does not wait any more.
     Forget {
         /// The read; one that the engine does not know is ignored.
         read: ReadId,
     },
-    /// Time has passed: asked for by [`Action::WakeAt`], harmless at any other time.
+    /// Time has passed: asked for by [`EngineAction::WakeAt`], harmless at any other time.
     Tick,
 }
 
 /// The outcome of a fetch.
 #[derive(Clone, Debug)]
-pub enum Outcome {
+pub enum FetchOutcome {
     /// All its bytes are verified and can be read.
     Done,
-    /// As [`Outcome::Done`], but another disk or process brought them, and the fetch only waited for that: this
+    /// As [`FetchOutcome::Done`], but another disk or process brought them, and the fetch only waited for that: this
     /// says nothing of the link or the store.
     Found,
     /// None of its bytes are there, or not all.
@@ -102,8 +102,9 @@ pub enum Outcome {
 
 /// An action for the driver. It does all actions in order and may refuse none.
 #[derive(Clone, Debug)]
-pub enum Action {
-    /// Fetch `range`, verify it, put it into the cache, then report [`Event::Fetched`]. Only once; the engine retries.
+pub enum EngineAction {
+    /// Fetch `range`, verify it, put it into the cache, then report [`EngineEvent::Fetched`]. Only once; the engine
+    /// retries.
     Fetch {
         /// The number to answer with.
         fetch: FetchId,
@@ -113,8 +114,8 @@ pub enum Action {
         priority: Priority,
         /// The number of the try: 0 at first, then 1, 2, … after failures.
         attempt: u32,
-        /// `true` if it is long: the driver takes its bytes as they come, reports each piece by
-        /// [`Event::Progress`], and it may be held. Never if a read waits for it.
+        /// `true` if it is long: the driver takes its bytes as they come, reports their progress by
+        /// [`EngineEvent::Progress`], and it may be held. Never if a read waits for it.
         stream: bool,
         /// `true` for a stream all of which comes soon. It is never held, and all of it may be claimed at once: with a
         /// longer one, other disks would wait too long for its last bytes.
@@ -134,7 +135,7 @@ pub enum Action {
     /// A read now waits for bytes of this fetch, which was asked for as background work and is under way: those
     /// before `upto` in its blob. Its parts that stand behind more urgent requests, on other hosts or here,
     /// stand there no longer. Sent again if more is waited for.
-    Hurry {
+    Promote {
         /// The fetch.
         fetch: FetchId,
         /// The end, in its blob, of the bytes that are waited for.
@@ -157,7 +158,7 @@ pub enum Action {
         /// The reason.
         error: Arc<Error>,
     },
-    /// Send [`Event::Tick`] at this time. This replaces the time before; an earlier tick is harmless.
+    /// Send [`EngineEvent::Tick`] at this time. This replaces the time before; an earlier tick is harmless.
     WakeAt(Time),
 }
 

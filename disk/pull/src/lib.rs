@@ -1,22 +1,22 @@
 //! The pull engine, a pure state machine that chooses ranges to fetch and their times.
 //!
 //! It reads no clock, does no I/O, starts no thread and draws randomness only from the seed that it is given: an
-//! [`Event`] and the time go in, [`Action`]s come out. A disk drives it with sockets and a real clock, a simulator
-//! drives the same code with a virtual one. It asks about the disk through [`World`].
+//! [`EngineEvent`] and the time go in, [`EngineAction`]s come out. A disk drives it with sockets and a real clock, a
+//! simulator drives the same code with a virtual one. It asks about the disk through [`BlobView`].
 //!
-//! A driver does, for every event, `engine.on_event(now, event, &world, &mut actions)` and then does the
-//! actions; see [`Action`] for the meaning of each. It sends one [`Event::Tick`] at creation, so that preloading starts
-//! in the grace period before the first read.
+//! A driver does, for every event, `engine.on_event(now, event, &view, &mut actions)` and then does the
+//! actions; see [`EngineAction`] for the meaning of each. It sends one [`EngineEvent::Tick`] at creation, so that
+//! preloading starts in the grace period before the first read.
 //!
 //! | module | decides on |
 //! |---|---|
 //! | [`engine`] | the states of a fetch, and the events that move it (read this first) |
 //! | `active` | the holder of each byte: single-flight |
-//! | `queue` | strict priority: miss, preload, left |
+//! | `queue` | strict priority: miss, preload, fill |
 //! | `window` | the parts of a plan that go into one request |
 //! | `preload`, `cursor` | the next part of the [`Plan`], and its progress |
 //! | `scans` | reading ahead |
-//! | `left` | filling the disk at a set rate, progress and ETA |
+//! | `background_fill` | filling the disk at a set rate, progress and ETA |
 //! | `estimator` | bandwidth and round trip; from them the depth and the size of background requests |
 //! | `retry`, `timers` | back-off, deadlines |
 //! | `store_health` | the pause of background fetches after failures of the store |
@@ -26,12 +26,13 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation, reason = "the numbers of tests are small"))]
 
 mod active;
+mod background_fill;
+pub mod blob_view;
 pub mod counters;
 mod cursor;
 pub mod engine;
 mod estimator;
 pub mod event;
-mod left;
 mod preload;
 mod queue;
 mod request;
@@ -43,12 +44,11 @@ mod store_health;
 mod testing;
 mod timers;
 mod window;
-pub mod world;
 
-pub use counters::{Counters, Estimate, Preloading, Progress};
+pub use blob_view::{BlobId, BlobRange, BlobView};
+pub use counters::{EngineCounters, Estimate, FillProgress, Preloading};
 pub use engine::Engine;
-pub use event::{Action, Event, FetchId, Outcome, Priority, ReadId, Time};
+pub use event::{EngineAction, EngineEvent, FetchId, FetchOutcome, Priority, ReadId, Time};
 #[doc(no_inline)]
 pub use headstart_block::{BLOCK_SIZE, Plan, PlanItem, SLICE_SIZE};
-pub use settings::{Rest, Retry, Settings, Sharing};
-pub use world::{BlobId, BlobRange, World};
+pub use settings::{BackgroundSharing, EngineSettings, MissRest, Retry};

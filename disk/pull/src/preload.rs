@@ -14,7 +14,7 @@ use crate::active::Active;
 use crate::cursor::{Cursor, Named, Rests};
 use crate::scans::Scans;
 use crate::window::{Shape, Window};
-use crate::{BLOCK_SIZE, BlobRange, Counters, Plan, PlanItem, SLICE_SIZE, World};
+use crate::{BLOCK_SIZE, BlobRange, BlobView, EngineCounters, Plan, PlanItem, SLICE_SIZE};
 use headstart_block::ByteRange;
 
 /// The queue of preloads.
@@ -74,12 +74,12 @@ impl Preload {
         &mut self,
         shape: Shape,
         budget: &mut u32,
-        world: &dyn World,
+        view: &dyn BlobView,
         active: &Active,
-        counters: &mut Counters,
+        counters: &mut EngineCounters,
     ) -> Option<BlobRange> {
-        fill(&mut self.urgent, || self.rests.pop_urgent(), shape, budget, world, counters);
-        self.urgent.take(shape, world, active)
+        fill(&mut self.urgent, || self.rests.pop_urgent(), shape, budget, view, counters);
+        self.urgent.take(shape, view, active)
     }
 
     /// Takes the next request, passing not more than `budget` items for it. `None` with budget left: there is none.
@@ -87,23 +87,23 @@ impl Preload {
         &mut self,
         shape: Shape,
         budget: &mut u32,
-        world: &dyn World,
+        view: &dyn BlobView,
         active: &Active,
-        counters: &mut Counters,
+        counters: &mut EngineCounters,
     ) -> Option<BlobRange> {
-        let size = world.disk_size();
+        let size = view.disk_size();
         let short = shape.short();
         loop {
-            if let Some(range) = self.take_urgent(short, budget, world, active, counters) {
+            if let Some(range) = self.take_urgent(short, budget, view, active, counters) {
                 return Some(range);
             }
             let next = || self.cursor.next(size);
-            let end = fill(&mut self.planned, next, shape, budget, world, counters);
+            let end = fill(&mut self.planned, next, shape, budget, view, counters);
             if *budget == 0 && !end && self.planned.grows(shape) {
                 // The rest of a long run is handled in the next event, which comes at once.
                 return None;
             }
-            if let Some(range) = self.planned.take(shape, world, active) {
+            if let Some(range) = self.planned.take(shape, view, active) {
                 return Some(range);
             }
             if !end {
@@ -112,8 +112,8 @@ impl Preload {
                 }
                 continue;
             }
-            let end = fill(&mut self.resting, || self.rests.pop(), short, budget, world, counters);
-            if let Some(range) = self.resting.take(short, world, active) {
+            let end = fill(&mut self.resting, || self.rests.pop(), short, budget, view, counters);
+            if let Some(range) = self.resting.take(short, view, active) {
                 return Some(range);
             }
             if end || *budget == 0 {
@@ -129,17 +129,17 @@ fn fill(
     mut next: impl FnMut() -> Option<PlanItem>,
     shape: Shape,
     budget: &mut u32,
-    world: &dyn World,
-    counters: &mut Counters,
+    view: &dyn BlobView,
+    counters: &mut EngineCounters,
 ) -> bool {
     while *budget > 0 && !window.is_full(shape) {
         let Some(item) = next() else { return true };
         *budget -= 1;
         let mut skipped = true;
         let in_order = window.is_enough(shape);
-        for part in item.parts(world.disk_size()) {
-            world.ranges(part, &mut |range| {
-                world.missing(range, &mut |run| {
+        for part in item.parts(view.disk_size()) {
+            view.ranges(part, &mut |range| {
+                view.missing(range, &mut |run| {
                     if run.blob == range.blob {
                         skipped = false;
                         counters.coalesced += u64::from(window.add_next(run, shape.gap, in_order));

@@ -1,7 +1,7 @@
 //! Strict priority among requests that wait to be sent, and the count of those that are on the link.
 //!
 //! Requests carry rising numbers, so a set of them is a queue, first in first out, from whose middle one can be taken.
-//! The preload and left queues hold only requests that are tried again (or were left behind by their readers):
+//! The preload and fill queues hold only requests that are tried again (or were left behind by their readers):
 //! their first tries are made when there is room for them, from the plan and the disk, and never queue here.
 
 use crate::{FetchId, Priority};
@@ -15,7 +15,7 @@ fn index(priority: Priority) -> usize {
     match priority {
         Priority::Miss => 0,
         Priority::Preload => 1,
-        Priority::Left => 2,
+        Priority::Fill => 2,
     }
 }
 
@@ -102,10 +102,10 @@ mod tests {
         for fetch in [3, 1, 2] {
             queues.push(Priority::Miss, FetchId(fetch));
         }
-        queues.push(Priority::Left, FetchId(0));
+        queues.push(Priority::Fill, FetchId(0));
         queues.remove(Priority::Miss, FetchId(2));
         let order: Vec<_> = std::iter::from_fn(|| queues.pop(Priority::Miss)).collect();
         assert_eq!(order, [FetchId(1), FetchId(3)]);
-        assert_eq!((queues.len(Priority::Left), queues.is_empty(Priority::Preload)), (1, true));
+        assert_eq!((queues.len(Priority::Fill), queues.is_empty(Priority::Preload)), (1, true));
     }
 }

@@ -32,16 +32,17 @@ pub(crate) struct Sent {
     pub(crate) late: Time,
     /// The state of a stream, whose bytes are taken as they come.
     pub(crate) stream: Option<Stream>,
-    /// The offset in its blob up to which it was hurried; 0: it was not.
-    pub(crate) hurried: u64,
+    /// The offset in its blob up to which it was promoted; 0: it was not.
+    pub(crate) promoted_upto: u64,
 }
 
 /// A stream on its way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    pub(crate) asked: Time,
-    /// The time at which the last piece of it came.
-    pub(crate) heard: Option<Time>,
+    /// The time at which it was requested.
+    pub(crate) sent_at: Time,
+    /// The time at which the last bytes of it came.
+    pub(crate) last_progress_at: Option<Time>,
     /// `true` if it is not to be read from for now.
     pub(crate) held: bool,
     /// `true` if it is so short that reads wait for it as for other requests, and it is never held.
@@ -72,8 +73,9 @@ pub(crate) struct Request {
     pub(crate) past: Past,
     /// The event that it was made in: during that event its range is known to be missing.
     pub(crate) made_in: u64,
-    /// `true` if its readers have asked apart: no other read may wait for this try.
-    pub(crate) apart: bool,
+    /// `true` if its readers bypassed it, that is, asked for their bytes by requests of their own: no other read may
+    /// wait for this try.
+    pub(crate) is_bypassed: bool,
     pub(crate) waiters: Vec<Waiter>,
 }
 
@@ -82,7 +84,7 @@ impl Request {
     pub(crate) fn priority(&self) -> Priority {
         match self.born {
             _ if !self.waiters.is_empty() => Priority::Miss,
-            Priority::Left => Priority::Left,
+            Priority::Fill => Priority::Fill,
             Priority::Miss | Priority::Preload => Priority::Preload,
         }
     }
@@ -90,7 +92,7 @@ impl Request {
     /// `true` if a miss may wait for it at `now`, `false` if it should ask for its bytes itself: a request that the
     /// background has not sent is too large and not urgent enough, and a late one has perhaps stalled.
     pub(crate) fn is_joinable(&self, now: Time) -> bool {
-        !self.apart
+        !self.is_bypassed
             && match self.state {
                 State::Queued(_) | State::Waiting(_) => self.priority() == Priority::Miss,
                 State::Sent(sent) => sent.priority == Priority::Miss || now < sent.late,
@@ -105,7 +107,7 @@ pub(crate) struct Requests {
     map: BTreeMap<FetchId, Request>,
     next: u64,
     background: usize,
-    left: usize,
+    fills: usize,
 }
 
 impl Requests {
@@ -113,7 +115,7 @@ impl Requests {
         let fetch = FetchId(self.next);
         self.next += 1;
         self.background += usize::from(request.born != Priority::Miss);
-        self.left += usize::from(request.born == Priority::Left);
+        self.fills += usize::from(request.born == Priority::Fill);
         self.map.insert(fetch, request);
         fetch
     }
@@ -129,7 +131,7 @@ impl Requests {
     pub(crate) fn remove(&mut self, fetch: FetchId) -> Option<Request> {
         let request = self.map.remove(&fetch)?;
         self.background -= usize::from(request.born != Priority::Miss);
-        self.left -= usize::from(request.born == Priority::Left);
+        self.fills -= usize::from(request.born == Priority::Fill);
         Some(request)
     }
 
@@ -146,9 +148,9 @@ impl Requests {
         self.background
     }
 
-    /// The number of requests that the left queue made.
-    pub(crate) fn left(&self) -> usize {
-        self.left
+    /// The number of requests that the fill queue made.
+    pub(crate) fn fills(&self) -> usize {
+        self.fills
     }
 
     #[cfg(test)]

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 /// The treatment of the rest of a block when a read missed in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rest {
+pub enum MissRest {
     /// Bring it too, because the guest probably reads on there. Behind the plan's preloads, but before them when a
     /// second read misses in the block. Not if the plan names the missed slices: then it knows better what is read
     /// there.
     #[default]
     Block,
-    /// Leave it to the left queue.
+    /// Leave it to the fill queue.
     None,
 }
 
 /// The background work that is allowed while misses are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharing {
+pub enum BackgroundSharing {
     /// Fill the part of the bandwidth-delay product that the misses in flight leave: a guest that waits a round
     /// trip for each of its reads would otherwise keep the link idle, and preloading would never get ahead of it.
     #[default]
@@ -38,7 +38,7 @@ pub struct Retry {
 
 /// All settings of the engine. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct EngineSettings {
     /// The unit that the cache verifies: requests are cut at multiples of it from their start.
     pub unit: u64,
     /// The largest gap between missing ranges of a blob that become one request.
@@ -66,11 +66,11 @@ pub struct Settings {
     pub look_ahead: u64,
     /// `true` if a miss that finds its bytes on their way in a background request asks for them itself when that
     /// request is late. With `false`, it waits: nothing is ever fetched twice.
-    pub rescue: bool,
+    pub bypass_late: bool,
     /// The treatment of the rest of a block that missed.
-    pub miss_rest: Rest,
+    pub miss_rest: MissRest,
     /// The background work that is allowed while misses are on their way.
-    pub sharing: Sharing,
+    pub sharing: BackgroundSharing,
     /// The time that a read waits before it fails, and for which a background fetch is tried before it is left to
     /// later reads.
     pub deadline: Duration,
@@ -84,7 +84,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for EngineSettings {
     fn default() -> Self {
         Self {
             unit: 16 << 10,
@@ -98,9 +98,9 @@ impl Default for Settings {
             depth_min: 2,
             depth_max: 64,
             look_ahead: 2,
-            rescue: true,
-            miss_rest: Rest::Block,
-            sharing: Sharing::Fill,
+            bypass_late: true,
+            miss_rest: MissRest::Block,
+            sharing: BackgroundSharing::Fill,
             deadline: Duration::from_secs(300),
             retry: Retry::default(),
             reads_max: 1 << 16,
@@ -116,7 +116,7 @@ impl Default for Retry {
     }
 }
 
-impl Settings {
+impl EngineSettings {
     /// Makes sizes whole units and limits at least one: settings that make no sense become the nearest that do.
     pub(crate) fn sane(mut self) -> Self {
         self.unit = self.unit.max(1);

@@ -1,11 +1,11 @@
-//! A small simulated world for tests of the engine: a disk of bitmaps, a link on virtual time, and readers.
+//! A small simulation for tests of the engine: a disk of bitmaps, a link on virtual time, and readers.
 //!
 //! The link is first in, first out ([`wire`]). Data comes into the cache only when its pages of the
 //! hash tree are there, as in the product; until then it waits.
 
 use crate::{
-    Action, BlobId, BlobRange, Counters, Engine, Event, FetchId, Outcome, Priority, ReadId, Settings, Time,
-    World,
+    BlobId, BlobRange, BlobView, Engine, EngineAction, EngineCounters, EngineEvent, EngineSettings, FetchId,
+    FetchOutcome, Priority, ReadId, Time,
 };
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::collections::{BTreeMap, VecDeque};
@@ -83,7 +83,7 @@ impl Disk {
     }
 }
 
-impl World for Disk {
+impl BlobView for Disk {
     fn disk_size(&self) -> u64 {
         self.size
     }
@@ -175,8 +175,8 @@ pub(crate) struct Asked {
     came: u64,
     told: u64,
     held: bool,
-    /// The offset up to which it was hurried; 0: it was not.
-    pub(crate) hurried: u64,
+    /// The offset up to which it was promoted; 0: it was not.
+    pub(crate) promoted_upto: u64,
 }
 
 /// The course of a read.
@@ -196,7 +196,7 @@ impl Told {
     }
 }
 
-/// The engine in its world.
+/// The engine and its surroundings.
 pub(crate) struct Sim {
     pub(crate) disk: Disk,
     pub(crate) engine: Engine,
@@ -218,7 +218,7 @@ pub(crate) struct Sim {
 }
 
 impl Sim {
-    pub(crate) fn new(disk: Disk, settings: Settings) -> Self {
+    pub(crate) fn new(disk: Disk, settings: EngineSettings) -> Self {
         Self {
             disk,
             engine: Engine::new(settings),
@@ -238,7 +238,7 @@ impl Sim {
         }
     }
 
-    pub(crate) fn counters(&self) -> Counters {
+    pub(crate) fn counters(&self) -> EngineCounters {
         self.engine.counters()
     }
 
@@ -277,7 +277,7 @@ impl Sim {
             self.now = self.now.max(at);
             if self.wake == Some(at) {
                 self.wake = None;
-                self.tell(Event::Tick);
+                self.notify(EngineEvent::Tick);
             } else if wire == Some(at) {
                 if let Some(part) = self.wire.step(self.now, self.link) {
                     self.came(part.asked, part.bytes);
@@ -294,7 +294,7 @@ impl Sim {
     }
 
     /// Gives an event to the engine and does its actions.
-    pub(crate) fn tell(&mut self, event: Event<'_>) {
+    pub(crate) fn notify(&mut self, event: EngineEvent<'_>) {
         let mut actions = Vec::new();
         self.engine.on_event(self.now, event, &self.disk, &mut actions);
         self.engine.check();
@@ -304,12 +304,12 @@ impl Sim {
         }
     }
 
-    fn perform(&mut self, action: Action) {
+    fn perform(&mut self, action: EngineAction) {
         match action {
-            Action::Fetch { fetch, range, priority, stream, .. } => {
+            EngineAction::Fetch { fetch, range, priority, stream, .. } => {
                 self.fetch(fetch, range, priority, stream);
             }
-            Action::Cancel { fetch } => {
+            EngineAction::Cancel { fetch } => {
                 let parked = self.parked.iter().position(|(parked, _)| *parked == fetch);
                 let asked = self.on_link.remove(&fetch);
                 assert!(asked.is_some() || parked.is_some(), "cancelled {fetch:?}, which is not under way");
@@ -318,18 +318,18 @@ impl Sim {
                     self.wire.end(asked);
                 }
             }
-            Action::Hold { fetch } => self.steer(fetch, true),
-            Action::Resume { fetch } => self.steer(fetch, false),
-            Action::Hurry { fetch, upto } => {
-                let number = *self.on_link.get(&fetch).expect("what is hurried is under way");
+            EngineAction::Hold { fetch } => self.steer(fetch, true),
+            EngineAction::Resume { fetch } => self.steer(fetch, false),
+            EngineAction::Promote { fetch, upto } => {
+                let number = *self.on_link.get(&fetch).expect("what is promoted is under way");
                 let asked = &mut self.asked[number];
-                let further = upto > asked.hurried && upto <= asked.range.range.end();
-                assert!(further && asked.priority != Priority::Miss, "{fetch:?} is hurried to {upto}");
-                asked.hurried = upto;
+                let further = upto > asked.promoted_upto && upto <= asked.range.range.end();
+                assert!(further && asked.priority != Priority::Miss, "{fetch:?} is promoted to {upto}");
+                asked.promoted_upto = upto;
             }
-            Action::Complete { read } => self.end(read, Ok(())),
-            Action::Fail { read, error } => self.end(read, Err(error)),
-            Action::WakeAt(time) => self.wake = Some(time.max(self.now)),
+            EngineAction::Complete { read } => self.end(read, Ok(())),
+            EngineAction::Fail { read, error } => self.end(read, Err(error)),
+            EngineAction::WakeAt(time) => self.wake = Some(time.max(self.now)),
         }
     }
 
@@ -351,7 +351,7 @@ impl Sim {
             came: start,
             told: start,
             held: false,
-            hurried: 0,
+            promoted_upto: 0,
         });
         assert!(self.on_link.insert(fetch, number).is_none(), "{fetch:?} is sent twice");
         match fate {
@@ -396,7 +396,7 @@ impl Sim {
             _ if whole => {
                 self.on_link.remove(&fetch);
                 let told = self.asked[number].told;
-                self.tell(Event::Arrived { fetch });
+                self.notify(EngineEvent::Arrived { fetch });
                 self.parked.push((fetch, BlobRange::between(range.blob, told, came)));
                 self.verify_parked();
             }
@@ -413,14 +413,14 @@ impl Sim {
         self.on_link.remove(&fetch);
         let fail = |kind, retry, corrupt| {
             let error = Arc::new(Error::new(kind, "the test wants it so").about(range));
-            Outcome::Failed { retry, corrupt, error }
+            FetchOutcome::Failed { retry, corrupt, error }
         };
         let outcome = match fate {
             Fate::Corrupt => fail(ErrorKind::Corrupt, false, true),
             Fate::Permanent => fail(ErrorKind::NotFound, false, false),
             Fate::Good | Fate::Fail | Fate::Break | Fate::Stall => fail(ErrorKind::Unavailable, true, false),
         };
-        self.tell(Event::Fetched { fetch, outcome });
+        self.notify(EngineEvent::Fetched { fetch, outcome });
     }
 
     /// Reports the bytes of streams that have come, if their pages of the hash tree are there.
@@ -430,7 +430,7 @@ impl Sim {
             let Asked { fetch, told, came, range, .. } = self.asked[number];
             if came > told && self.disk.insert(BlobRange::between(range.blob, told, came)) {
                 self.asked[number].told = came;
-                self.tell(Event::Progress { fetch, upto: came });
+                self.notify(EngineEvent::Progress { fetch, upto: came });
             }
         }
     }
@@ -440,7 +440,7 @@ impl Sim {
         while let Some((fetch, range)) = self.parked.get(place).copied() {
             if self.disk.insert(range) {
                 self.parked.remove(place);
-                self.tell(Event::Fetched { fetch, outcome: Outcome::Done });
+                self.notify(EngineEvent::Fetched { fetch, outcome: FetchOutcome::Done });
                 place = 0;
             } else {
                 place += 1;
@@ -457,7 +457,7 @@ impl Sim {
             self.reads.push(told);
         } else {
             self.reads.push(told);
-            self.tell(Event::Read { read, parts: &[part] });
+            self.notify(EngineEvent::Read { read, ranges: &[part] });
         }
     }
 
@@ -473,7 +473,7 @@ impl Sim {
         );
         for range in [tree, data].into_iter().filter(|range| !range.is_empty()) {
             assert!(self.disk.insert(range));
-            self.tell(Event::BecameLocal { range });
+            self.notify(EngineEvent::BecameLocal { range });
         }
         self.verify_parked();
     }
@@ -481,7 +481,7 @@ impl Sim {
     pub(crate) fn forget(&mut self, read: ReadId) {
         if let Some(told) = self.reads.get_mut(read.0 as usize).filter(|told| told.end.is_none()) {
             told.forgotten = true;
-            self.tell(Event::Forget { read });
+            self.notify(EngineEvent::Forget { read });
         }
     }
 

@@ -6,7 +6,7 @@
 //! that were missing when they came in may be local or under way by now.
 
 use crate::active::Active;
-use crate::{BlobRange, World};
+use crate::{BlobRange, BlobView};
 use std::collections::VecDeque;
 
 /// Ranges in a window, at most; a fragmented block may add as many more as its last range has.
@@ -117,10 +117,10 @@ impl Window {
 
     /// Takes out the next request: the part of the first range that is still missing and not under way. The pages
     /// of the hash tree that it needs come out before it.
-    pub(crate) fn take(&mut self, shape: Shape, world: &dyn World, active: &Active) -> Option<BlobRange> {
+    pub(crate) fn take(&mut self, shape: Shape, view: &dyn BlobView, active: &Active) -> Option<BlobRange> {
         let (mut trees, mut data) = (Vec::new(), Vec::new());
         while let Some(head) = self.pop() {
-            world.missing(head, &mut |run| {
+            view.missing(head, &mut |run| {
                 active.free(run, None, if run.blob == head.blob { &mut data } else { &mut trees });
             });
             if trees.is_empty() && data.is_empty() {
@@ -157,11 +157,11 @@ impl Window {
 /// Appends the missing parts of `range`: the pages of its hash tree, and its own runs.
 pub(crate) fn missing(
     range: BlobRange,
-    world: &dyn World,
+    view: &dyn BlobView,
     trees: &mut Vec<BlobRange>,
     data: &mut Vec<BlobRange>,
 ) {
-    world.missing(range, &mut |run| if run.blob == range.blob { data.push(run) } else { trees.push(run) });
+    view.missing(range, &mut |run| if run.blob == range.blob { data.push(run) } else { trees.push(run) });
 }
 
 /// Sorts `ranges` and makes those one that overlap or have at most `gap` between them with nothing under way in it.

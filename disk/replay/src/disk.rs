@@ -21,8 +21,8 @@ use crate::time::Nanos;
 use crate::world::Local;
 use headstart_block::{ByteRange, Error, ErrorKind};
 use headstart_pull::{
-    Action, BLOCK_SIZE, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Plan, PlanItem, Priority,
-    ReadId,
+    BLOCK_SIZE, BlobRange, Engine, EngineAction, EngineEvent, FetchId, FetchOutcome as Fetched, Plan,
+    PlanItem, Priority, ReadId,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ struct Memory {
     leaders: Vec<u32>,
     /// By read: the next one that follows the same leader.
     followers: Vec<u32>,
-    actions: Vec<Action>,
+    actions: Vec<EngineAction>,
     parts: Vec<ByteRange>,
     /// The guest: the times of reads and writes.
     replayed: Guest,
@@ -202,8 +202,8 @@ impl<'a, 'g> Run<'a, 'g> {
     /// Begins at the creation: the engine gets its plan.
     fn begin(&mut self, plan: &Plan) {
         self.follow_plan(plan);
-        if let Some(rate) = self.model.left {
-            self.tell(Event::LeftRate(Some(rate)));
+        if let Some(rate) = self.model.fill_rate {
+            self.notify(EngineEvent::FillRate(Some(rate)));
         }
     }
 
@@ -214,7 +214,7 @@ impl<'a, 'g> Run<'a, 'g> {
             }
             _ => plan.clone(),
         };
-        self.tell(Event::PlanChanged(plan));
+        self.notify(EngineEvent::PlanChanged(plan));
     }
 
     /// Runs until every read is complete.
@@ -233,7 +233,7 @@ impl<'a, 'g> Run<'a, 'g> {
             } else {
                 self.now = self.now.max(self.wake);
                 self.wake = Nanos::NEVER;
-                self.tell(Event::Tick);
+                self.notify(EngineEvent::Tick);
             }
         }
     }
@@ -289,12 +289,12 @@ impl<'a, 'g> Run<'a, 'g> {
                 let end = range.end().div_ceil(BLOCK_SIZE).saturating_mul(BLOCK_SIZE);
                 let start = range.offset() / BLOCK_SIZE * BLOCK_SIZE;
                 let blocks = ByteRange::between(start, end.min(self.boot.disk_size()));
-                self.tell(Event::Read { read: id, parts: &[blocks] });
+                self.notify(EngineEvent::Read { read: id, ranges: &[blocks] });
             }
             Misses::Own(_) => {
                 let mut parts = std::mem::take(&mut self.memory.parts);
                 self.local.unwritten(range, |part| parts.push(part));
-                self.tell(Event::Read { read: id, parts: &parts });
+                self.notify(EngineEvent::Read { read: id, ranges: &parts });
                 parts.clear();
                 self.memory.parts = parts;
             }
@@ -356,7 +356,7 @@ impl<'a, 'g> Run<'a, 'g> {
             self.outcome.failures += 1;
             self.failed.entry(fetch).or_insert(answer.asked);
             let error = Arc::clone(&self.error);
-            self.answered(Event::Fetched {
+            self.answered(EngineEvent::Fetched {
                 fetch,
                 outcome: Fetched::Failed { retry: true, corrupt: false, error },
             });
@@ -368,7 +368,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.moved += answer.bytes.saturating_sub(told);
         self.insert(range, priority);
         self.answer = Some(answer);
-        self.answered(Event::Fetched { fetch, outcome: Fetched::Done });
+        self.answered(EngineEvent::Fetched { fetch, outcome: Fetched::Done });
         self.answer = None;
     }
 
@@ -379,7 +379,7 @@ impl<'a, 'g> Run<'a, 'g> {
         let told = self.told.insert(fetch, bytes).unwrap_or(0);
         self.moved += bytes.saturating_sub(told);
         self.insert(BlobRange::between(range.blob, range.range.offset(), upto), priority);
-        self.answered(Event::Progress { fetch, upto });
+        self.answered(EngineEvent::Progress { fetch, upto });
     }
 
     /// Makes the range that has come local.
@@ -399,8 +399,8 @@ impl<'a, 'g> Run<'a, 'g> {
         });
     }
 
-    fn answered(&mut self, event: Event<'_>) {
-        self.tell(event);
+    fn answered(&mut self, event: EngineEvent<'_>) {
+        self.notify(event);
         let (now, engine) = (self.now, &self.engine);
         if let Some(plan) = self.guide.as_mut().and_then(|guide| guide.on_answer(now, engine)) {
             self.follow_plan(&plan);
@@ -408,23 +408,27 @@ impl<'a, 'g> Run<'a, 'g> {
     }
 
     /// Tells the engine of `event`, and does what it asks for.
-    fn tell(&mut self, event: Event<'_>) {
+    fn notify(&mut self, event: EngineEvent<'_>) {
         let mut actions = std::mem::take(&mut self.memory.actions);
         self.engine.on_event(self.now.engine_time(), event, &self.local, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Fetch { fetch, range, priority, stream, .. } => {
+                EngineAction::Fetch { fetch, range, priority, stream, .. } => {
                     self.wire.ask(self.now, Flight { fetch, range, priority }, range.len(), stream);
                 }
-                Action::Cancel { fetch } => {
+                EngineAction::Cancel { fetch } => {
                     self.wire.cancel(self.now, |flight| flight.fetch == fetch);
                 }
-                Action::Hold { fetch } => self.wire.hold(self.now, true, |flight| flight.fetch == fetch),
-                Action::Resume { fetch } => self.wire.hold(self.now, false, |flight| flight.fetch == fetch),
+                EngineAction::Hold { fetch } => {
+                    self.wire.hold(self.now, true, |flight| flight.fetch == fetch);
+                }
+                EngineAction::Resume { fetch } => {
+                    self.wire.hold(self.now, false, |flight| flight.fetch == fetch);
+                }
                 // Nothing overtakes anything on its link.
-                Action::Hurry { .. } => {}
-                Action::Complete { read } | Action::Fail { read, .. } => self.ended(read),
-                Action::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
+                EngineAction::Promote { .. } => {}
+                EngineAction::Complete { read } | EngineAction::Fail { read, .. } => self.ended(read),
+                EngineAction::WakeAt(time) => self.wake = Nanos::of_engine(time).max(self.now),
             }
         }
         self.memory.actions = actions;
@@ -473,7 +477,7 @@ impl<'a, 'g> Run<'a, 'g> {
     fn finish(mut self) -> (Outcome, Memory) {
         let counters = self.engine.counters();
         self.outcome.bytes =
-            Bytes { miss: counters.miss_bytes, preload: counters.preload_bytes, left: counters.left_bytes };
+            Bytes { miss: counters.miss_bytes, preload: counters.preload_bytes, fill: counters.fill_bytes };
         self.memory.bits = self.local.into_memory();
         (self.outcome, self.memory)
     }

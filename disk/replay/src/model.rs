@@ -17,10 +17,10 @@
 //! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
 //! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
 
-use crate::link::{Bandwidth, Connections, Failures, Latency, Link, Sharing as Share};
+use crate::link::{Bandwidth, Connections, Failures, Latency, Link, Sharing};
 use crate::world::Layout;
 pub use crate::world::UNIT;
-use headstart_pull::{BLOCK_SIZE, Rest, Settings, Sharing};
+use headstart_pull::{BLOCK_SIZE, BackgroundSharing, EngineSettings, MissRest};
 use std::time::Duration;
 
 /// The number of reads that the paper's model counts, as its artifact does.
@@ -46,7 +46,7 @@ pub enum Clock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misses {
     /// Its own bytes. The rest of its blocks follows in the background, or not.
-    Own(Rest),
+    Own(MissRest),
     /// All bytes of its blocks.
     Blocks,
 }
@@ -79,7 +79,7 @@ pub struct Model {
     /// of its wait.
     pub local_read: Duration,
     /// Fill the disk behind everything else, at this many bytes a second.
-    pub left: Option<u64>,
+    pub fill_rate: Option<u64>,
     /// Bytes of the blob as stored for each 32 KiB of the disk; `None` if it is stored uncompressed.
     pub stored: Option<u64>,
     /// `true` if a block is one unit, one request, there or not there: the published behaviour.
@@ -92,18 +92,18 @@ pub struct Model {
 }
 
 impl Model {
-    /// The paper's model, at `rate` bytes a second (its artifact's MB are 2^20 bytes). Left blocks are off.
+    /// The paper's model, at `rate` bytes a second (its artifact's MB are 2^20 bytes). Filling is off.
     #[must_use]
     pub fn paper(rate: u64) -> Self {
         Self {
             clock: Clock::Open,
             reads_max: PAPER_READS,
             writes: false,
-            link: link(rate, Duration::ZERO, Share::InTurn),
+            link: link(rate, Duration::ZERO, Sharing::InTurn),
             misses: Misses::Blocks,
             preloads: Preloads::Blocks,
             local_read: Duration::ZERO,
-            left: None,
+            fill_rate: None,
             stored: None,
             one_stream: true,
             tell_all: false,
@@ -118,11 +118,11 @@ impl Model {
             clock: Clock::Closed,
             reads_max: usize::MAX,
             writes: true,
-            link: link(rate, round_trip, Share::Evenly(Connections::default())),
-            misses: Misses::Own(Rest::Block),
+            link: link(rate, round_trip, Sharing::Evenly(Connections::default())),
+            misses: Misses::Own(MissRest::Block),
             preloads: Preloads::Slices,
             local_read: Duration::ZERO,
-            left: None,
+            fill_rate: None,
             stored: None,
             one_stream: false,
             tell_all: true,
@@ -136,10 +136,10 @@ impl Model {
         Self { misses: Misses::Blocks, preloads: Preloads::Blocks, ..self }
     }
 
-    /// The same model with left blocks filled as fast as the link allows.
+    /// The same model that fills the rest of the disk as fast as the link allows.
     #[must_use]
-    pub fn with_left(self) -> Self {
-        Self { left: Some(u64::MAX), ..self }
+    pub fn with_fill(self) -> Self {
+        Self { fill_rate: Some(u64::MAX), ..self }
     }
 
     pub(crate) fn layout(&self, disk_size: u64) -> Layout {
@@ -151,25 +151,25 @@ impl Model {
         Layout { disk_size, frame: FRAME, stored, unit }
     }
 
-    pub(crate) fn settings(&self) -> Settings {
+    pub(crate) fn settings(&self) -> EngineSettings {
         let rest = match self.misses {
             Misses::Own(rest) => rest,
-            Misses::Blocks => Rest::None,
+            Misses::Blocks => MissRest::None,
         };
-        let product = Settings {
+        let product = EngineSettings {
             miss_rest: rest,
             deadline: NEVER,
             reads_max: usize::MAX,
             seed: self.seed,
-            ..Settings::default()
+            ..EngineSettings::default()
         };
         let by_blocks = self.misses == Misses::Blocks;
         let miss_max = if by_blocks { product.miss_max.max(BLOCK_SIZE) } else { product.miss_max };
         if !self.one_stream {
-            return Settings { miss_max, ..product };
+            return EngineSettings { miss_max, ..product };
         }
         let block = self.layout(0).unit;
-        Settings {
+        EngineSettings {
             unit: block,
             gap: 0,
             miss_max: block,
@@ -181,14 +181,14 @@ impl Model {
             depth_min: 1,
             depth_max: 1,
             look_ahead: 0,
-            rescue: false,
-            sharing: Sharing::Strict,
+            bypass_late: false,
+            sharing: BackgroundSharing::Strict,
             ..product
         }
     }
 }
 
-fn link(rate: u64, round_trip: Duration, sharing: Share) -> Link {
+fn link(rate: u64, round_trip: Duration, sharing: Sharing) -> Link {
     let (latency, failures) = (Latency::default(), Failures::default());
     Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency, failures, sharing }
 }

@@ -51,14 +51,15 @@ pub struct Bytes {
     /// For the plan, or as the rest of a block that missed.
     pub preload: u64,
     /// To fill the disk.
-    pub left: u64,
+    #[serde(rename = "left")]
+    pub fill: u64,
 }
 
 impl Bytes {
     /// All.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.miss + self.preload + self.left
+        self.miss + self.preload + self.fill
     }
 }
 

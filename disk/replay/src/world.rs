@@ -3,7 +3,7 @@
 
 use crate::image::ImageMap;
 use headstart_block::ByteRange;
-use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, World};
+use headstart_pull::{BLOCK_SIZE, BlobId, BlobRange, BlobView};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -296,7 +296,7 @@ fn word(unit: u64) -> Option<usize> {
     usize::try_from(unit / 64).ok()
 }
 
-impl World for Local {
+impl BlobView for Local {
     fn disk_size(&self) -> u64 {
         match &self.place {
             Place::Layout(layout) => layout.disk_size,

@@ -218,7 +218,7 @@ struct Fleet<'a> {
     wrong_answers: u64,
     dropped: u64,
     node_actions: Vec<Vec<swarm::Action>>,
-    engine_actions: Vec<headstart_pull::Action>,
+    engine_actions: Vec<headstart_pull::EngineAction>,
 }
 
 impl<'a> Fleet<'a> {

@@ -14,7 +14,7 @@ use headstart_diskd::preloads::share;
 use headstart_diskd::{NamedDisk, Session};
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_preload::Preloaded;
-use headstart_pull::Counters;
+use headstart_pull::EngineCounters;
 use headstart_telemetry::exposition::{self, Kind, Page};
 use headstart_trace::Recorder;
 use std::sync::Arc;
@@ -218,15 +218,15 @@ fn link(page: &mut Page, disks: &[NamedDisk]) {
 }
 
 /// A counter of the pull engine: the name of its metric, labels, value.
-type PullCounter = (&'static str, &'static [(&'static str, &'static str)], fn(&Counters) -> u64);
+type PullCounter = (&'static str, &'static [(&'static str, &'static str)], fn(&EngineCounters) -> u64);
 
 const PULL: &[PullCounter] = &[
     ("fetches", &[("priority", "miss")], |c| c.miss_fetches),
     ("fetches", &[("priority", "preload")], |c| c.preload_fetches),
-    ("fetches", &[("priority", "left")], |c| c.left_fetches),
+    ("fetches", &[("priority", "left")], |c| c.fill_fetches),
     ("fetched_bytes", &[("priority", "miss")], |c| c.miss_bytes),
     ("fetched_bytes", &[("priority", "preload")], |c| c.preload_bytes),
-    ("fetched_bytes", &[("priority", "left")], |c| c.left_bytes),
+    ("fetched_bytes", &[("priority", "left")], |c| c.fill_bytes),
     ("failed_fetches", &[("cause", "unavailable")], |c| c.failed_fetches),
     ("failed_fetches", &[("cause", "corrupt")], |c| c.corrupt),
     ("fetch_retries", &[], |c| c.retries),
@@ -236,7 +236,7 @@ const PULL: &[PullCounter] = &[
     ("failed_reads", &[("cause", "refused")], |c| c.refused),
     ("joined_reads", &[], |c| c.joined),
     ("promoted_reads", &[], |c| c.promoted),
-    ("rescued_reads", &[], |c| c.rescued),
+    ("rescued_reads", &[], |c| c.overtaken),
 ];
 
 fn pulling(page: &mut Page, disks: &[NamedDisk]) {

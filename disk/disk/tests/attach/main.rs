@@ -116,7 +116,7 @@ impl Rig {
 }
 
 fn patient(deadline: Duration) -> DiskOptions {
-    let pull = headstart_pull::Settings { deadline, ..headstart_pull::Settings::default() };
+    let pull = headstart_pull::EngineSettings { deadline, ..headstart_pull::EngineSettings::default() };
     DiskOptions { pull, ..DiskOptions::default() }
 }
 
@@ -241,8 +241,8 @@ fn two_caches_on_one_directory_fetch_each_byte_once() {
 #[test]
 fn a_slow_store_is_not_asked_twice() {
     let rig = Rig::new();
-    let pull = headstart_pull::Settings {
-        miss_rest: headstart_pull::Rest::None,
+    let pull = headstart_pull::EngineSettings {
+        miss_rest: headstart_pull::MissRest::None,
         deadline: LIMIT,
         ..Default::default()
     };
@@ -441,7 +441,7 @@ fn has_state(dir: &Path) -> bool {
 #[test]
 fn filling_brings_all_of_it() {
     let rig = Rig::new();
-    let options = DiskOptions { left_rate: Some(1 << 40), ..DiskOptions::default() };
+    let options = DiskOptions { fill_rate: Some(1 << 40), ..DiskOptions::default() };
     let disk = rig.try_attach(&rig.host(), &options).unwrap().disk;
     let mut buf = vec![0; DISK];
     wait_until("it is filled", || disk.read_local_at(&mut buf, 0).is_ok());

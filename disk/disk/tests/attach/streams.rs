@@ -9,10 +9,10 @@ const TRIES: [bool; 5] = [false, false, false, false, true];
 
 /// A disk whose preloading begins at once, in as few requests as possible.
 fn preloading() -> DiskOptions {
-    let pull = headstart_pull::Settings {
-        miss_rest: headstart_pull::Rest::None,
+    let pull = headstart_pull::EngineSettings {
+        miss_rest: headstart_pull::MissRest::None,
         deadline: LIMIT,
-        ..headstart_pull::Settings::default()
+        ..headstart_pull::EngineSettings::default()
     };
     DiskOptions { pull, plan: Plan::Sequential, ..DiskOptions::default() }
 }

@@ -241,12 +241,12 @@ fn a_swarm_that_is_silent_costs_patience_and_no_error() {
 /// requested again, with more urgency: a stream's up to the end of the read, those of another fetch as a whole. Here
 /// nothing else would help the read: the engine requests nothing twice.
 #[test]
-fn what_a_read_finds_on_its_way_is_hurried() {
+fn a_read_promotes_the_fetch_that_brings_its_bytes() {
     let one_slice = Plan::List([headstart_block::PlanItem { block: 0, mask: 0b10 }].into());
     for plan in [one_slice, Plan::Sequential] {
-        let pull = headstart_pull::Settings {
-            miss_rest: headstart_pull::Rest::None,
-            rescue: false,
+        let pull = headstart_pull::EngineSettings {
+            miss_rest: headstart_pull::MissRest::None,
+            bypass_late: false,
             ..patient(LIMIT).pull
         };
         let options = DiskOptions { pull, plan, ..DiskOptions::default() };

@@ -60,7 +60,7 @@ fn attach(rig: &Rig, host: &Host, reference: &Reference, options: &DiskOptions) 
 }
 
 fn filled() -> DiskOptions {
-    DiskOptions { left_rate: Some(1 << 40), ..patient(LIMIT) }
+    DiskOptions { fill_rate: Some(1 << 40), ..patient(LIMIT) }
 }
 
 fn blob_of(disk: &Disk) -> Digest {
@@ -72,7 +72,7 @@ fn frames_that_fail_their_checksum_are_fetched_again() {
     let rig = Rig::new();
     let (host, reference) = (rig.host(), stripped(&rig));
     let mut options = patient(LIMIT);
-    options.pull.miss_rest = headstart_pull::Rest::None;
+    options.pull.miss_rest = headstart_pull::MissRest::None;
     let disk = attach(&rig, &host, &reference, &options);
     for n in 0..4 {
         rig.store.corrupt.store(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use super::{BUDGET, Engine, UNVERIFIED_MAX};
 use crate::estimator::Pace;
 use crate::request::Past;
 use crate::window::Shape;
-use crate::{Action, BlobRange, Priority, Settings, Sharing, World};
+use crate::{BackgroundSharing, BlobRange, BlobView, EngineAction, EngineSettings, Priority};
 use std::time::Duration;
 
 /// The time after a miss from which on the next one need not be expected.
@@ -21,12 +21,12 @@ enum Room {
 
 impl Engine {
     /// Sends background requests while there is room. Returns `true` if there is more work than one event may do.
-    pub(super) fn send_background(&mut self, world: &dyn World, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn send_background(&mut self, view: &dyn BlobView, actions: &mut Vec<EngineAction>) -> bool {
         let mut budget = BUDGET;
         let surveying =
-            !self.left.is_off() && self.left.survey(self.now, &mut budget, self.requests.left() > 0, world);
+            !self.fill.is_off() && self.fill.survey(self.now, &mut budget, self.requests.fills() > 0, view);
         let mut room = self.room();
-        while room != Room::None && self.send_one(room, &mut budget, world, actions) {
+        while room != Room::None && self.send_one(room, &mut budget, view, actions) {
             room = self.room();
         }
         surveying || (room != Room::None && budget == 0)
@@ -37,11 +37,11 @@ impl Engine {
         match self.settings.sharing {
             // The bytes of a request that is sent at the same moment would come between those of a miss, not behind
             // them.
-            Sharing::Fill => {
+            BackgroundSharing::Fill => {
                 self.queues.is_empty(Priority::Miss)
                     && (self.wire.misses() == 0 || self.now >= self.misses_left_at)
             }
-            Sharing::Strict => self.reads.is_empty(),
+            BackgroundSharing::Strict => self.reads.is_empty(),
         }
     }
 
@@ -73,40 +73,40 @@ impl Engine {
         &mut self,
         room: Room,
         budget: &mut u32,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) -> bool {
         if room == Room::Urgent {
-            let Settings { gap, look_ahead, .. } = self.settings;
+            let EngineSettings { gap, look_ahead, .. } = self.settings;
             let max = self.pace().request;
             let shape = Shape { gap, max, look_ahead, long: max, streamed: max };
-            let next = self.preload.take_urgent(shape, budget, world, &self.active, &mut self.counters);
-            return self.send_new(next, Priority::Preload, world, actions);
+            let next = self.preload.take_urgent(shape, budget, view, &self.active, &mut self.counters);
+            return self.send_new(next, Priority::Preload, view, actions);
         }
         if let Some(fetch) = self.queues.pop(Priority::Preload) {
-            self.send(fetch, world, actions);
+            self.send(fetch, view, actions);
             return true;
         }
         if self.requests.background() >= self.settings.depth_max.saturating_add(UNVERIFIED_MAX) {
             return false;
         }
-        let Settings { gap, look_ahead, stream_min, stream_max, .. } = self.settings;
+        let EngineSettings { gap, look_ahead, stream_min, stream_max, .. } = self.settings;
         let Pace { request: max, probe, .. } = self.pace();
         let long = if probe { max } else { stream_max };
         let shape = Shape { gap, max, look_ahead, long, streamed: stream_min };
-        let next = self.preload.take(shape, budget, world, &self.active, &mut self.counters);
-        if self.send_new(next, Priority::Preload, world, actions) {
+        let next = self.preload.take(shape, budget, view, &self.active, &mut self.counters);
+        if self.send_new(next, Priority::Preload, view, actions) {
             return true;
         }
         if *budget == 0 {
             return false;
         }
-        if let Some(fetch) = self.queues.pop(Priority::Left) {
-            self.send(fetch, world, actions);
+        if let Some(fetch) = self.queues.pop(Priority::Fill) {
+            self.send(fetch, view, actions);
             return true;
         }
-        let next = self.left.take(self.now, shape.short(), budget, world, &self.active);
-        self.send_new(next, Priority::Left, world, actions)
+        let next = self.fill.take(self.now, shape.short(), budget, view, &self.active);
+        self.send_new(next, Priority::Fill, view, actions)
     }
 
     /// Makes a request of a range and sends it, if there is one; returns `true` if there was.
@@ -114,12 +114,12 @@ impl Engine {
         &mut self,
         range: Option<BlobRange>,
         priority: Priority,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) -> bool {
         let Some(range) = range else { return false };
         let fetch = self.request(range, priority, Past::default());
-        self.send(fetch, world, actions);
+        self.send(fetch, view, actions);
         true
     }
 }

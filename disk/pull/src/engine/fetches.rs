@@ -5,7 +5,7 @@ use crate::estimator::span;
 use crate::request::{Request, Sent, State, Stream};
 use crate::timers::Timer;
 use crate::window::coalesce;
-use crate::{Action, BlobRange, FetchId, Outcome, Priority, Time, World};
+use crate::{BlobRange, BlobView, EngineAction, FetchId, FetchOutcome, Priority, Time};
 use headstart_block::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ struct Failure {
 
 impl Engine {
     /// Sends a request that was taken out of its queue, if it is still needed.
-    pub(super) fn send(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
-        if !self.is_needed(fetch, world, actions) {
+    pub(super) fn send(&mut self, fetch: FetchId, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
+        if !self.is_needed(fetch, view, actions) {
             return;
         }
         let soon = self.pace().request;
@@ -38,36 +38,36 @@ impl Engine {
         }
         self.wire.add(priority, range.len());
         self.estimator.sent(self.now, fetch, range.len());
-        let late = if self.settings.rescue {
+        let late = if self.settings.bypass_late {
             self.now + late_after(self.estimator.expected(self.wire.bytes()))
         } else {
             Time(u64::MAX)
         };
         let long = priority == Priority::Preload && range.len() > self.settings.stream_min;
         let whole = long && range.len() <= soon;
-        let stream = long.then_some(Stream { asked: self.now, heard: None, held: false, whole });
-        request.state = State::Sent(Sent { priority, late, stream, hurried: 0 });
+        let stream = long.then_some(Stream { sent_at: self.now, last_progress_at: None, held: false, whole });
+        request.state = State::Sent(Sent { priority, late, stream, promoted_upto: 0 });
         if long {
             self.streams.push(fetch);
         }
         request.asked_as = priority;
-        // Readers that asked apart did so during an earlier try.
-        request.apart = false;
+        // Readers that bypassed it did so during an earlier try.
+        request.is_bypassed = false;
         *match priority {
             Priority::Miss => &mut self.counters.miss_fetches,
             Priority::Preload => &mut self.counters.preload_fetches,
-            Priority::Left => &mut self.counters.left_fetches,
+            Priority::Fill => &mut self.counters.fill_fetches,
         } += 1;
         if !long {
             self.counters.add_bytes(priority, range.len());
         }
         self.counters.retries += u64::from(attempt > 0);
-        actions.push(Action::Fetch { fetch, range, priority, attempt, stream: long, whole });
+        actions.push(EngineAction::Fetch { fetch, range, priority, attempt, stream: long, whole });
     }
 
     /// Checks again what a request has to bring, because it was not made just now. Its bytes may have become local,
     /// or another request may bring them, or they may need pages of the hash tree that were there before.
-    fn is_needed(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) -> bool {
+    fn is_needed(&mut self, fetch: FetchId, view: &dyn BlobView, actions: &mut Vec<EngineAction>) -> bool {
         let Some(request) = self.requests.get(fetch) else { return false };
         if request.made_in == self.events {
             return true;
@@ -75,7 +75,7 @@ impl Engine {
         let (range, born, past) = (request.range, request.born, request.past.clone());
         let streamed = request.priority() == Priority::Preload;
         let (mut own, mut trees) = (Vec::new(), Vec::new());
-        world.missing(range, &mut |run| {
+        view.missing(range, &mut |run| {
             let pieces = if run.blob == range.blob { &mut own } else { &mut trees };
             self.active.free(run, Some(fetch), pieces);
         });
@@ -85,7 +85,7 @@ impl Engine {
         }
         coalesce(&mut trees, 0, &self.active);
         if !request.waiters.is_empty() {
-            return self.is_needed_by_waiters(fetch, own == [range], &trees, world, actions);
+            return self.is_needed_by_waiters(fetch, own == [range], &trees, view, actions);
         }
         let Some((first, rest)) = own.split_first() else {
             self.remove(fetch);
@@ -110,12 +110,12 @@ impl Engine {
         fetch: FetchId,
         unchanged: bool,
         trees: &[BlobRange],
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) -> bool {
         if !unchanged {
             if let Some(request) = self.remove(fetch) {
-                self.want_again(request.waiters, &request.past, world, actions);
+                self.want_again(request.waiters, &request.past, view, actions);
             }
             return false;
         }
@@ -124,7 +124,7 @@ impl Engine {
         {
             let past = request.past.clone();
             for read in request.waiters.iter().map(|waiter| waiter.read).collect::<Vec<_>>() {
-                self.want(read, trees.to_vec(), 0, &past, world, actions);
+                self.want(read, trees.to_vec(), 0, &past, view, actions);
             }
         }
         true
@@ -135,7 +135,7 @@ impl Engine {
         let (State::Sent(sent), bytes) = (request.state, request.range.len()) else { return };
         request.state = State::Arrived;
         // Its bytes are here, however late it was.
-        request.apart = false;
+        request.is_bypassed = false;
         self.estimator.arrived(self.now, fetch, bytes);
         self.left_link(fetch, sent, bytes);
         if sent.stream.is_some() {
@@ -173,33 +173,33 @@ impl Engine {
     pub(super) fn fetched(
         &mut self,
         fetch: FetchId,
-        outcome: Outcome,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        outcome: FetchOutcome,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) {
         match outcome {
-            Outcome::Done => {
+            FetchOutcome::Done => {
                 self.arrived(fetch);
                 self.request_worked(fetch);
                 self.done(fetch, actions);
             }
-            Outcome::Found => {
+            FetchOutcome::Found => {
                 self.comes_off(fetch);
                 self.done(fetch, actions);
             }
-            Outcome::Failed { retry, corrupt, error } => {
+            FetchOutcome::Failed { retry, corrupt, error } => {
                 let failure = Failure { retry: retry || corrupt, corrupt, error };
                 if self.came_back(fetch, &failure) {
-                    self.failed(fetch, &failure, world, actions);
+                    self.failed(fetch, &failure, view, actions);
                 }
             }
         }
     }
 
     /// Ends a request all of whose bytes are local, and the requests inside it.
-    fn done(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
+    fn done(&mut self, fetch: FetchId, actions: &mut Vec<EngineAction>) {
         let Some(request) = self.remove(fetch) else { return };
-        self.left.became_local(self.now, request.range);
+        self.fill.became_local(self.now, request.range);
         let inside: Vec<_> = self.active.within(request.range).map(|(_, holder)| holder).collect();
         for waiter in request.waiters {
             self.satisfy(waiter.read, actions);
@@ -213,11 +213,11 @@ impl Engine {
     }
 
     /// Ends a request whose bytes came in another way.
-    fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
+    fn overtaken(&mut self, fetch: FetchId, actions: &mut Vec<EngineAction>) {
         let Some(request) = self.remove(fetch) else { return };
         if matches!(request.state, State::Sent(_) | State::Arrived) {
             self.counters.cancelled += 1;
-            actions.push(Action::Cancel { fetch });
+            actions.push(EngineAction::Cancel { fetch });
         }
         for waiter in request.waiters {
             self.satisfy(waiter.read, actions);
@@ -259,7 +259,13 @@ impl Engine {
         true
     }
 
-    fn failed(&mut self, fetch: FetchId, failure: &Failure, world: &dyn World, actions: &mut Vec<Action>) {
+    fn failed(
+        &mut self,
+        fetch: FetchId,
+        failure: &Failure,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
+    ) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let background = request.asked_as != Priority::Miss;
         let past = &mut request.past;
@@ -270,7 +276,7 @@ impl Engine {
         let (attempt, corrupt) = (past.attempt, past.corrupt);
         let hopeless = !failure.retry || corrupt >= self.settings.retry.corrupt_limit;
         if background && !request.waiters.is_empty() {
-            self.ask_apart(fetch, world, actions);
+            self.bypass(fetch, view, actions);
         }
         let Some(request) = self.requests.get(fetch) else { return };
         let abandoned = request.waiters.is_empty();
@@ -305,17 +311,22 @@ impl Engine {
     }
 
     /// Notes that another disk or process brought `range`.
-    pub(super) fn became_local(&mut self, range: BlobRange, world: &dyn World, actions: &mut Vec<Action>) {
-        self.left.became_local(self.now, range);
+    pub(super) fn became_local(
+        &mut self,
+        range: BlobRange,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
+    ) {
+        self.fill.became_local(self.now, range);
         let touched: Vec<_> = self.active.within(range).map(|(_, holder)| holder).collect();
         for fetch in touched {
             let Some(request) = self.requests.get_mut(fetch) else { continue };
-            if is_local(request.range, world) {
+            if is_local(request.range, view) {
                 self.overtaken(fetch, actions);
                 continue;
             }
             let served: Vec<_> =
-                request.waiters.extract_if(.., |waiter| is_local(waiter.range, world)).collect();
+                request.waiters.extract_if(.., |waiter| is_local(waiter.range, view)).collect();
             let orphaned = !served.is_empty() && request.waiters.is_empty();
             for waiter in served {
                 self.satisfy(waiter.read, actions);
@@ -350,8 +361,8 @@ pub(super) fn late_after(expected: Option<Duration>) -> Duration {
 }
 
 /// `true` if all of `range` itself is local.
-pub(super) fn is_local(range: BlobRange, world: &dyn World) -> bool {
+pub(super) fn is_local(range: BlobRange, view: &dyn BlobView) -> bool {
     let mut local = true;
-    world.missing(range, &mut |run| local &= run.blob != range.blob);
+    view.missing(range, &mut |run| local &= run.blob != range.blob);
     local
 }

@@ -35,7 +35,7 @@ impl Engine {
             (self.wire.misses(), self.wire.background(), self.wire.bytes()),
             (misses, background, bytes)
         );
-        for priority in [Priority::Miss, Priority::Preload, Priority::Left] {
+        for priority in [Priority::Miss, Priority::Preload, Priority::Fill] {
             assert_eq!(self.queues.len(priority), queued[priority as usize], "{priority:?}");
         }
         for (read, waiting) in &self.reads {
@@ -62,7 +62,10 @@ impl Engine {
                 "{fetch:?} is waited for without end"
             );
             let last = request.waiters.iter().map(|waiter| waiter.range.range.end()).max();
-            assert!(last.is_some_and(|last| last <= sent.hurried), "{fetch:?} is waited for and not hurried");
+            assert!(
+                last.is_some_and(|last| last <= sent.promoted_upto),
+                "{fetch:?} is waited for and not promoted"
+            );
         }
     }
 

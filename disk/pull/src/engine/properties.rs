@@ -2,7 +2,10 @@
 //! the test's own disk. The engine's tables are checked after every event ([`super::invariants`]).
 
 use crate::testing::{Disk, Fate, Link, Sim, UNIT};
-use crate::{BlobRange, Event, Plan, PlanItem, Priority, Rest, Retry, SLICE_SIZE, Settings, Sharing, Time};
+use crate::{
+    BackgroundSharing, BlobRange, EngineEvent, EngineSettings, MissRest, Plan, PlanItem, Priority, Retry,
+    SLICE_SIZE, Time,
+};
 use headstart_block::ByteRange;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -18,7 +21,7 @@ enum Step {
     Read(u64, u64),
     Forget(u64),
     Plan(Plan),
-    Left(Option<u64>),
+    FillRate(Option<u64>),
     /// Another process brings some units.
     Brought(u64, u64),
 }
@@ -37,7 +40,7 @@ struct Trouble {
 #[derive(Clone, Debug)]
 struct Case {
     scattered: bool,
-    settings: Settings,
+    settings: EngineSettings,
     link: Link,
     trouble: Trouble,
     steps: Vec<(u64, Step)>,
@@ -60,17 +63,17 @@ fn a_step() -> impl Strategy<Value = Step> {
             .prop_map(|(start, len)| Step::Read(start * 512, len * 512)),
         2 => (0_u64..40).prop_map(Step::Forget),
         1 => a_plan().prop_map(Step::Plan),
-        1 => prop::option::of(100_000_u64..20_000_000).prop_map(Step::Left),
+        1 => prop::option::of(100_000_u64..20_000_000).prop_map(Step::FillRate),
         2 => (sector, 1_u64..20).prop_map(|(start, units)| Step::Brought(start * 512 / UNIT, units)),
     ]
 }
 
-fn settings() -> impl Strategy<Value = Settings> {
+fn settings() -> impl Strategy<Value = EngineSettings> {
     let sizes = (prop_oneof![Just(0), Just(UNIT)], 1_u64..70, 1_usize..40, 1_usize..5, 1_usize..70);
     let streams = (prop_oneof![1_u64..70, Just(1000)], 4_u64..40);
     let switches = (any::<bool>(), any::<bool>(), any::<bool>(), 0_u64..4);
     (sizes, switches, streams, any::<u64>()).prop_map(
-        |(sizes, (rest, fill, rescue, look_ahead), streams, seed)| Settings {
+        |(sizes, (rest, fill, bypass_late, look_ahead), streams, seed)| EngineSettings {
             stream_max: streams.0 * UNIT,
             stream_min: streams.1 * UNIT,
             gap: sizes.0,
@@ -79,13 +82,13 @@ fn settings() -> impl Strategy<Value = Settings> {
             depth_min: sizes.3,
             depth_max: sizes.4,
             look_ahead,
-            rescue,
-            miss_rest: if rest { Rest::Block } else { Rest::None },
-            sharing: if fill { Sharing::Fill } else { Sharing::Strict },
+            bypass_late,
+            miss_rest: if rest { MissRest::Block } else { MissRest::None },
+            sharing: if fill { BackgroundSharing::Fill } else { BackgroundSharing::Strict },
             deadline: DEADLINE,
             retry: Retry { first: Duration::from_millis(10), most: Duration::from_secs(1), corrupt_limit: 3 },
             seed,
-            ..Settings::default()
+            ..EngineSettings::default()
         },
     )
 }
@@ -150,8 +153,8 @@ fn run(case: &Case) -> Sim {
         match step {
             Step::Read(start, len) => sim.read(start, len),
             Step::Forget(read) => sim.forget(crate::ReadId(read)),
-            Step::Plan(plan) => sim.tell(Event::PlanChanged(plan)),
-            Step::Left(rate) => sim.tell(Event::LeftRate(rate)),
+            Step::Plan(plan) => sim.notify(EngineEvent::PlanChanged(plan)),
+            Step::FillRate(rate) => sim.notify(EngineEvent::FillRate(rate)),
             Step::Brought(first, units) => sim.bring(first * UNIT, (first + units) * UNIT),
         }
     }
@@ -178,10 +181,10 @@ fn check_reads(case: &Case, sim: &Sim) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// No unit is brought twice, unless it was asked for apart because it was late, or is between others. Streams, which
+/// No unit is brought twice, unless it was asked for again because it was late, or is between others. Streams, which
 /// go through short local ranges, may.
 fn check_bytes(case: &Case, sim: &Sim) -> Result<(), TestCaseError> {
-    if case.settings.gap > 0 || sim.counters().rescued + sim.counters().ahead > 0 {
+    if case.settings.gap > 0 || sim.counters().overtaken + sim.counters().overtaken_in_stream > 0 {
         return Ok(());
     }
     let mut brought = BTreeMap::new();
@@ -210,7 +213,7 @@ fn check_progress(case: &Case, sim: &mut Sim) -> Result<(), TestCaseError> {
         prop_assert!(sim.disk.is_local(whole), "the plan is not done: {:?}", sim.counters());
     }
     let last_left = case.steps.iter().rev().find_map(|(_, step)| match step {
-        Step::Left(rate) => Some(*rate),
+        Step::FillRate(rate) => Some(*rate),
         _ => None,
     });
     if last_left.flatten().is_some() {
@@ -219,7 +222,7 @@ fn check_progress(case: &Case, sim: &mut Sim) -> Result<(), TestCaseError> {
         let progress = sim.engine.progress();
         prop_assert_eq!(progress.total, Some(progress.local));
     }
-    if case.settings.miss_rest == Rest::Block {
+    if case.settings.miss_rest == MissRest::Block {
         for read in sim.reads.iter().filter(|read| !read.forgotten) {
             prop_assert!(sim.disk.is_local(read.part.intersect(whole)));
         }
@@ -241,12 +244,12 @@ proptest! {
     #[test]
     fn the_left_rate_holds(rate in 200_000_u64..5_000_000, link in 6_u64..50, scattered in any::<bool>()) {
         let disk = if scattered { Disk::scattered(SLICES * 8) } else { Disk::plain(SLICES * SLICE_SIZE * 8) };
-        let mut sim = Sim::new(disk, Settings::default());
+        let mut sim = Sim::new(disk, EngineSettings::default());
         sim.link.rate = link * 1_000_000;
-        sim.tell(Event::LeftRate(Some(rate)));
+        sim.notify(EngineEvent::FillRate(Some(rate)));
         sim.run(Time(6_000_000));
-        let left = sim.asked.iter().filter(|asked| asked.priority == Priority::Left);
-        let bytes: u64 = left.map(|asked| asked.range.len()).sum();
+        let fills = sim.asked.iter().filter(|asked| asked.priority == Priority::Fill);
+        let bytes: u64 = fills.map(|asked| asked.range.len()).sum();
         let slack = (1 << 20) + rate / 10;
         prop_assert!(bytes <= rate * 6 + slack, "{bytes}");
         prop_assert!(bytes + slack >= rate * 6, "{bytes}");

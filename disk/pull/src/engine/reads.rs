@@ -5,7 +5,9 @@ use crate::estimator::span;
 use crate::request::{Past, Request, State, Waiter};
 use crate::timers::Timer;
 use crate::window::{coalesce, first_bytes, missing};
-use crate::{Action, BLOCK_SIZE, BlobRange, Estimate, FetchId, Priority, ReadId, Rest, Time, World};
+use crate::{
+    BLOCK_SIZE, BlobRange, BlobView, EngineAction, Estimate, FetchId, MissRest, Priority, ReadId, Time,
+};
 use headstart_block::{ByteRange, Error, ErrorKind};
 use std::sync::Arc;
 
@@ -23,29 +25,29 @@ impl Engine {
     pub(super) fn read(
         &mut self,
         read: ReadId,
-        parts: &[ByteRange],
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        ranges: &[ByteRange],
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) {
         if self.reads.contains_key(&read) {
-            debug_assert!(false, "{read} is told twice");
+            debug_assert!(false, "{read} is reported twice");
             return;
         }
         self.counters.reads += 1;
         if self.reads.len() >= self.settings.reads_max {
             self.counters.refused += 1;
             let error = Error::new(ErrorKind::Unavailable, "too many reads wait for remote bytes");
-            actions.push(Action::Fail { read, error: Arc::new(error) });
+            actions.push(EngineAction::Fail { read, error: Arc::new(error) });
             return;
         }
         let quickly = self.blocks_come_quickly();
-        let disk = ByteRange::between(0, world.disk_size());
+        let disk = ByteRange::between(0, view.disk_size());
         let (mut trees, mut data) = (Vec::new(), Vec::new());
-        for part in parts.iter().map(|part| part.intersect(disk)).filter(|part| !part.is_empty()) {
+        for range in ranges.iter().map(|range| range.intersect(disk)).filter(|range| !range.is_empty()) {
             let before = data.len();
-            world.ranges(part, &mut |range| missing(range, world, &mut trees, &mut data));
-            if data.len() > before && self.settings.miss_rest == Rest::Block {
-                self.counters.rest_dropped += self.preload.missed(part, self.settings.rest_max, quickly);
+            view.ranges(range, &mut |stored| missing(stored, view, &mut trees, &mut data));
+            if data.len() > before && self.settings.miss_rest == MissRest::Block {
+                self.counters.rest_dropped += self.preload.missed(range, self.settings.rest_max, quickly);
             }
         }
         self.last_miss = Some(self.now);
@@ -53,9 +55,9 @@ impl Engine {
         self.reads.insert(read, Read { pending: 0, deadline, fetches: Vec::new() });
         self.timers.add(deadline, Timer::Deadline(read));
         for wanted in [trees, data] {
-            self.want(read, wanted, self.settings.gap, &Past::default(), world, actions);
+            self.want(read, wanted, self.settings.gap, &Past::default(), view, actions);
         }
-        self.settle(read, actions);
+        self.complete_if_local(read, actions);
     }
 
     /// `true` if a whole block comes in a few round trips.
@@ -74,8 +76,8 @@ impl Engine {
         mut wanted: Vec<BlobRange>,
         gap: u64,
         past: &Past,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) {
         coalesce(&mut wanted, 0, &self.active);
         let (mut joined, mut free) = (Vec::new(), Vec::new());
@@ -89,10 +91,10 @@ impl Engine {
                     from = part.range.end();
                 } else if let State::Sent(sent) = request.state {
                     let long = sent.stream.is_some_and(|stream| !stream.whole);
-                    let counter = if long && !request.apart {
-                        &mut self.counters.ahead
+                    let counter = if long && !request.is_bypassed {
+                        &mut self.counters.overtaken_in_stream
                     } else {
-                        &mut self.counters.rescued
+                        &mut self.counters.overtaken
                     };
                     *counter += 1;
                 }
@@ -110,7 +112,7 @@ impl Engine {
             if coalesced > 0 {
                 // The bytes in the gap may need other pages of the hash tree.
                 let active = &self.active;
-                world.missing(range, &mut |run| active.free(run, None, &mut trees));
+                view.missing(range, &mut |run| active.free(run, None, &mut trees));
             }
         }
         coalesce(&mut trees, 0, &self.active);
@@ -134,14 +136,14 @@ impl Engine {
     /// Makes a request, which is not queued yet.
     pub(super) fn request(&mut self, range: BlobRange, born: Priority, past: Past) -> FetchId {
         let (state, waiters) = (State::Queued(born), Vec::new());
-        let (made_in, apart) = (self.events, false);
-        let request = Request { range, born, asked_as: born, state, past, made_in, apart, waiters };
+        let (made_in, is_bypassed) = (self.events, false);
+        let request = Request { range, born, asked_as: born, state, past, made_in, is_bypassed, waiters };
         let fetch = self.requests.add(request);
         self.active.hold(range, fetch);
         fetch
     }
 
-    fn join(&mut self, read: ReadId, fetch: FetchId, range: BlobRange, actions: &mut Vec<Action>) {
+    fn join(&mut self, read: ReadId, fetch: FetchId, range: BlobRange, actions: &mut Vec<EngineAction>) {
         self.counters.joined += 1;
         let Some(request) = self.requests.get_mut(fetch) else { return };
         if let State::Sent(sent) = &mut request.state
@@ -150,9 +152,9 @@ impl Engine {
             self.counters.promoted += 1;
             self.timers.add(sent.late, Timer::Late(fetch));
             let upto = range.range.end();
-            if sent.hurried < upto {
-                sent.hurried = upto;
-                actions.push(Action::Hurry { fetch, upto });
+            if sent.promoted_upto < upto {
+                sent.promoted_upto = upto;
+                actions.push(EngineAction::Promote { fetch, upto });
             }
         }
         self.wait(read, fetch, range);
@@ -168,28 +170,28 @@ impl Engine {
     }
 
     /// Notes that `read` waits for one request less.
-    pub(super) fn satisfy(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+    pub(super) fn satisfy(&mut self, read: ReadId, actions: &mut Vec<EngineAction>) {
         if let Some(waiting) = self.reads.get_mut(&read) {
             waiting.pending -= 1;
-            self.settle(read, actions);
+            self.complete_if_local(read, actions);
         }
     }
 
     /// Completes `read` if it waits for nothing any more.
-    fn settle(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+    fn complete_if_local(&mut self, read: ReadId, actions: &mut Vec<EngineAction>) {
         if self.reads.get(&read).is_some_and(|waiting| waiting.pending == 0) {
             self.counters.completed += 1;
             self.end(read);
-            actions.push(Action::Complete { read });
+            actions.push(EngineAction::Complete { read });
         }
     }
 
     /// Makes the readers of `fetch` ask for their bytes themselves, as misses, and not wait for it any more.
-    pub(super) fn ask_apart(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
+    pub(super) fn bypass(&mut self, fetch: FetchId, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
-        request.apart = true;
+        request.is_bypassed = true;
         let waiters = std::mem::take(&mut request.waiters);
-        self.want_again(waiters, &Past::default(), world, actions);
+        self.want_again(waiters, &Past::default(), view, actions);
     }
 
     /// Makes waiters that were taken off their request wait for their bytes that are still missing.
@@ -197,14 +199,14 @@ impl Engine {
         &mut self,
         waiters: Vec<Waiter>,
         past: &Past,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) {
         for Waiter { read, range } in waiters {
             let (mut trees, mut data) = (Vec::new(), Vec::new());
-            missing(range, world, &mut trees, &mut data);
+            missing(range, view, &mut trees, &mut data);
             for wanted in [trees, data] {
-                self.want(read, wanted, 0, past, world, actions);
+                self.want(read, wanted, 0, past, view, actions);
             }
             self.satisfy(read, actions);
         }
@@ -217,7 +219,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn deadline(&mut self, read: ReadId, actions: &mut Vec<Action>) {
+    pub(super) fn deadline(&mut self, read: ReadId, actions: &mut Vec<EngineAction>) {
         let Some(waiting) = self.reads.get(&read) else { return };
         let requests = waiting.fetches.iter().rev().filter_map(|fetch| self.requests.get(*fetch));
         let cause = requests.filter_map(|request| request.past.error.clone()).next();
@@ -228,15 +230,15 @@ impl Engine {
         }
         self.counters.failed_deadline += 1;
         self.end(read);
-        actions.push(Action::Fail { read, error: Arc::new(error) });
+        actions.push(EngineAction::Fail { read, error: Arc::new(error) });
     }
 
     /// Fails a read, if it still waits; returns `true` if it did.
-    pub(super) fn fail(&mut self, read: ReadId, error: &Arc<Error>, actions: &mut Vec<Action>) -> bool {
+    pub(super) fn fail(&mut self, read: ReadId, error: &Arc<Error>, actions: &mut Vec<EngineAction>) -> bool {
         let waited = self.reads.contains_key(&read);
         if waited {
             self.end(read);
-            actions.push(Action::Fail { read, error: Arc::clone(error) });
+            actions.push(EngineAction::Fail { read, error: Arc::clone(error) });
         }
         waited
     }

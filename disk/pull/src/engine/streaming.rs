@@ -2,15 +2,17 @@
 
 use crate::testing::wire::PIECE;
 use crate::testing::{Asked, DATA, Disk, Fate, Fates, Link, Sim, TREE, UNIT};
-use crate::{BlobRange, Event, Plan, PlanItem, Priority, Rest, Settings, Sharing, Time};
+use crate::{
+    BackgroundSharing, BlobRange, EngineEvent, EngineSettings, MissRest, Plan, PlanItem, Priority, Time,
+};
 use headstart_block::ByteRange;
 use std::time::Duration;
 
 const MILLI: Duration = Duration::from_millis(1);
 const MB: u64 = 1_000_000;
 
-fn lazy() -> Settings {
-    Settings { miss_rest: Rest::None, ..Settings::default() }
+fn lazy() -> EngineSettings {
+    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
 }
 
 fn millis(n: u64) -> Time {
@@ -18,15 +20,15 @@ fn millis(n: u64) -> Time {
 }
 
 /// A disk of 192 MiB of which the first 64 are planned, one block after the other.
-fn streaming(rate: u64, round_trip: u64, settings: Settings) -> Sim {
+fn streaming(rate: u64, round_trip: u64, settings: EngineSettings) -> Sim {
     streaming_with(rate, round_trip, settings, Box::new(|_, _, _, _| Fate::Good))
 }
 
-fn streaming_with(rate: u64, round_trip: u64, settings: Settings, fates: Fates) -> Sim {
+fn streaming_with(rate: u64, round_trip: u64, settings: EngineSettings, fates: Fates) -> Sim {
     let mut sim = Sim::new(Disk::plain(192 << 20), settings);
     sim.link = Link { rate: rate * MB, round_trip: Duration::from_millis(round_trip) };
     sim.fates = fates;
-    sim.tell(Event::PlanChanged(Plan::List((0..32).map(PlanItem::whole).collect())));
+    sim.notify(EngineEvent::PlanChanged(Plan::List((0..32).map(PlanItem::whole).collect())));
     sim
 }
 
@@ -58,9 +60,9 @@ fn what_a_plan_names_one_after_the_other_is_one_request() {
 /// With 64 MiB under way, a miss waits for its own transfer, a round trip, and the bytes that were on the wire by then.
 #[test]
 fn no_miss_waits_behind_a_stream() {
-    for sharing in [Sharing::Fill, Sharing::Strict] {
+    for sharing in [BackgroundSharing::Fill, BackgroundSharing::Strict] {
         for (rate, round_trip) in LINKS {
-            let mut sim = streaming(rate, round_trip, Settings { sharing, ..lazy() });
+            let mut sim = streaming(rate, round_trip, EngineSettings { sharing, ..lazy() });
             sim.run(millis(400));
             assert!(!sim.disk.is_local(ByteRange::between(0, 64 << 20)));
             let start = sim.now;
@@ -105,7 +107,7 @@ fn misses_cost_a_stream_no_more_than_their_own_bytes() {
 }
 
 #[test]
-fn who_reads_just_ahead_of_a_stream_waits_for_it() {
+fn a_read_just_ahead_of_a_stream_waits_for_it() {
     let mut sim = streaming(10, 20, lazy());
     sim.run(millis(1000));
     let come = sim.disk.local_bytes();
@@ -117,7 +119,7 @@ fn who_reads_just_ahead_of_a_stream_waits_for_it() {
     // A second ahead.
     sim.read(sim.disk.local_bytes() + 10 * MB, 4096);
     sim.run(millis(1400));
-    assert_eq!((misses(&sim), sim.counters().ahead), (1, 1), "their page is there already");
+    assert_eq!((misses(&sim), sim.counters().overtaken_in_stream), (1, 1), "their page is there already");
     assert!(sim.reads[1].wait() < 45 * MILLI, "{:?}", sim.reads[1].wait());
 }
 
@@ -125,12 +127,12 @@ fn who_reads_just_ahead_of_a_stream_waits_for_it() {
 /// part of the stream separately has the part no sooner, and it comes twice.
 #[test]
 fn what_comes_soon_is_waited_for_and_never_held() {
-    for sharing in [Sharing::Fill, Sharing::Strict] {
-        let mut sim = streaming(50, 20, Settings { sharing, ..lazy() });
+    for sharing in [BackgroundSharing::Fill, BackgroundSharing::Strict] {
+        let mut sim = streaming(50, 20, EngineSettings { sharing, ..lazy() });
         sim.run(millis(3000));
         assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
         let (held, streamed) = (sim.counters().held, streams(&sim).len());
-        sim.tell(Event::PlanChanged(Plan::List([PlanItem { block: 40, mask: 0x3ff }].into())));
+        sim.notify(EngineEvent::PlanChanged(Plan::List([PlanItem { block: 40, mask: 0x3ff }].into())));
         assert_eq!(streams(&sim).len(), streamed + 1);
         sim.read((80 << 20) + (600 << 10), 4096);
         sim.read(100 << 20, 4096);
@@ -184,24 +186,24 @@ fn what_is_left_of_a_stream_that_breaks_is_asked_for_again() {
 }
 
 #[test]
-fn a_stream_is_hurried_as_far_as_somebody_waits() {
+fn a_stream_is_promoted_as_far_as_a_read_waits() {
     let mut sim = streaming(10, 20, lazy());
     sim.run(millis(1000));
     let come = sim.disk.local_bytes();
-    let hurried = |sim: &Sim| streams(sim).iter().map(|asked| asked.hurried).max().unwrap();
-    assert_eq!(hurried(&sim), 0);
+    let promoted = |sim: &Sim| streams(sim).iter().map(|asked| asked.promoted_upto).max().unwrap();
+    assert_eq!(promoted(&sim), 0);
     sim.read(come + 100_000, 4096);
-    let first = hurried(&sim);
+    let first = promoted(&sim);
     assert!((come + 104_096..come + 200_000).contains(&first), "{first} of {come}");
     sim.read(come + 10_000, 4096);
-    assert_eq!(hurried(&sim), first);
-    // A reader that asks apart waits for nothing of it.
+    assert_eq!(promoted(&sim), first);
+    // A reader that bypasses it waits for nothing of it.
     sim.read(come + 10 * MB, 4096);
-    assert_eq!(hurried(&sim), first);
+    assert_eq!(promoted(&sim), first);
 }
 
 #[test]
-fn who_waits_for_a_stream_that_stalls_asks_apart() {
+fn a_read_bypasses_a_stream_that_stalls() {
     let mut first = true;
     let fates =
         Box::new(
@@ -226,12 +228,12 @@ fn another_plan_ends_the_streams_of_the_last_one() {
     sim.run(millis(1000));
     sim.read(sim.disk.local_bytes() + 100_000, 4096);
     let plan = Plan::List((40..60).map(PlanItem::whole).collect());
-    sim.tell(Event::PlanChanged(plan.clone()));
+    sim.notify(EngineEvent::PlanChanged(plan.clone()));
     assert_eq!(sim.counters().cancelled, 0, "somebody waits for it");
     sim.run(millis(1100));
-    sim.tell(Event::PlanChanged(plan));
+    sim.notify(EngineEvent::PlanChanged(plan));
     assert_eq!(sim.counters().cancelled, 0, "it is the same");
-    sim.tell(Event::PlanChanged(Plan::Lazy));
+    sim.notify(EngineEvent::PlanChanged(Plan::Lazy));
     assert_eq!(sim.counters().cancelled, 1);
     let local = sim.disk.local_bytes();
     sim.run(millis(3000));
@@ -242,22 +244,22 @@ fn another_plan_ends_the_streams_of_the_last_one() {
 #[test]
 fn what_is_not_in_order_is_not_streamed() {
     let mut sim = Sim::new(Disk::plain(192 << 20), lazy());
-    sim.tell(Event::PlanChanged(Plan::List(
+    sim.notify(EngineEvent::PlanChanged(Plan::List(
         (0..64).rev().map(|block| PlanItem { block, mask: 0b10 }).collect(),
     )));
     sim.run(millis(3000));
     assert!(streams(&sim).is_empty());
     // From the last block to the first: each is a run, and no two are one.
     let mut sim = Sim::new(Disk::plain(192 << 20), lazy());
-    sim.tell(Event::PlanChanged(Plan::List((0..16).rev().map(PlanItem::whole).collect())));
+    sim.notify(EngineEvent::PlanChanged(Plan::List((0..16).rev().map(PlanItem::whole).collect())));
     sim.run(millis(8000));
     let runs: Vec<_> = streams(&sim).iter().map(|asked| asked.range.range).collect();
     assert!(runs.iter().all(|run| run.len() <= 2 << 20), "{runs:?}");
 }
 
 #[test]
-fn without_rescue_nothing_is_late() {
-    let mut sim = streaming(10, 20, Settings { rescue: false, ..lazy() });
+fn without_bypassing_nothing_is_late() {
+    let mut sim = streaming(10, 20, EngineSettings { bypass_late: false, ..lazy() });
     sim.run(millis(100));
     sim.read(sim.disk.local_bytes() + 50_000, 4096);
     sim.run(millis(8000));

@@ -8,9 +8,9 @@
 //! is the one that lets no request of the background begin. A stream with waiters is a miss itself, and never held.
 //!
 //! *Waiting*: a reader waits if its bytes come about as soon as a request of its own would bring them; otherwise it
-//! asks apart at once. When the stream passes that place, it brings those bytes again: as long as the pieces are
-//! small, that costs less than another request would. But if a long stretch before it has become local, the stream
-//! is ended, and another one goes on behind that stretch.
+//! bypasses it at once. When the stream passes that place, it brings those bytes again: as long as the ranges are
+//! small, that costs less than another request would. But if a long range before it has become local, the stream
+//! is ended, and another one goes on behind that range.
 //!
 //! *Whole ones* come in about a round trip, as rests of blocks and scans do. Reads wait for them as for any
 //! request, and they are not held: their driver claims all of such a stream at once, and a read that waits for the
@@ -21,7 +21,7 @@ use crate::estimator::{Pace, span};
 use crate::request::{Past, Request, Sent, State, Stream};
 use crate::timers::Timer;
 use crate::window::{coalesce, first_bytes};
-use crate::{Action, BlobRange, Estimate, FetchId, Priority, Time, World};
+use crate::{BlobRange, BlobView, EngineAction, Estimate, FetchId, Priority, Time};
 use std::time::Duration;
 
 /// Bytes ahead in a stream that are waited for if its speed is unknown.
@@ -29,9 +29,9 @@ const UNKNOWN_AHEAD: u64 = 256 << 10;
 /// Local bytes before a stream that are worth another request, at least; and in bandwidth-delay products.
 const SKIPPED_MIN: u64 = 512 << 10;
 const SKIPPED_PIPES: u64 = 4;
-/// The largest piece that a stream is told in.
-const PIECE: u64 = 256 << 10;
-/// The silence, beyond the time of a piece, after which a stream has stalled: others may go on with the plan.
+/// The most bytes of a stream that one event reports.
+const PROGRESS_MAX: u64 = 256 << 10;
+/// The silence, beyond the time of such a range, after which a stream has stalled: others may go on with the plan.
 const SILENCE: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn may_join(&self, request: &Request, part: BlobRange) -> bool {
         match request.state {
             State::Sent(Sent { stream: Some(stream), .. }) if !stream.whole => {
-                !request.apart && self.comes_soon(request.range, stream, part)
+                !request.is_bypassed && self.comes_soon(request.range, stream, part)
             }
             _ => request.is_joinable(self.now),
         }
@@ -48,9 +48,9 @@ impl Engine {
     /// `true` if a stream brings `part` about as soon as another request would. It may come later by the cost of
     /// bringing it twice and by a round trip, because the other request would have to wait for the bytes on the
     /// wire.
-    fn comes_soon(&self, left: BlobRange, stream: Stream, part: BlobRange) -> bool {
-        let Some(in_stream) = self.comes_in(left, stream, part) else {
-            return part.range.end().saturating_sub(left.range.offset()) <= UNKNOWN_AHEAD;
+    fn comes_soon(&self, remaining: BlobRange, stream: Stream, part: BlobRange) -> bool {
+        let Some(in_stream) = self.comes_in(remaining, stream, part) else {
+            return part.range.end().saturating_sub(remaining.range.offset()) <= UNKNOWN_AHEAD;
         };
         let Estimate { bandwidth: Some(bandwidth), round_trip: Some(round_trip) } = self.estimate() else {
             return false;
@@ -59,26 +59,26 @@ impl Engine {
         in_stream <= (round_trip + takes).saturating_mul(2)
     }
 
-    /// The time in which a stream of which `left` remains brings `part`; `None` if it is unknown.
-    fn comes_in(&self, left: BlobRange, stream: Stream, part: BlobRange) -> Option<Duration> {
+    /// The time in which a stream of which `remaining` remains brings `part`; `None` if it is unknown.
+    fn comes_in(&self, remaining: BlobRange, stream: Stream, part: BlobRange) -> Option<Duration> {
         let Estimate { bandwidth: Some(bandwidth), round_trip: Some(round_trip) } = self.estimate() else {
             return None;
         };
-        let begins = match stream.heard {
+        let begins = match stream.last_progress_at {
             _ if stream.held => round_trip,
             Some(_) => Duration::ZERO,
-            None => (stream.asked + round_trip).since(self.now),
+            None => (stream.sent_at + round_trip).since(self.now),
         };
-        let ahead = part.range.end().saturating_sub(left.range.offset());
+        let ahead = part.range.end().saturating_sub(remaining.range.offset());
         Some(begins.saturating_add(span(ahead, bandwidth)))
     }
 
     /// The time by which a stream should have brought `part`.
-    fn late_for(&self, left: BlobRange, stream: Stream, part: BlobRange) -> Time {
-        if !self.settings.rescue {
+    fn late_for(&self, remaining: BlobRange, stream: Stream, part: BlobRange) -> Time {
+        if !self.settings.bypass_late {
             return Time(u64::MAX);
         }
-        let expected = self.comes_in(left, stream, part);
+        let expected = self.comes_in(remaining, stream, part);
         self.now + super::fetches::late_after(expected)
     }
 
@@ -104,17 +104,17 @@ impl Engine {
         &mut self,
         fetch: FetchId,
         upto: u64,
-        world: &dyn World,
-        actions: &mut Vec<Action>,
+        view: &dyn BlobView,
+        actions: &mut Vec<EngineAction>,
     ) {
         let Some(front) = self.shrink(fetch, upto) else { return };
         let Some(request) = self.requests.get_mut(fetch) else { return };
         // The stream works: readers that it has not served may wait for it again, and earlier failures do not count.
-        request.apart = false;
+        request.is_bypassed = false;
         request.past = Past::default();
         if let State::Sent(Sent { stream: Some(stream), priority, .. }) = &mut request.state {
             let priority = *priority;
-            let first = stream.heard.replace(self.now).is_none();
+            let first = stream.last_progress_at.replace(self.now).is_none();
             self.estimator.progressed(self.now, fetch, front.len());
             self.counters.add_bytes(priority, front.len());
             if first {
@@ -122,8 +122,8 @@ impl Engine {
             }
         }
         self.serve_front(fetch, upto, actions);
-        self.became_local(front, world, actions);
-        self.skip_local(fetch, world, actions);
+        self.became_local(front, view, actions);
+        self.skip_local(fetch, view, actions);
     }
 
     /// Notes that another process brought `range`: a stream that begins with it has advanced, which says nothing of the
@@ -137,7 +137,7 @@ impl Engine {
             if let Some(Request { state: State::Sent(Sent { stream: Some(stream), .. }), .. }) =
                 self.requests.get_mut(fetch)
             {
-                stream.heard = Some(self.now);
+                stream.last_progress_at = Some(self.now);
             }
             self.estimator.holds(fetch, false);
             self.expect(fetch);
@@ -164,7 +164,7 @@ impl Engine {
     }
 
     /// Serves the readers of a request whose bytes are before `upto`.
-    fn serve_front(&mut self, fetch: FetchId, upto: u64, actions: &mut Vec<Action>) {
+    fn serve_front(&mut self, fetch: FetchId, upto: u64, actions: &mut Vec<EngineAction>) {
         let Some(request) = self.requests.get_mut(fetch) else { return };
         let served: Vec<_> =
             request.waiters.extract_if(.., |waiter| waiter.range.range.end() <= upto).collect();
@@ -174,45 +174,46 @@ impl Engine {
         self.expect(fetch);
     }
 
-    /// Joins pieces that can be streamed, across local bytes between them that are not worth another request.
-    pub(super) fn stream_through(&self, pieces: &mut Vec<BlobRange>) {
-        if pieces.len() < 2 {
+    /// Joins ranges that can be streamed, across local bytes between them that are not worth another request.
+    pub(super) fn stream_through(&self, ranges: &mut Vec<BlobRange>) {
+        if ranges.len() < 2 {
             return;
         }
-        let mut joined = pieces.clone();
+        let mut joined = ranges.clone();
         coalesce(&mut joined, self.skipped(), &self.active);
-        if joined.iter().all(|piece| piece.len() > self.settings.stream_min) {
-            *pieces = joined;
+        if joined.iter().all(|range| range.len() > self.settings.stream_min) {
+            *ranges = joined;
         }
     }
 
-    /// The length of a stretch of local bytes from which on a stream does not go through it.
+    /// The length of a range of local bytes from which on a stream does not go through it.
     fn skipped(&self) -> u64 {
         self.pace().pipe.saturating_mul(SKIPPED_PIPES).max(SKIPPED_MIN)
     }
 
-    /// Ends a stream before which a long stretch is local, and goes on behind the stretch.
-    fn skip_local(&mut self, fetch: FetchId, world: &dyn World, actions: &mut Vec<Action>) {
+    /// Ends a stream before which a long range is local, and goes on behind it.
+    fn skip_local(&mut self, fetch: FetchId, view: &dyn BlobView, actions: &mut Vec<EngineAction>) {
         let Some(request) = self.requests.get(fetch) else { return };
-        let (left, born) = (request.range, request.born);
+        let (remaining, born) = (request.range, request.born);
         if !self.streams.contains(&fetch) || !request.waiters.is_empty() {
             return;
         }
-        let first = |len: u64| first_bytes(left, len);
-        if !super::fetches::is_local(first(self.settings.unit), world)
-            || !super::fetches::is_local(first(self.skipped()), world)
+        let first = |len: u64| first_bytes(remaining, len);
+        if !super::fetches::is_local(first(self.settings.unit), view)
+            || !super::fetches::is_local(first(self.skipped()), view)
         {
             return;
         }
         let mut next = None;
-        world.missing(left, &mut |run| {
-            if run.blob == left.blob {
+        view.missing(remaining, &mut |run| {
+            if run.blob == remaining.blob {
                 next.get_or_insert(run.range.offset());
             }
         });
         self.cut(fetch, actions);
         if let Some(next) = next {
-            let rest = BlobRange::between(left.blob, next.max(left.range.offset()), left.range.end());
+            let rest =
+                BlobRange::between(remaining.blob, next.max(remaining.range.offset()), remaining.range.end());
             let more = self.request(rest, born, Past::default());
             if let Some(request) = self.requests.get_mut(more) {
                 // Some of it may be local, so it has to be checked.
@@ -223,16 +224,16 @@ impl Engine {
     }
 
     /// Ends a stream that is not needed any more.
-    fn cut(&mut self, fetch: FetchId, actions: &mut Vec<Action>) {
+    fn cut(&mut self, fetch: FetchId, actions: &mut Vec<EngineAction>) {
         if self.remove(fetch).is_some() {
             self.counters.cancelled += 1;
-            actions.push(Action::Cancel { fetch });
+            actions.push(EngineAction::Cancel { fetch });
         }
     }
 
     /// Ends the streams of the last plan as far as no read waits for them, because another plan is followed from
     /// now on.
-    pub(super) fn end_streams(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn end_streams(&mut self, actions: &mut Vec<EngineAction>) {
         for fetch in self.streams.clone() {
             let unwanted =
                 |request: &Request| request.born == Priority::Preload && request.waiters.is_empty();
@@ -243,7 +244,7 @@ impl Engine {
     }
 
     /// Holds streams while others need the link, and lets them go on.
-    pub(super) fn steer_streams(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn steer_streams(&mut self, actions: &mut Vec<EngineAction>) {
         if self.streams.is_empty() {
             return;
         }
@@ -260,19 +261,20 @@ impl Engine {
             self.estimator.holds(*fetch, hold);
             self.counters.held += u64::from(hold);
             let fetch = *fetch;
-            actions.push(if hold { Action::Hold { fetch } } else { Action::Resume { fetch } });
+            actions.push(if hold { EngineAction::Hold { fetch } } else { EngineAction::Resume { fetch } });
         }
     }
 
     /// `true` if a stream has the link, so that no request beside it needs to help the plan on.
     pub(super) fn streams_flow(&self, pace: Pace) -> bool {
-        let piece = self.estimator.estimate().bandwidth.map_or(SILENCE, |bandwidth| span(PIECE, bandwidth));
-        let patience = piece.saturating_mul(2) + SILENCE;
+        let progress_time =
+            self.estimator.estimate().bandwidth.map_or(SILENCE, |bandwidth| span(PROGRESS_MAX, bandwidth));
+        let silence_max = progress_time.saturating_mul(2) + SILENCE;
         self.streams.iter().any(|fetch| {
             let Some(request) = self.requests.get(*fetch) else { return false };
             let State::Sent(Sent { stream: Some(stream), .. }) = request.state else { return false };
-            let silent = self.now.since(stream.heard.unwrap_or(stream.asked));
-            request.range.len() > pace.pipe && silent < patience
+            let silent = self.now.since(stream.last_progress_at.unwrap_or(stream.sent_at));
+            request.range.len() > pace.pipe && silent < silence_max
         })
     }
 

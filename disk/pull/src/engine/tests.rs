@@ -2,8 +2,8 @@
 
 use crate::testing::{DATA, Disk, Fate, LINK, Link, Sim, TREE, UNIT};
 use crate::{
-    BLOCK_SIZE, BlobRange, Event, FetchId, Outcome, Plan, PlanItem, Priority, Rest, SLICE_SIZE, Settings,
-    Sharing, Time,
+    BLOCK_SIZE, BackgroundSharing, BlobRange, EngineEvent, EngineSettings, FetchId, FetchOutcome, MissRest,
+    Plan, PlanItem, Priority, SLICE_SIZE, Time,
 };
 use headstart_block::{ByteRange, ErrorKind};
 use std::time::Duration;
@@ -18,12 +18,12 @@ fn seconds(n: u64) -> Time {
     Time(n * 1_000_000)
 }
 
-fn lazy() -> Settings {
-    Settings { miss_rest: Rest::None, ..Settings::default() }
+fn lazy() -> EngineSettings {
+    EngineSettings { miss_rest: MissRest::None, ..EngineSettings::default() }
 }
 
 /// Settings without long requests.
-fn short(mut settings: Settings) -> Settings {
+fn short(mut settings: EngineSettings) -> EngineSettings {
     (settings.stream_max, settings.stream_min) = (0, u64::MAX);
     settings
 }
@@ -42,7 +42,7 @@ fn bytes(sim: &Sim) -> u64 {
 
 #[test]
 fn a_miss_takes_a_round_trip_and_its_own_bytes() {
-    for settings in [lazy(), Settings::default()] {
+    for settings in [lazy(), EngineSettings::default()] {
         let mut sim = Sim::new(Disk::plain(64 << 20), settings);
         sim.read(5 << 20, 4096);
         sim.run(seconds(2));
@@ -57,7 +57,7 @@ fn a_miss_takes_a_round_trip_and_its_own_bytes() {
 
 #[test]
 fn the_rest_of_a_block_follows_its_critical_range() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
     sim.read(BLOCK_SIZE + 8192, 4096);
     sim.run(seconds(2));
     assert!(sim.disk.is_local(ByteRange::between(BLOCK_SIZE, 2 * BLOCK_SIZE)));
@@ -68,7 +68,7 @@ fn the_rest_of_a_block_follows_its_critical_range() {
 /// A rest that is requested together with the miss would come between its bytes on a link that connections share.
 #[test]
 fn the_rest_of_a_block_is_asked_for_when_the_critical_range_has_left() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
     sim.read(0, 4096);
     sim.run(seconds(2));
     sim.read(BLOCK_SIZE + 8192, 4096);
@@ -85,8 +85,8 @@ fn the_rest_of_a_block_is_asked_for_when_the_critical_range_has_left() {
 
 #[test]
 fn the_rest_of_a_block_waits_for_the_plan() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
-    sim.tell(Event::PlanChanged(plan([(4, u32::MAX), (5, u32::MAX)])));
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(plan([(4, u32::MAX), (5, u32::MAX)])));
     sim.read(0, 4096);
     sim.run(seconds(5));
     let order: Vec<_> =
@@ -98,8 +98,8 @@ fn the_rest_of_a_block_waits_for_the_plan() {
 
 #[test]
 fn the_rest_of_a_block_that_is_read_on_goes_before_the_plan() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
-    sim.tell(Event::PlanChanged(plan((4..20).map(|block| (block, u32::MAX)))));
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(plan((4..20).map(|block| (block, u32::MAX)))));
     sim.read(SLICE_SIZE, 4096);
     sim.run(millis(100));
     sim.read(9 * SLICE_SIZE, SLICE_SIZE);
@@ -117,8 +117,8 @@ fn the_rest_of_a_block_that_is_read_on_goes_before_the_plan() {
 
 #[test]
 fn a_late_plan_asks_for_no_rest() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
-    sim.tell(Event::PlanChanged(plan([(4, u32::MAX), (1, 0b11)])));
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(plan([(4, u32::MAX), (1, 0b11)])));
     for slice in 0..2 {
         sim.read(BLOCK_SIZE + slice * SLICE_SIZE, 4096);
         sim.run(millis(50 * (slice + 1)));
@@ -132,8 +132,8 @@ fn a_late_plan_asks_for_no_rest() {
 
 #[test]
 fn preloads_hot_slices_in_plan_order_and_nothing_else() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
-    sim.tell(Event::PlanChanged(plan([(9, 0b11), (2, 1 << 31), (2, 0), (99, 1)])));
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(plan([(9, 0b11), (2, 1 << 31), (2, 0), (99, 1)])));
     sim.run(seconds(2));
     let data: Vec<_> =
         asked(&sim, Priority::Preload).into_iter().filter(|range| range.blob == DATA).collect();
@@ -145,14 +145,14 @@ fn preloads_hot_slices_in_plan_order_and_nothing_else() {
             BlobRange::between(DATA, slice(2, 31), slice(3, 0)),
         ]
     );
-    assert_eq!(asked(&sim, Priority::Left), []);
+    assert_eq!(asked(&sim, Priority::Fill), []);
     assert_eq!(sim.counters().plan_skipped, 2);
 }
 
 #[test]
 fn small_ranges_become_few_requests() {
-    let mut sim = Sim::new(Disk::scattered(32 * 16), Settings::default());
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    let mut sim = Sim::new(Disk::scattered(32 * 16), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(20));
     let whole = sim.disk.local_bytes();
     assert!(sim.disk.is_local(ByteRange::between(0, 32 * 16 * SLICE_SIZE)));
@@ -164,9 +164,9 @@ fn small_ranges_become_few_requests() {
 #[test]
 fn preloading_fills_the_link() {
     for (rate, round_trip) in [(2, 20), (10, 20), (10, 100), (100, 20), (100, 100), (400, 5)] {
-        let mut sim = Sim::new(Disk::plain(rate << 23), short(Settings::default()));
+        let mut sim = Sim::new(Disk::plain(rate << 23), short(EngineSettings::default()));
         sim.link = Link { rate: rate * 1_000_000, round_trip: Duration::from_millis(round_trip) };
-        sim.tell(Event::PlanChanged(Plan::Sequential));
+        sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
         sim.run(seconds(6));
         let start = sim.disk.local_bytes();
         sim.run(seconds(8));
@@ -186,7 +186,7 @@ fn preloading_fills_the_link() {
 #[test]
 fn a_miss_waits_for_no_more_than_what_is_on_the_wire() {
     let mut sim = Sim::new(Disk::plain(512 << 20), lazy());
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     for n in 0..100 {
         sim.read_at(
             millis(2000 + n * 97),
@@ -207,8 +207,11 @@ fn a_miss_waits_for_no_more_than_what_is_on_the_wire() {
 
 #[test]
 fn strict_sharing_starts_nothing_beside_a_miss() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { sharing: Sharing::Strict, ..short(lazy()) });
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    let mut sim = Sim::new(
+        Disk::plain(64 << 20),
+        EngineSettings { sharing: BackgroundSharing::Strict, ..short(lazy()) },
+    );
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(1));
     sim.read(60 << 20, 4096);
     sim.run(seconds(2));
@@ -226,10 +229,10 @@ fn strict_sharing_starts_nothing_beside_a_miss() {
 #[test]
 fn without_looking_ahead_a_plan_is_followed_to_the_letter() {
     let order = [9, 8, 3, 4, 5, 0, 31, 1];
-    let mut settings = Settings { look_ahead: 0, background_min: BLOCK_SIZE, depth_max: 1, ..lazy() };
+    let mut settings = EngineSettings { look_ahead: 0, background_min: BLOCK_SIZE, depth_max: 1, ..lazy() };
     (settings.depth_min, settings.background_max) = (1, BLOCK_SIZE);
     let mut sim = Sim::new(Disk::plain(64 << 20), settings);
-    sim.tell(Event::PlanChanged(plan(order.map(|block| (block, u32::MAX)))));
+    sim.notify(EngineEvent::PlanChanged(plan(order.map(|block| (block, u32::MAX)))));
     sim.run(seconds(10));
     let data = asked(&sim, Priority::Preload).into_iter().filter(|range| range.blob == DATA);
     let blocks: Vec<_> = data.map(|range| (range.range.offset() / BLOCK_SIZE, range.len())).collect();
@@ -237,15 +240,15 @@ fn without_looking_ahead_a_plan_is_followed_to_the_letter() {
 }
 
 #[test]
-fn without_rescue_a_miss_waits_for_whoever_brings_its_bytes() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { rescue: false, ..lazy() });
+fn without_bypassing_a_miss_waits_for_the_request_that_holds_its_bytes() {
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings { bypass_late: false, ..lazy() });
     sim.link.rate = 200_000;
-    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.notify(EngineEvent::PlanChanged(plan([(0, u32::MAX)])));
     sim.run(seconds(1));
     sim.read(128 << 10, 4096);
     sim.run(seconds(60));
     sim.reads[0].wait();
-    assert_eq!((sim.counters().rescued, sim.counters().cancelled), (0, 0));
+    assert_eq!((sim.counters().overtaken, sim.counters().cancelled), (0, 0));
     assert_eq!(asked(&sim, Priority::Miss), []);
 }
 
@@ -254,14 +257,14 @@ fn without_rescue_a_miss_waits_for_whoever_brings_its_bytes() {
 #[test]
 fn a_guest_that_misses_all_the_time_does_not_stop_preloading() {
     let boot = |sharing| {
-        let mut sim = Sim::new(Disk::plain(128 << 20), Settings { sharing, ..lazy() });
-        sim.tell(Event::PlanChanged(plan((0..13).map(|block| (block, u32::MAX)))));
+        let mut sim = Sim::new(Disk::plain(128 << 20), EngineSettings { sharing, ..lazy() });
+        sim.notify(EngineEvent::PlanChanged(plan((0..13).map(|block| (block, u32::MAX)))));
         let unknown = (0..150).map(|n| (64 << 20) + n * (400 << 10));
         let known = (0..400).map(|n| n << 16);
         sim.guest = unknown.chain(known).map(|at| (MILLI / 10, ByteRange::between(at, at + 4096))).collect();
         sim.run_guest()
     };
-    let (fill, strict) = (boot(Sharing::Fill), boot(Sharing::Strict));
+    let (fill, strict) = (boot(BackgroundSharing::Fill), boot(BackgroundSharing::Strict));
     assert!(fill < strict * 4 / 5, "fill {fill:?}, strict {strict:?}");
 }
 
@@ -280,7 +283,7 @@ fn one_fetch_serves_all_who_wait() {
 #[test]
 fn a_miss_joins_a_preload_on_the_wire() {
     let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
-    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.notify(EngineEvent::PlanChanged(plan([(0, u32::MAX)])));
     sim.run(millis(5));
     sim.read(4096, 4096);
     sim.run(seconds(2));
@@ -291,33 +294,33 @@ fn a_miss_joins_a_preload_on_the_wire() {
 }
 
 #[test]
-fn a_preload_that_a_miss_joins_is_hurried() {
+fn a_preload_that_a_miss_joins_is_promoted() {
     let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
-    sim.tell(Event::PlanChanged(plan([(0, 0b1111)])));
+    sim.notify(EngineEvent::PlanChanged(plan([(0, 0b1111)])));
     let data = |sim: &Sim| *sim.asked.iter().find(|asked| asked.range.blob == DATA).unwrap();
-    assert_eq!((data(&sim).priority, data(&sim).hurried), (Priority::Preload, 0));
+    assert_eq!((data(&sim).priority, data(&sim).promoted_upto), (Priority::Preload, 0));
     sim.run(millis(1));
     sim.read(0, 4096);
-    assert_eq!(data(&sim).hurried, UNIT);
-    // A request with waiters is not hurried again.
+    assert_eq!(data(&sim).promoted_upto, UNIT);
+    // A request with waiters is not promoted again.
     sim.read(4096, 4096);
     sim.read(2 * UNIT, 4096);
-    assert_eq!(data(&sim).hurried, 3 * UNIT);
-    let hurried = sim.log.iter().filter(|line| line.contains("Hurry")).count();
+    assert_eq!(data(&sim).promoted_upto, 3 * UNIT);
+    let promotions = sim.log.iter().filter(|line| line.contains("Promote")).count();
     sim.run(seconds(1));
     // The data twice, and its page of the tree, which comes first and is waited for by all.
-    assert_eq!((hurried, sim.counters().promoted), (3, 6));
+    assert_eq!((promotions, sim.counters().promoted), (3, 6));
     // A miss is urgent from the beginning.
     sim.read(32 << 20, 4096);
     sim.read(32 << 20, 4096);
     sim.run(seconds(2));
-    assert_eq!(sim.log.iter().filter(|line| line.contains("Hurry")).count(), hurried);
+    assert_eq!(sim.log.iter().filter(|line| line.contains("Promote")).count(), promotions);
 }
 
 #[test]
 fn a_miss_does_not_wait_for_a_preload_that_stalls() {
     let mut sim = Sim::new(Disk::plain(64 << 20), short(lazy()));
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(1));
     let stalled = sim.asked.len() as u64;
     sim.fates = Box::new(move |n, _, _, _| if n == stalled { Fate::Stall } else { Fate::Good });
@@ -328,7 +331,7 @@ fn a_miss_does_not_wait_for_a_preload_that_stalls() {
     sim.read(range.offset() + 20_000, 4096);
     sim.run(seconds(3));
     assert!(sim.reads[0].wait() < 300 * MILLI, "{:?}", sim.reads[0].wait());
-    assert_eq!(sim.counters().rescued, 1);
+    assert_eq!(sim.counters().overtaken, 1);
     // Late by now: the next one asks at once.
     sim.read(range.offset() + 40_000, 4096);
     sim.run(seconds(4));
@@ -349,10 +352,10 @@ fn a_failed_fetch_is_tried_again_with_growing_pauses() {
 
 #[test]
 fn the_background_rests_while_the_store_is_away_and_goes_on_when_it_is_back() {
-    let mut sim = Sim::new(Disk::plain(256 << 20), short(Settings::default()));
+    let mut sim = Sim::new(Disk::plain(256 << 20), short(EngineSettings::default()));
     let away = |now| (seconds(1)..seconds(31)).contains(&now);
     sim.fates = Box::new(move |_, now, _, _| if away(now) { Fate::Fail } else { Fate::Good });
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     for n in 0..50 {
         sim.read_at(
             millis(2000 + n * 100),
@@ -378,7 +381,8 @@ fn the_background_rests_while_the_store_is_away_and_goes_on_when_it_is_back() {
 
 #[test]
 fn a_read_fails_at_its_deadline_with_the_cause() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { deadline: Duration::from_secs(10), ..lazy() });
+    let mut sim =
+        Sim::new(Disk::plain(64 << 20), EngineSettings { deadline: Duration::from_secs(10), ..lazy() });
     sim.fates = Box::new(|_, _, _, _| Fate::Fail);
     sim.read(0, 4096);
     sim.run(seconds(20));
@@ -405,7 +409,7 @@ fn a_background_failure_fails_no_read() {
     let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
     let fate = |priority| if priority == Priority::Miss { Fate::Good } else { Fate::Permanent };
     sim.fates = Box::new(move |_, _, _, priority| fate(priority));
-    sim.tell(Event::PlanChanged(plan([(0, u32::MAX)])));
+    sim.notify(EngineEvent::PlanChanged(plan([(0, u32::MAX)])));
     sim.read_at(millis(1), ByteRange::between(0, 4096));
     sim.run(seconds(2));
     assert!(sim.counters().promoted > 0, "the test is about a read that joined");
@@ -420,7 +424,7 @@ fn a_background_range_that_always_fails_is_left_alone() {
     sim.fates = Box::new(move |_, _, range, _| {
         if range.blob == DATA && !range.range.intersect(bad).is_empty() { Fate::Fail } else { Fate::Good }
     });
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(60));
     assert_eq!(sim.counters().given_up, 0);
     sim.run(seconds(400));
@@ -433,10 +437,10 @@ fn a_background_range_that_always_fails_is_left_alone() {
 fn corrupt_bytes_are_asked_for_again_and_then_named() {
     for (corrupt, served) in [(1, true), (2, true), (3, false)] {
         let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
-        let mut left = corrupt;
+        let mut remaining = corrupt;
         sim.fates = Box::new(move |_, _, range, _| {
-            if range.blob == DATA && left > 0 {
-                left -= 1;
+            if range.blob == DATA && remaining > 0 {
+                remaining -= 1;
                 return Fate::Corrupt;
             }
             Fate::Good
@@ -457,11 +461,11 @@ fn corrupt_bytes_are_asked_for_again_and_then_named() {
 #[test]
 fn data_waits_for_its_page_of_the_tree_without_blocking_it() {
     // The least depth: two requests. Pages fail at first, so data fills the link and waits for them.
-    let mut sim = Sim::new(Disk::plain(16 << 20), Settings { depth_max: 2, ..lazy() });
+    let mut sim = Sim::new(Disk::plain(16 << 20), EngineSettings { depth_max: 2, ..lazy() });
     sim.fates = Box::new(
         |_, now, range, _| if range.blob == TREE && now < seconds(2) { Fate::Fail } else { Fate::Good },
     );
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(30));
     assert!(sim.disk.is_local(ByteRange::between(0, 16 << 20)));
 }
@@ -475,7 +479,7 @@ fn what_somebody_else_brings_is_not_waited_for() {
     let brought = [BlobRange::between(TREE, 0, 8192), BlobRange::between(DATA, 0, UNIT)];
     for range in brought {
         assert!(sim.disk.insert(range));
-        sim.tell(Event::BecameLocal { range });
+        sim.notify(EngineEvent::BecameLocal { range });
     }
     assert_eq!(sim.reads[0].wait(), MILLI);
     assert_eq!(sim.counters().cancelled, 3, "two pages and the data");
@@ -491,24 +495,24 @@ fn a_fetch_that_finds_its_bytes_there_is_over() {
     sim.read(0, 4096);
     sim.run(seconds(1));
     sim.fates = Box::new(|_, _, _, _| Fate::Stall);
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     let background: Vec<_> =
         sim.engine.requests.all().map(|(fetch, request)| (fetch, request.range)).collect();
     assert_eq!(background.len(), 1);
     let (first, range) = background[0];
     sim.read(range.range.offset(), range.len());
     sim.run(seconds(10));
-    assert_eq!(sim.engine.requests.all().count(), 2, "it was late, and is asked for apart");
+    assert_eq!(sim.engine.requests.all().count(), 2, "it was late, and is bypassed");
     assert!(sim.disk.insert(range));
     for fetch in [first, FetchId(first.0 + 1)] {
-        sim.tell(Event::Fetched { fetch, outcome: Outcome::Found });
+        sim.notify(EngineEvent::Fetched { fetch, outcome: FetchOutcome::Found });
     }
     sim.reads[1].wait();
     assert_eq!((sim.engine.requests.all().count(), sim.engine.wire.bytes()), (0, 0));
     assert_eq!(sim.engine.estimate().bandwidth, None, "that says nothing of the link");
 }
 
-/// The readers of a background request that failed asked apart: a later read waits for its next try.
+/// The readers of a background request that failed bypassed it: a later read waits for its next try.
 #[test]
 fn a_read_waits_for_the_next_try_of_what_others_gave_up() {
     let mut sim = Sim::new(Disk::plain(256 << 10), lazy());
@@ -519,7 +523,7 @@ fn a_read_waits_for_the_next_try_of_what_others_gave_up() {
         let fails = priority == Priority::Preload && std::mem::take(&mut fails);
         if fails { Fate::Fail } else { Fate::Good }
     });
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     let range = asked(&sim, Priority::Preload)[0].range;
     sim.read(range.offset(), 4096);
     while asked(&sim, Priority::Preload).len() < 2 {
@@ -535,7 +539,7 @@ fn a_read_waits_for_the_next_try_of_what_others_gave_up() {
 
 #[test]
 fn a_reader_that_goes_away_leaves_background_work() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { miss_requests: 1, ..lazy() });
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings { miss_requests: 1, ..lazy() });
     sim.read(0, 4096);
     sim.read(8 << 20, 4096);
     sim.forget_at(millis(1), 1);
@@ -551,10 +555,10 @@ fn a_reader_that_goes_away_leaves_background_work() {
 #[test]
 fn another_plan_goes_on_where_something_is_missing() {
     let mut sim = Sim::new(Disk::plain(64 << 20), lazy());
-    sim.tell(Event::PlanChanged(plan((0..10).map(|block| (block, u32::MAX)))));
+    sim.notify(EngineEvent::PlanChanged(plan((0..10).map(|block| (block, u32::MAX)))));
     sim.run(millis(700));
     let before = sim.asked.len();
-    sim.tell(Event::PlanChanged(plan([(0, u32::MAX), (20, u32::MAX), (9, 1)])));
+    sim.notify(EngineEvent::PlanChanged(plan([(0, u32::MAX), (20, u32::MAX), (9, 1)])));
     sim.run(seconds(5));
     let data = sim.asked[before..].iter().map(|asked| asked.range).filter(|range| range.blob == DATA);
     assert!(data.clone().all(|range| range.range.offset() >= 9 * BLOCK_SIZE), "what is there is skipped");
@@ -565,26 +569,26 @@ fn another_plan_goes_on_where_something_is_missing() {
 #[test]
 fn a_long_plan_of_local_blocks_is_passed_in_small_steps() {
     let mut sim = Sim::new(Disk::plain(8 << 20), lazy());
-    sim.tell(Event::PlanChanged(Plan::Sequential));
+    sim.notify(EngineEvent::PlanChanged(Plan::Sequential));
     sim.run(seconds(5));
     let items = (0..100_000).map(|n| (n % 4, u32::MAX)).collect::<Vec<_>>();
-    sim.tell(Event::PlanChanged(plan(items)));
+    sim.notify(EngineEvent::PlanChanged(plan(items)));
     sim.run(seconds(6));
     assert_eq!(sim.counters().plan_skipped, 100_000);
 }
 
 #[test]
 fn the_left_queue_keeps_its_rate_and_comes_last() {
-    let mut sim = Sim::new(Disk::scattered(32 * 40), Settings::default());
-    sim.tell(Event::PlanChanged(plan((0..4).map(|block| (block * 3, u32::MAX)))));
-    sim.tell(Event::LeftRate(Some(1_000_000)));
+    let mut sim = Sim::new(Disk::scattered(32 * 40), EngineSettings::default());
+    sim.notify(EngineEvent::PlanChanged(plan((0..4).map(|block| (block * 3, u32::MAX)))));
+    sim.notify(EngineEvent::FillRate(Some(1_000_000)));
     sim.run(seconds(15));
-    let left: Vec<_> = sim.asked.iter().filter(|asked| asked.priority == Priority::Left).copied().collect();
+    let fills: Vec<_> = sim.asked.iter().filter(|asked| asked.priority == Priority::Fill).copied().collect();
     let preloaded =
         sim.asked.iter().filter(|asked| asked.priority == Priority::Preload).map(|asked| asked.at).max();
-    assert!(left[0].at >= preloaded.unwrap());
-    let spent = sim.now.since(left[0].at).as_secs_f64();
-    let rate = left.iter().map(|asked| asked.range.len()).sum::<u64>() as f64 / spent;
+    assert!(fills[0].at >= preloaded.unwrap());
+    let spent = sim.now.since(fills[0].at).as_secs_f64();
+    let rate = fills.iter().map(|asked| asked.range.len()).sum::<u64>() as f64 / spent;
     assert!((950_000.0..=1_050_000.0).contains(&rate), "{rate}");
     let progress = sim.engine.progress();
     assert!((700_000..1_050_000).contains(&progress.rate), "{progress:?}");
@@ -602,13 +606,13 @@ fn asked_of_tree(sim: &Sim) -> u64 {
 
 #[test]
 fn the_left_queue_comes_back_to_what_was_given_up() {
-    let settings = Settings { deadline: Duration::from_secs(3), ..Settings::default() };
+    let settings = EngineSettings { deadline: Duration::from_secs(3), ..EngineSettings::default() };
     let mut sim = Sim::new(Disk::plain(8 << 20), settings);
     let bad = |range: BlobRange| range.blob == DATA && range.range.offset() < 1 << 20;
     sim.fates = Box::new(
         move |_, now, range, _| if bad(range) && now < seconds(60) { Fate::Fail } else { Fate::Good },
     );
-    sim.tell(Event::LeftRate(Some(5_000_000)));
+    sim.notify(EngineEvent::FillRate(Some(5_000_000)));
     sim.run(seconds(30));
     let progress = sim.engine.progress();
     assert_eq!(progress.total, Some(8 << 20));
@@ -619,22 +623,22 @@ fn the_left_queue_comes_back_to_what_was_given_up() {
 
 #[test]
 fn the_left_queue_stops_when_told() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings::default());
-    sim.tell(Event::LeftRate(Some(1_000_000)));
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings::default());
+    sim.notify(EngineEvent::FillRate(Some(1_000_000)));
     sim.run(seconds(2));
-    sim.tell(Event::LeftRate(None));
+    sim.notify(EngineEvent::FillRate(None));
     sim.run(seconds(3));
     let before = sim.asked.len();
     sim.run(seconds(30));
     assert_eq!((sim.asked.len(), sim.engine.progress().total), (before, None));
-    sim.tell(Event::LeftRate(Some(50_000_000)));
+    sim.notify(EngineEvent::FillRate(Some(50_000_000)));
     sim.run(seconds(60));
     assert!(sim.disk.is_local(ByteRange::between(0, 64 << 20)));
 }
 
 #[test]
 fn too_many_reads_are_refused() {
-    let mut sim = Sim::new(Disk::plain(64 << 20), Settings { reads_max: 2, ..lazy() });
+    let mut sim = Sim::new(Disk::plain(64 << 20), EngineSettings { reads_max: 2, ..lazy() });
     for n in 0..3 {
         sim.read(n << 20, 4096);
     }
@@ -645,10 +649,10 @@ fn too_many_reads_are_refused() {
 
 #[test]
 fn odd_reads_are_answered() {
-    let mut sim = Sim::new(Disk::scattered(10), Settings::default());
+    let mut sim = Sim::new(Disk::scattered(10), EngineSettings::default());
     // A hole, nothing at all, past the end, all of it.
     for part in [(0, 4096), (5000, 0), (u64::MAX - 1, 1), (0, u64::MAX)] {
-        sim.tell(Event::Forget { read: crate::ReadId(99) });
+        sim.notify(EngineEvent::Forget { read: crate::ReadId(99) });
         sim.read(part.0, part.1);
     }
     sim.run(seconds(5));

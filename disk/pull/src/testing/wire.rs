@@ -22,7 +22,7 @@ pub(crate) struct Part {
 
 #[derive(Debug, Default)]
 struct Streamed {
-    left: u64,
+    remaining: u64,
     /// The spans of time in which its sender rests.
     rests: VecDeque<(Time, Time)>,
     /// `true` if it rests until it is resumed.
@@ -40,7 +40,7 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn ask(&mut self, now: Time, link: Link, asked: usize, bytes: u64, stream: bool) {
         let bytes = if stream {
-            self.streams.insert(asked, Streamed { left: bytes, ..Streamed::default() });
+            self.streams.insert(asked, Streamed { remaining: bytes, ..Streamed::default() });
             bytes.min(PIECE)
         } else {
             bytes
@@ -76,8 +76,8 @@ impl Wire {
     /// Schedules the next piece of a stream of which one has come.
     fn follow(&mut self, now: Time, part: Part) {
         let Some(stream) = self.streams.get_mut(&part.asked) else { return };
-        stream.left -= part.bytes;
-        if stream.left == 0 {
+        stream.remaining -= part.bytes;
+        if stream.remaining == 0 {
             self.streams.remove(&part.asked);
             return;
         }
@@ -90,7 +90,7 @@ impl Wire {
             stream.parked = true;
             return;
         }
-        let bytes = stream.left.min(PIECE);
+        let bytes = stream.remaining.min(PIECE);
         self.queue(ready, Part { bytes, ..part });
     }
 
@@ -107,7 +107,7 @@ impl Wire {
             *until = ready;
         }
         if std::mem::take(&mut stream.parked) {
-            let bytes = stream.left.min(PIECE);
+            let bytes = stream.remaining.min(PIECE);
             self.queue(ready, Part { asked, bytes });
         }
     }

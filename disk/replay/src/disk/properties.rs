@@ -3,7 +3,7 @@
 use super::*;
 use crate::link::{Failures, Latency};
 use crate::model::Clock;
-use headstart_pull::{Rest, SLICE_SIZE};
+use headstart_pull::{MissRest, SLICE_SIZE};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
 use std::time::Duration;
@@ -52,40 +52,50 @@ fn a_rate() -> impl Strategy<Value = u64> {
 }
 
 fn a_real_model() -> impl Strategy<Value = Model> {
-    let misses =
-        prop_oneof![Just(Misses::Own(Rest::Block)), Just(Misses::Own(Rest::None)), Just(Misses::Blocks)];
+    let misses = prop_oneof![
+        Just(Misses::Own(MissRest::Block)),
+        Just(Misses::Own(MissRest::None)),
+        Just(Misses::Blocks)
+    ];
     let preloads = prop_oneof![Just(Preloads::Slices), Just(Preloads::Blocks)];
     let link = (a_rate(), 0_u64..100, 0_u64..50);
     let rest = (any::<bool>(), prop::option::of(1_u64..50_000), prop::option::of(100_000_u64..10_000_000));
     let away = prop::collection::vec((0_u64..20_000_000, 0_u64..30_000_000), 0..3);
     let failures = (prop_oneof![2 => Just(0_u32), 1 => 1_u32..300_000], away);
     (misses, preloads, link, rest, failures, any::<u64>()).prop_map(
-        |(misses, preloads, (rate, round_trip, spread), (open, stored, left), (per_million, away), seed)| {
+        |(
+            misses,
+            preloads,
+            (rate, round_trip, spread),
+            (open, stored, fill_rate),
+            (per_million, away),
+            seed,
+        )| {
             let mut model = Model::real(rate, Duration::from_millis(round_trip));
             let span = |(from, long): (u64, u64)| (Nanos::from_micros(from), Nanos::from_micros(from + long));
             let away = away.into_iter().map(span).collect();
             model.link.failures = Failures { per_million, away, ..Failures::default() };
             model.link.latency = Latency { spread: Duration::from_millis(spread), ..Latency::default() };
             let clock = if open { Clock::Open } else { Clock::Closed };
-            Model { misses, preloads, clock, stored, left, seed, ..model }
+            Model { misses, preloads, clock, stored, fill_rate, seed, ..model }
         },
     )
 }
 
 /// The paper's model as plainly as can be: a clock that steps from block to block, with nothing of the engine's.
-fn plain_waits(boot: &Boot, plan: &Plan, rate: u64, left: bool) -> Vec<u64> {
+fn plain_waits(boot: &Boot, plan: &Plan, rate: u64, fills: bool) -> Vec<u64> {
     let blocks = boot.disk_size().div_ceil(BLOCK_SIZE);
     let mut order: Vec<u64> = match plan {
         Plan::Lazy => Vec::new(),
         Plan::Sequential => (0..blocks).collect(),
         Plan::List(items) => {
-            items.iter().filter(|item| item.mask != 0 || left).map(|item| item.block).collect()
+            items.iter().filter(|item| item.mask != 0 || fills).map(|item| item.block).collect()
         }
     };
-    if let (Plan::List(items), true) = (plan, left) {
+    if let (Plan::List(items), true) = (plan, fills) {
         order = items.iter().map(|item| item.block).collect();
     }
-    if left {
+    if fills {
         order.extend(0..blocks);
     }
     order.retain(|block| *block < blocks);
@@ -129,10 +139,10 @@ proptest! {
     /// The engine under the paper's settings does what the paper says, to the nanosecond.
     #[test]
     fn the_engine_follows_the_papers_model(
-        boot in a_boot(), plan in a_plan(), rate in a_rate(), left in any::<bool>(),
+        boot in a_boot(), plan in a_plan(), rate in a_rate(), fills in any::<bool>(),
     ) {
         let model = Model::paper(rate);
-        let model = if left { model.with_left() } else { model };
+        let model = if fills { model.with_fill() } else { model };
         let plan = match plan {
             Plan::List(items) => Plan::List(items.iter().map(|item| PlanItem::whole(item.block)).collect()),
             other => other,
@@ -140,7 +150,7 @@ proptest! {
         let mut simulator = Simulator::new();
         let outcome = simulator.run(&boot, &plan, &model);
         let waits: Vec<_> = simulator.waits().iter().map(|wait| wait.0).collect();
-        let wanted = plain_waits(&boot, &plan, rate, left);
+        let wanted = plain_waits(&boot, &plan, rate, fills);
         prop_assert_eq!(outcome.hits as usize, wanted.iter().filter(|wait| **wait == 0).count());
         prop_assert_eq!(&waits, &wanted);
         prop_assert_eq!(outcome.waited.0, wanted.iter().sum::<u64>());
@@ -179,8 +189,8 @@ proptest! {
         let Accuracy { preloaded, read, pulled, found } = outcome.accuracy;
         prop_assert!(read <= preloaded && preloaded <= pulled && found <= pulled, "{:?}", outcome.accuracy);
         prop_assert!(outcome.bytes_before_last_read <= outcome.bytes.total());
-        if plan == Plan::Lazy && model.left.is_none() && model.misses != Misses::Own(Rest::Block) {
-            prop_assert_eq!((outcome.bytes.preload, outcome.bytes.left), (0, 0));
+        if plan == Plan::Lazy && model.fill_rate.is_none() && model.misses != Misses::Own(MissRest::Block) {
+            prop_assert_eq!((outcome.bytes.preload, outcome.bytes.fill), (0, 0));
         }
         if model.clock == Clock::Open {
             let last = boot.reads().iter().zip(waits).map(|(read, wait)| read.at.plus(*wait)).max();

@@ -4,7 +4,7 @@ use super::*;
 use crate::link::{Bandwidth, Failures, Latency};
 use crate::model::Clock;
 use crate::outcome::Slow;
-use headstart_pull::Rest;
+use headstart_pull::MissRest;
 use headstart_trace::{Op, Record};
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn left_blocks_follow_the_plan_in_the_disks_order() {
     let reads = [(4 * SECOND, 0), (4 * SECOND, 1), (4 * SECOND, 3), (4 * SECOND, 5), (4 * SECOND, 2)];
     let (_, off) = waits(&boot(8, &reads), &plan(&[5, 3]), &Model::paper(RATE));
     assert_eq!(off.hits, 2);
-    let (waits, on) = waits(&boot(8, &reads), &plan(&[5, 3]), &Model::paper(RATE).with_left());
+    let (waits, on) = waits(&boot(8, &reads), &plan(&[5, 3]), &Model::paper(RATE).with_fill());
     assert_eq!(waits, [0.0, 0.0, 0.0, 0.0, 1.0]);
     assert_eq!((on.accuracy.preloaded, on.accuracy.pulled), (2, 4));
 }
@@ -148,7 +148,7 @@ fn compression_widens_the_link() {
 #[test]
 fn a_slow_store_is_the_cause_of_slow_reads() {
     let slow = Latency { least: Duration::from_secs(2), spread: Duration::from_millis(5) };
-    let mut model = Model { misses: Misses::Own(Rest::None), ..real() };
+    let mut model = Model { misses: Misses::Own(MissRest::None), ..real() };
     model.link.latency = slow;
     let outcome = waits(&boot(8, &[(SECOND, 1), (9 * SECOND, 2)]), &Plan::Lazy, &model).1;
     assert_eq!((outcome.slow.store, outcome.slow.total()), (2, 2));
@@ -224,7 +224,7 @@ fn what_was_written_is_read_without_the_store() {
     ];
     let boot = Boot::of_records(8 * BLOCK_SIZE, &records, 1);
     for clock in [Clock::Open, Clock::Closed] {
-        let model = Model { clock, misses: Misses::Own(Rest::None), ..real() };
+        let model = Model { clock, misses: Misses::Own(MissRest::None), ..real() };
         let (times, outcome) = waits(&boot, &Plan::Lazy, &model);
         let waited = times.iter().map(|wait| *wait > 0.0).collect::<Vec<_>>();
         assert_eq!(waited, [true, false, true], "{clock:?}: not what is written beside it, nor what is not");
@@ -287,7 +287,7 @@ fn no_read_waits_behind_a_stream() {
     let (boot, plan) = (boot(80, &reads), plan(&(0..32).collect::<Vec<_>>()));
     for (rate, round_trip) in [(2, 1), (2, 20), (2, 50), (10, 1), (10, 20), (10, 50), (20, 20)] {
         let mut model = Model::real(rate * 1_000_000, Duration::from_millis(round_trip));
-        model.misses = Misses::Own(Rest::None);
+        model.misses = Misses::Own(MissRest::None);
         model.clock = Clock::Open;
         let (waits, outcome) = waits(&boot, &plan, &model);
         assert_eq!(outcome.hits, 0);

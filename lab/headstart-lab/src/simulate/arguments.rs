@@ -8,7 +8,7 @@ use headstart_command_line::training::ObjectiveName;
 use headstart_diskd::NamedImage;
 use headstart_plan::evaluate;
 use headstart_plan::policy::{NAMES, Objective, by_name};
-use headstart_pull::Rest;
+use headstart_pull::MissRest;
 use headstart_replay::{Bandwidth, Latency, Misses, Model, Nanos, Preloads};
 use headstart_trace::Creation;
 use serde::Serialize;
@@ -387,8 +387,8 @@ impl Disk {
             ModelName::Paper => Model::paper(1),
             ModelName::Real => Model {
                 misses: match self.misses {
-                    MissName::Critical => Misses::Own(Rest::Block),
-                    MissName::Own => Misses::Own(Rest::None),
+                    MissName::Critical => Misses::Own(MissRest::Block),
+                    MissName::Own => Misses::Own(MissRest::None),
                     MissName::Blocks => Misses::Blocks,
                 },
                 preloads: match self.preloads {
@@ -408,7 +408,7 @@ impl Disk {
         if self.compressed > 1.0 {
             model.stored = Some(Megabytes(FRAME / self.compressed).times(1.0));
         }
-        if self.left { model.with_left() } else { model }
+        if self.left { model.with_fill() } else { model }
     }
 }
 

@@ -6,7 +6,7 @@ use super::queue::Happening;
 use super::{Fleet, Way};
 use crate::slab::NONE;
 use headstart_block::{Error, ErrorKind};
-use headstart_pull::{BlobId, BlobRange, Outcome as Fetched};
+use headstart_pull::{BlobId, BlobRange, FetchOutcome as Fetched};
 use headstart_replay::time::Nanos;
 use headstart_swarm as swarm;
 use std::sync::Arc;

@@ -11,7 +11,8 @@ use super::{Fleet, Way};
 use crate::slab::NONE;
 use headstart_block::{ByteRange, Plan};
 use headstart_pull::{
-    Action, BlobRange, Engine, Event, FetchId, Outcome as Fetched, Priority, ReadId, World,
+    BlobRange, BlobView, Engine, EngineAction, EngineEvent, FetchId, FetchOutcome as Fetched, Priority,
+    ReadId,
 };
 use headstart_replay::boot::Guest;
 use headstart_replay::model::Clock;
@@ -127,7 +128,7 @@ impl Fleet<'_> {
 
     /// Gives a disk another plan.
     pub(super) fn follow(&mut self, n: u32, plan: Plan) {
-        self.tell_engine(n, Event::PlanChanged(plan));
+        self.tell_engine(n, EngineEvent::PlanChanged(plan));
     }
 
     /// Enters the time of the next read.
@@ -216,7 +217,7 @@ impl Fleet<'_> {
     }
 
     fn miss(&mut self, n: u32, read: u32, parts: &[ByteRange]) {
-        self.tell_engine(n, Event::Read { read: ReadId(u64::from(read)), parts });
+        self.tell_engine(n, EngineEvent::Read { read: ReadId(u64::from(read)), ranges: parts });
     }
 
     /// Completes a read that waited `wait` up to `at`.
@@ -274,7 +275,7 @@ impl Fleet<'_> {
         disk.wake_entered = Nanos::NEVER;
         if disk.wake <= self.now {
             disk.wake = Nanos::NEVER;
-            self.tell_engine(n, Event::Tick);
+            self.tell_engine(n, EngineEvent::Tick);
         } else if disk.wake < Nanos::NEVER {
             disk.wake_entered = disk.wake;
             self.agenda.enter(disk.wake, Happening::Tick(n));
@@ -286,36 +287,36 @@ impl Fleet<'_> {
         let disk = &mut self.disks[n as usize];
         disk.fetches.retain(|(known, _)| *known != fetch);
         if self.hosts[disk.host as usize].alive {
-            self.tell_engine(n, Event::Fetched { fetch, outcome });
+            self.tell_engine(n, EngineEvent::Fetched { fetch, outcome });
             self.look_ahead(n);
         }
     }
 
     /// Tells a disk's engine of `event`, and does what it asks for.
-    fn tell_engine(&mut self, n: u32, event: Event<'_>) {
+    fn tell_engine(&mut self, n: u32, event: EngineEvent<'_>) {
         let disk = &mut self.disks[n as usize];
         let seed = self.model.engine.seed ^ u64::from(n);
-        let settings = || headstart_pull::Settings { seed, ..self.model.engine.clone() };
+        let settings = || headstart_pull::EngineSettings { seed, ..self.model.engine.clone() };
         let engine = disk.engine.get_or_insert_with(|| Box::new(Engine::new(settings())));
         let mut actions = std::mem::take(&mut self.engine_actions);
         let host = disk.host;
         engine.on_event(self.now.engine_time(), event, &self.hosts[host as usize].local, &mut actions);
         for action in actions.drain(..) {
             match action {
-                Action::Fetch { fetch, range, priority, .. } => self.fetch(n, fetch, range, priority),
-                Action::Cancel { fetch } => {
+                EngineAction::Fetch { fetch, range, priority, .. } => self.fetch(n, fetch, range, priority),
+                EngineAction::Cancel { fetch } => {
                     let fetches = &mut self.disks[n as usize].fetches;
                     if let Some(place) = fetches.iter().position(|(known, _)| *known == fetch) {
                         let (_, delivery) = fetches.swap_remove(place);
                         self.cancel(delivery);
                     }
                 }
-                Action::Complete { read } => self.ended(n, read),
-                Action::Fail { read, .. } => {
+                EngineAction::Complete { read } => self.ended(n, read),
+                EngineAction::Fail { read, .. } => {
                     self.disks[n as usize].outcome.failed += 1;
                     self.ended(n, read);
                 }
-                Action::WakeAt(time) => {
+                EngineAction::WakeAt(time) => {
                     let disk = &mut self.disks[n as usize];
                     disk.wake = Nanos::of_engine(time).max(self.now);
                     if disk.wake < disk.wake_entered {
@@ -323,14 +324,14 @@ impl Fleet<'_> {
                         self.agenda.enter(disk.wake, Happening::Tick(n));
                     }
                 }
-                Action::Hurry { fetch, upto } => {
+                EngineAction::Promote { fetch, upto } => {
                     let fetches = &self.disks[n as usize].fetches;
                     let delivery =
                         fetches.iter().find(|(known, _)| *known == fetch).map(|(_, number)| *number);
                     delivery.into_iter().for_each(|number| self.promote(number, upto));
                 }
                 // Nothing is streamed.
-                Action::Hold { .. } | Action::Resume { .. } => {}
+                EngineAction::Hold { .. } | EngineAction::Resume { .. } => {}
             }
         }
         self.engine_actions = actions;

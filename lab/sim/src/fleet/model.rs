@@ -29,7 +29,7 @@ pub struct FleetModel {
     /// The faults.
     pub faults: Faults,
     /// The disks' pull engines. Streams are not modelled: their requests are no longer than others.
-    pub engine: headstart_pull::Settings,
+    pub engine: headstart_pull::EngineSettings,
     /// The duration of a read that has all its bytes.
     pub local_read: Duration,
     /// The time at which the run ends, even if reads are not complete.
@@ -42,8 +42,8 @@ impl FleetModel {
     /// A fleet without faults: the product's defaults over `links`.
     #[must_use]
     pub fn new(hosts: u32, links: Links, way: Way) -> Self {
-        let engine = headstart_pull::Settings::default();
-        let engine = headstart_pull::Settings { stream_max: engine.background_max, ..engine };
+        let engine = headstart_pull::EngineSettings::default();
+        let engine = headstart_pull::EngineSettings { stream_max: engine.background_max, ..engine };
         Self {
             hosts: hosts.max(1),
             links,

@@ -45,7 +45,7 @@ impl fmt::Display for BlobRange {
 /// The disk as the engine sees it: the merged index and the cache in the product, bitmaps in a simulator.
 ///
 /// Answers must hold while one event is handled; between events they may change (another process fills the same cache).
-pub trait World {
+pub trait BlobView {
     /// The size of the disk in bytes.
     fn disk_size(&self) -> u64;
 

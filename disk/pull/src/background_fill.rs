@@ -14,7 +14,7 @@
 use crate::active::Active;
 use crate::estimator::span;
 use crate::window::{Shape, Window};
-use crate::{BLOCK_SIZE, BlobId, BlobRange, Progress, Time, World};
+use crate::{BLOCK_SIZE, BlobId, BlobRange, BlobView, FillProgress, Time};
 use headstart_block::ByteRange;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -46,9 +46,9 @@ type Position = (BlobId, u64);
 
 const START: Position = (BlobId(0), 0);
 
-/// The left queue.
+/// The queue of the background fill.
 #[derive(Debug)]
-pub(crate) struct Left {
+pub(crate) struct BackgroundFill {
     phase: Phase,
     rate: u64,
     next_at: Time,
@@ -60,7 +60,7 @@ pub(crate) struct Left {
     meter: Meter,
 }
 
-impl Left {
+impl BackgroundFill {
     pub(crate) fn new() -> Self {
         let (used, window, meter) = (BTreeMap::new(), Window::default(), Meter::default());
         Self { phase: Phase::Off, rate: 0, next_at: Time(0), used, total: 0, missing: 0, window, meter }
@@ -97,7 +97,7 @@ impl Left {
 
     /// Does up to `budget` steps of counting or measuring; returns `true` if there is more to do. `open` is `true` if
     /// fetches of this queue are unanswered: the last measure waits for them.
-    pub(crate) fn survey(&mut self, now: Time, budget: &mut u32, open: bool, world: &dyn World) -> bool {
+    pub(crate) fn survey(&mut self, now: Time, budget: &mut u32, open: bool, view: &dyn BlobView) -> bool {
         if let Phase::Fill(position) = self.phase
             && position != START
             && !open
@@ -110,16 +110,16 @@ impl Left {
         while *budget > 0 {
             *budget -= 1;
             match self.phase {
-                Phase::Count(block) => self.count(block, world),
-                Phase::Measure(position, last) => self.measure(now, position, last, world),
+                Phase::Count(block) => self.count(block, view),
+                Phase::Measure(position, last) => self.measure(now, position, last, view),
                 Phase::Off | Phase::Fill(_) | Phase::Full => return false,
             }
         }
         matches!(self.phase, Phase::Count(_) | Phase::Measure(..))
     }
 
-    fn count(&mut self, block: u64, world: &dyn World) {
-        let (start, size) = (block.saturating_mul(BLOCK_SIZE), world.disk_size());
+    fn count(&mut self, block: u64, view: &dyn BlobView) {
+        let (start, size) = (block.saturating_mul(BLOCK_SIZE), view.disk_size());
         if start >= size {
             self.total = self.used.iter().map(|((_, start), end)| end - start).sum();
             self.phase = Phase::Measure(START, false);
@@ -127,11 +127,11 @@ impl Left {
         }
         let part = ByteRange::between(start, start.saturating_add(BLOCK_SIZE).min(size));
         let used = &mut self.used;
-        world.ranges(part, &mut |range| unite(used, range));
+        view.ranges(part, &mut |range| unite(used, range));
         self.phase = Phase::Count(block + 1);
     }
 
-    fn measure(&mut self, now: Time, position: Position, last: bool, world: &dyn World) {
+    fn measure(&mut self, now: Time, position: Position, last: bool, view: &dyn BlobView) {
         let Some(step) = self.used_from(position) else {
             if last {
                 self.next_at = now + AGAIN;
@@ -141,7 +141,7 @@ impl Left {
             return;
         };
         let mut missing = 0;
-        world.missing(step, &mut |run| {
+        view.missing(step, &mut |run| {
             if run.blob == step.blob {
                 missing += run.range.intersect(step.range).len();
             }
@@ -167,7 +167,7 @@ impl Left {
         now: Time,
         shape: Shape,
         budget: &mut u32,
-        world: &dyn World,
+        view: &dyn BlobView,
         active: &Active,
     ) -> Option<BlobRange> {
         if self.rate == 0 || now < self.next_at {
@@ -182,13 +182,13 @@ impl Left {
                 *budget -= 1;
                 self.phase = Phase::Fill((step.blob, step.range.end()));
                 let window = &mut self.window;
-                world.missing(step, &mut |run| {
+                view.missing(step, &mut |run| {
                     if run.blob == step.blob {
                         window.add(run, shape.gap);
                     }
                 });
             }
-            if let Some(range) = self.window.take(shape, world, active) {
+            if let Some(range) = self.window.take(shape, view, active) {
                 let debt_from = self.next_at.max(Time(now.0.saturating_sub(micros(CATCH_UP))));
                 self.next_at = debt_from + span(range.len(), self.rate);
                 return Some(range);
@@ -224,7 +224,7 @@ impl Left {
         held.map(|((_, start), end)| ByteRange::between(*start, *end).intersect(range).len()).sum()
     }
 
-    pub(crate) fn progress(&self, now: Time) -> Progress {
+    pub(crate) fn progress(&self, now: Time) -> FillProgress {
         let total = match self.phase {
             Phase::Off | Phase::Count(_) | Phase::Measure(_, false) => None,
             Phase::Fill(_) | Phase::Measure(_, true) | Phase::Full => Some(self.total),
@@ -234,7 +234,7 @@ impl Left {
             0 => Some(Duration::ZERO),
             missing => (rate > 0).then(|| span(missing, rate)),
         });
-        Progress { total, local: total.map_or(0, |total| total.saturating_sub(self.missing)), rate, eta }
+        FillProgress { total, local: total.map_or(0, |total| total.saturating_sub(self.missing)), rate, eta }
     }
 }
 
@@ -305,17 +305,17 @@ mod tests {
     proptest! {
         #[test]
         fn unites_like_a_set(ranges in prop::collection::vec((0_u32..2, 0_u64..60, 0_u64..20), 0..30)) {
-            let mut left = Left::new();
+            let mut fill = BackgroundFill::new();
             let mut plain = [[false; 80]; 2];
             for (blob, start, len) in ranges {
-                unite(&mut left.used, BlobRange::between(BlobId(blob), start, start + len));
+                unite(&mut fill.used, BlobRange::between(BlobId(blob), start, start + len));
                 plain[blob as usize][start as usize..(start + len) as usize].fill(true);
             }
             for (blob, bytes) in (0..).zip(plain) {
                 let all = bytes.iter().filter(|byte| **byte).count() as u64;
-                prop_assert_eq!(left.used_within(BlobRange::between(BlobId(blob), 0, 80)), all);
+                prop_assert_eq!(fill.used_within(BlobRange::between(BlobId(blob), 0, 80)), all);
                 let middle = bytes[13..47].iter().filter(|byte| **byte).count() as u64;
-                prop_assert_eq!(left.used_within(BlobRange::between(BlobId(blob), 13, 47)), middle);
+                prop_assert_eq!(fill.used_within(BlobRange::between(BlobId(blob), 13, 47)), middle);
             }
         }
     }
