@@ -31,7 +31,7 @@ use crate::sidecar::{CHUNK, Identity, Kind, Layout};
 use crate::spec::BlobSpec;
 use crate::whole::{self, Check};
 use crate::writing::Writing;
-use crate::{Claim, Pin, Watcher};
+use crate::{CacheClaim, CachePin, Watcher};
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
 use headstart_hash_tree::pages;
 use std::ops::Range;
@@ -351,16 +351,16 @@ impl CachedBlob {
     /// # Errors
     /// Errors of the operating system's locks; [`ErrorKind::Corrupt`] if a blob without a tree was complete and wrong
     /// too often.
-    pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<Claim> {
-        Claim::new(self, range)
+    pub fn claim(self: &Arc<Self>, range: ByteRange) -> Result<CacheClaim> {
+        CacheClaim::new(self, range)
     }
 
     /// Keeps `range` from being evicted, by any process, as long as the guard lives.
     ///
     /// # Errors
     /// [`ErrorKind::Conflict`] if another process evicts parts of it and does not end.
-    pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<Pin> {
-        Pin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
+    pub fn pin(self: &Arc<Self>, range: ByteRange) -> Result<CachePin> {
+        CachePin::new(self, range.intersect(ByteRange::between(0, self.layout.len)))
     }
 
     /// Calls `waker` once, at the next insert, discard or end of a claim of this blob in this process; the caller must

@@ -84,7 +84,7 @@ pub struct Cache {
 
 /// The counts of one process since it opened the cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
+pub struct CacheCounters {
     /// Bytes inserted and written.
     pub inserted_bytes: u64,
     /// Bytes kept in memory because the disk did not take them.
@@ -103,7 +103,7 @@ pub struct Counters {
     pub damaged_bytes: u64,
 }
 
-/// The counters behind [`Counters`].
+/// The counters behind [`CacheCounters`].
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) inserted_bytes: AtomicU64,
@@ -453,9 +453,9 @@ impl Cache {
 
     /// The counts of this process.
     #[must_use]
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> CacheCounters {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Counters {
+        CacheCounters {
             inserted_bytes: read(&self.counts.inserted_bytes),
             bypassed_bytes: read(&self.counts.bypassed_bytes),
             evicted_bytes: read(&self.counts.evicted_bytes),

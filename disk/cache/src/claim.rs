@@ -41,14 +41,14 @@ pub(crate) type ClaimTable = BTreeMap<u64, u64>;
 /// The right to fetch some runs of a blob, given back when dropped: others wait for it, so insert or drop soon.
 ///
 /// Others see what was inserted at once, not only when the claim ends.
-pub struct Claim {
+pub struct CacheClaim {
     blob: Arc<CachedBlob>,
     units: Vec<Range<u64>>,
     owned: Vec<ByteRange>,
     wait_hint: WaitHint,
 }
 
-impl Claim {
+impl CacheClaim {
     /// The runs of units to fetch and insert: aligned to units, cut at the blob's end, ascending.
     #[must_use]
     pub fn owned(&self) -> &[ByteRange] {
@@ -138,7 +138,7 @@ fn each_unclaimed(table: &ClaimTable, run: Range<u64>, each: &mut dyn FnMut(Rang
     others
 }
 
-impl Drop for Claim {
+impl Drop for CacheClaim {
     fn drop(&mut self) {
         // A claim that got nothing has nothing to tell, least of all to its own owner, which may have subscribed
         // already.

@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// The longest wait for another process that syncs: as long as a slow disk takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The content of a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Drop for Writing<'_> {
 
 fn begin(files: &Files) -> Result<Writing<'_>> {
     let threads = lock(&files.durable);
-    if locks::lock_within(&files.sidecar.file, &Locks::DURABLE, Mode::Exclusive, PATIENCE)? {
+    if locks::lock_within(&files.sidecar.file, &Locks::DURABLE, Mode::Exclusive, LOCK_TIMEOUT)? {
         return Ok(Writing { files, _threads: threads });
     }
     Err(Error::new(ErrorKind::Conflict, "another process syncs this blob and does not end")

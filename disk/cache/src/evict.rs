@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The longest wait until no thread writes to a blob: a write takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The longest wait of a command for another thread or process that evicts.
 const COMMAND_PATIENCE: Duration = Duration::from_secs(30);
@@ -192,7 +192,7 @@ fn evict_chunks(files: &Files, chunks: Vec<Range<u64>>) -> Result<u64> {
 /// Punches holes where units were forgotten and not inserted again.
 fn give_back(files: &Files, units: &[Range<u64>]) -> Result<()> {
     let file = &files.sidecar.file;
-    if !locks::lock_within(file, &Locks::WRITE, Mode::Exclusive, PATIENCE)? {
+    if !locks::lock_within(file, &Locks::WRITE, Mode::Exclusive, LOCK_TIMEOUT)? {
         // The writer was stopped in the middle. The space comes back with the next eviction of these chunks.
         tracing::warn!(file = %files.data_path.display(), "space is not given back: a writer does not end");
         return Ok(());

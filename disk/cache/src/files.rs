@@ -26,7 +26,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The longest wait for a process that changes the directory: that takes milliseconds, unless the process was stopped.
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of the file whose lock a process holds while it changes the directory.
 const LOCK: &str = "lock";
@@ -290,7 +290,7 @@ impl Directory {
     /// Waits until no other thread or process changes the directory.
     pub(crate) fn change(&self) -> Result<Changing<'_>> {
         let lock = lock(&self.lock);
-        if !locks::lock_within(&lock, &(0..1), Mode::Exclusive, PATIENCE)? {
+        if !locks::lock_within(&lock, &(0..1), Mode::Exclusive, LOCK_TIMEOUT)? {
             return Err(Error::new(
                 ErrorKind::Conflict,
                 "another process changes the cache directory and does not end",

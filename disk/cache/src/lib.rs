@@ -41,7 +41,7 @@
 //! [`CachedBlob::read_at`](headstart_block::ReadAt::read_at) gives [`Absent`](headstart_block::ErrorKind::Absent) where
 //! bytes are missing. Then: [`CachedBlob::claim`] the range, fetch the ranges that the claim owns together with the
 //! pages that [`CachedBlob::tree_missing`] names, insert the pages into [`CachedBlob::tree`] and then the data, drop
-//! the claim; for ranges that others fetch, wait as [`Claim::wait_hint`] says, and look again. A background thread
+//! the claim; for ranges that others fetch, wait as [`CacheClaim::wait_hint`] says, and look again. A background thread
 //! calls [`Cache::sync`] every few seconds. A caller that keeps something made of a blob's bytes, such as an index,
 //! [watches](CachedBlob::watch) the blob.
 //!
@@ -89,12 +89,12 @@ mod writing;
 mod tests;
 
 pub use blob::CachedBlob;
-pub use cache::{Cache, CacheSettings, Counters, Evicted};
-pub use claim::{Claim, WaitHint};
+pub use cache::{Cache, CacheCounters, CacheSettings, Evicted};
+pub use claim::{CacheClaim, WaitHint};
 pub use contents::{Entry, EntryKind, Usage};
 #[doc(hidden)]
 pub use files::recover_sidecar;
-pub use pin::Pin;
+pub use pin::CachePin;
 pub use recheck::{Findings, Verified};
 pub use spec::BlobSpec;
 pub use whole::Watcher;

@@ -65,9 +65,9 @@ pub(crate) fn try_lock(file: &File, bytes: &Range<u64>, mode: Mode) -> Result<bo
     }
 }
 
-/// As [`try_lock`], but tries again for about `patience`: the kernel's waiting form of this lock has no time-out.
-pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, patience: Duration) -> Result<bool> {
-    let locked = try_within(patience, || Ok::<_, Error>(try_lock(file, bytes, mode)?.then_some(())))?;
+/// As [`try_lock`], but tries again for about `timeout`: the kernel's waiting form of this lock has no time-out.
+pub(crate) fn lock_within(file: &File, bytes: &Range<u64>, mode: Mode, timeout: Duration) -> Result<bool> {
+    let locked = try_within(timeout, || Ok::<_, Error>(try_lock(file, bytes, mode)?.then_some(())))?;
     Ok(locked.is_some())
 }
 

@@ -15,17 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The longest wait for an evictor that is at work: it holds a lock for a sync of the disk.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Keeps a range of a blob from eviction while it lives.
 ///
 /// Local bytes stay; bytes that are inserted later stay as well. A pin does not hinder [`CachedBlob::discard`].
-pub struct Pin {
+pub struct CachePin {
     blob: Arc<CachedBlob>,
     chunks: Range<u64>,
 }
 
-impl Pin {
+impl CachePin {
     pub(crate) fn new(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Self> {
         let chunks = range.offset() / CHUNK..range.end().div_ceil(CHUNK);
         let mut pins = lock(&blob.pins);
@@ -39,7 +39,7 @@ impl Pin {
 }
 
 fn lock_chunks(files: &Files, chunks: &Range<u64>) -> Result<()> {
-    if locks::lock_within(&files.sidecar.file, &Locks::pin(chunks), Mode::Shared, PATIENCE)? {
+    if locks::lock_within(&files.sidecar.file, &Locks::pin(chunks), Mode::Shared, LOCK_TIMEOUT)? {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Conflict, "another process evicts parts of this blob and does not end")
@@ -52,7 +52,7 @@ pub(crate) fn apply(files: &Files, pins: &[Range<u64>]) -> Result<()> {
     pins.iter().filter(|chunks| !chunks.is_empty()).try_for_each(|chunks| lock_chunks(files, chunks))
 }
 
-impl Drop for Pin {
+impl Drop for CachePin {
     fn drop(&mut self) {
         let mut pins = lock(&self.blob.pins);
         if let Some(at) = pins.iter().position(|chunks| *chunks == self.chunks) {

@@ -1,7 +1,7 @@
 //! The bytes of a blob that are missing: their number, claiming them, and the refusal to preload them.
 
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
-use headstart_cache::{CachedBlob, Claim};
+use headstart_cache::{CacheClaim, CachedBlob};
 use std::sync::Arc;
 
 /// The number of missing bytes of a range.
@@ -13,7 +13,7 @@ pub(crate) fn missing_bytes(blob: &CachedBlob, range: ByteRange) -> u64 {
 
 /// Claims the missing bytes of a range. If that may wait, for the disk or for another process that was stopped while it
 /// changed the cache directory, it runs on a thread that may block: other fetches go on.
-pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<Claim> {
+pub(crate) async fn claim(blob: &Arc<CachedBlob>, range: ByteRange) -> Result<CacheClaim> {
     if blob.claims_at_once() {
         return blob.claim(range);
     }

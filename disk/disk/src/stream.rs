@@ -21,7 +21,7 @@ use crate::streaming::{PIECE_MOST, StreamProgress, Streaming};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use headstart_block::{ByteRange, Error, ErrorKind, ReadAt, Result};
-use headstart_cache::{CachedBlob, Claim};
+use headstart_cache::{CacheClaim, CachedBlob};
 use headstart_store::Urgency;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -104,7 +104,7 @@ impl Fetcher {
         &self,
         blob: &Arc<CachedBlob>,
         range: ByteRange,
-        claim: Claim,
+        claim: CacheClaim,
         streaming: &mut Streaming<'_>,
     ) -> Result<()> {
         let digest = blob.spec().digest;
@@ -179,7 +179,7 @@ struct Ahead<'a> {
     blob: &'a Arc<CachedBlob>,
     range: ByteRange,
     /// The claims, each with its end.
-    claims: VecDeque<(u64, Claim)>,
+    claims: VecDeque<(u64, CacheClaim)>,
     /// The stream's number in the fetcher, and the channel that is `true` when a read waits for it; `None` if it is
     /// claimed as a whole.
     known: Option<(u64, watch::Receiver<bool>)>,
@@ -190,7 +190,7 @@ impl<'a> Ahead<'a> {
         fetcher: &'a Fetcher,
         blob: &'a Arc<CachedBlob>,
         range: ByteRange,
-        first: Claim,
+        first: CacheClaim,
         whole: bool,
     ) -> Self {
         let end = first.owned().last().map_or(range.offset(), |run| run.end().min(range.end()));

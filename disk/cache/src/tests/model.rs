@@ -7,7 +7,7 @@
 
 use super::{Sample, UNIT, open_in, units};
 use crate::durable::durable_units;
-use crate::{Cache, CachedBlob, Pin};
+use crate::{Cache, CachePin, CachedBlob};
 use headstart_block::ByteRange;
 use proptest::prelude::*;
 use std::os::unix::fs::FileExt;
@@ -78,7 +78,7 @@ struct World<'a> {
     boot: u8,
     cache: Arc<Cache>,
     blob: Arc<CachedBlob>,
-    pins: Vec<Pin>,
+    pins: Vec<CachePin>,
     pinned: Vec<(u64, u64)>,
     local: Vec<bool>,
     durable: Vec<bool>,

@@ -79,7 +79,7 @@ struct Held {
     refused: Option<String>,
     own: Vec<ByteRange>,
     of_tree: Vec<ByteRange>,
-    _locks: Vec<headstart_cache::Pin>,
+    _locks: Vec<headstart_cache::CachePin>,
 }
 
 impl Held {
@@ -519,7 +519,7 @@ fn specs(pin: &Pin) -> Result<Vec<BlobSpec>> {
     pin.orders()?.iter().map(Order::spec).collect()
 }
 
-fn lock(blob: &Arc<CachedBlob>, ranges: &[ByteRange]) -> Result<Vec<headstart_cache::Pin>> {
+fn lock(blob: &Arc<CachedBlob>, ranges: &[ByteRange]) -> Result<Vec<headstart_cache::CachePin>> {
     ranges.iter().map(|range| blob.pin(*range)).collect()
 }
 
