@@ -33,7 +33,7 @@ use headstart_agentd::disks::{Held, ends_for_good, hold_pid_file, keep_images};
 use headstart_block::{BlockDevice, ByteSize, Digest, Error, Result};
 use headstart_diskd::lines::VersionQuery;
 use headstart_diskd::{
-    Copies, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers, Session,
+    Copies, DiskSession, Environment, Preloads, QemuVersion, RecordedBoots, ServerSettings, Servers,
     SwarmConnector, SyncThread, Totals, Way,
 };
 use headstart_export::Leftover;
@@ -75,7 +75,7 @@ const RUNTIME_THREADS: usize = 2;
 
 /// Open disks, and what is needed to serve them.
 struct Opened<'a> {
-    session: &'a Arc<Session>,
+    session: &'a Arc<DiskSession>,
     before: Before,
     servers: ServerSettings,
     figures: Sources,
@@ -134,7 +134,7 @@ impl Attach {
         let before = Before::of(held);
         let of_session = self.session_settings(&before, quiet)?;
         let swarm = self.swarm.as_deref().map(Connector::new);
-        let session = Session::open(
+        let session = DiskSession::open(
             &of_session,
             &Environment {
                 stores: &settings,
@@ -191,7 +191,7 @@ impl Attach {
     /// Prints that the disks can be used, and the warnings.
     fn announce(
         &self,
-        session: &Session,
+        session: &DiskSession,
         servers: &Servers,
         metrics: Option<String>,
         took: Duration,
@@ -225,7 +225,7 @@ impl Attach {
 
 /// Waits for the signal to stop, or for a server that fails. Returns the number of clients that are connected then.
 fn serve(
-    session: &Arc<Session>,
+    session: &Arc<DiskSession>,
     servers: &Servers,
     pid_file: Option<&Path>,
     terminal: &Terminal,
@@ -287,7 +287,7 @@ fn connected(clients: usize) -> String {
     format!("{} {is} connected", count(clients as u64, "client"))
 }
 
-fn sizes(session: &Session) -> Vec<u64> {
+fn sizes(session: &DiskSession) -> Vec<u64> {
     session.disks.iter().map(|disk| disk.disk.size()).collect()
 }
 
@@ -318,7 +318,7 @@ struct ReadyDisk<'a> {
 
 fn print_ready(
     out: &mut impl Write,
-    session: &Session,
+    session: &DiskSession,
     ways: &[Way],
     metrics: Option<&str>,
     ready_ms: u64,
@@ -359,7 +359,7 @@ struct Detached {
 }
 
 impl Detached {
-    fn of(session: &Session) -> Self {
+    fn of(session: &DiskSession) -> Self {
         let totals = Totals::of(session);
         Self {
             reads: totals.hits + totals.misses,

@@ -24,9 +24,9 @@ use crate::preloading::{self, Driving, Lookup, PlanSource, Preloader};
 use crate::puller::Puller;
 use crate::release::NewLease;
 use crate::sharing::Sharing;
-use crate::stats::Stats;
+use crate::stats::DiskStats;
 use crate::swarm::Swarm;
-use crate::telling;
+use crate::swarm_reports;
 use bytes::Bytes;
 use headstart_block::{BlockDevice, Digest, Error, ErrorKind, Result};
 use headstart_cache::Cache;
@@ -49,7 +49,7 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// The things that the disks of a process share.
 #[derive(Clone)]
-pub struct Host {
+pub struct DiskHost {
     /// The runtime that fetches run on.
     pub runtime: Handle,
     /// The cache, which keeps fetched bytes.
@@ -120,7 +120,7 @@ pub struct WritableOptions {
 }
 
 /// A disk that was attached.
-pub struct Attached {
+pub struct AttachedDisk {
     /// The disk.
     pub disk: Arc<Disk>,
     /// The digest of the image's manifest.
@@ -203,7 +203,7 @@ impl Drop for Unheld {
 ///
 /// # Errors
 /// Errors of opening the image or the writable directory.
-pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Attached> {
+pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<AttachedDisk> {
     let store = ImageStore::open(reference.directory()?)?;
     let known = options.known.clone().map(|known| (known.digest, known.manifest));
     let held = store.hold(reference, known, options.record.clone(), Uuid::new_v4());
@@ -235,7 +235,7 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
             )),
         }
     }
-    Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold, warnings })
+    Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, warnings })
 }
 
 /// Attaches an image out of `store`, the store that `reference` names.
@@ -244,11 +244,11 @@ pub fn attach_local(reference: &Reference, options: &DiskOptions) -> Result<Atta
 /// [`ErrorKind::Denied`] and [`ErrorKind::Unavailable`] if the store cannot be used and not every byte is in the cache
 /// already; errors of opening the image or the writable directory.
 pub async fn attach_remote(
-    host: &Host,
+    host: &DiskHost,
     store: Arc<dyn Store>,
     reference: &Reference,
     options: &DiskOptions,
-) -> Result<Attached> {
+) -> Result<AttachedDisk> {
     let mut leasing = None;
     let attached = attach_leasing(host, store, reference, options, &mut leasing).await;
     let Some(mut leasing) = leasing else { return attached };
@@ -277,12 +277,12 @@ pub async fn attach_remote(
 
 /// The same without a hold, which is begun in `leasing`.
 async fn attach_leasing(
-    host: &Host,
+    host: &DiskHost,
     store: Arc<dyn Store>,
     reference: &Reference,
     options: &DiskOptions,
     leasing: &mut Option<Leasing>,
-) -> Result<Attached> {
+) -> Result<AttachedDisk> {
     let about = |e: Error| e.about(reference);
     let named = name_with(host, &*store, reference, options).await?;
     let manifest = Manifest::parse(&named.bytes).map_err(about)?;
@@ -346,14 +346,14 @@ async fn attach_leasing(
             if let Some(boot) = image_key.and_then(|image| swarm.boot(image)) {
                 host.runtime.spawn(hints::follow(Weak::clone(&preloader), Weak::clone(&puller), boot, takes));
             }
-            host.runtime.spawn(telling::tell(preloader, puller, Arc::clone(swarm)));
+            host.runtime.spawn(swarm_reports::report(preloader, puller, Arc::clone(swarm)));
         }
     }
     if options.fill_rate.is_some() {
         puller.set_fill_rate(options.fill_rate);
     }
     let (digest, manifest_bytes) = (named.digest, named.bytes);
-    Ok(Attached { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })
+    Ok(AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold: Hold::default(), warnings })
 }
 
 /// The place that an image is attached from although its store gave this `refusal`; `None` if access is denied, unless
@@ -403,7 +403,7 @@ fn check_trees(manifest: &Manifest) -> Result<()> {
 
 /// Finds an image's blobs in the cache. That may wait for a process that changes the cache's directory, so it runs on a
 /// thread that may block.
-async fn locate(host: &Host, store: &dyn Store, manifest: &Manifest) -> Result<Located> {
+async fn locate(host: &DiskHost, store: &dyn Store, manifest: &Manifest) -> Result<Located> {
     let (cache, manifest, origin) = (Arc::clone(&host.cache), manifest.clone(), store.location());
     let located = tokio::task::spawn_blocking(move || Located::new(&cache, &manifest, &origin)).await;
     located.map_err(|e| Error::new(ErrorKind::Io, "looking into the cache broke off").caused_by(e))?
@@ -423,14 +423,14 @@ struct Named {
 
 impl Named {
     /// An image that is named without its store.
-    async fn known(host: &Host, store: &dyn Store, known: &KnownImage) -> Self {
+    async fn known(host: &DiskHost, store: &dyn Store, known: &KnownImage) -> Self {
         let KnownImage { digest, manifest: bytes } = known.clone();
         let located = locate_whole(host, store, &bytes).await;
         Self { digest, bytes, refusal: None, located, is_pinned: false }
     }
 }
 
-async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Result<Named> {
+async fn name_image(host: &DiskHost, store: &dyn Store, reference: &Reference) -> Result<Named> {
     let known_images = KnownImages::of(host.cache.dir());
     // For a bucket, the reference alone does not name the endpoint.
     let name = known_images::name(&store.location(), &reference.selector);
@@ -471,14 +471,14 @@ async fn name_image(host: &Host, store: &dyn Store, reference: &Reference) -> Re
 }
 
 /// The blobs of the image with this manifest, if every byte of them is in the cache.
-async fn locate_whole(host: &Host, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
+async fn locate_whole(host: &DiskHost, store: &dyn Store, manifest: &[u8]) -> Option<Located> {
     let manifest = Manifest::parse(manifest).ok()?;
     locate(host, store, &manifest).await.ok().filter(Located::are_whole)
 }
 
 /// Requests a manifest with all the time that a slow store needs. A store that cannot be reached, a mistyped host for
 /// example, is reported within seconds: a separate check finds that out.
-async fn ask_manifest(host: &Host, store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
+async fn ask_manifest(host: &DiskHost, store: &dyn Store, selector: &Selector) -> Result<(Digest, Bytes)> {
     let missed = async {
         tokio::time::sleep(SILENCE).await;
         match store.check().await {
@@ -539,7 +539,7 @@ fn assemble(
         Top::Base(_) => None,
         Top::Writable(disk) => Some(Collecting::start(disk, puller.clone())?),
     };
-    let stats = Stats::default();
+    let stats = DiskStats::default();
     let disk = Disk { collecting, top, stack, puller, preloader, whole_blocks, stats, recorder };
     Ok((Arc::new(disk), made))
 }
@@ -590,7 +590,7 @@ fn open_writable(
 
 /// Finds the image that a disk is to have.
 async fn name_with(
-    host: &Host,
+    host: &DiskHost,
     store: &dyn Store,
     reference: &Reference,
     options: &DiskOptions,

@@ -26,7 +26,7 @@ use crate::base::collect_absent;
 use crate::collecting::Collecting;
 use crate::preloading::Preloader;
 use crate::puller::Puller;
-use crate::stats::{SLOW, SlowCause, Stats};
+use crate::stats::{DiskStats, SLOW, SlowCause};
 use headstart_block::{BLOCK_SIZE, BlockDevice, ByteRange, Error, ErrorKind, Extent, Result};
 use headstart_lsmt::Stack;
 use headstart_lsmt::writable::WritableDisk;
@@ -80,14 +80,14 @@ pub struct Disk {
     pub(crate) preloader: Option<Arc<Preloader>>,
     /// `true` if a read that lacks bytes waits for all of their blocks.
     pub(crate) whole_blocks: bool,
-    pub(crate) stats: Stats,
+    pub(crate) stats: DiskStats,
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 impl Disk {
     /// The disk's counters.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &DiskStats {
         &self.stats
     }
 
@@ -122,7 +122,7 @@ impl Disk {
     ///
     /// # Errors
     /// The error of making writes durable. A note that could not be written is logged as a warning.
-    pub fn settle(&self) -> Result<()> {
+    pub fn flush_with_note(&self) -> Result<()> {
         self.flush()?;
         if let Some(Err(error)) = self.writable().map(|writable| writable.note_logs()) {
             tracing::warn!(%error, "a loss of the last records of a writable layer may not be noticed");
@@ -215,7 +215,7 @@ impl Disk {
 
     #[cold]
     fn slow(&self, cause: SlowCause) {
-        Stats::add(&self.stats.slow[cause as usize], 1);
+        DiskStats::add(&self.stats.slow[cause as usize], 1);
     }
 
     /// The reason why a read waited long; `failures` is the number of failures when it began.
@@ -243,7 +243,7 @@ impl Disk {
     }
 
     fn read_done(&self, boot: Option<BootId>, range: ByteRange, started: Instant, took: Duration) {
-        Stats::add(&self.stats.read_bytes, range.len());
+        DiskStats::add(&self.stats.read_bytes, range.len());
         self.record(boot, Op::Read, range, started, took);
     }
 
@@ -261,7 +261,7 @@ impl Disk {
 
     /// Counts the failure of a read, write, zeroing, resize or flush.
     fn counted(&self, result: Result<()>) -> Result<()> {
-        result.inspect_err(|_| Stats::add(&self.stats.errors, 1))
+        result.inspect_err(|_| DiskStats::add(&self.stats.errors, 1))
     }
 }
 
@@ -281,7 +281,7 @@ impl BlockDevice for Disk {
             Err(e) if self.is_doubtful(e, at(offset, buf)) => {
                 return Err(Error::absent(at(offset, buf)));
             }
-            Err(_) => Stats::add(&self.stats.errors, 1),
+            Err(_) => DiskStats::add(&self.stats.errors, 1),
         }
         result
     }
@@ -298,7 +298,7 @@ impl BlockDevice for Disk {
             }
         }
         let failures = self.failures();
-        Stats::add(&self.stats.waiting, 1);
+        DiskStats::add(&self.stats.waiting, 1);
         let result = self.read_waiting(buf, offset).map_err(|error| {
             let puller = self.puller.as_ref().filter(|_| error.kind() == ErrorKind::Corrupt);
             let blob = puller.and_then(|puller| puller.blobs().unproven(at(offset, buf)));
@@ -360,7 +360,7 @@ impl BlockDevice for Disk {
         self.counted(self.top.device().write_at(data, offset))?;
         let took = started.elapsed();
         self.stats.writes.record(took);
-        Stats::add(&self.stats.written_bytes, data.len() as u64);
+        DiskStats::add(&self.stats.written_bytes, data.len() as u64);
         self.record(boot, Op::Write, at(offset, data), started, took);
         Ok(())
     }
@@ -370,7 +370,7 @@ impl BlockDevice for Disk {
         self.counted(self.top.device().write_zeroes(range))?;
         let took = started.elapsed();
         self.stats.writes.record(took);
-        Stats::add(&self.stats.written_bytes, range.len());
+        DiskStats::add(&self.stats.written_bytes, range.len());
         // A trace knows reads and writes. For its purpose zeroing is a write: a later read of these bytes needs nothing
         // of the image.
         self.record(boot, Op::Write, range, started, took);

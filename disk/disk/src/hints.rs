@@ -9,7 +9,7 @@
 
 use crate::preloading::Preloader;
 use crate::puller::Puller;
-use crate::swarm::{BUSY, Boot, TELL_EVERY, TELL_IDLE};
+use crate::swarm::{BUSY, BootTracker, REPORT_INTERVAL, REPORT_INTERVAL_IDLE};
 use headstart_block::exchange::{Access, ImageKey};
 use headstart_block::{BLOCK_SIZE, Digest, SLICE_SIZE};
 use headstart_cache::CachedBlob;
@@ -60,10 +60,10 @@ fn key_of(blobs: impl Iterator<Item = (Digest, Option<Tree>)>) -> Option<ImageKe
 pub(crate) async fn follow(
     preloader: Weak<Preloader>,
     puller: Weak<Puller>,
-    mut boot: Box<dyn Boot>,
+    mut boot: Box<dyn BootTracker>,
     takes: bool,
 ) {
-    let mut telling = Telling::default();
+    let mut reports = BootReports::default();
     let mut last = Instant::now();
     loop {
         {
@@ -71,7 +71,7 @@ pub(crate) async fn follow(
             if puller.is_closed() {
                 return;
             }
-            let accesses = telling.accesses(&preloader, Instant::now());
+            let accesses = reports.accesses(&preloader, Instant::now());
             if !accesses.is_empty() {
                 last = Instant::now();
                 boot.read(&accesses);
@@ -80,30 +80,30 @@ pub(crate) async fn follow(
                 preloader.hint(hinted, &puller);
             }
         }
-        if telling.first.is_some_and(|first| first.elapsed() > BOOT || last.elapsed() > QUIET) {
+        if reports.first.is_some_and(|first| first.elapsed() > BOOT || last.elapsed() > QUIET) {
             return;
         }
-        tokio::time::sleep(if last.elapsed() < BUSY { TELL_EVERY } else { TELL_IDLE }).await;
+        tokio::time::sleep(if last.elapsed() < BUSY { REPORT_INTERVAL } else { REPORT_INTERVAL_IDLE }).await;
     }
 }
 
 /// The state of the reports.
 #[derive(Default)]
-struct Telling {
+struct BootReports {
     /// The number of entries of the log that were reported.
-    heard: usize,
+    reported: usize,
     /// The time of the disk's first read: a machine may be started long after its disk was attached.
     first: Option<Instant>,
     /// The time at which the log was last read.
     looked: Option<Instant>,
 }
 
-impl Telling {
+impl BootReports {
     /// The new entries of the log. It has no times: entries between two looks at it are taken as evenly spread, which
     /// keeps their order.
     fn accesses(&mut self, preloader: &Preloader, now: Instant) -> Vec<Access> {
         let mut slices: Vec<u32> = Vec::new();
-        preloader.accesses().since(&mut self.heard, &mut |access| {
+        preloader.accesses().since(&mut self.reported, &mut |access| {
             let first = access.block.saturating_mul(BLOCK_SIZE / SLICE_SIZE);
             let numbers = (0..u32::BITS).filter(|bit| access.slices >> bit & 1 == 1);
             let known = numbers.filter_map(|bit| u32::try_from(first.saturating_add(u64::from(bit))).ok());
@@ -134,15 +134,15 @@ mod tests {
             preloader.accesses().note(ByteRange::between(slice * SLICE_SIZE, slice * SLICE_SIZE + 1));
         };
         let attached = Instant::now();
-        let (mut telling, later) = (Telling::default(), |ms| attached + Duration::from_millis(ms));
-        assert_eq!(telling.accesses(&preloader, later(0)), []);
+        let (mut reports, later) = (BootReports::default(), |ms| attached + Duration::from_millis(ms));
+        assert_eq!(reports.accesses(&preloader, later(0)), []);
         // Times are counted from the first read on, not from when it was attached.
-        assert_eq!(telling.accesses(&preloader, later(5000)), []);
+        assert_eq!(reports.accesses(&preloader, later(5000)), []);
         [70, 3, 32, 3].into_iter().for_each(read);
         let access = |slice, at_ms| Access { slice, at_ms };
-        let told = telling.accesses(&preloader, later(5060));
-        assert_eq!(told, [access(70, 20), access(3, 40), access(32, 60)]);
+        let accesses = reports.accesses(&preloader, later(5060));
+        assert_eq!(accesses, [access(70, 20), access(3, 40), access(32, 60)]);
         [3, 4].into_iter().for_each(read);
-        assert_eq!(telling.accesses(&preloader, later(5160)), [access(4, 160)]);
+        assert_eq!(reports.accesses(&preloader, later(5160)), [access(4, 160)]);
     }
 }

@@ -35,7 +35,7 @@ const TRIED_AGAIN: Duration = Duration::from_secs(60);
 const REFUSED: Duration = Duration::from_secs(1800);
 
 /// The longest time that an attach waits for its lease. After that the disk is served meanwhile.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The longest time that a removal waits for a lease that is being written. It is longer than an attach waits, because
 /// a lease that comes later blocks prunes for a week.
@@ -72,11 +72,11 @@ impl InStore {
     async fn remove(&mut self) -> Option<String> {
         self.is_released = true;
         let has_ended = self.writers.end(LANDS).await;
-        let why = match timeout(PATIENCE, self.store.remove_lease(&self.id)).await {
+        let why = match timeout(STORE_TIMEOUT, self.store.remove_lease(&self.id)).await {
             Ok(Ok(())) if has_ended => return None,
             Ok(Ok(())) => may_come(LANDS),
             Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("its store does not answer within {} s", PATIENCE.as_secs()),
+            Err(_) => format!("its store does not answer within {} s", STORE_TIMEOUT.as_secs()),
         };
         Some(stays(&self.id, "a detached disk", &self.location, &why))
     }
@@ -294,9 +294,9 @@ impl Leasing {
     /// [`headstart_block::ErrorKind::NotFound`] if the image was deleted before its lease was seen, and not all of it
     /// is on this host.
     pub(crate) async fn finish(mut self, is_away: bool) -> Result<(Hold, Option<String>)> {
-        let patience = if is_away { Duration::ZERO } else { PATIENCE };
+        let limit = if is_away { Duration::ZERO } else { STORE_TIMEOUT };
         let mut told = self.begun.keep(self.claim.clone());
-        let taken = match timeout(patience, &mut told).await {
+        let taken = match timeout(limit, &mut told).await {
             Ok(taken) => taken.ok(),
             Err(_) => {
                 // From now on the task logs its results itself. It may have sent the first one just now.
@@ -544,7 +544,7 @@ mod tests {
         store.is_pruned.store(true, Ordering::SeqCst);
         let begun = Instant::now();
         let (hold, warning) = leasing(&store, &["attach", "directory"], false).finish(false).await.unwrap();
-        assert!(warning.is_none() && begun.elapsed() < PATIENCE * 2, "{:?}", begun.elapsed());
+        assert!(warning.is_none() && begun.elapsed() < STORE_TIMEOUT * 2, "{:?}", begun.elapsed());
         let has = |id: &str| store.written.lock().unwrap().iter().filter(|written| *written == id).count();
         assert!(has("attach") > 1 && has("directory") > 1);
         // The renewal goes on after the end of all prunes.
@@ -615,17 +615,17 @@ mod tests {
         let begun = Instant::now();
         let warning = hold.take().unwrap().remove().await.unwrap();
         let took = begun.elapsed();
-        assert!(took >= LANDS && took < LANDS + PATIENCE, "{took:?}");
+        assert!(took >= LANDS && took < LANDS + STORE_TIMEOUT, "{took:?}");
         assert!(warning.contains("has not written it within 10 s"), "{warning}");
         assert!(warning.contains("`headstart lease release s3://b/ --id x --force`"), "{warning}");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_an_attach_does_not_wait_for_is_not_begun_again() {
-        let store = Counting::slow(PATIENCE * 2);
+        let store = Counting::slow(STORE_TIMEOUT * 2);
         let hold = leasing(&store, &["x", "y"], false).finish(false).await.unwrap().0;
         assert!(store.written.lock().unwrap().is_empty());
-        sleep(PATIENCE * 4).await;
+        sleep(STORE_TIMEOUT * 4).await;
         assert_eq!(*store.written.lock().unwrap(), ["x", "y"]);
         assert_eq!(store.calls.load(Ordering::SeqCst), 2);
         drop(hold);

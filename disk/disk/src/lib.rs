@@ -22,10 +22,10 @@
 //! | [`release`] | gives up the leases of a disk whose process is down |
 //! | `known_links` | bandwidths seen before, for the first plan of a disk |
 //! | `known_files` | the files that keep both |
-//! | [`carrier`] | fetches for a caller that is no disk |
+//! | [`range_fetcher`] | fetches for a caller that is no disk |
 //! | [`swarm`] | bytes from other hosts, which are asked first |
 //! | `sharing` | the part of one disk in a swarm |
-//! | `telling` | tells the swarm the reads of a disk |
+//! | `swarm_reports` | reports the reads of a disk to the swarm |
 //! | `hints` | the reads of boots of the same image on other hosts, as a plan |
 //! | [`stats`] | counters and latency distributions |
 
@@ -35,7 +35,6 @@ pub mod accesses;
 pub mod attach;
 mod base;
 pub mod blobs;
-pub mod carrier;
 mod claims;
 mod collecting;
 pub mod disk;
@@ -53,18 +52,18 @@ mod opening;
 pub mod pinned;
 pub mod preloading;
 pub mod puller;
+pub mod range_fetcher;
 pub mod release;
 mod sharing;
 pub mod stats;
 mod stream;
 mod streaming;
 pub mod swarm;
-mod telling;
+mod swarm_reports;
 mod together;
 
-pub use attach::{Attached, DiskOptions, Host, KnownImage, MadeDirectory, WritableOptions};
+pub use attach::{AttachedDisk, DiskHost, DiskOptions, KnownImage, MadeDirectory, WritableOptions};
 pub use blobs::Blobs;
-pub use carrier::Carrier;
 pub use disk::Disk;
 pub use expected::Expected;
 pub use hints::image_key_of;
@@ -72,4 +71,5 @@ pub use hold::Hold;
 pub use pinned::PinnedImages;
 pub use preloading::{PlanFinding, PlanQuery, PlanSource, Preloader};
 pub use puller::Puller;
+pub use range_fetcher::RangeFetcher;
 pub use swarm::Swarm;

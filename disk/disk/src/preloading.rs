@@ -26,7 +26,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange, ByteRate, Digest, Error, SLICE_SIZE
 use headstart_image::manifest::Manifest;
 use headstart_lsmt::Stack;
 use headstart_preload::plans::{in_whole_blocks, of_items};
-use headstart_preload::{ImagePlans, Origin, Pilot, PlanCandidate, Preloaded, Report, Switches};
+use headstart_preload::{ImagePlans, Origin, Pilot, PilotReport, PlanCandidate, Preloaded, Switches};
 use headstart_pull::{BlobView, Plan};
 use headstart_store::Store;
 use std::collections::HashMap;
@@ -118,11 +118,11 @@ struct State {
     pilot: Option<Pilot>,
     followed: Option<(Origin, String)>,
     /// The number of entries of the log of accesses that the pilot knows.
-    heard: usize,
+    seen_accesses: usize,
     /// The plan that is preloaded.
     plan: Plan,
     /// The report of plans that others have replaced.
-    before: Report,
+    before: PilotReport,
     /// `true` if the end of preloading was logged.
     stopped: bool,
 }
@@ -274,11 +274,11 @@ impl Preloader {
             state.before = sum(state.before, last.report());
         }
         let mut pilot = Pilot::new(plans, bandwidth);
-        let (now, mut heard) = (puller.now(), 0);
-        self.accesses.since(&mut heard, &mut |access| {
+        let (now, mut seen_accesses) = (puller.now(), 0);
+        self.accesses.since(&mut seen_accesses, &mut |access| {
             let _ = pilot.on_access(now, access.block, access.slices);
         });
-        state.heard = heard;
+        state.seen_accesses = seen_accesses;
         state.followed = Some((found.origin, found.why));
         state.plan = pilot.plan();
         state.pilot = Some(pilot);
@@ -311,7 +311,9 @@ impl Preloader {
     /// Passes the reads and the engine's progress to the pilot, and its decisions to the engine.
     fn step(&self, puller: &Arc<Puller>, image: &str) {
         let mut state = self.state();
-        let State { pilot: Some(pilot), heard, plan: followed, stopped: was_logged, .. } = &mut *state else {
+        let State { pilot: Some(pilot), seen_accesses, plan: followed, stopped: was_logged, .. } =
+            &mut *state
+        else {
             return;
         };
         let mut follow = |plan: Plan| {
@@ -321,7 +323,7 @@ impl Preloader {
         let before = pilot.report().switches;
         let now = puller.now();
         let mut plan = None;
-        self.accesses.since(heard, &mut |access| {
+        self.accesses.since(seen_accesses, &mut |access| {
             plan = pilot.on_access(now, access.block, access.slices).or(plan.take());
         });
         if let Some(plan) = plan {
@@ -329,7 +331,7 @@ impl Preloader {
         }
         let preloading = puller.preloading();
         let plan = pilot.on_tick(now, &preloading);
-        let Report { switches, stopped, .. } = pilot.report();
+        let PilotReport { switches, stopped, .. } = pilot.report();
         if switches.groups > before.groups {
             tracing::info!(image, "the disk reads like another group of boots: another plan");
         }
@@ -443,12 +445,12 @@ impl Driven {
 
 /// The report of the last pilot, with the switches of those before it. Bytes are its own alone: it counts bytes that
 /// others brought before when it comes to them.
-fn sum(before: Report, now: Report) -> Report {
+fn sum(before: PilotReport, now: PilotReport) -> PilotReport {
     let switches = Switches {
         groups: before.switches.groups.saturating_add(now.switches.groups),
         bins: before.switches.bins.saturating_add(now.switches.bins),
     };
-    Report { switches, ..now }
+    PilotReport { switches, ..now }
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 /// The longest time that a detach waits until its lease is gone.
-const PATIENCE: Duration = Duration::from_secs(3);
+const STORE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The longest time that an attach that fails waits for an answer about its leases.
 pub(crate) const LAST_WORD: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
@@ -74,7 +74,7 @@ pub async fn release_image(
         Some(store) if !store.keeps_leases() => return Ok(()),
         Some(store) => {
             let silence = || Error::new(ErrorKind::Unavailable, "its store does not answer");
-            timeout(PATIENCE, store.remove_lease(&id)).await.unwrap_or_else(|_| Err(silence()))
+            timeout(STORE_TIMEOUT, store.remove_lease(&id)).await.unwrap_or_else(|_| Err(silence()))
         }
     };
     removed.map_err(|error| may_stay(&id, reference, error))

@@ -9,7 +9,7 @@ pub use headstart_telemetry::histogram::{BUCKETS, Distribution, Histogram};
 
 /// The counters of one disk.
 #[derive(Debug, Default)]
-pub struct Stats {
+pub struct DiskStats {
     /// Reads all of whose bytes were on this host when they arrived, with their times.
     pub hits: Histogram,
     /// Reads that had to wait for bytes from a store or a peer, with their whole times.
@@ -62,7 +62,7 @@ impl SlowCause {
     }
 }
 
-impl Stats {
+impl DiskStats {
     /// The number of reads that were slow for this cause.
     #[must_use]
     pub fn slow_by(&self, cause: SlowCause) -> u64 {

@@ -13,10 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The interval at which the swarm is told the reads.
-pub(crate) const TELL_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The interval after no reads for [`BUSY`].
-pub(crate) const TELL_IDLE: Duration = Duration::from_millis(500);
+pub(crate) const REPORT_INTERVAL_IDLE: Duration = Duration::from_millis(500);
 
 /// The time without reads of new slices after which a disk is idle.
 pub(crate) const BUSY: Duration = Duration::from_secs(10);
@@ -51,13 +51,13 @@ pub trait Swarm: Send + Sync {
     fn planned(&self, blob: &Digest, running: bool);
 
     /// Notes that a disk of an image was created and is going to boot. `None` if the reads of boots are not gathered.
-    fn boot(&self, _image: ImageKey) -> Option<Box<dyn Boot>> {
+    fn boot(&self, _image: ImageKey) -> Option<Box<dyn BootTracker>> {
         None
     }
 }
 
 /// A disk that boots, as seen by the tracker that gathers the reads of boots. Dropped, it has booted, or is gone.
-pub trait Boot: Send {
+pub trait BootTracker: Send {
     /// Notes that it has read these slices for the first time.
     fn read(&mut self, accesses: &[Access]);
 

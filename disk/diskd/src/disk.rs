@@ -6,7 +6,7 @@ use crate::settings::{DiskRequest, PriorImage, SessionSettings};
 use headstart_block::{ByteSize, Digest, Error, Result};
 use headstart_disk::attach::{attach_local, attach_remote};
 use headstart_disk::{
-    Attached, Disk, DiskOptions, Expected, Hold, Host, KnownImage, MadeDirectory, WritableOptions,
+    AttachedDisk, Disk, DiskHost, DiskOptions, Expected, Hold, KnownImage, MadeDirectory, WritableOptions,
 };
 use headstart_image::manifest::Manifest;
 use headstart_store::{Reference, Selector, Store};
@@ -117,7 +117,7 @@ pub(crate) async fn open_disk(
     settings: &SessionSettings,
     environment: &Environment<'_>,
     request: &DiskRequest,
-    place: Option<(Arc<dyn Store>, Host)>,
+    place: Option<(Arc<dyn Store>, DiskHost)>,
     (recorder, parent): (Option<Arc<Recorder>>, Arc<CreatedParent>),
 ) -> Result<(NamedDisk, Vec<String>)> {
     let DiskRequest { image, prior } = request;
@@ -209,9 +209,9 @@ struct Unnamed {
 }
 
 impl Unnamed {
-    fn named(self, attached: Attached) -> (NamedDisk, Vec<String>) {
+    fn named(self, attached: AttachedDisk) -> (NamedDisk, Vec<String>) {
         let Self { name, asked, kept, is_resolved_again, recorder, parent } = self;
-        let Attached { disk, digest, manifest, manifest_bytes, made, hold, mut warnings } = attached;
+        let AttachedDisk { disk, digest, manifest, manifest_bytes, made, hold, mut warnings } = attached;
         let made = Mutex::new(made);
         let image = kept.as_ref().map_or_else(|| asked.clone(), Kept::image);
         let kept_in = kept.as_ref().and_then(|kept| Some(kept.copy.directory().ok()?.to_owned()));

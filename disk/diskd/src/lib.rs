@@ -1,6 +1,6 @@
 //! The disks of one process: opened from their images, served, recorded, closed.
 //!
-//! A program that serves disks builds a [`SessionSettings`] and opens a [`Session`], starts [`Servers`] for it, and
+//! A program that serves disks builds a [`SessionSettings`] and opens a [`DiskSession`], starts [`Servers`] for it, and
 //! closes both in the end. It brings what a library does not decide: the settings of stores, the connection to a swarm,
 //! the signal to stop, and the words to its user ([`Environment`]).
 //!
@@ -56,7 +56,7 @@ pub use record_settings::{DiskLabel, RecordSettings};
 pub use recorded::RecordedBoots;
 pub use recording::Traces;
 pub use servers::{ServerSettings, Servers, Way};
-pub use session::Session;
+pub use session::DiskSession;
 pub use settings::{DiskRequest, NamedImage, PriorImage, SessionSettings};
 pub use sync_thread::SyncThread;
 pub use totals::Totals;

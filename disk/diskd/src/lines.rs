@@ -11,7 +11,7 @@ use std::time::Duration;
 const RECONNECT: u32 = 60;
 
 /// The longest wait for a program's version.
-const PATIENCE: Duration = Duration::from_secs(1);
+const VERSION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A version of QEMU. If none is installed, a recent one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +53,7 @@ impl VersionQuery {
     /// The version.
     #[must_use]
     pub fn answer(self) -> QemuVersion {
-        let output = self.0.recv_timeout(PATIENCE).ok().and_then(Result::ok);
+        let output = self.0.recv_timeout(VERSION_TIMEOUT).ok().and_then(Result::ok);
         output
             .and_then(|output| QemuVersion::parse(&String::from_utf8_lossy(&output.stdout)))
             .unwrap_or_default()

@@ -8,8 +8,8 @@
 //! | the image's trace layer | [`Origin::TraceLayer`] |
 //! | a file that the user names | [`Origin::Given`] |
 //!
-//! All places are searched at the same time. Each has [`PATIENCE`]; the disk gets what is found as it comes, follows
-//! the best, and never waits for any of it.
+//! All places are searched at the same time. Each has [`SEARCH_TIMEOUT`]; the disk gets what is found as it comes,
+//! follows the best, and never waits for any of it.
 
 use crate::layer_map;
 use crate::record_settings::RecordSettings;
@@ -42,7 +42,7 @@ use tokio::time::timeout;
 const FILES_MAX: usize = 64;
 
 /// The time for which plans are looked for.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Findings that wait for the disk, which takes them every few milliseconds.
 const FINDINGS_MAX: usize = 8;
@@ -108,8 +108,8 @@ impl PlanSource for PlanLookup {
         let mut searches = JoinSet::new();
         for Search { place, answer } in self.searches(&query) {
             let in_time = async move {
-                let answer = timeout(PATIENCE, answer).await.unwrap_or_else(|_| {
-                    let error = format!("does not answer within {} s", PATIENCE.as_secs());
+                let answer = timeout(SEARCH_TIMEOUT, answer).await.unwrap_or_else(|_| {
+                    let error = format!("does not answer within {} s", SEARCH_TIMEOUT.as_secs());
                     Err(Error::new(ErrorKind::Unavailable, error)).into()
                 });
                 PlanFinding { place, candidate: answer.candidate, failures: answer.failures }

@@ -1,7 +1,7 @@
 //! The use of preloading, in figures: for the status line, the report at the end, and metrics.
 
 use crate::disk::NamedDisk;
-use crate::session::Session;
+use crate::session::DiskSession;
 use crate::words::count;
 use headstart_block::ByteSize;
 use headstart_disk::stats::{BUCKETS, Distribution, SlowCause};
@@ -95,7 +95,7 @@ pub struct SlowReads {
 }
 
 impl SlowReads {
-    fn of(session: &Session) -> Self {
+    fn of(session: &DiskSession) -> Self {
         let sum = |cause| session.disks.iter().map(|disk| disk.disk.stats().slow_by(cause)).sum();
         Self {
             unforeseen: sum(SlowCause::Unforeseen),
@@ -132,7 +132,7 @@ pub struct Waits {
 }
 
 impl Waits {
-    fn of(session: &Session) -> Self {
+    fn of(session: &DiskSession) -> Self {
         let mut all = Distribution { counts: [0; BUCKETS], sum: Duration::ZERO };
         for disk in &session.disks {
             let misses = disk.disk.stats().misses.snapshot();
@@ -159,7 +159,7 @@ pub struct Preloads {
 impl Preloads {
     /// The figures so far.
     #[must_use]
-    pub fn of(session: &Session) -> Self {
+    pub fn of(session: &DiskSession) -> Self {
         Self {
             waits: Waits::of(session),
             slow_reads: SlowReads::of(session),
@@ -189,7 +189,7 @@ impl fmt::Display for Preloads {
 
 /// The part of the status line about preloading; `None` until a plan has preloaded.
 #[must_use]
-pub fn in_short(session: &Session) -> Option<String> {
+pub fn in_short(session: &DiskSession) -> Option<String> {
     let preloaders = session.disks.iter().filter_map(|disk| disk.disk.preloader());
     let (mut preloaded, mut used, mut stopped) = (0_u64, 0_u64, false);
     for preloader in preloaders {

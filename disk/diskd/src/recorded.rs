@@ -1,6 +1,6 @@
 //! The report of recordings: the boots that left a trace, and the reasons why others left none.
 
-use crate::session::Session;
+use crate::session::DiskSession;
 use crate::words::count;
 use headstart_trace::{Recorder, SavedBoots};
 use serde::Serialize;
@@ -62,7 +62,7 @@ fn without_trace(boots: u64, dropped: u64, saved: &SavedBoots) -> Vec<WithoutTra
 impl RecordedBoots {
     /// The report so far; `None` if nothing is recorded.
     #[must_use]
-    pub fn of(session: &Session) -> Option<Self> {
+    pub fn of(session: &DiskSession) -> Option<Self> {
         let traces = session.traces.as_ref()?;
         let sum = |number: fn(&Recorder) -> u64| -> u64 {
             session.disks.iter().filter_map(|disk| disk.recorder.as_deref().map(number)).sum()

@@ -12,7 +12,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The longest wait of detaching for a directory that takes no traces.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The description of a disk in its trace.
 fn creation(settings: &SessionSettings, disk: &NamedDisk) -> Creation {
@@ -78,7 +78,7 @@ impl Traces {
 
     /// Saves for the last time.
     pub(crate) fn stop(&self) {
-        self.saver.stop(PATIENCE);
+        self.saver.stop(SAVE_TIMEOUT);
     }
 
     /// The counts of boots and their requests, by outcome.

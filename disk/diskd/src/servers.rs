@@ -3,7 +3,7 @@
 use crate::disk::NamedDisk;
 use crate::lines::{VersionQuery, file_line, nbd_line, vhost_user_line};
 use crate::own_directory::OwnDirectory;
-use crate::session::Session;
+use crate::session::DiskSession;
 use headstart_block::{BlockDevice, Error, Result};
 use headstart_export::fuse::{FuseServer, FuseSettings};
 use headstart_export::kernel_nbd::{self, KernelNbd, KernelNbdSettings};
@@ -82,7 +82,7 @@ impl Servers {
     ///
     /// # Errors
     /// The error of the first server that cannot be started.
-    pub fn start(wanted: &ServerSettings, qemu: Option<VersionQuery>, session: &Session) -> Result<Self> {
+    pub fn start(wanted: &ServerSettings, qemu: Option<VersionQuery>, session: &DiskSession) -> Result<Self> {
         let mut servers = Self::default();
         for address in servers.nbd_addresses(wanted)? {
             servers.start_nbd(wanted, session, address)?;
@@ -132,7 +132,7 @@ impl Servers {
         Ok(socket)
     }
 
-    fn start_nbd(&mut self, wanted: &ServerSettings, session: &Session, address: Address) -> Result<()> {
+    fn start_nbd(&mut self, wanted: &ServerSettings, session: &DiskSession, address: Address) -> Result<()> {
         let socket = match &address {
             Address::Unix(path) => Some(path.clone()),
             _ => None,
@@ -169,7 +169,7 @@ impl Servers {
     }
 
     /// Warns of a port that every host can use that reaches it.
-    fn warn_of_open_port(&mut self, settings: &NbdSettings, session: &Session) {
+    fn warn_of_open_port(&mut self, settings: &NbdSettings, session: &DiskSession) {
         let is_checked = settings.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if settings.address.is_local() || is_checked {
             return;

@@ -1,6 +1,6 @@
 //! The attached disks of one process: opened together, served together, detached together.
 //!
-//! [`Session::open`] names the steps of opening in their order. Each is a function of its own, here or in the
+//! [`DiskSession::open`] names the steps of opening in their order. Each is a function of its own, here or in the
 //! module of its subject, and none calls back: the directories are checked, then cache, stores and swarm are opened,
 //! then all disks at the same time (module [`disk`](crate::disk)), then their recordings begin.
 
@@ -11,7 +11,7 @@ use crate::settings::SessionSettings;
 use headstart_block::guarded::check_own;
 use headstart_block::{ByteSize, Error, ErrorKind, Result};
 use headstart_cache::{Cache, CacheSettings};
-use headstart_disk::{Host, Swarm};
+use headstart_disk::{DiskHost, Swarm};
 use headstart_image::progress::Progress;
 use headstart_lsmt::writable::WritableDisk;
 use headstart_store::{Location, Settings, Store};
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The attached disks, and all that they need.
-pub struct Session {
+pub struct DiskSession {
     /// The disks.
     pub disks: Vec<NamedDisk>,
     /// The cache; `None` if all images are in local directories.
@@ -41,7 +41,7 @@ pub struct Session {
 /// The stores of the images that are not in directories of this host, by location.
 type Stores = HashMap<Location, Arc<dyn Store>>;
 
-impl Session {
+impl DiskSession {
     /// Attaches all images, at the same time, unless the user stops it.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Session {
         }
         let mut result = Ok(());
         for disk in &self.disks {
-            let flushed = disk.disk.settle().map_err(|e| e.about(&disk.image));
+            let flushed = disk.disk.flush_with_note().map_err(|e| e.about(&disk.image));
             result = result.and(flushed);
         }
         if for_good {
@@ -183,11 +183,11 @@ fn hosts(
     environment: &Environment<'_>,
     cache: Option<&Arc<Cache>>,
     swarm: Option<&Arc<dyn Swarm>>,
-) -> Vec<Option<Host>> {
+) -> Vec<Option<DiskHost>> {
     let mut warned_of = HashSet::new();
     let host = |location| {
         let warns = settings.warn_of_silence && warned_of.insert(location);
-        cache.map(|cache| Host {
+        cache.map(|cache| DiskHost {
             runtime: environment.runtime.clone(),
             cache: Arc::clone(cache),
             retry: environment.stores.retry,
@@ -203,7 +203,7 @@ fn open_disks(
     settings: &SessionSettings,
     environment: &Environment<'_>,
     stores: &Stores,
-    hosts: Vec<Option<Host>>,
+    hosts: Vec<Option<DiskHost>>,
     (created, parent): (Instant, &Arc<CreatedParent>),
     warnings: &mut Vec<String>,
 ) -> Result<Vec<NamedDisk>> {

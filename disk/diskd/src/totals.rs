@@ -1,6 +1,6 @@
 //! The totals of a session so far: for a status line and the report at the end.
 
-use crate::session::Session;
+use crate::session::DiskSession;
 use std::sync::atomic::Ordering;
 
 /// The totals of a session so far.
@@ -23,7 +23,7 @@ pub struct Totals {
 impl Totals {
     /// The totals now.
     #[must_use]
-    pub fn of(session: &Session) -> Self {
+    pub fn of(session: &DiskSession) -> Self {
         let mut totals =
             Self { fetched: session.stores.iter().map(|s| s.counters().bytes).sum(), ..Self::default() };
         for disk in &session.disks {

@@ -4,8 +4,8 @@
 
 use headstart_block::BlockDevice;
 use headstart_diskd::{
-    Copies, DiskRequest, Environment, NamedImage, PlanPolicy, PriorImage, RecordSettings, ServerSettings,
-    Servers, Session, SessionSettings,
+    Copies, DiskRequest, DiskSession, Environment, NamedImage, PlanPolicy, PriorImage, RecordSettings,
+    ServerSettings, Servers, SessionSettings,
 };
 use headstart_export::nbd::Address;
 use headstart_export::{Leftover, SocketAccess};
@@ -81,7 +81,7 @@ impl Host {
         }
     }
 
-    fn open(&self, settings: &SessionSettings) -> Session {
+    fn open(&self, settings: &SessionSettings) -> DiskSession {
         let environment = Environment {
             stores: &self.stores,
             copies: &self.copies,
@@ -90,7 +90,7 @@ impl Host {
             progress: &Silent,
             tell: &|_| {},
         };
-        Session::open(settings, &environment).unwrap()
+        DiskSession::open(settings, &environment).unwrap()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Plans that were found for a disk, and their origins.
 
-use crate::Report;
+use crate::PilotReport;
 use headstart_plan::ImagePlans;
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct Preloaded {
     /// The data that they were made from, for people; empty if there are none.
     pub why: String,
     /// Their results; of earlier plans it has only the switches.
-    pub report: Report,
+    pub report: PilotReport,
     /// The number of places that could not be looked at, or had something that is no plan.
     pub failures: u64,
 }

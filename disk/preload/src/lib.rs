@@ -24,5 +24,5 @@ pub mod switcher;
 pub use candidate::{Origin, PlanCandidate, Preloaded};
 #[doc(no_inline)]
 pub use headstart_plan::ImagePlans;
-pub use pilot::{Pilot, Report, Stopped};
+pub use pilot::{Pilot, PilotReport, Stopped};
 pub use switcher::{Switcher, Switches};

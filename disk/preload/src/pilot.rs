@@ -52,12 +52,12 @@ pub struct Stopped {
     /// The time of the stop.
     pub at: Time,
     /// The reason.
-    pub why: Why,
+    pub why: StopReason,
 }
 
 /// The reason against a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum StopReason {
     /// The boot does not read the preloaded blocks.
     Useless {
         /// Preloaded blocks that should have been read by then.
@@ -76,7 +76,7 @@ pub enum Why {
 
 /// The results of preloading so far. Bytes are of slices of the disk that plans name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct PilotReport {
     /// Bytes that were preloaded, or local when their turn came.
     pub preloaded: u64,
     /// Preloaded bytes that were read, before that or since.
@@ -94,10 +94,10 @@ pub struct Report {
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.why {
-            Why::Useless { due, read } => {
+            StopReason::Useless { due, read } => {
                 write!(f, "of {due} preloaded blocks that should have been read by now {read} were")
             }
-            Why::Strange { read, named } => {
+            StopReason::Strange { read, named } => {
                 write!(f, "of the first {read} slices that were read the plan names {named}")
             }
         }
@@ -180,9 +180,9 @@ impl Pilot {
 
     /// The results of preloading so far.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> PilotReport {
         let (due, due_used) = self.guard.due_bytes();
-        Report {
+        PilotReport {
             preloaded: self.account.preloaded_bytes(),
             used: self.account.used_bytes(),
             due,

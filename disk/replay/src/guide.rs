@@ -5,7 +5,7 @@ use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_plan::ImagePlans;
 use headstart_plan::evaluate::Online;
-use headstart_preload::{Pilot, Report};
+use headstart_preload::{Pilot, PilotReport};
 use headstart_pull::{BLOCK_SIZE, Engine, Plan, PlanItem, SLICE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Piloting {
 
     /// The results of preloading.
     #[must_use]
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> PilotReport {
         self.0.report()
     }
 }

@@ -13,7 +13,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange, PlanItem};
 use headstart_plan::knowledge::{ImageKey, Knowledge};
 use headstart_plan::train::{self, TrainConfig};
 use headstart_plan::{ImagePlans, RatedPlan};
-use headstart_preload::Report;
+use headstart_preload::PilotReport;
 use headstart_pull::{Engine, Plan};
 use headstart_replay::link::Bandwidth;
 use headstart_replay::{Boot, Guide, Model, Nanos, Outcome, Piloting, Simulator};
@@ -77,7 +77,12 @@ fn changed(plans: &ImagePlans, change: impl Fn(&RatedPlan) -> Vec<PlanItem>) -> 
     Arc::new(plans)
 }
 
-fn piloted(simulator: &mut Simulator, boot: &Boot, plans: &Arc<ImagePlans>, model: &Model) -> (f64, Report) {
+fn piloted(
+    simulator: &mut Simulator,
+    boot: &Boot,
+    plans: &Arc<ImagePlans>,
+    model: &Model,
+) -> (f64, PilotReport) {
     let mut guide = Piloting::new(Arc::clone(plans), None);
     let outcome = simulator.run_guided(boot, &mut guide, model);
     (outcome.waited.as_secs(), guide.report())

@@ -15,7 +15,7 @@
 use crate::stores::Stores;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, ByteSize, Digest, Error, ErrorKind, Result};
-use headstart_disk::Carrier;
+use headstart_disk::RangeFetcher;
 use headstart_peer_net::complain;
 use headstart_peer_net::order::Order;
 use headstart_peer_net::remote_commands::{CommandOutcome, ReceivedCommand, RemoteCommand};
@@ -293,7 +293,7 @@ impl PinManager {
         let _share = by.map(take).transpose()?;
         by.map_or(Ok(()), |by| self.admit(by, order, spec.len))?;
         let store = open_store();
-        let carrier = store.clone().map(Carrier::new);
+        let carrier = store.clone().map(RangeFetcher::new);
         // Opening reads the cache's directory.
         let shared = tokio::task::block_in_place(|| self.swarm.open(&spec, store))?;
         let shared = Arc::new(shared);
@@ -375,7 +375,7 @@ impl PinManager {
 /// Fetches ranges of whole chunks, in order, and tries missing ones again. Their parts take `turns` with others.
 async fn bring_all(
     shared: &SharedBlob,
-    carrier: Option<&Carrier>,
+    carrier: Option<&RangeFetcher>,
     ranges: &[ByteRange],
     turns: Option<&Semaphore>,
 ) -> CommandOutcome {
@@ -424,7 +424,7 @@ fn missing(shared: &SharedBlob, ranges: &[ByteRange]) -> u64 {
 
 /// Fetches a part, and the pages of the hash tree that prove it, as far as possible; returns the first error of the
 /// store.
-async fn bring_part(shared: &SharedBlob, carrier: Option<&Carrier>, part: ByteRange) -> Result<()> {
+async fn bring_part(shared: &SharedBlob, carrier: Option<&RangeFetcher>, part: ByteRange) -> Result<()> {
     let mut done = Ok(());
     if let Some(tree) = shared.tree() {
         let mut pages = Vec::new();
@@ -438,7 +438,7 @@ async fn bring_part(shared: &SharedBlob, carrier: Option<&Carrier>, part: ByteRa
     done.and(brought)
 }
 
-async fn bring_run(shared: &SharedBlob, carrier: Option<&Carrier>, run: ByteRange) -> Result<()> {
+async fn bring_run(shared: &SharedBlob, carrier: Option<&RangeFetcher>, run: ByteRange) -> Result<()> {
     let mut done = Ok(());
     for range in shared.want(run, Urgency::Background).await {
         let Some(carrier) = carrier else { continue };

@@ -4,7 +4,7 @@
 use crate::proof::{Binding, Side, proof};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, ReadAt, Result};
 use headstart_cache::CachedBlob;
-use headstart_disk::Carrier;
+use headstart_disk::RangeFetcher;
 use headstart_image::hash_tree::{HashTree, OutboardCheck, proof_pages};
 use headstart_image::manifest::Tree;
 use headstart_swarm::{BlobId, BlobKey, CHUNK_SIZE, Chunks, PeerId};
@@ -28,7 +28,7 @@ pub(super) struct Blob {
     outboard_of: Option<(u64, Tree)>,
     /// The outboard of its tree; an outboard has none.
     pub(super) tree: Option<Arc<Blob>>,
-    carrier: Mutex<Option<Arc<Carrier>>>,
+    carrier: Mutex<Option<Arc<RangeFetcher>>>,
     /// For an outboard: chunks that could not be checked completely when they came, and their senders. They are here,
     /// but not for others: a host that passes on wrong bytes would be taken for a liar itself.
     unchecked: Mutex<HashMap<u32, PeerId>>,
@@ -150,11 +150,11 @@ impl Blob {
         runs
     }
 
-    pub(super) fn carrier(&self) -> Option<Arc<Carrier>> {
+    pub(super) fn carrier(&self) -> Option<Arc<RangeFetcher>> {
         self.carrier.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_carrier(&self, carrier: &Arc<Carrier>) {
+    pub(super) fn set_carrier(&self, carrier: &Arc<RangeFetcher>) {
         *self.carrier.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(carrier));
         if let Some(tree) = &self.tree {
             tree.set_carrier(carrier);

@@ -183,7 +183,7 @@ impl Host {
         self: &Arc<Self>,
         cached: &Arc<CachedBlob>,
         tree: Tree,
-        carrier: Option<&Arc<headstart_disk::Carrier>>,
+        carrier: Option<&Arc<headstart_disk::RangeFetcher>>,
         is_disks: bool,
     ) -> Arc<Blob> {
         let identity =

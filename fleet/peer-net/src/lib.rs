@@ -75,7 +75,7 @@ use crate::host::trust::Trust;
 use crate::members::Door;
 use headstart_block::{ByteRange, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, Cache, CachedBlob};
-use headstart_disk::Carrier;
+use headstart_disk::RangeFetcher;
 use headstart_store::Store;
 use headstart_swarm::tracker::ImageKey;
 use headstart_swarm::{
@@ -369,7 +369,7 @@ impl Swarm {
         let cached = self.host.cache.blob(blob)?;
         let tree = cached.spec().tree;
         let Some(tree) = tree else { return Ok(SharedBlob { cached, shared: None, tree: None }) };
-        let carrier = store.map(|store| Arc::new(Carrier::new(store)));
+        let carrier = store.map(|store| Arc::new(RangeFetcher::new(store)));
         let blob = self.host.open(&cached, tree, carrier.as_ref(), reader.is_some());
         if let Some(reader) = reader {
             self.host.event(Event::ReadBy { blob: blob.id, reader });

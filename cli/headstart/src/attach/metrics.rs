@@ -11,7 +11,7 @@ use headstart_agentd::local::AgentSwarm;
 use headstart_block::{Error, Result};
 use headstart_disk::stats::SlowCause;
 use headstart_diskd::preloads::share;
-use headstart_diskd::{NamedDisk, Session};
+use headstart_diskd::{DiskSession, NamedDisk};
 use headstart_lsmt::writable::SpaceStatus;
 use headstart_preload::Preloaded;
 use headstart_pull::EngineCounters;
@@ -24,7 +24,7 @@ use tokio::net::TcpListener;
 /// The sources of the figures.
 #[derive(Clone)]
 pub(super) struct Sources {
-    pub(super) session: Arc<Session>,
+    pub(super) session: Arc<DiskSession>,
     /// The agent of this host, if it is asked for missing bytes.
     pub(super) swarm: Option<Arc<AgentSwarm>>,
 }
@@ -331,7 +331,7 @@ fn preloading(page: &mut Page, disks: &[NamedDisk]) {
     }
 }
 
-fn cache(page: &mut Page, session: &Session) {
+fn cache(page: &mut Page, session: &DiskSession) {
     let Some(cache) = &session.cache else { return };
     let counters = cache.counters();
     let numbers = [
@@ -363,7 +363,7 @@ fn cache(page: &mut Page, session: &Session) {
     page.numbers("headstart_cache", Kind::Counter, &numbers);
 }
 
-fn stores(page: &mut Page, session: &Session) {
+fn stores(page: &mut Page, session: &DiskSession) {
     let counted: Vec<_> = session.stores.iter().map(|store| (store.location(), store.counters())).collect();
     let mut one = |name: &str, help: &str, value: &dyn Fn(&headstart_store::Counters) -> u64| {
         let metric = format!("headstart_store_{name}_total");
@@ -380,7 +380,7 @@ fn stores(page: &mut Page, session: &Session) {
     one("errors", "Reads that failed.", &|c| c.errors);
 }
 
-fn swarm(page: &mut Page, session: &Session, agent: &AgentSwarm) {
+fn swarm(page: &mut Page, session: &DiskSession, agent: &AgentSwarm) {
     let connection = agent.connection();
     let name = "headstart_swarm_connected";
     page.metric(name, Kind::Gauge, "1 if the agent of this host is connected, otherwise 0.");
@@ -403,7 +403,7 @@ fn swarm(page: &mut Page, session: &Session, agent: &AgentSwarm) {
     }
 }
 
-fn traces(page: &mut Page, session: &Session) {
+fn traces(page: &mut Page, session: &DiskSession) {
     let mut one = |name, help, value: fn(&Recorder) -> u64| {
         each_disk(page, name, Kind::Counter, help, &session.disks, |disk| {
             disk.recorder.as_deref().map(|recorder| number(value(recorder)))

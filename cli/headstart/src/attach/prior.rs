@@ -3,7 +3,7 @@
 use headstart_agentd::disks::{Held, KeptImage};
 use headstart_block::Result;
 use headstart_disk::KnownImage;
-use headstart_diskd::{DiskRequest, NamedDisk, NamedImage, PriorImage, Session};
+use headstart_diskd::{DiskRequest, DiskSession, NamedDisk, NamedImage, PriorImage};
 
 /// The earlier state of the disks, if an agent looks after this process.
 pub(super) enum Before {
@@ -56,7 +56,7 @@ pub(super) fn recorded(kept: &KeptImage) -> PriorImage {
 }
 
 /// The images of the disks, to be held while they are attached.
-pub(super) fn kept_images(session: &Session) -> Vec<KeptImage> {
+pub(super) fn kept_images(session: &DiskSession) -> Vec<KeptImage> {
     let kept = |disk: &NamedDisk| KeptImage {
         name: disk.name.clone(),
         image: disk.asked.clone(),

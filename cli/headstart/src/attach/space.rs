@@ -1,7 +1,7 @@
 //! The space of writable layers, reported to the agent that looks after the disk.
 
 use headstart_agentd::disks::{DiskSpace, tell_space};
-use headstart_diskd::Session;
+use headstart_diskd::DiskSession;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ impl Teller {
     }
 
     /// Writes a report if one is due and the space has changed.
-    pub(super) fn refresh(&mut self, session: &Session) {
+    pub(super) fn refresh(&mut self, session: &DiskSession) {
         let Some(pid_file) = &self.pid_file else { return };
         if self.last.as_ref().is_some_and(|(at, _)| at.elapsed() < EVERY) {
             return;
@@ -34,7 +34,7 @@ impl Teller {
     }
 }
 
-fn spaces(session: &Session) -> Vec<DiskSpace> {
+fn spaces(session: &DiskSession) -> Vec<DiskSpace> {
     let spaces = session.disks.iter().filter_map(|disk| {
         let space = disk.disk.writable()?.space();
         Some(DiskSpace {

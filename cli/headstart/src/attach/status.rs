@@ -3,7 +3,7 @@
 use crate::report::count;
 use crate::terminal;
 use headstart_block::{ByteRate, ByteSize};
-use headstart_diskd::{Session, Totals, preloads};
+use headstart_diskd::{DiskSession, Totals, preloads};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ impl StatusLine {
     }
 
     /// Updates the line if an update is due.
-    pub(super) fn refresh(&mut self, session: &Session) {
+    pub(super) fn refresh(&mut self, session: &DiskSession) {
         let passed = self.shown.elapsed();
         if self.bar.is_hidden() || passed < EVERY {
             return;
@@ -69,7 +69,7 @@ impl StatusLine {
 }
 
 /// The space that writable layers take, in short; `None` without one.
-fn written(session: &Session) -> Option<String> {
+fn written(session: &DiskSession) -> Option<String> {
     let mut spaces = session.disks.iter().filter_map(|disk| Some(disk.disk.writable()?.space())).peekable();
     spaces.peek()?;
     let (mut live, mut garbage, mut waiting) = (0, 0, 0);
@@ -83,6 +83,6 @@ fn written(session: &Session) -> Option<String> {
 }
 
 /// The time until the last of the disks that are being filled is complete.
-fn fill_eta(session: &Session) -> Option<Duration> {
+fn fill_eta(session: &DiskSession) -> Option<Duration> {
     session.disks.iter().filter_map(|disk| disk.disk.puller()?.progress().eta).max()
 }

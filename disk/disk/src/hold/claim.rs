@@ -52,9 +52,9 @@ impl Writers {
     }
 
     /// Ends the tasks, after waiting for a lease that is being written. Returns `false` if the write takes longer than
-    /// `patience`: the lease may come after its removal then.
-    pub(super) async fn end(&self, patience: Duration) -> bool {
-        let turn = timeout(patience, self.is_over.lock()).await.map(|mut is_over| *is_over = true);
+    /// `limit`: the lease may come after its removal then.
+    pub(super) async fn end(&self, limit: Duration) -> bool {
+        let turn = timeout(limit, self.is_over.lock()).await.map(|mut is_over| *is_over = true);
         self.abort();
         turn.is_ok()
     }

@@ -11,7 +11,7 @@ mod trying_store;
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_cache::{Cache, CacheSettings};
 use headstart_disk::attach::attach_remote;
-use headstart_disk::{Attached, Disk, DiskOptions, Host, WritableOptions};
+use headstart_disk::{AttachedDisk, Disk, DiskHost, DiskOptions, WritableOptions};
 use headstart_image::disk_file::DiskFile;
 use headstart_image::import::import_disk;
 use headstart_image::new_layer::Packing;
@@ -70,13 +70,13 @@ impl Rig {
         self.dir.path().join("cache")
     }
 
-    fn host(&self) -> Host {
+    fn host(&self) -> DiskHost {
         let cache = Cache::open(&self.cache_dir(), CacheSettings::default()).unwrap();
         let retry = RetrySettings { deadline: Duration::from_secs(2), ..RetrySettings::default() };
-        Host { runtime: self.runtime.handle().clone(), cache, retry, swarm: None, warn_of_silence: None }
+        DiskHost { runtime: self.runtime.handle().clone(), cache, retry, swarm: None, warn_of_silence: None }
     }
 
-    fn try_attach(&self, host: &Host, options: &DiskOptions) -> headstart_block::Result<Attached> {
+    fn try_attach(&self, host: &DiskHost, options: &DiskOptions) -> headstart_block::Result<AttachedDisk> {
         let store = Arc::clone(&self.store) as Arc<dyn headstart_store::Store>;
         self.within_limit(attach_remote(host, store, &self.reference, options))
     }
@@ -85,7 +85,7 @@ impl Rig {
         self.runtime.block_on(async { tokio::time::timeout(LIMIT, work).await.expect("it hangs") })
     }
 
-    fn attach(&self, host: &Host) -> Arc<Disk> {
+    fn attach(&self, host: &DiskHost) -> Arc<Disk> {
         self.try_attach(host, &patient(LIMIT)).unwrap().disk
     }
 
@@ -353,7 +353,7 @@ fn a_read_larger_than_what_the_cache_can_hold_is_served() {
     let rig = Rig::new();
     let settings = CacheSettings { size_limit: Some(0), overlay_limit: 1 << 20, ..CacheSettings::default() };
     let cache = Cache::open(&rig.cache_dir(), settings).unwrap();
-    let disk = rig.attach(&Host { cache, ..rig.host() });
+    let disk = rig.attach(&DiskHost { cache, ..rig.host() });
     rig.check(&disk, 0, 4 << 20);
     assert_eq!(disk.stats().errors.load(Ordering::Relaxed), 0);
 }
@@ -363,7 +363,7 @@ fn a_read_larger_than_what_the_cache_can_hold_is_served() {
 fn nothing_is_preloaded_into_a_cache_that_takes_nothing() {
     let rig = Rig::new();
     let settings = CacheSettings { size_limit: Some(0), ..CacheSettings::default() };
-    let host = Host { cache: Cache::open(&rig.cache_dir(), settings).unwrap(), ..rig.host() };
+    let host = DiskHost { cache: Cache::open(&rig.cache_dir(), settings).unwrap(), ..rig.host() };
     let options = DiskOptions { plan: headstart_pull::Plan::Sequential, ..DiskOptions::default() };
     let disk = rig.try_attach(&host, &options).unwrap().disk;
     rig.check(&disk, 4 << 20, 4096);

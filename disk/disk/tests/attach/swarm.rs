@@ -165,7 +165,7 @@ impl Swarm for Fake {
 fn attached(gives: Gives, options: &DiskOptions) -> (Rig, Arc<Fake>, Arc<Disk>) {
     let (rig, fake) = (Rig::new(), Fake::new(gives));
     fake.knows(&rig);
-    let host = Host { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
     let disk = rig.try_attach(&host, options).unwrap().disk;
     (rig, fake, disk)
 }
@@ -229,7 +229,7 @@ fn what_it_does_not_bring_comes_from_the_store_in_whole_chunks() {
 fn a_swarm_that_is_silent_costs_patience_and_no_error() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
-    let host = Host { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
     let disk = rig.try_attach(&host, &patient(LIMIT)).unwrap().disk;
     *fake.gives.lock().unwrap() = Gives::Silence;
     let started = Instant::now();
@@ -293,7 +293,7 @@ fn it_hears_of_reads_and_plans_and_of_the_end() {
     let (rig, fake) = (Rig::new(), Fake::new(Gives::All));
     fake.knows(&rig);
     *fake.delay.lock().unwrap() = Duration::from_millis(100);
-    let host = Host { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
+    let host = DiskHost { swarm: Some(Arc::clone(&fake) as Arc<dyn Swarm>), ..rig.host() };
     let disk = rig.try_attach(&host, &sequential()).unwrap().disk;
     rig.check(&disk, 0, 1 << 20);
     wait_until("reads are told of", || {

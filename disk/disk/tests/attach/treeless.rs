@@ -4,7 +4,7 @@
 use super::{DISK, LIMIT, Rig, patient, read_error, wait_until};
 use headstart_block::{BlockDevice, ByteRange, Digest, ErrorKind};
 use headstart_disk::attach::attach_remote;
-use headstart_disk::{Disk, DiskOptions, Host};
+use headstart_disk::{Disk, DiskHost, DiskOptions};
 use headstart_lsmt::{LayerMeta, LayerWriter};
 use headstart_store::{Reference, Settings};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn bare(rig: &Rig) -> (Reference, u64) {
     (put_manifest(rig, manifest, "bare"), 4096 + half as u64)
 }
 
-fn attach(rig: &Rig, host: &Host, reference: &Reference, options: &DiskOptions) -> Arc<Disk> {
+fn attach(rig: &Rig, host: &DiskHost, reference: &Reference, options: &DiskOptions) -> Arc<Disk> {
     let store = Arc::clone(&rig.store) as Arc<dyn headstart_store::Store>;
     rig.within_limit(attach_remote(host, store, reference, options)).unwrap().disk
 }

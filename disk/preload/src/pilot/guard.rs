@@ -1,6 +1,6 @@
 //! The judgement on one plan's worth; see the head of [`pilot`](super).
 
-use super::Why;
+use super::StopReason;
 use super::account::Account;
 use crate::Switcher;
 use headstart_block::{Plan, PlanItem, SLICE_SIZE, Time};
@@ -125,7 +125,7 @@ impl Guard {
     }
 
     /// The objection to the plan by now, if there is one.
-    pub(super) fn objection(&mut self, now: Time, account: &Account) -> Option<Why> {
+    pub(super) fn objection(&mut self, now: Time, account: &Account) -> Option<StopReason> {
         if self.passed == 0 || self.passed == self.items.len() {
             return None;
         }
@@ -141,16 +141,16 @@ impl Guard {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a share of some items")]
-    fn verdict(&self, account: &Account) -> Option<Why> {
+    fn verdict(&self, account: &Account) -> Option<StopReason> {
         let (due, read) = (self.due as u64, self.due_read);
         let below = (read as f64) < FLOOR * due as f64;
         if due >= DUE_MIN && read == 0 || due >= DUE_MIN + DUE_MIN / 2 && below {
-            return Some(Why::Useless { due, read });
+            return Some(StopReason::Useless { due, read });
         }
         let (read, named) = (account.slices_read(), self.named);
         let below = |least: u64, share: u64| read >= least && named * share < read;
         let strange = below(READ_MIN, 16) || below(2 * READ_MIN, 10) || below(8 * READ_MIN, 4);
-        strange.then_some(Why::Strange { read, named })
+        strange.then_some(StopReason::Strange { read, named })
     }
 
     /// The bytes of the due items, and of the due items that were read.

@@ -96,7 +96,7 @@ fn what_nobody_reads_is_given_up_once() {
     let mut first = begin(vec![group(&useless, 0, &[10])]);
     assert_eq!(boot(&mut first, 50, 0..100), Some(Plan::Lazy));
     let stopped = first.report().stopped.unwrap();
-    assert_eq!(stopped.why, Why::Useless { due: DUE_MIN, read: 0 });
+    assert_eq!(stopped.why, StopReason::Useless { due: DUE_MIN, read: 0 });
     assert!(stopped.at < ms(4000), "{stopped:?}");
     assert_eq!(stopped.to_string(), "of 6 preloaded blocks that should have been read by now 0 were");
     assert_eq!(first.plan(), Plan::Lazy);
@@ -105,7 +105,7 @@ fn what_nobody_reads_is_given_up_once() {
     let mut strange = begin(vec![group(&(500..600).collect::<Vec<_>>(), 60_000, &[10])]);
     assert_eq!(boot(&mut strange, 50, 0..100), Some(Plan::Lazy));
     let why = strange.report().stopped.unwrap().why;
-    assert_eq!(why, Why::Strange { read: READ_MIN, named: 0 });
+    assert_eq!(why, StopReason::Strange { read: READ_MIN, named: 0 });
     // With nothing left to stop, it goes on.
     let mut done = begin(vec![group(&useless, 0, &[10])]);
     assert_eq!(boot(&mut done, 200, 0..100), None);

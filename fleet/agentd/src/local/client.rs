@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, PlanItem, Result};
 use headstart_cache::{Cache, CachedBlob};
 use headstart_disk::Swarm;
-use headstart_disk::swarm::{Boot, Hinted};
+use headstart_disk::swarm::{BootTracker, Hinted};
 use headstart_store::Urgency;
 use headstart_swarm::tracker::{Access, ImageKey};
 use std::collections::HashMap;
@@ -294,7 +294,7 @@ impl AgentBoot {
     }
 }
 
-impl Boot for AgentBoot {
+impl BootTracker for AgentBoot {
     fn read(&mut self, accesses: &[Access]) {
         let room = UNSAID_MAX.saturating_sub(self.unsaid.len());
         self.unsaid.extend(accesses.iter().take(room));
@@ -386,7 +386,7 @@ impl Swarm for AgentSwarm {
         }
     }
 
-    fn boot(&self, image: ImageKey) -> Option<Box<dyn Boot>> {
+    fn boot(&self, image: ImageKey) -> Option<Box<dyn BootTracker>> {
         Some(Box::new(self.shared.boot(image)))
     }
 }

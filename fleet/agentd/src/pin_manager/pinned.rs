@@ -8,7 +8,7 @@ use crate::pins::Pins;
 use futures::stream::{self, StreamExt};
 use headstart_block::{ByteRange, Digest, Error, ErrorKind, Result};
 use headstart_cache::{BlobSpec, CachedBlob};
-use headstart_disk::{Carrier, PinnedImages};
+use headstart_disk::{PinnedImages, RangeFetcher};
 use headstart_peer_net::SharedBlob;
 use headstart_peer_net::order::Order;
 use headstart_peer_net::pin::{KnownPin, Pin};
@@ -74,7 +74,7 @@ struct Held {
     gone: HashSet<PeerKey>,
     /// The blob's open state; while these live, this host takes part in it, and its part cannot be evicted.
     shared: Arc<SharedBlob>,
-    carrier: Option<Carrier>,
+    carrier: Option<RangeFetcher>,
     /// The cause, if it is not fetched from its store.
     refused: Option<String>,
     own: Vec<ByteRange>,
@@ -399,7 +399,7 @@ impl PinManager {
 
     fn hold(&self, order: Order, holding: Arc<Holding>, gone: HashSet<PeerKey>) -> Result<Held> {
         let (store, refused) = self.store_of_others(&order);
-        let carrier = store.clone().map(Carrier::new);
+        let carrier = store.clone().map(RangeFetcher::new);
         let shared = Arc::new(self.swarm.open(&order.spec()?, store)?);
         let part = |blob: &SharedBlob| blob.kept(&holding, &gone);
         let (own, of_tree) = (part(&shared), shared.tree().map(part).unwrap_or_default());

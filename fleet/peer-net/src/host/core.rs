@@ -114,7 +114,7 @@ impl Core {
         &mut self,
         host: &Arc<Host>,
         blob: Arc<Blob>,
-        carrier: Option<&Arc<headstart_disk::Carrier>>,
+        carrier: Option<&Arc<headstart_disk::RangeFetcher>>,
     ) -> Arc<Blob> {
         if let Some(carrier) = carrier {
             blob.set_carrier(carrier);

@@ -1,10 +1,10 @@
-//! Tells a swarm a disk's reads, and whether the disk follows a plan.
+//! Reports to a swarm: the reads of a disk, and whether the disk follows a plan.
 
 use crate::blobs::Blobs;
 use crate::preloading::Preloader;
 use crate::puller::Puller;
 use crate::sharing::whole_chunks;
-use crate::swarm::{BUSY, Swarm, TELL_EVERY, TELL_IDLE};
+use crate::swarm::{BUSY, REPORT_INTERVAL, REPORT_INTERVAL_IDLE, Swarm};
 use headstart_block::{BLOCK_SIZE, ByteRange, ReadAt, SLICE_SIZE};
 use headstart_pull::{BlobView, Plan};
 use std::sync::{Arc, Weak};
@@ -13,10 +13,11 @@ use std::time::Instant;
 /// The number of reads of absent bytes that are looked at again; more are forgotten.
 const PENDING_MAX: usize = 4096;
 
-/// Tells the swarm a disk's reads and whether it follows a plan, until the disk is gone.
-pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
+/// Reports a disk's reads to the swarm, and whether it follows a plan, until the disk is gone.
+pub(crate) async fn report(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm: Arc<dyn Swarm>) {
     let Some(blobs) = puller.upgrade().map(|puller| Arc::clone(puller.blobs())) else { return };
-    let mut telling = Telling { swarm, blobs, heard: 0, pending: Vec::new(), planned: false, passed: 0 };
+    let mut reports =
+        SwarmReports { swarm, blobs, reported: 0, pending: Vec::new(), planned: false, passed: 0 };
     let mut last = Instant::now();
     loop {
         {
@@ -24,20 +25,20 @@ pub(crate) async fn tell(preloader: Weak<Preloader>, puller: Weak<Puller>, swarm
             if puller.is_closed() {
                 return;
             }
-            if telling.reads(&preloader) | telling.planned(&puller) {
+            if reports.report_reads(&preloader) | reports.report_plan(&puller) {
                 last = Instant::now();
             }
         }
-        tokio::time::sleep(if last.elapsed() < BUSY { TELL_EVERY } else { TELL_IDLE }).await;
+        tokio::time::sleep(if last.elapsed() < BUSY { REPORT_INTERVAL } else { REPORT_INTERVAL_IDLE }).await;
     }
 }
 
 /// The state of the reports to the swarm.
-struct Telling {
+struct SwarmReports {
     swarm: Arc<dyn Swarm>,
     blobs: Arc<Blobs>,
     /// The number of entries of the log of accesses that were reported.
-    heard: usize,
+    reported: usize,
     /// Reads whose bytes were not local when they were last looked at: a place in the blobs, and a range.
     pending: Vec<(usize, ByteRange)>,
     planned: bool,
@@ -45,20 +46,20 @@ struct Telling {
     passed: u64,
 }
 
-impl Drop for Telling {
+impl Drop for SwarmReports {
     fn drop(&mut self) {
         if self.planned {
-            self.say_planned(false);
+            self.report_planned(false);
         }
     }
 }
 
-impl Telling {
+impl SwarmReports {
     /// Reports new reads; `true` if there were any.
-    fn reads(&mut self, preloader: &Preloader) -> bool {
+    fn report_reads(&mut self, preloader: &Preloader) -> bool {
         let blobs = &self.blobs;
         let mut reads = std::mem::take(&mut self.pending);
-        preloader.accesses().since(&mut self.heard, &mut |access| {
+        preloader.accesses().since(&mut self.reported, &mut |access| {
             each_run(access.block, access.slices, &mut |part| {
                 let part = part.intersect(ByteRange::between(0, blobs.disk_size()));
                 blobs.ranges(part, &mut |found| {
@@ -84,7 +85,7 @@ impl Telling {
     }
 
     /// Reports whether a plan is followed, if that changed; `true` if one is.
-    fn planned(&mut self, puller: &Puller) -> bool {
+    fn report_plan(&mut self, puller: &Puller) -> bool {
         let preloading = puller.preloading();
         let more = match &preloading.plan {
             Plan::Lazy => false,
@@ -99,12 +100,12 @@ impl Telling {
         }
         if running != self.planned {
             self.planned = running;
-            self.say_planned(running);
+            self.report_planned(running);
         }
         running
     }
 
-    fn say_planned(&self, running: bool) {
+    fn report_planned(&self, running: bool) {
         for blob in self.blobs.data().iter().filter(|blob| blob.tree().is_some()) {
             self.swarm.planned(&blob.spec().digest, running);
         }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 /// Fetches ranges of blobs from one store, by the code that disks fetch with: claimed, so that no disk of this host
 /// fetches them meanwhile, verified, kept. For a runtime of several threads.
-pub struct Carrier {
+pub struct RangeFetcher {
     fetcher: Fetcher,
     location: String,
 }
 
-impl Carrier {
-    /// Makes a carrier that fetches from this store.
+impl RangeFetcher {
+    /// Creates a fetcher that fetches from this store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Self {
         let location = store.location();
