@@ -13,7 +13,7 @@
 //! [`Guest`] is this rule as a state machine: it is given the time and the answers, and has no clock of its own. The
 //! simulator drives it on virtual time, `headstart-lab replay` with a real clock and a server behind a socket.
 
-use crate::model::Clock;
+use crate::model::ReplayClock;
 use crate::time::Nanos;
 use headstart_block::ByteRange;
 use headstart_block::random::Random;
@@ -34,7 +34,7 @@ const LATEST_US: u64 = 365 * 86_400_000_000;
 
 /// One read, or write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct BootAccess {
     /// The time of its arrival in the trace, since creation.
     pub at: Nanos,
     /// The bytes of the disk.
@@ -50,8 +50,8 @@ pub struct Access {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     disk_size: u64,
-    reads: Vec<Access>,
-    writes: Vec<Access>,
+    reads: Vec<BootAccess>,
+    writes: Vec<BootAccess>,
     /// The reads in the order of their answers.
     by_answer: Vec<u32>,
 }
@@ -124,7 +124,7 @@ impl Boot {
                 }
                 let last = followed.checked_sub(1).and_then(answered).unwrap_or_default();
                 let think = request.at.since(last);
-                Access { at: request.at, range: request.range, followed: followed as u32, think }
+                BootAccess { at: request.at, range: request.range, followed: followed as u32, think }
             };
             requests.iter().map(access).collect()
         };
@@ -167,13 +167,13 @@ impl Boot {
 
     /// The reads, in the order of their arrival.
     #[must_use]
-    pub fn reads(&self) -> &[Access] {
+    pub fn reads(&self) -> &[BootAccess] {
         &self.reads
     }
 
     /// The writes, in the order of their arrival.
     #[must_use]
-    pub fn writes(&self) -> &[Access] {
+    pub fn writes(&self) -> &[BootAccess] {
         &self.writes
     }
 
@@ -217,7 +217,7 @@ pub fn with_strays(records: &[Record], disk_size: u64, per_million: u32, seed: u
 /// the boot that it [began](Guest::begin) with.
 #[derive(Debug, Default)]
 pub struct Guest {
-    clock: Clock,
+    clock: ReplayClock,
     reads: usize,
     writes: usize,
     /// Open loop: the next read. Closed loop: the next read to be given a time.
@@ -233,7 +233,7 @@ pub struct Guest {
 
 impl Guest {
     /// Begins again, at the creation, with the first `reads_max` reads of `boot`, and with its writes if `writes`.
-    pub fn begin(&mut self, boot: &Boot, clock: Clock, reads_max: usize, writes: bool) {
+    pub fn begin(&mut self, boot: &Boot, clock: ReplayClock, reads_max: usize, writes: bool) {
         self.clock = clock;
         self.reads = boot.reads.len().min(reads_max);
         self.writes = if writes { boot.writes.len() } else { 0 };
@@ -241,7 +241,7 @@ impl Guest {
         self.answered.clear();
         self.reading.clear();
         self.writing.clear();
-        if clock == Clock::Closed {
+        if clock == ReplayClock::Closed {
             self.answered.resize(self.reads, false);
             self.release(boot, Nanos(0));
         }
@@ -257,8 +257,8 @@ impl Guest {
     #[must_use]
     pub fn next_read_at(&self, boot: &Boot) -> Option<Nanos> {
         match self.clock {
-            Clock::Open => boot.reads[..self.reads].get(self.next_read).map(|read| read.at),
-            Clock::Closed => self.reading.peek().map(|Reverse((at, _))| *at),
+            ReplayClock::Open => boot.reads[..self.reads].get(self.next_read).map(|read| read.at),
+            ReplayClock::Closed => self.reading.peek().map(|Reverse((at, _))| *at),
         }
     }
 
@@ -266,11 +266,11 @@ impl Guest {
     pub fn read_before(&mut self, boot: &Boot, due: Nanos) -> Option<(Nanos, u32)> {
         let at = self.next_read_at(boot).filter(|at| *at < due)?;
         let read = match self.clock {
-            Clock::Open => {
+            ReplayClock::Open => {
                 self.next_read += 1;
                 u32::try_from(self.next_read - 1).ok()?
             }
-            Clock::Closed => self.reading.pop().map(|Reverse((_, read))| read)?,
+            ReplayClock::Closed => self.reading.pop().map(|Reverse((_, read))| read)?,
         };
         Some((at, read))
     }
@@ -278,12 +278,12 @@ impl Guest {
     /// Takes the next write if it comes before `due`.
     pub fn write_before(&mut self, boot: &Boot, due: Nanos) -> Option<ByteRange> {
         match self.clock {
-            Clock::Open => {
+            ReplayClock::Open => {
                 let write = boot.writes[..self.writes].get(self.next_write).filter(|write| write.at < due)?;
                 self.next_write += 1;
                 Some(write.range)
             }
-            Clock::Closed => {
+            ReplayClock::Closed => {
                 self.writing.peek().filter(|Reverse((at, _))| *at < due)?;
                 let Reverse((_, write)) = self.writing.pop()?;
                 boot.writes.get(write as usize).map(|write| write.range)
@@ -293,7 +293,7 @@ impl Guest {
 
     /// Notes that a read was answered at `now`.
     pub fn answered(&mut self, boot: &Boot, now: Nanos, read: u32) {
-        if self.clock == Clock::Open {
+        if self.clock == ReplayClock::Open {
             return;
         }
         if let Some(answered) = self.answered.get_mut(read as usize) {
@@ -312,7 +312,7 @@ impl Guest {
 
     /// Closed loop: gives a time to the requests that follow answered reads.
     fn release(&mut self, boot: &Boot, now: Nanos) {
-        let release = |accesses: &[Access], next: &mut usize, coming: &mut BinaryHeap<_>| {
+        let release = |accesses: &[BootAccess], next: &mut usize, coming: &mut BinaryHeap<_>| {
             while let Some(access) = accesses.get(*next)
                 && access.followed as usize <= self.answers
                 && let Ok(number) = u32::try_from(*next)
@@ -404,11 +404,11 @@ mod tests {
             (came, wrote)
         };
         let recorded = vec![(0, 1000), (1, 1020), (2, 1040), (3, 1060)];
-        assert_eq!(play(Clock::Closed, 0), (recorded.clone(), Some(1066)));
-        assert_eq!(play(Clock::Open, 7), (recorded, Some(1066)));
+        assert_eq!(play(ReplayClock::Closed, 0), (recorded.clone(), Some(1066)));
+        assert_eq!(play(ReplayClock::Open, 7), (recorded, Some(1066)));
         // The third follows the second alone, the last two requests follow all before them.
         let late = vec![(0, 1000), (1, 1020), (2, 1047), (3, 1069)];
-        assert_eq!(play(Clock::Closed, 7), (late, Some(1082)));
+        assert_eq!(play(ReplayClock::Closed, 7), (late, Some(1082)));
     }
 
     #[test]

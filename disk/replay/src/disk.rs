@@ -12,11 +12,11 @@
 //! told to the engine either ([`Model::tell_all`]): it follows the other, its *leader*, and is complete with it. The
 //! engine could only let it wait for the same request. A leader is within that one block, so it waits for nothing else.
 
-use crate::boot::{Access, Boot, Guest};
+use crate::boot::{Boot, BootAccess, Guest};
 use crate::image::ImageMap;
 use crate::link::{Answer, Came, Wire};
-use crate::model::{Misses, Model, Preloads};
-use crate::outcome::{Accuracy, Bytes, Outcome, SLOW};
+use crate::model::{MissPolicy, Model, PreloadUnit};
+use crate::outcome::{Accuracy, BootOutcome, Bytes, SLOW};
 use crate::time::Nanos;
 use crate::world::Local;
 use headstart_block::{ByteRange, Error, ErrorKind};
@@ -99,17 +99,23 @@ impl Simulator {
     }
 
     /// Replays `boot` with `plan` under `model`.
-    pub fn run(&mut self, boot: &Boot, plan: &Plan, model: &Model) -> Outcome {
+    pub fn run(&mut self, boot: &Boot, plan: &Plan, model: &Model) -> BootOutcome {
         self.replay(boot, plan, None, model)
     }
 
     /// Replays `boot` under `model`, with the plans of `guide`.
-    pub fn run_guided(&mut self, boot: &Boot, guide: &mut dyn Guide, model: &Model) -> Outcome {
+    pub fn run_guided(&mut self, boot: &Boot, guide: &mut dyn Guide, model: &Model) -> BootOutcome {
         let plan = guide.at_creation();
         self.replay(boot, &plan, Some(guide), model)
     }
 
-    fn replay(&mut self, boot: &Boot, plan: &Plan, guide: Option<&mut dyn Guide>, model: &Model) -> Outcome {
+    fn replay(
+        &mut self,
+        boot: &Boot,
+        plan: &Plan,
+        guide: Option<&mut dyn Guide>,
+        model: &Model,
+    ) -> BootOutcome {
         let mut run = Run::new(boot, guide, model, std::mem::take(&mut self.memory));
         run.begin(plan);
         run.play();
@@ -129,7 +135,7 @@ struct Run<'a, 'g> {
     boot: &'a Boot,
     guide: Option<&'g mut dyn Guide>,
     model: &'a Model,
-    reads: &'a [Access],
+    reads: &'a [BootAccess],
     engine: Engine,
     local: Local,
     wire: Wire<Flight>,
@@ -150,7 +156,7 @@ struct Run<'a, 'g> {
     error: Arc<Error>,
     moved: u64,
     accuracy: Accuracy,
-    outcome: Outcome,
+    outcome: BootOutcome,
 }
 
 impl<'a, 'g> Run<'a, 'g> {
@@ -170,7 +176,7 @@ impl<'a, 'g> Run<'a, 'g> {
             memory.followers.resize(reads.len(), NOBODY);
         }
         memory.replayed.begin(boot, model.clock, model.reads_max, model.writes);
-        let outcome = Outcome { reads: reads.len() as u64, ..Outcome::default() };
+        let outcome = BootOutcome { reads: reads.len() as u64, ..BootOutcome::default() };
         Self {
             engine: Engine::new(model.settings()),
             local: match &memory.image {
@@ -209,7 +215,7 @@ impl<'a, 'g> Run<'a, 'g> {
 
     fn follow_plan(&mut self, plan: &Plan) {
         let plan = match (plan, self.model.preloads) {
-            (Plan::List(items), Preloads::Blocks) if items.iter().any(|item| item.mask != u32::MAX) => {
+            (Plan::List(items), PreloadUnit::Blocks) if items.iter().any(|item| item.mask != u32::MAX) => {
                 Plan::List(items.iter().map(|item| PlanItem::whole(item.block)).collect())
             }
             _ => plan.clone(),
@@ -285,13 +291,13 @@ impl<'a, 'g> Run<'a, 'g> {
         }
         let id = ReadId(u64::from(read));
         match self.model.misses {
-            Misses::Blocks => {
+            MissPolicy::Blocks => {
                 let end = range.end().div_ceil(BLOCK_SIZE).saturating_mul(BLOCK_SIZE);
                 let start = range.offset() / BLOCK_SIZE * BLOCK_SIZE;
                 let blocks = ByteRange::between(start, end.min(self.boot.disk_size()));
                 self.notify(EngineEvent::Read { read: id, ranges: &[blocks] });
             }
-            Misses::Own(_) => {
+            MissPolicy::Own(_) => {
                 let mut parts = std::mem::take(&mut self.memory.parts);
                 self.local.unwritten(range, |part| parts.push(part));
                 self.notify(EngineEvent::Read { read: id, ranges: &parts });
@@ -474,7 +480,7 @@ impl<'a, 'g> Run<'a, 'g> {
         self.memory.replayed.answered(self.boot, answered, read);
     }
 
-    fn finish(mut self) -> (Outcome, Memory) {
+    fn finish(mut self) -> (BootOutcome, Memory) {
         let counters = self.engine.counters();
         self.outcome.bytes =
             Bytes { miss: counters.miss_bytes, preload: counters.preload_bytes, fill: counters.fill_bytes };

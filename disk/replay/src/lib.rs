@@ -6,7 +6,7 @@
 //! bit.
 //!
 //! A replay is *closed-loop*, where a guest that waits reads later, or *open-loop*, where reads come at their recorded
-//! times ([`Clock`]). The simulator of fleets in `lab/` has its disks, guests and local bytes from here.
+//! times ([`ReplayClock`]). The simulator of fleets in `lab/` has its disks, guests and local bytes from here.
 //!
 //! | module | content |
 //! |---|---|
@@ -35,13 +35,13 @@ pub mod time;
 pub mod waits;
 pub mod world;
 
-pub use boot::{Access, Boot, Guest};
+pub use boot::{Boot, BootAccess, Guest};
 pub use disk::{Guide, Simulator};
 pub use guide::{Following, Piloting};
 pub use image::ImageMap;
-pub use link::{Bandwidth, Connections, Failures, Latency, Link, Sharing};
-pub use model::{Clock, Misses, Model, Preloads};
-pub use outcome::{Accuracy, Bytes, Gatherer, Outcome, Slow, Summary};
+pub use link::{Connections, Failures, Latency, LinkBandwidth, LinkModel, Sharing};
+pub use model::{MissPolicy, Model, PreloadUnit, ReplayClock};
+pub use outcome::{Accuracy, BootOutcome, Bytes, Gatherer, Slow, Summary};
 pub use time::Nanos;
-pub use waits::Waits;
+pub use waits::ReadWaits;
 pub use world::Written;

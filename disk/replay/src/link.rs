@@ -23,14 +23,14 @@ use std::time::Duration;
 
 /// Bytes a second.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bandwidth {
+pub enum LinkBandwidth {
     /// Always the same.
     Constant(u64),
     /// Each from its moment until the next one's; the first holds from the creation on, the last for ever.
     Series(Arc<[(Nanos, u64)]>),
 }
 
-impl Bandwidth {
+impl LinkBandwidth {
     /// The measured bandwidth; `None` if there is no sample.
     #[must_use]
     pub fn measured(samples: &[LinkSample]) -> Option<Self> {
@@ -157,9 +157,9 @@ impl Default for Connections {
 
 /// A link, as it is to be modelled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct LinkModel {
     /// Bytes a second.
-    pub bandwidth: Bandwidth,
+    pub bandwidth: LinkBandwidth,
     /// From asking to the first byte of the answer of a store that answers at once.
     pub round_trip: Duration,
     /// The latency of the store, which is added to that.
@@ -170,7 +170,7 @@ pub struct Link {
     pub sharing: Sharing,
 }
 
-impl Link {
+impl LinkModel {
     /// From asking to the first byte of an answer on an idle link.
     fn distance(&self) -> Nanos {
         Nanos::from_duration(self.round_trip.saturating_add(self.latency.least))
@@ -210,12 +210,12 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    fn new(link: &Link, seed: u64) -> Self {
+    fn new(link: &LinkModel, seed: u64) -> Self {
         Self { spread: Nanos::from_duration(link.latency.spread).0, random: Random::new(seed) }
     }
 
     /// The answer to a request for `bytes` at `now`.
-    fn answer<T>(&mut self, link: &Link, now: Nanos, what: T, bytes: u64) -> Answer<T> {
+    fn answer<T>(&mut self, link: &LinkModel, now: Nanos, what: T, bytes: u64) -> Answer<T> {
         let latency = if self.spread == 0 { Nanos(0) } else { Nanos(self.draw(self.spread)) };
         let mut ready = now.plus(link.distance()).plus(latency);
         let share = link.failures.per_million;
@@ -246,7 +246,7 @@ pub(crate) enum Wire<T> {
 }
 
 impl<T: Copy> Wire<T> {
-    pub(crate) fn new(link: Link, seed: u64) -> Self {
+    pub(crate) fn new(link: LinkModel, seed: u64) -> Self {
         match link.sharing {
             Sharing::InTurn => Self::InTurn(InTurn::new(link, seed)),
             Sharing::Evenly(connections) => Self::Evenly(shared::Evenly::new(link, connections, seed)),
@@ -304,7 +304,7 @@ impl<T: Copy> Wire<T> {
 /// A link that answers have in turn.
 #[derive(Debug)]
 pub(crate) struct InTurn<T> {
-    link: Link,
+    link: LinkModel,
     store: Store,
     free_at: Nanos,
     /// By `ready`; the first one flows, or will as soon as it is ready. A flowing answer cannot be overtaken: a later
@@ -313,7 +313,7 @@ pub(crate) struct InTurn<T> {
 }
 
 impl<T> InTurn<T> {
-    fn new(link: Link, seed: u64) -> Self {
+    fn new(link: LinkModel, seed: u64) -> Self {
         let store = Store::new(&link, seed);
         Self { link, store, free_at: Nanos(0), queue: VecDeque::new() }
     }
@@ -372,9 +372,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn link(rate: u64, round_trip: u64, spread: u64) -> Link {
-        Link {
-            bandwidth: Bandwidth::Constant(rate),
+    fn link(rate: u64, round_trip: u64, spread: u64) -> LinkModel {
+        LinkModel {
+            bandwidth: LinkBandwidth::Constant(rate),
             round_trip: Duration::from_millis(round_trip),
             latency: Latency { least: Duration::ZERO, spread: Duration::from_millis(spread) },
             failures: Failures::default(),
@@ -436,11 +436,11 @@ mod tests {
     fn a_series_is_followed_to_the_byte() {
         let sample = |t_us, bandwidth| LinkSample { t_us, bandwidth, round_trip_us: None };
         let samples = [sample(2_000_000, Some(3000)), sample(1_000_000, Some(1000)), sample(0, None)];
-        let series = Bandwidth::measured(&samples).unwrap();
+        let series = LinkBandwidth::measured(&samples).unwrap();
         assert_eq!(series.end(Nanos(0), 1000), Nanos::from_micros(1_000_000));
         assert_eq!(series.end(Nanos(0), 2000), Nanos::from_micros(2_000_000));
         assert_eq!(series.end(Nanos::from_micros(1_500_000), 3500), Nanos::from_micros(3_000_000));
-        assert_eq!(Bandwidth::measured(&samples[2..]), None);
+        assert_eq!(LinkBandwidth::measured(&samples[2..]), None);
     }
 
     proptest! {
@@ -451,7 +451,7 @@ mod tests {
             let mut steps: Vec<_> = cuts.into_iter().map(|at| (Nanos(at), rate)).collect();
             steps.push((Nanos(0), rate));
             steps.sort_unstable();
-            let (series, constant) = (Bandwidth::Series(steps.into()), Bandwidth::Constant(rate));
+            let (series, constant) = (LinkBandwidth::Series(steps.into()), LinkBandwidth::Constant(rate));
             prop_assert_eq!(series.end(Nanos(start), bytes), constant.end(Nanos(start), bytes));
         }
 

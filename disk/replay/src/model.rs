@@ -17,7 +17,7 @@
 //! in the order of their arrival; a read that finds its block on the wire waits for it; preloading begins with the
 //! creation. That all follows from the engine's rules under these settings, and is not a rule of the simulator.
 
-use crate::link::{Bandwidth, Connections, Failures, Latency, Link, Sharing};
+use crate::link::{Connections, Failures, Latency, LinkBandwidth, LinkModel, Sharing};
 use crate::world::Layout;
 pub use crate::world::UNIT;
 use headstart_pull::{BLOCK_SIZE, BackgroundSharing, EngineSettings, MissRest};
@@ -34,7 +34,7 @@ const NEVER: Duration = Duration::from_secs(1 << 32);
 
 /// The time at which a read arrives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Clock {
+pub enum ReplayClock {
     /// As recorded, whatever the waits.
     Open,
     /// Its think time after the reads that it followed.
@@ -44,7 +44,7 @@ pub enum Clock {
 
 /// The bytes that a miss waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Misses {
+pub enum MissPolicy {
     /// Its own bytes. The rest of its blocks follows in the background, or not.
     Own(MissRest),
     /// All bytes of its blocks.
@@ -53,7 +53,7 @@ pub enum Misses {
 
 /// The part of a plan that is preloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preloads {
+pub enum PreloadUnit {
     /// The slices that the plan names.
     Slices,
     /// The whole blocks that it names.
@@ -64,17 +64,17 @@ pub enum Preloads {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The time at which reads arrive.
-    pub clock: Clock,
+    pub clock: ReplayClock,
     /// The most reads that are replayed, from the first.
     pub reads_max: usize,
     /// `true` if bytes that the guest wrote are local from then on.
     pub writes: bool,
     /// The way to the store.
-    pub link: Link,
+    pub link: LinkModel,
     /// The bytes that a miss waits for.
-    pub misses: Misses,
+    pub misses: MissPolicy,
     /// The part of a plan that is preloaded.
-    pub preloads: Preloads,
+    pub preloads: PreloadUnit,
     /// The time that a read takes which has all its bytes: decompressing, the guest's own way to the disk. It is part
     /// of its wait.
     pub local_read: Duration,
@@ -96,12 +96,12 @@ impl Model {
     #[must_use]
     pub fn paper(rate: u64) -> Self {
         Self {
-            clock: Clock::Open,
+            clock: ReplayClock::Open,
             reads_max: PAPER_READS,
             writes: false,
             link: link(rate, Duration::ZERO, Sharing::InTurn),
-            misses: Misses::Blocks,
-            preloads: Preloads::Blocks,
+            misses: MissPolicy::Blocks,
+            preloads: PreloadUnit::Blocks,
             local_read: Duration::ZERO,
             fill_rate: None,
             stored: None,
@@ -115,12 +115,12 @@ impl Model {
     #[must_use]
     pub fn real(rate: u64, round_trip: Duration) -> Self {
         Self {
-            clock: Clock::Closed,
+            clock: ReplayClock::Closed,
             reads_max: usize::MAX,
             writes: true,
             link: link(rate, round_trip, Sharing::Evenly(Connections::default())),
-            misses: Misses::Own(MissRest::Block),
-            preloads: Preloads::Slices,
+            misses: MissPolicy::Own(MissRest::Block),
+            preloads: PreloadUnit::Slices,
             local_read: Duration::ZERO,
             fill_rate: None,
             stored: None,
@@ -133,7 +133,7 @@ impl Model {
     /// The same model with whole blocks only, of misses and of preloads.
     #[must_use]
     pub fn whole_blocks(self) -> Self {
-        Self { misses: Misses::Blocks, preloads: Preloads::Blocks, ..self }
+        Self { misses: MissPolicy::Blocks, preloads: PreloadUnit::Blocks, ..self }
     }
 
     /// The same model that fills the rest of the disk as fast as the link allows.
@@ -153,8 +153,8 @@ impl Model {
 
     pub(crate) fn settings(&self) -> EngineSettings {
         let rest = match self.misses {
-            Misses::Own(rest) => rest,
-            Misses::Blocks => MissRest::None,
+            MissPolicy::Own(rest) => rest,
+            MissPolicy::Blocks => MissRest::None,
         };
         let product = EngineSettings {
             miss_rest: rest,
@@ -163,7 +163,7 @@ impl Model {
             seed: self.seed,
             ..EngineSettings::default()
         };
-        let by_blocks = self.misses == Misses::Blocks;
+        let by_blocks = self.misses == MissPolicy::Blocks;
         let miss_max = if by_blocks { product.miss_max.max(BLOCK_SIZE) } else { product.miss_max };
         if !self.one_stream {
             return EngineSettings { miss_max, ..product };
@@ -188,7 +188,7 @@ impl Model {
     }
 }
 
-fn link(rate: u64, round_trip: Duration, sharing: Sharing) -> Link {
+fn link(rate: u64, round_trip: Duration, sharing: Sharing) -> LinkModel {
     let (latency, failures) = (Latency::default(), Failures::default());
-    Link { bandwidth: Bandwidth::Constant(rate), round_trip, latency, failures, sharing }
+    LinkModel { bandwidth: LinkBandwidth::Constant(rate), round_trip, latency, failures, sharing }
 }

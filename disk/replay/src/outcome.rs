@@ -10,7 +10,7 @@
 //!   round trip and the store's latency (`store`), with the failed tries and the pauses between them.
 
 use crate::time::Nanos;
-use crate::waits::Waits;
+use crate::waits::ReadWaits;
 use serde::Serialize;
 
 /// A read that waits longer is slow (paper, section 1).
@@ -90,7 +90,7 @@ impl Slow {
 
 /// The results of one boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct BootOutcome {
     /// Reads replayed.
     pub reads: u64,
     /// Those that found all their bytes local.
@@ -111,7 +111,7 @@ pub struct Outcome {
     pub failures: u64,
 }
 
-impl Outcome {
+impl BootOutcome {
     /// Reads that hit, of all; 0 if there were none.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
@@ -121,7 +121,7 @@ impl Outcome {
 
 /// Many outcomes in a few figures. Hit rate, accuracies, waits in sum, bytes and times are means over boots, each of
 /// which counts the same; percentiles are over the reads of all.
-/// [`Waits`] says how exact they are.
+/// [`ReadWaits`] says how exact they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Boots.
@@ -172,12 +172,12 @@ pub struct Gatherer {
     bytes_before_last_read: u128,
     last_read: u128,
     failures: u64,
-    waits: Waits,
+    waits: ReadWaits,
 }
 
 impl Gatherer {
     /// Adds a boot with its waits. Boots without reads have no figures, and are left out.
-    pub fn add(&mut self, outcome: &Outcome, waits: &[Nanos]) {
+    pub fn add(&mut self, outcome: &BootOutcome, waits: &[Nanos]) {
         if outcome.reads == 0 {
             return;
         }
@@ -214,7 +214,7 @@ impl Gatherer {
 
     /// The waits of the reads, each counting the same.
     #[must_use]
-    pub fn waits(&self) -> &Waits {
+    pub fn waits(&self) -> &ReadWaits {
         &self.waits
     }
 
@@ -277,16 +277,16 @@ mod tests {
     fn nothing_gathered_is_all_zeros() {
         assert_eq!(Gatherer::default().summary(), Summary::default());
         let mut gatherer = Gatherer::default();
-        gatherer.add(&Outcome::default(), &[]);
+        gatherer.add(&BootOutcome::default(), &[]);
         assert_eq!(gatherer.summary().boots, 0);
     }
 
     #[test]
     fn the_order_of_boots_makes_no_difference() {
         let outcome =
-            |hits, reads| Outcome { hits, reads, waited: Nanos(reads * 1000), ..Outcome::default() };
+            |hits, reads| BootOutcome { hits, reads, waited: Nanos(reads * 1000), ..BootOutcome::default() };
         let boots = [(1, 3), (2, 7), (5, 11), (0, 13)].map(|(hits, reads)| outcome(hits, reads));
-        let gather = |boots: &mut dyn Iterator<Item = &Outcome>| {
+        let gather = |boots: &mut dyn Iterator<Item = &BootOutcome>| {
             let mut all = Gatherer::default();
             for boot in boots {
                 let mut one = Gatherer::default();

@@ -11,14 +11,14 @@ const BITS: u32 = 7;
 
 /// The number of reads by the length of their wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
+pub struct ReadWaits {
     reads: u64,
     /// By bucket; reads that did not wait are in none.
     counts: BTreeMap<u16, u64>,
     longest: u64,
 }
 
-impl Waits {
+impl ReadWaits {
     /// One more read.
     pub fn add(&mut self, wait: Nanos) {
         self.reads += 1;
@@ -120,7 +120,7 @@ mod tests {
         fn percentiles_are_those_of_the_list(
             waits in prop::collection::vec(0_u64..1_000_000, 1..200), percent in 0_u8..=100, at in 0_usize..200,
         ) {
-            let (mut all, mut rest) = (Waits::default(), Waits::default());
+            let (mut all, mut rest) = (ReadWaits::default(), ReadWaits::default());
             for (n, wait) in waits.iter().enumerate() {
                 if n < at { all.add(Nanos(*wait)) } else { rest.add(Nanos(*wait)) }
             }
@@ -141,6 +141,6 @@ mod tests {
 
     #[test]
     fn nobody_waited() {
-        assert_eq!(Waits::default().percentile(99), Nanos(0));
+        assert_eq!(ReadWaits::default().percentile(99), Nanos(0));
     }
 }

@@ -9,7 +9,7 @@ use headstart_block::{BLOCK_SIZE, ByteRange, Plan, PlanItem, SLICE_SIZE};
 use headstart_plan::evaluate::{Evaluator, Online, Score, replay};
 use headstart_plan::{Bandwidth, BlockTable, CompactTrace};
 use headstart_pull::Engine;
-use headstart_replay::{Boot, Guide, Model, Nanos, Outcome, Simulator};
+use headstart_replay::{Boot, BootOutcome, Guide, Model, Nanos, Simulator};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
 
@@ -95,7 +95,7 @@ proptest! {
     }
 }
 
-fn agree(outcome: &Outcome, waited: &[Nanos], score: &Score, waits: &[u64]) -> Result<(), TestCaseError> {
+fn agree(outcome: &BootOutcome, waited: &[Nanos], score: &Score, waits: &[u64]) -> Result<(), TestCaseError> {
     prop_assert_eq!(waited.iter().map(|wait| wait.0).collect::<Vec<_>>(), waits);
     prop_assert_eq!((outcome.reads, outcome.hits), (score.reads, score.hits));
     prop_assert_eq!(u128::from(outcome.waited.0), score.wait_ns);

@@ -15,8 +15,8 @@ use headstart_plan::train::{self, TrainConfig};
 use headstart_plan::{ImagePlans, RatedPlan};
 use headstart_preload::PilotReport;
 use headstart_pull::{Engine, Plan};
-use headstart_replay::link::Bandwidth;
-use headstart_replay::{Boot, Guide, Model, Nanos, Outcome, Piloting, Simulator};
+use headstart_replay::link::LinkBandwidth;
+use headstart_replay::{Boot, BootOutcome, Guide, Model, Nanos, Piloting, Simulator};
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Limits};
 use std::collections::BTreeSet;
@@ -257,11 +257,11 @@ impl Guide for Watched {
 }
 
 /// A boot over a link of `before` MB/s at first, and from the second `changes` on of `after` MB/s.
-fn over_a_link_that_changes(before: u64, after: u64, changes: u64) -> (Outcome, Watched) {
+fn over_a_link_that_changes(before: u64, after: u64, changes: u64) -> (BootOutcome, Watched) {
     let image = &IMAGES[2];
     let mut model = model(before, 20);
     let steps = [(Nanos(0), before * 1_000_000), (seconds(changes), after * 1_000_000)];
-    model.link.bandwidth = Bandwidth::Series(Arc::new(steps));
+    model.link.bandwidth = LinkBandwidth::Series(Arc::new(steps));
     let pilot = Piloting::new(Arc::clone(&image.plans), Some(before * 1_000_000));
     let mut watched = Watched { pilot, estimates: Vec::new() };
     let boot = Boot::faster(&image.boots[0], 5).with_grace(Nanos(0));

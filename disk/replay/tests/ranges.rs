@@ -15,7 +15,7 @@ use headstart_plan::policy::{Aim, DEFAULT, Objective, by_name};
 use headstart_plan::preprocess::{ImageModel, Settings};
 use headstart_plan::{Bandwidth, BlockTable, CompactTrace, evaluate};
 use headstart_pull::Plan;
-use headstart_replay::{Boot, Model, Outcome, Simulator};
+use headstart_replay::{Boot, BootOutcome, Model, Simulator};
 use headstart_trace::Trace;
 use headstart_trace::data_set::{DataSet, Limits};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, of: usize, outcome: &Outcome) {
+    fn add(&mut self, of: usize, outcome: &BootOutcome) {
         self.waited[of] += outcome.waited.as_secs();
         self.before[of] += outcome.bytes_before_last_read as f64;
     }

@@ -12,8 +12,8 @@ use headstart_plan::preprocess::{ImageModel, Settings};
 use headstart_plan::zero_shot::Reason;
 use headstart_plan::{Bandwidth, BlockTable, Centroid, CompactTrace, GroupPlans, ImagePlans, RatedPlan};
 use headstart_pull::Plan;
-use headstart_replay::link::Bandwidth as Rate;
-use headstart_replay::{Boot, Model, Nanos, Outcome, Piloting, Simulator};
+use headstart_replay::link::LinkBandwidth as Rate;
+use headstart_replay::{Boot, BootOutcome, Model, Nanos, Piloting, Simulator};
 use headstart_trace::data_set::{DataSet, Limits};
 use headstart_trace::{Op, Record, Trace};
 use std::path::Path;
@@ -217,7 +217,7 @@ fn the_switch_of_bins_is_worth_it_on_a_link_that_changes() {
 fn boots_survive_a_store_that_fails() {
     let boot = Boot::of(&boots("p-deb12min")[0]);
     let mut simulator = Simulator::new();
-    let mut run = |away: Vec<(Nanos, Nanos)>, per_million: u32| -> Outcome {
+    let mut run = |away: Vec<(Nanos, Nanos)>, per_million: u32| -> BootOutcome {
         let mut model = Model::real(10_000_000, Duration::from_millis(20));
         model.link.failures.away = away;
         model.link.failures.per_million = per_million;

@@ -18,7 +18,7 @@ use headstart_block::Result;
 use headstart_command_line::report::Report;
 use headstart_command_line::traces::{nothing, read_all};
 use headstart_image::progress::Progress;
-use headstart_replay::Bandwidth;
+use headstart_replay::LinkBandwidth;
 use headstart_trace::Trace;
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ impl Disk {
         }
         let route = |rate: &headstart_command_line::megabytes::Megabytes| Route {
             rate: Some(*rate),
-            bandwidth: Bandwidth::Constant(rate.times(self.unit())),
+            bandwidth: LinkBandwidth::Constant(rate.times(self.unit())),
         };
         Ok(self.bandwidth.iter().map(route).collect())
     }

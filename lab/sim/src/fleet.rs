@@ -64,7 +64,7 @@ use disks::Disk;
 use faults::{Conduct, FaultState};
 use headstart_block::random::Random;
 use headstart_replay::time::Nanos;
-use headstart_replay::waits::Waits;
+use headstart_replay::waits::ReadWaits;
 use headstart_replay::world::Local;
 use headstart_swarm::{self as swarm, CHUNK_SIZE, Node};
 use keyed::Keyed;
@@ -210,7 +210,7 @@ struct Fleet<'a> {
     tree: Option<Tree>,
     hinting: Option<hints::Hinting>,
     random: Random,
-    waits: Waits,
+    waits: ReadWaits,
     store_bytes: u64,
     /// By chunk of all blobs: a bit that is set once the store sent it, and the bytes that it sent once more.
     stored: Vec<u64>,
@@ -282,7 +282,7 @@ impl<'a> Fleet<'a> {
                 .as_ref()
                 .map(|hints| hints::Hinting::new(hints, model.hosts, workload.disks.len())),
             random,
-            waits: Waits::default(),
+            waits: ReadWaits::default(),
             store_bytes: 0,
             stored: vec![0; (chunks as usize).div_ceil(64)],
             store_again: 0,

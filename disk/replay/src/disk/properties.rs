@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::link::{Failures, Latency};
-use crate::model::Clock;
+use crate::model::ReplayClock;
 use headstart_pull::{MissRest, SLICE_SIZE};
 use headstart_trace::{Op, Record};
 use proptest::prelude::*;
@@ -53,11 +53,11 @@ fn a_rate() -> impl Strategy<Value = u64> {
 
 fn a_real_model() -> impl Strategy<Value = Model> {
     let misses = prop_oneof![
-        Just(Misses::Own(MissRest::Block)),
-        Just(Misses::Own(MissRest::None)),
-        Just(Misses::Blocks)
+        Just(MissPolicy::Own(MissRest::Block)),
+        Just(MissPolicy::Own(MissRest::None)),
+        Just(MissPolicy::Blocks)
     ];
-    let preloads = prop_oneof![Just(Preloads::Slices), Just(Preloads::Blocks)];
+    let preloads = prop_oneof![Just(PreloadUnit::Slices), Just(PreloadUnit::Blocks)];
     let link = (a_rate(), 0_u64..100, 0_u64..50);
     let rest = (any::<bool>(), prop::option::of(1_u64..50_000), prop::option::of(100_000_u64..10_000_000));
     let away = prop::collection::vec((0_u64..20_000_000, 0_u64..30_000_000), 0..3);
@@ -76,7 +76,7 @@ fn a_real_model() -> impl Strategy<Value = Model> {
             let away = away.into_iter().map(span).collect();
             model.link.failures = Failures { per_million, away, ..Failures::default() };
             model.link.latency = Latency { spread: Duration::from_millis(spread), ..Latency::default() };
-            let clock = if open { Clock::Open } else { Clock::Closed };
+            let clock = if open { ReplayClock::Open } else { ReplayClock::Closed };
             Model { misses, preloads, clock, stored, fill_rate, seed, ..model }
         },
     )
@@ -189,10 +189,10 @@ proptest! {
         let Accuracy { preloaded, read, pulled, found } = outcome.accuracy;
         prop_assert!(read <= preloaded && preloaded <= pulled && found <= pulled, "{:?}", outcome.accuracy);
         prop_assert!(outcome.bytes_before_last_read <= outcome.bytes.total());
-        if plan == Plan::Lazy && model.fill_rate.is_none() && model.misses != Misses::Own(MissRest::Block) {
+        if plan == Plan::Lazy && model.fill_rate.is_none() && model.misses != MissPolicy::Own(MissRest::Block) {
             prop_assert_eq!((outcome.bytes.preload, outcome.bytes.fill), (0, 0));
         }
-        if model.clock == Clock::Open {
+        if model.clock == ReplayClock::Open {
             let last = boot.reads().iter().zip(waits).map(|(read, wait)| read.at.plus(*wait)).max();
             prop_assert_eq!(outcome.last_read, last.unwrap_or_default());
         }

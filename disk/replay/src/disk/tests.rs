@@ -1,8 +1,8 @@
 //! The rules of both models, one by one.
 
 use super::*;
-use crate::link::{Bandwidth, Failures, Latency};
-use crate::model::Clock;
+use crate::link::{Failures, Latency, LinkBandwidth};
+use crate::model::ReplayClock;
 use crate::outcome::Slow;
 use headstart_pull::MissRest;
 use headstart_trace::{Op, Record};
@@ -34,7 +34,7 @@ fn plan(blocks: &[u64]) -> Plan {
     Plan::List(blocks.iter().map(|block| PlanItem::whole(*block)).collect())
 }
 
-fn waits(boot: &Boot, plan: &Plan, model: &Model) -> (Vec<f64>, Outcome) {
+fn waits(boot: &Boot, plan: &Plan, model: &Model) -> (Vec<f64>, BootOutcome) {
     let mut simulator = Simulator::new();
     let outcome = simulator.run(boot, plan, model);
     (simulator.waits().iter().map(|wait| wait.as_secs()).collect(), outcome)
@@ -148,12 +148,12 @@ fn compression_widens_the_link() {
 #[test]
 fn a_slow_store_is_the_cause_of_slow_reads() {
     let slow = Latency { least: Duration::from_secs(2), spread: Duration::from_millis(5) };
-    let mut model = Model { misses: Misses::Own(MissRest::None), ..real() };
+    let mut model = Model { misses: MissPolicy::Own(MissRest::None), ..real() };
     model.link.latency = slow;
     let outcome = waits(&boot(8, &[(SECOND, 1), (9 * SECOND, 2)]), &Plan::Lazy, &model).1;
     assert_eq!((outcome.slow.store, outcome.slow.total()), (2, 2));
     model.link.latency = Latency::default();
-    model.link.bandwidth = Bandwidth::Series([(Nanos(0), 1000)].into());
+    model.link.bandwidth = LinkBandwidth::Series([(Nanos(0), 1000)].into());
     let outcome = waits(&boot(8, &[(SECOND, 1)]), &Plan::Lazy, &model).1;
     assert_eq!((outcome.slow.miss, outcome.slow.total()), (1, 1));
 }
@@ -179,11 +179,11 @@ fn a_plan_can_change_when_the_link_does() {
     let reads: Vec<_> = [(2 * SECOND, 0), (3 * SECOND, 0), (9 * SECOND, 30), (9 * SECOND, 31)].to_vec();
     let boot = boot(64, &reads);
     let mut model = real();
-    model.link.bandwidth = Bandwidth::Series([(Nanos(0), 1_000_000)].into());
+    model.link.bandwidth = LinkBandwidth::Series([(Nanos(0), 1_000_000)].into());
     let mut simulator = Simulator::new();
     let slow = simulator.run_guided(&boot, &mut Switch { slow: Some(plan(&[30, 31])) }, &model);
     assert_eq!((slow.reads, slow.hits), (4, 4));
-    model.link.bandwidth = Bandwidth::Constant(20_000_000);
+    model.link.bandwidth = LinkBandwidth::Constant(20_000_000);
     let fast = simulator.run_guided(&boot, &mut Switch { slow: Some(plan(&[30, 31])) }, &model);
     assert_eq!((fast.reads, fast.hits), (4, 2), "it stays with its plan");
 }
@@ -223,8 +223,8 @@ fn what_was_written_is_read_without_the_store() {
         record(4 * SECOND, Op::Read, 129, 140),
     ];
     let boot = Boot::of_records(8 * BLOCK_SIZE, &records, 1);
-    for clock in [Clock::Open, Clock::Closed] {
-        let model = Model { clock, misses: Misses::Own(MissRest::None), ..real() };
+    for clock in [ReplayClock::Open, ReplayClock::Closed] {
+        let model = Model { clock, misses: MissPolicy::Own(MissRest::None), ..real() };
         let (times, outcome) = waits(&boot, &Plan::Lazy, &model);
         let waited = times.iter().map(|wait| *wait > 0.0).collect::<Vec<_>>();
         assert_eq!(waited, [true, false, true], "{clock:?}: not what is written beside it, nor what is not");
@@ -287,8 +287,8 @@ fn no_read_waits_behind_a_stream() {
     let (boot, plan) = (boot(80, &reads), plan(&(0..32).collect::<Vec<_>>()));
     for (rate, round_trip) in [(2, 1), (2, 20), (2, 50), (10, 1), (10, 20), (10, 50), (20, 20)] {
         let mut model = Model::real(rate * 1_000_000, Duration::from_millis(round_trip));
-        model.misses = Misses::Own(MissRest::None);
-        model.clock = Clock::Open;
+        model.misses = MissPolicy::Own(MissRest::None);
+        model.clock = ReplayClock::Open;
         let (waits, outcome) = waits(&boot, &plan, &model);
         assert_eq!(outcome.hits, 0);
         let own = (16_384 + 1000) as f64 / (rate * 1_000_000) as f64;

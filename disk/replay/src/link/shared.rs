@@ -9,7 +9,7 @@
 //! Bytes on the link are counted in billionths, so that shares of nanoseconds are whole numbers; the remainder of the
 //! division by the number of flowing answers is rounded in favour of the link: less than a nanosecond for each event.
 
-use super::{Answer, Bandwidth, Came, Connections, Link, Store};
+use super::{Answer, Came, Connections, LinkBandwidth, LinkModel, Store};
 use crate::time::Nanos;
 
 /// Bytes of a streamed answer that are told together.
@@ -21,7 +21,7 @@ const SCALE: u128 = 1_000_000_000;
 /// The answers on a link that is shared.
 #[derive(Debug)]
 pub(crate) struct Evenly<T> {
-    link: Link,
+    link: LinkModel,
     connections: Connections,
     store: Store,
     idle: usize,
@@ -78,7 +78,7 @@ impl<T> Flow<T> {
 }
 
 impl<T: Copy> Evenly<T> {
-    pub(super) fn new(link: Link, connections: Connections, seed: u64) -> Self {
+    pub(super) fn new(link: LinkModel, connections: Connections, seed: u64) -> Self {
         let store = Store::new(&link, seed);
         let (idle, at) = (connections.open, Nanos(0));
         Self { link, connections, store, idle, at, answers: Vec::new(), next: None }
@@ -186,13 +186,13 @@ impl<T: Copy> Evenly<T> {
 }
 
 /// The share of the link of each flowing answer from `at` until `until`, before which nothing changes.
-fn share<T>(bandwidth: &Bandwidth, answers: &[Flow<T>], at: Nanos, until: Nanos) -> u128 {
+fn share<T>(bandwidth: &LinkBandwidth, answers: &[Flow<T>], at: Nanos, until: Nanos) -> u128 {
     let flowing = answers.iter().filter(|flow| flow.flows(at)).count().max(1);
     u128::from(until.since(at).0) * u128::from(bandwidth.at(at)) / flowing as u128
 }
 
 /// The next time after `at` at which the shares change, or a part is there.
-fn change<T>(bandwidth: &Bandwidth, answers: &[Flow<T>], at: Nanos) -> Nanos {
+fn change<T>(bandwidth: &LinkBandwidth, answers: &[Flow<T>], at: Nanos) -> Nanos {
     let flowing = || answers.iter().filter(|flow| flow.flows(at));
     let ready = answers.iter().map(|flow| flow.answer.ready).filter(|ready| *ready > at).min();
     let next = ready.unwrap_or(Nanos::NEVER);
@@ -216,8 +216,8 @@ mod tests {
     /// A megabyte a second, and 10 ms; without heads.
     fn wire(open: usize) -> Evenly<u32> {
         let connections = Connections { open, head: 0, window: 10_000 };
-        let link = Link {
-            bandwidth: Bandwidth::Constant(1_000_000),
+        let link = LinkModel {
+            bandwidth: LinkBandwidth::Constant(1_000_000),
             round_trip: Duration::from_millis(10),
             latency: Latency::default(),
             failures: Failures::default(),

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use headstart_block::{Error, Result};
 use headstart_export::nbd::NbdUri;
 use headstart_image::export::OutputFile;
-use headstart_replay::Clock;
+use headstart_replay::ReplayClock;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -67,10 +67,10 @@ pub(super) enum ClockName {
 }
 
 impl ClockName {
-    pub(super) fn clock(self) -> Clock {
+    pub(super) fn clock(self) -> ReplayClock {
         match self {
-            Self::Closed => Clock::Closed,
-            Self::Open => Clock::Open,
+            Self::Closed => ReplayClock::Closed,
+            Self::Open => ReplayClock::Open,
         }
     }
 }

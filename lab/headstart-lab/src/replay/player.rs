@@ -8,7 +8,7 @@
 use headstart_block::{Error, Result};
 use headstart_export::nbd::client::{Client, NbdAnswer};
 use headstart_image::progress::Progress;
-use headstart_replay::{Boot, Clock, Guest, Nanos, Written};
+use headstart_replay::{Boot, Guest, Nanos, ReplayClock, Written};
 use std::time::{Duration, Instant};
 
 /// The interval of checks whether the user wants to stop.
@@ -65,7 +65,7 @@ struct Player<'a> {
 /// Replays the first `reads_max` reads of `boot`; its creation is now.
 pub(super) fn play(
     boot: &Boot,
-    clock: Clock,
+    clock: ReplayClock,
     reads_max: usize,
     client: &mut Client,
     progress: &dyn Progress,

@@ -9,7 +9,7 @@ use headstart_diskd::NamedImage;
 use headstart_plan::evaluate;
 use headstart_plan::policy::{NAMES, Objective, by_name};
 use headstart_pull::MissRest;
-use headstart_replay::{Bandwidth, Latency, Misses, Model, Nanos, Preloads};
+use headstart_replay::{Latency, LinkBandwidth, MissPolicy, Model, Nanos, PreloadUnit};
 use headstart_trace::Creation;
 use serde::Serialize;
 use std::fmt;
@@ -382,18 +382,18 @@ impl Disk {
     }
 
     /// The model over a link of this bandwidth.
-    pub(super) fn model(&self, bandwidth: Bandwidth) -> Model {
+    pub(super) fn model(&self, bandwidth: LinkBandwidth) -> Model {
         let mut model = match self.model {
             ModelName::Paper => Model::paper(1),
             ModelName::Real => Model {
                 misses: match self.misses {
-                    MissName::Critical => Misses::Own(MissRest::Block),
-                    MissName::Own => Misses::Own(MissRest::None),
-                    MissName::Blocks => Misses::Blocks,
+                    MissName::Critical => MissPolicy::Own(MissRest::Block),
+                    MissName::Own => MissPolicy::Own(MissRest::None),
+                    MissName::Blocks => MissPolicy::Blocks,
                 },
                 preloads: match self.preloads {
-                    PreloadName::Slices => Preloads::Slices,
-                    PreloadName::Blocks => Preloads::Blocks,
+                    PreloadName::Slices => PreloadUnit::Slices,
+                    PreloadName::Blocks => PreloadUnit::Blocks,
                 },
                 ..Model::real(1, self.round_trip)
             },

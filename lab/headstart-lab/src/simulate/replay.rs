@@ -11,7 +11,8 @@ use headstart_plan::{BlockTable, CompactTrace, ImagePlans, Statistics};
 use headstart_preload::Switches;
 use headstart_pull::Plan;
 use headstart_replay::{
-    Bandwidth, Boot, Following, Gatherer, ImageMap, Misses, Model, Nanos, Piloting, Preloads, Simulator,
+    Boot, Following, Gatherer, ImageMap, LinkBandwidth, MissPolicy, Model, Nanos, Piloting, PreloadUnit,
+    Simulator,
 };
 use headstart_trace::Trace;
 use std::collections::BTreeMap;
@@ -23,15 +24,15 @@ use std::time::Instant;
 pub(super) struct Route {
     /// Its bandwidth, if that is constant, in MB of the model.
     pub(super) rate: Option<Megabytes>,
-    pub(super) bandwidth: Bandwidth,
+    pub(super) bandwidth: LinkBandwidth,
 }
 
 impl Route {
     /// Bytes a second at the creation.
     fn at_creation(&self) -> u64 {
         match &self.bandwidth {
-            Bandwidth::Constant(rate) => *rate,
-            Bandwidth::Series(steps) => steps.first().map_or(1, |(_, rate)| *rate),
+            LinkBandwidth::Constant(rate) => *rate,
+            LinkBandwidth::Series(steps) => steps.first().map_or(1, |(_, rate)| *rate),
         }
     }
 }
@@ -120,7 +121,7 @@ impl Disk {
         let mut results = Results::default();
         let mut ready = Vec::with_capacity(contenders.len());
         // Reads that are not counted are not replayed either.
-        let reads = self.model(Bandwidth::Constant(1)).reads_max;
+        let reads = self.model(LinkBandwidth::Constant(1)).reads_max;
         for contender in contenders {
             let (way, chosen) = match contender.way {
                 Way::Oracle => (self.known(trace, &boot), Chosen::default()),
@@ -219,8 +220,8 @@ fn run(
         }
         (Ready::Planned(plans), without) => {
             let model = match without {
-                Some(Part::HotSlices) => Model { preloads: Preloads::Blocks, ..model.clone() },
-                Some(Part::CriticalRange) => Model { misses: Misses::Blocks, ..model.clone() },
+                Some(Part::HotSlices) => Model { preloads: PreloadUnit::Blocks, ..model.clone() },
+                Some(Part::CriticalRange) => Model { misses: MissPolicy::Blocks, ..model.clone() },
                 _ => model.clone(),
             };
             let mut guide = Piloting::new(Arc::clone(plans), Some(link.at_creation()));

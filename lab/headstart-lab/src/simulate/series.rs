@@ -1,7 +1,7 @@
 //! A recorded link.
 
 use headstart_block::{Error, Result};
-use headstart_replay::{Bandwidth, Nanos};
+use headstart_replay::{LinkBandwidth, Nanos};
 use headstart_trace::file::{ReadLimits, read_file};
 use std::fs;
 use std::path::Path;
@@ -12,14 +12,14 @@ const BYTES_MAX: u64 = 64 << 20;
 const SECONDS_MAX: f64 = 31_536_000.0;
 
 /// Reads a file of lines `seconds,MBps`, in which a MB is `unit` bytes, or the samples of a trace's link.
-pub(super) fn read(path: &Path, unit: f64) -> Result<Bandwidth> {
+pub(super) fn read(path: &Path, unit: f64) -> Result<LinkBandwidth> {
     let about = |e: Error| e.about(path.display());
     let failed = |e| about(Error::io("cannot be read", e));
     let is_trace = path.extension().is_some_and(|extension| extension == "parquet");
     if is_trace {
         let trace = read_file(path, &ReadLimits::default())?;
         let none = || about(Error::invalid("has no samples of its link's bandwidth"));
-        return Bandwidth::measured(&trace.link).ok_or_else(none);
+        return LinkBandwidth::measured(&trace.link).ok_or_else(none);
     }
     if path.metadata().map_err(failed)?.len() > BYTES_MAX {
         return Err(about(Error::invalid("is too long for a series of bandwidths")));
@@ -32,7 +32,7 @@ pub(super) fn read(path: &Path, unit: f64) -> Result<Bandwidth> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "both are checked to be small")]
-fn parse(text: &str, unit: f64) -> Result<Bandwidth> {
+fn parse(text: &str, unit: f64) -> Result<LinkBandwidth> {
     let mut steps: Vec<(Nanos, u64)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.trim();
@@ -60,7 +60,7 @@ fn parse(text: &str, unit: f64) -> Result<Bandwidth> {
     if steps.is_empty() {
         return Err(Error::invalid("has no bandwidth"));
     }
-    Ok(Bandwidth::Series(steps.into()))
+    Ok(LinkBandwidth::Series(steps.into()))
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn lines_of_seconds_and_rates() {
         let steps = [(Nanos(0), 8_000_000), (Nanos(12_500_000_000), 250_000)];
-        let wanted = Bandwidth::Series(steps.into());
+        let wanted = LinkBandwidth::Series(steps.into());
         assert_eq!(parse("seconds,MBps\n0,8\n\n12.5, 0.25\n", 1e6).unwrap(), wanted);
     }
 

@@ -15,7 +15,7 @@ use headstart_pull::{
     ReadId,
 };
 use headstart_replay::boot::Guest;
-use headstart_replay::model::Clock;
+use headstart_replay::model::ReplayClock;
 use headstart_replay::time::Nanos;
 use headstart_replay::world::Written;
 use headstart_swarm::{self as swarm, Urgency};
@@ -106,7 +106,7 @@ impl Fleet<'_> {
         let Some(boot) = self.workload.boots.get(self.disks[n as usize].boot as usize) else { return };
         let disk = &mut self.disks[n as usize];
         disk.attached = self.now;
-        disk.guest.begin(boot, Clock::Closed, usize::MAX, true);
+        disk.guest.begin(boot, ReplayClock::Closed, usize::MAX, true);
         disk.left = disk.guest.reads();
         if disk.left == 0 {
             disk.outcome.completed = self.now;

@@ -1,7 +1,7 @@
 //! The results of a fleet.
 
 use headstart_replay::time::Nanos;
-use headstart_replay::waits::{Waits, percentile};
+use headstart_replay::waits::{ReadWaits, percentile};
 use serde::Serialize;
 
 /// One disk.
@@ -77,7 +77,7 @@ pub struct FleetOutcome {
     /// By host.
     pub hosts: Vec<HostOutcome>,
     /// All reads' waits.
-    pub waits: Waits,
+    pub waits: ReadWaits,
     /// The counts of the tracker, if there is one.
     pub counts: Option<headstart_swarm::tracker::ImageCounts>,
     /// The tally of hints.
@@ -166,7 +166,7 @@ impl FleetOutcome {
         let both = self.disks.iter().zip(&other.disks);
         let complete = |disk: &DiskOutcome| disk.completed < Nanos::NEVER;
         let both = both.filter(|(one, other)| complete(one) && complete(other));
-        let mut waits = Waits::default();
+        let mut waits = ReadWaits::default();
         both.for_each(|(one, other)| waits.add(one.took().since(other.took())));
         waits.percentile(percent).as_secs()
     }
