@@ -1,7 +1,7 @@
 //! The source of the site: the written pages of `docs/`, documents of other folders, and the generated pages.
 //!
 //! `docs/SUMMARY.md` is the table of contents. A line `<!-- PREFIX -->` in it stands for the generated pages whose
-//! paths begin so. Links of a document are rewritten for its place in the site; links to files that are not in the
+//! paths begin so, without those of a longer prefix. Links of a document are rewritten for its place in the site; links to files that are not in the
 //! site, such as source code, become plain text.
 
 use crate::links::{self, is_elsewhere, resolved};
@@ -157,15 +157,23 @@ fn relative(from: &str, to: &str) -> String {
 
 /// The table of contents with the generated pages in place of `<!-- PREFIX -->`.
 fn with_generated(summary: &str, generated: &[Page]) -> String {
+    let prefix_in = |line: &str| -> Option<String> {
+        Some(line.trim().strip_prefix("<!-- ")?.strip_suffix(" -->")?.to_owned())
+    };
+    let prefixes: Vec<_> = summary.lines().filter_map(prefix_in).collect();
+    let is_of = |page: &Page, prefix: &str| {
+        let longest =
+            prefixes.iter().filter(|prefix| page.path.starts_with(*prefix)).max_by_key(|it| it.len());
+        longest.is_some_and(|longest| longest == prefix)
+    };
     let mut lines = Vec::new();
     for line in summary.lines() {
-        let prefix = line.trim().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
-        let Some(prefix) = prefix else {
+        let Some(prefix) = prefix_in(line) else {
             lines.push(line.to_owned());
             continue;
         };
         let indent = &line[..line.len() - line.trim_start().len()];
-        let pages = generated.iter().filter(|page| page.path.starts_with(prefix));
+        let pages = generated.iter().filter(|page| is_of(page, &prefix));
         lines.extend(pages.map(|page| format!("{indent}- [{}]({})", page.title, page.path)));
     }
     lines.join("\n") + "\n"
@@ -209,6 +217,15 @@ mod tests {
         let pages = [Page::new("reference/a/x.md", "X", ""), Page::new("reference/b/y.md", "Y", "")];
         let summary = with_generated("- [R](r.md)\n  <!-- reference/a/ -->\n- [S](s.md)\n", &pages);
         assert_eq!(summary, "- [R](r.md)\n  - [X](reference/a/x.md)\n- [S](s.md)\n");
+    }
+
+    #[test]
+    fn a_generated_page_is_listed_under_its_longest_prefix_only() {
+        let pages = [Page::new("a-x.md", "X", ""), Page::new("a-b-y.md", "Y", "")];
+        assert_eq!(
+            with_generated("<!-- a- -->\n<!-- a-b- -->\n", &pages),
+            "- [X](a-x.md)\n- [Y](a-b-y.md)\n"
+        );
     }
 
     #[test]
